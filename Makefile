@@ -1,0 +1,71 @@
+PYTHON ?= python3
+VENV ?= .venv
+ARGS ?=
+
+BIN := $(VENV)/bin
+PIP_INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt
+
+# A stamp says which set of packages the environment holds; dev holds all that run needs.
+VENV_STAMP := $(VENV)/.stamp-venv
+RUN_STAMP := $(VENV)/.stamp-run
+DEV_STAMP := $(VENV)/.stamp-dev
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help run test quick check format bench clean
+
+help: ## show this list
+	@echo "Tupelo: make <target>"
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@echo
+	@echo '  ARGS="-k name"     pass arguments to pytest (test, quick) or to the benchmarks (bench)'
+	@echo '  PYTHON=python3.12  the interpreter to build the environment with'
+	@echo '  VENV=.venv-3.12    where the environment lives'
+
+run: $(RUN_STAMP) ## take the tour
+	@$(BIN)/tupelo tour
+
+test: check ## check, then run the tests
+	@$(BIN)/python -m pytest $(ARGS)
+
+quick: $(DEV_STAMP) ## run the tests only
+	@$(BIN)/python -m pytest $(ARGS)
+
+check: $(DEV_STAMP) ## lint, formatting, types and layers
+	@echo "ruff check";  $(BIN)/ruff check --quiet .
+	@echo "ruff format"; $(BIN)/ruff format --quiet --check . || \
+		{ echo "Some files are not formatted: run make format." >&2; exit 1; }
+	@echo "mypy";        $(BIN)/mypy --no-error-summary
+	@echo "lint-imports"; report=$$($(BIN)/lint-imports --no-logo 2>&1) || { echo "$$report" >&2; exit 1; }
+
+format: $(DEV_STAMP) ## format the code and fix what can be fixed safely
+	@$(BIN)/ruff check --quiet --fix-only .
+	@$(BIN)/ruff format .
+
+bench: $(DEV_STAMP) ## run the benchmarks
+	@$(BIN)/python -m benchmarks $(ARGS)
+
+clean: ## remove the environment, caches and build results
+	@if [ -e "$(VENV_STAMP)" ]; then rm -rf "$(VENV)"; fi
+	@rm -rf build dist src/*.egg-info benchmarks/out
+	@rm -rf .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	@find src tests benchmarks -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
+
+$(VENV_STAMP):
+	@version=$$("$(PYTHON)" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null) || \
+		{ echo "Cannot run $(PYTHON). Name a Python 3.11 or newer: make PYTHON=/path/to/python3" >&2; exit 1; }; \
+	"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "Tupelo needs Python 3.11 or newer; $(PYTHON) is $$version. Name another: make PYTHON=python3.12" >&2; exit 1; }; \
+	echo "Creating $(VENV) with Python $$version"
+	@"$(PYTHON)" -m venv "$(VENV)"
+	@touch $@
+
+$(RUN_STAMP): pyproject.toml constraints.txt | $(VENV_STAMP)
+	@echo "Installing Tupelo into $(VENV)"
+	@$(PIP_INSTALL) -e '.[cli]'
+	@touch $@
+
+$(DEV_STAMP): pyproject.toml constraints.txt | $(VENV_STAMP)
+	@echo "Installing Tupelo and its development tools into $(VENV)"
+	@$(PIP_INSTALL) -e '.[dev]'
+	@touch $(RUN_STAMP) $@

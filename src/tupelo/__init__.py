@@ -1,0 +1,49 @@
+"""Tupelo: programs meet in spaces. They write entries, and find them by content, not by address."""
+
+from tupelo import aio, errors
+from tupelo.errors import TupeloError
+from tupelo.space.blocking import Reaction, Session, Space, Subscription, Transaction
+from tupelo.space.capacity import Capacity
+from tupelo.space.clock import ManualClock
+from tupelo.space.order import Fifo, Key, Lifo, Order, Random, Vector
+from tupelo.space.reaction import Step
+from tupelo.values.change import Change
+from tupelo.values.kind import entry
+from tupelo.values.lease import Lease, longest
+from tupelo.values.notice import Notice
+from tupelo.values.template import ANY, Between, Exactly, Named, Not, OneOf, Template, Where
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "ANY",
+    "Between",
+    "Capacity",
+    "Change",
+    "Exactly",
+    "Fifo",
+    "Key",
+    "Lease",
+    "Lifo",
+    "ManualClock",
+    "Named",
+    "Not",
+    "Notice",
+    "OneOf",
+    "Order",
+    "Random",
+    "Reaction",
+    "Session",
+    "Space",
+    "Step",
+    "Subscription",
+    "Template",
+    "Transaction",
+    "TupeloError",
+    "Vector",
+    "Where",
+    "aio",
+    "entry",
+    "errors",
+    "longest",
+]

@@ -1,0 +1,160 @@
+"""Every error that Tupelo raises, and whose fault each one is.
+
+TupeloError
+├── BadInput            you passed something that cannot be used; nothing was done
+│   ├── BadEntry            a value outside the closed set, or not an entry at all
+│   ├── BadTemplate         a template that can never be asked, or whose function failed
+│   └── BadArgument         any other argument
+├── UnknownType         the entry's class is not known in this program; the entry stays where it is
+├── LeaseLost           the leased thing is gone: expired, cancelled or taken
+├── SpaceFull           the space's capacity is reached and nothing may be evicted
+├── SpaceClosed         you closed the space (or it was closed while you waited)
+├── TransactionError
+│   ├── TransactionEnded    the transaction was committed, aborted or has expired
+│   └── Deadlock            transactions wait for each other; this operation gives way
+├── ReactionError       the atomic step was undone
+│   ├── ReactionFailed      a reaction's function raised; the cause is chained
+│   └── Livelock            reactions fed each other beyond the bound
+├── EvalFailed          a live tuple's function raised; described, not silent
+└── JournalError        the world outside broke it
+    ├── SpaceInUse          another space has the file open
+    ├── ForeignFile         the file is not a Tupelo journal; it was left as it was
+    ├── DamagedFile         the file is torn or corrupt; it was left as it was
+    ├── JournalFailed       the disk refused; the space is closed, reopen it to recover
+    └── LogTrimmed          the changes asked for are no longer (or were never) kept
+
+"No match" is an answer, not an error.
+"""
+
+from __future__ import annotations
+
+
+class TupeloError(Exception):
+    """The root: catch this to catch everything that Tupelo raises."""
+
+
+class BadInput(TupeloError, ValueError):
+    """An argument cannot be used; nothing was done."""
+
+
+class BadEntry(BadInput):
+    """A value outside the closed set. `where` is the path to it, `found` its type."""
+
+    def __init__(self, message: str, *, where: str = "entry", found: type | None = None) -> None:
+        super().__init__(message)
+        self.where = where
+        self.found = found
+
+
+class BadTemplate(BadInput):
+    """A template that cannot be asked, or whose `Where` function raised (chained)."""
+
+
+class BadArgument(BadInput):
+    """Any other argument that cannot be used."""
+
+    def __init__(self, argument: str, expected: str, got: object) -> None:
+        super().__init__(f"{argument}= must be {expected}, not {got!r}")
+        self.argument = argument
+        self.expected = expected
+
+
+class UnknownType(TupeloError):
+    """The entry's class is not known here, so it cannot be built; it stays in the space."""
+
+    def __init__(self, name: str, reason: str = "") -> None:
+        super().__init__(
+            reason
+            or f"no class named {name!r} is known in this program: import it, "
+            f"or declare it with @tupelo.entry({name!r}), and ask again"
+        )
+        self.name = name
+
+
+class LeaseLost(TupeloError):
+    """What was leased is gone: it expired, was cancelled, taken or evicted."""
+
+
+class SpaceFull(TupeloError):
+    """The capacity is reached and nothing may be evicted; nothing was written."""
+
+
+class SpaceClosed(TupeloError):
+    """The space was closed, before or while this operation waited."""
+
+
+class TransactionError(TupeloError):
+    """Something about a transaction."""
+
+
+class TransactionEnded(TransactionError):
+    """The transaction can do no more: `state` says what became of it."""
+
+    def __init__(self, txn_id: str, state: str, reason: str = "") -> None:
+        super().__init__(f"transaction {txn_id} is {state}" + (f": {reason}" if reason else ""))
+        self.txn_id = txn_id
+        self.state = state
+        self.reason = reason
+
+
+class Deadlock(TransactionError):
+    """Transactions wait for each other's entries; `waits_for` names the others."""
+
+    def __init__(self, txn_id: str, waits_for: list[str]) -> None:
+        others = ", ".join(waits_for)
+        super().__init__(
+            f"transaction {txn_id} and {others} wait for each other's entries; "
+            "abort one of them and try again"
+        )
+        self.txn_id = txn_id
+        self.waits_for = waits_for
+
+
+class ReactionError(TupeloError):
+    """A reaction stopped the atomic step, which was undone as a whole."""
+
+
+class ReactionFailed(ReactionError):
+    """A reaction's function raised; its error is the cause of this one."""
+
+
+class Livelock(ReactionError):
+    """Reactions fed each other beyond the space's bound."""
+
+    def __init__(self, bound: int) -> None:
+        super().__init__(
+            f"reactions fired {bound} times in one step without coming to rest; the step was undone"
+        )
+        self.bound = bound
+
+
+class EvalFailed(TupeloError):
+    """A live tuple could not be computed; the reason is in the message."""
+
+
+class JournalError(TupeloError):
+    """The file, the disk or another program stands in the way."""
+
+
+class SpaceInUse(JournalError):
+    """Another space, here or in another process, has this file open."""
+
+
+class ForeignFile(JournalError):
+    """Not a Tupelo journal, or one of a newer version; it was left as it was."""
+
+
+class DamagedFile(JournalError):
+    """A Tupelo journal that is torn or corrupt; it was left as it was."""
+
+
+class JournalFailed(JournalError):
+    """The disk refused a commit. The space is closed; reopen it to recover."""
+
+
+class LogTrimmed(JournalError):
+    """The changes asked for are not kept; `first` is the earliest position that is."""
+
+    def __init__(self, message: str, first: int) -> None:
+        super().__init__(message)
+        self.first = first

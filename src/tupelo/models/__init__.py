@@ -1,0 +1,1 @@
+"""Doors: other people's words for the same engine, one file each."""

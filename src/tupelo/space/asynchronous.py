@@ -1,0 +1,517 @@
+"""The async door: a space for coroutines. The same names as the blocking one, to be awaited.
+
+It shares everything with the blocking door but the waiting, so threads and tasks can meet in one
+space: `aio.Space(space)` is an async door to a space that threads use.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Self
+
+from tupelo.errors import TupeloError
+from tupelo.space import blocking
+from tupelo.space.capacity import Capacity
+from tupelo.space.clock import Clock, SystemClock
+from tupelo.space.engine import Engine
+from tupelo.space.operations import Operations, TransactionHandle, check_wait, value_of
+from tupelo.space.order import Order
+from tupelo.space.reaction import Function
+from tupelo.space.session import SessionState
+from tupelo.space.subscription import SubscriptionState
+from tupelo.space.transaction import Txn, Vote
+from tupelo.space.waiting import Waiter
+from tupelo.store.sqlite import Durability
+from tupelo.values.change import Change
+from tupelo.values.entry import Entry
+from tupelo.values.lease import Lease, LeasePolicy
+from tupelo.values.notice import Notice
+from tupelo.values.template import ANY
+
+
+class TaskSignal:
+    """Wakes a task, from whichever thread."""
+
+    __slots__ = ("_loop", "_thread", "future")
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
+        self.future: asyncio.Future[None] = self._loop.create_future()
+
+    def wake(self) -> bool:
+        if threading.get_ident() == self._thread:
+            self._set()
+            return not self._loop.is_closed()
+        try:
+            self._loop.call_soon_threadsafe(self._set)
+        except RuntimeError:  # The loop is closed, and the task went with it.
+            return False
+        return True
+
+    def _set(self) -> None:
+        if not self.future.done():
+            self.future.set_result(None)
+
+    async def wait(self, clock: Clock, seconds: float | None) -> None:
+        """Until woken, or until so much time has passed."""
+        if seconds is None:
+            await self.future
+        elif isinstance(clock, SystemClock):
+            timer = self._loop.call_later(seconds, self._set)
+            try:
+                await self.future
+            finally:
+                timer.cancel()
+        else:
+            cancel = clock.call_at(clock.now() + seconds, self.wake)
+            try:
+                await self.future
+            finally:
+                cancel()
+
+
+class Flusher:
+    """Lets tasks await the disk: one thread commits for all that wait."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._lock = threading.Lock()
+        self._waiting: list[tuple[int, TaskSignal, list[Exception]]] = []
+        self._busy = False
+        self._thread: ThreadPoolExecutor | None = None
+
+    async def flush(self, position: int) -> None:
+        journal = self._engine.journal
+        if journal is None or not journal.waits or journal.durable >= position:
+            self._engine.flush(position)
+            return
+        signal, errors = TaskSignal(), list[Exception]()
+        with self._lock:
+            self._waiting.append((position, signal, errors))
+            if not self._busy:
+                self._busy = True
+                if self._thread is None:
+                    self._thread = ThreadPoolExecutor(1, thread_name_prefix="tupelo-journal")
+                self._thread.submit(self._run)
+        await signal.future
+        if errors:
+            raise errors[0]
+
+    def _run(self) -> None:
+        while True:
+            with self._lock:
+                waiting, self._waiting = self._waiting, []
+                if not waiting:
+                    self._busy = False
+                    return
+            error: Exception | None = None
+            try:
+                self._engine.flush(max(position for position, _, _ in waiting))
+            except Exception as raised:
+                error = raised
+            for _, signal, errors in waiting:
+                if error is not None:
+                    errors.append(error)
+                signal.wake()
+
+    def close(self) -> None:
+        if self._thread is not None:
+            self._thread.shutdown(wait=True)
+
+
+class Space:
+    """One named set of entries, found by content; see `tupelo.Space`. Or an async door to one."""
+
+    def __init__(
+        self,
+        name: str | blocking.Space = "space",
+        *,
+        path: str | Path | None = None,
+        durability: Durability | None = None,
+        order: Order | None = None,
+        capacity: Capacity | None = None,
+        lease_policy: LeasePolicy | None = None,
+        log_keep: int | None = None,
+        log_reads: bool = False,
+        reactions_max: int = 10_000,
+        agent: str | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        if isinstance(name, blocking.Space):
+            self._operations = name._operations
+        else:
+            self._operations = Operations(
+                Engine(
+                    name,
+                    path=path,
+                    durability=durability,
+                    order=order,
+                    capacity=capacity,
+                    lease_policy=lease_policy,
+                    log_keep=log_keep,
+                    log_reads=log_reads,
+                    reactions_max=reactions_max,
+                    agent=agent,
+                    clock=clock,
+                )
+            )
+        self._clock = self._operations.engine.clock
+        self._flusher = Flusher(self._operations.engine)
+
+    @property
+    def name(self) -> str:
+        return self._operations.engine.name
+
+    # Writing
+
+    async def write(
+        self,
+        entry: object,
+        *,
+        lease: float | None = None,
+        txn: Transaction | None = None,
+        at: int | None = None,
+    ) -> Lease:
+        granted, position = self._operations.write(entry, lease, txn, at)
+        if position:
+            await self._flusher.flush(position)
+        return granted
+
+    async def write_all(
+        self,
+        entries: Iterable[object],
+        *,
+        lease: float | None = None,
+        txn: Transaction | None = None,
+    ) -> list[Lease]:
+        granted, position = self._operations.write_all(entries, lease, txn)
+        await self._flusher.flush(position)
+        return granted
+
+    # Reading and taking
+
+    async def read(
+        self,
+        template: object = ANY,
+        *,
+        wait: float | None = None,
+        txn: Transaction | None = None,
+        order: Order | None = None,
+        if_exists: bool = False,
+    ) -> Any:
+        return await self._get(template, False, wait, txn, order, if_exists)
+
+    async def take(
+        self,
+        template: object = ANY,
+        *,
+        wait: float | None = None,
+        txn: Transaction | None = None,
+        order: Order | None = None,
+        if_exists: bool = False,
+    ) -> Any:
+        return await self._get(template, True, wait, txn, order, if_exists)
+
+    async def read_all(
+        self,
+        template: object = ANY,
+        *,
+        wait: float | None = 0,
+        limit: int | None = None,
+        txn: Transaction | None = None,
+        order: Order | None = None,
+    ) -> list[Any]:
+        return await self._get_all(template, False, wait, limit, txn, order)
+
+    async def take_all(
+        self,
+        template: object = ANY,
+        *,
+        wait: float | None = 0,
+        limit: int | None = None,
+        txn: Transaction | None = None,
+        order: Order | None = None,
+    ) -> list[Any]:
+        return await self._get_all(template, True, wait, limit, txn, order)
+
+    async def count(self, template: object = ANY, *, txn: Transaction | None = None) -> int:
+        return self._operations.count(template, txn)
+
+    async def _get(
+        self,
+        template: object,
+        take: bool,
+        wait: float | None,
+        txn: Transaction | None,
+        order: Order | None = None,
+        if_exists: bool = False,
+        session: SessionState | None = None,
+    ) -> Any:
+        found, position = self._operations.get(
+            template, TaskSignal, take, wait, txn, order, if_exists, session
+        )
+        if isinstance(found, Waiter):
+            entries, position = await self._await(found, wait)
+            found = entries[0] if entries else None
+        if found is None:
+            return None
+        if position:
+            await self._flush_got([found], position, take, txn)
+        return value_of(found)
+
+    async def _get_all(
+        self,
+        template: object,
+        take: bool,
+        wait: float | None,
+        limit: int | None,
+        txn: Transaction | None,
+        order: Order | None = None,
+        session: SessionState | None = None,
+    ) -> list[Any]:
+        found, position = self._operations.get_all(
+            template, TaskSignal, take, wait, limit, txn, order, session
+        )
+        if isinstance(found, Waiter):
+            found, position = await self._await(found, wait)
+        if position:
+            await self._flush_got(found, position, take, txn)
+        return [value_of(entry) for entry in found]
+
+    async def _await(self, waiter: Waiter, wait: float | None) -> tuple[list[Entry], int]:
+        try:
+            if not waiter.done:
+                assert isinstance(waiter.signal, TaskSignal)
+                await waiter.signal.wait(self._clock, wait)
+            if not self._operations.give_up(waiter):
+                return [], 0
+            return self._operations.collect(waiter)
+        except TupeloError:
+            raise
+        except BaseException:  # cancelled, perhaps just when the answer came
+            self._operations.vanish(waiter)
+            raise
+
+    async def _flush_got(
+        self, entries: list[Entry], position: int, take: bool, txn: Transaction | None
+    ) -> None:
+        try:
+            await self._flusher.flush(position)
+        except asyncio.CancelledError:
+            if take and txn is None:
+                self._operations.take_back(entries)
+            raise
+
+    # Transactions, sessions
+
+    def transaction(self, *, lease: float | None = None) -> Transaction:
+        """All or nothing: pass it as `txn=`. `async with` commits at the end."""
+        return Transaction(self._operations, self._operations.begin(lease), self._flusher)
+
+    async def in_doubt(self) -> list[Transaction]:
+        states = self._operations.in_doubt()
+        return [Transaction(self._operations, state, self._flusher) for state in states]
+
+    def session(self, *, lease: float | None = None) -> Session:
+        return Session(self, self._operations.open_session(lease))
+
+    # Subscriptions, reactions
+
+    def subscribe(
+        self,
+        template: object = ANY,
+        callback: Callable[[Notice], object] | None = None,
+        *,
+        lease: float | None = None,
+        txn: Transaction | None = None,
+        handback: Any = None,
+        backlog_max: int = 1_000,
+        available: bool = False,
+    ) -> Subscription:
+        state = self._operations.subscribe(template, lease, txn, handback, backlog_max, available)
+        return Subscription(self._operations, state, self._flusher, callback)
+
+    async def react(
+        self,
+        template: object,
+        function: Function,
+        *,
+        once: bool = False,
+        existing: bool = True,
+    ) -> blocking.Reaction:
+        state, position = self._operations.react(template, function, once, existing)
+        await self._flusher.flush(position)
+        return blocking.Reaction(self._operations, state)
+
+    # The log, closing
+
+    async def changes(self, *, since: int = 0, limit: int | None = None) -> list[Change]:
+        return await asyncio.to_thread(self._operations.engine.changes, since, limit)
+
+    async def trim(self, *, before: int) -> None:
+        await asyncio.to_thread(self._operations.engine.log().trim, before)
+
+    async def compact(self) -> None:
+        await asyncio.to_thread(self._operations.engine.log().compact)
+
+    async def close(self) -> None:
+        self._operations.engine.close()
+        self._flusher.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.close()
+
+    def __repr__(self) -> str:
+        return f"aio.Space({self.name!r})"
+
+
+class Transaction(TransactionHandle):
+    """All or nothing. `async with` commits at the end, or aborts on an error."""
+
+    def __init__(self, operations: Operations, state: Txn, flusher: Flusher) -> None:
+        super().__init__(operations, state)
+        self._flusher = flusher
+
+    async def commit(self) -> None:
+        await self._flusher.flush(self._operations.commit(self._state))
+
+    async def abort(self) -> None:
+        await self._flusher.flush(self._operations.abort(self._state))
+
+    async def prepare(self) -> Vote:
+        vote, position = self._operations.prepare(self._state)
+        await self._flusher.flush(position)
+        return vote
+
+    def transaction(self, *, lease: float | None = None) -> Transaction:
+        state = self._operations.begin(lease, self._state)
+        return Transaction(self._operations, state, self._flusher)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is not None:
+            if self.state == "active":
+                await self.abort()
+        elif self.must_commit:
+            await self.commit()
+
+
+class Session:
+    """Reads that never give the same entry twice. Tasks may share it."""
+
+    def __init__(self, space: Space, state: SessionState) -> None:
+        self._space = space
+        self._state = state
+
+    async def read(self, template: object = ANY, *, wait: float | None = None) -> Any:
+        return await self._space._get(template, False, wait, None, session=self._state)
+
+    async def read_all(
+        self, template: object = ANY, *, wait: float | None = 0, limit: int | None = None
+    ) -> list[Any]:
+        return await self._space._get_all(template, False, wait, limit, None, session=self._state)
+
+    def clone(self, *, lease: float | None = None) -> Session:
+        return Session(self._space, self._space._operations.open_session(lease, like=self._state))
+
+    @property
+    def lease(self) -> Lease:
+        return Lease(self._space._operations, self._state)
+
+    @property
+    def seen(self) -> int:
+        return len(self._state.seen)
+
+    async def close(self) -> None:
+        self._space._operations.end_session(self._state)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.close()
+
+
+class Subscription:
+    """Notices, in order: `async for notice in subscription`."""
+
+    def __init__(
+        self,
+        operations: Operations,
+        state: SubscriptionState,
+        flusher: Flusher,
+        callback: Callable[[Notice], object] | None,
+    ) -> None:
+        self._operations = operations
+        self._state = state
+        self._flusher = flusher
+        self._task = asyncio.create_task(self._call(callback)) if callback is not None else None
+
+    async def get(self, *, wait: float | None = None) -> Notice | None:
+        check_wait(wait)
+        clock = self._operations.engine.clock
+        until = None if wait is None else clock.now() + wait
+        while True:
+            left = None if until is None else max(0.0, until - clock.now())
+            found, position = self._operations.next_notice(self._state, TaskSignal, left)
+            if not isinstance(found, TaskSignal):
+                if position:
+                    await self._flusher.flush(position)
+                return found  # type: ignore[return-value]
+            try:
+                await found.wait(clock, left)
+            finally:
+                self._operations.forget_signal(self._state, found)
+
+    async def __aiter__(self) -> AsyncIterator[Notice]:
+        while (notice := await self.get()) is not None:
+            yield notice
+
+    async def _call(self, callback: Callable[[Notice], object]) -> None:
+        async for notice in self:
+            try:
+                answer = callback(notice)
+                if asyncio.iscoroutine(answer):
+                    await answer
+            except Exception as error:
+                blocking.logger.exception(
+                    "a subscription's callback raised; the subscription is closed"
+                )
+                self._state.error = error
+                await self.close()
+                return
+
+    @property
+    def event_id(self) -> int:
+        return self._state.event.id
+
+    @property
+    def sequence(self) -> int:
+        return self._state.event.sequence
+
+    @property
+    def error(self) -> Exception | None:
+        return self._state.error
+
+    @property
+    def lease(self) -> Lease:
+        return Lease(self._operations, self._state)
+
+    async def close(self) -> None:
+        self._operations.end_subscription(self._state)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.close()

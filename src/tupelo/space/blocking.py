@@ -1,0 +1,466 @@
+"""The blocking door: a space for threads."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, Self
+
+from tupelo.errors import TupeloError
+from tupelo.space.capacity import Capacity
+from tupelo.space.clock import Clock
+from tupelo.space.engine import Engine
+from tupelo.space.operations import Operations, TransactionHandle, check_wait, value_of
+from tupelo.space.order import Order
+from tupelo.space.reaction import Function, ReactionState
+from tupelo.space.session import SessionState
+from tupelo.space.subscription import SubscriptionState
+from tupelo.space.transaction import Vote
+from tupelo.space.waiting import Waiter
+from tupelo.store.sqlite import Durability
+from tupelo.values.change import Change
+from tupelo.values.entry import Entry
+from tupelo.values.lease import Lease, LeasePolicy
+from tupelo.values.notice import Notice
+from tupelo.values.template import ANY
+
+logger = logging.getLogger("tupelo")
+
+
+class ThreadSignal:
+    """Wakes a thread that blocks on the lock."""
+
+    __slots__ = ("lock",)
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.lock.acquire()
+
+    def wake(self) -> bool:
+        if self.lock.locked():
+            self.lock.release()
+        return True
+
+
+class Closing:
+    """What is closed at the end of a `with` block."""
+
+    def close(self) -> None:
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+class Space(Closing):
+    """One named set of entries, found by content, in this process: in memory, or durable in a file.
+
+    `wait` is how many seconds to wait for a match: None for ever, 0 not at all. `lease` is how
+    many seconds something lives: None for ever. Every operation may be called from any thread.
+    """
+
+    def __init__(
+        self,
+        name: str = "space",
+        *,
+        path: str | Path | None = None,
+        durability: Durability | None = None,
+        order: Order | None = None,
+        capacity: Capacity | None = None,
+        lease_policy: LeasePolicy | None = None,
+        log_keep: int | None = None,
+        log_reads: bool = False,
+        reactions_max: int = 10_000,
+        agent: str | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self._operations = Operations(
+            Engine(
+                name,
+                path=path,
+                durability=durability,
+                order=order,
+                capacity=capacity,
+                lease_policy=lease_policy,
+                log_keep=log_keep,
+                log_reads=log_reads,
+                reactions_max=reactions_max,
+                agent=agent,
+                clock=clock,
+            )
+        )
+        self._flush = self._operations.engine.flush
+
+    @property
+    def name(self) -> str:
+        return self._operations.engine.name
+
+    # Writing
+
+    def write(
+        self,
+        entry: object,
+        *,
+        lease: float | None = None,
+        txn: Transaction | None = None,
+        at: int | None = None,
+    ) -> Lease:
+        """Write an entry: a tuple, or an instance of a dataclass. The space keeps a copy."""
+        granted, position = self._operations.write(entry, lease, txn, at)
+        if position:
+            self._flush(position)
+        return granted
+
+    def write_all(
+        self,
+        entries: Iterable[object],
+        *,
+        lease: float | None = None,
+        txn: Transaction | None = None,
+    ) -> list[Lease]:
+        """Write many entries in one step: all of them become visible together, or none."""
+        granted, position = self._operations.write_all(entries, lease, txn)
+        self._flush(position)
+        return granted
+
+    # Reading and taking
+
+    def read(
+        self,
+        template: object = ANY,
+        *,
+        wait: float | None = None,
+        txn: Transaction | None = None,
+        order: Order | None = None,
+        if_exists: bool = False,
+    ) -> Any:
+        """A copy of a matching entry; None if there is none in time.
+
+        With `if_exists`, wait only while a transaction may still reveal or release a match.
+        """
+        return self._get(template, False, wait, txn, order, if_exists)
+
+    def take(
+        self,
+        template: object = ANY,
+        *,
+        wait: float | None = None,
+        txn: Transaction | None = None,
+        order: Order | None = None,
+        if_exists: bool = False,
+    ) -> Any:
+        """Remove a matching entry and get it; nobody else will. None if there is none in time."""
+        return self._get(template, True, wait, txn, order, if_exists)
+
+    def read_all(
+        self,
+        template: object = ANY,
+        *,
+        wait: float | None = 0,
+        limit: int | None = None,
+        txn: Transaction | None = None,
+        order: Order | None = None,
+    ) -> list[Any]:
+        """Copies of all matching entries, at most `limit`. It waits for the first, if told to."""
+        return self._get_all(template, False, wait, limit, txn, order)
+
+    def take_all(
+        self,
+        template: object = ANY,
+        *,
+        wait: float | None = 0,
+        limit: int | None = None,
+        txn: Transaction | None = None,
+        order: Order | None = None,
+    ) -> list[Any]:
+        """Remove all matching entries, at most `limit`, in one step."""
+        return self._get_all(template, True, wait, limit, txn, order)
+
+    def count(self, template: object = ANY, *, txn: Transaction | None = None) -> int:
+        """How many entries match at this moment."""
+        return self._operations.count(template, txn)
+
+    def _get(
+        self,
+        template: object,
+        take: bool,
+        wait: float | None,
+        txn: Transaction | None,
+        order: Order | None = None,
+        if_exists: bool = False,
+        session: SessionState | None = None,
+    ) -> Any:
+        found, position = self._operations.get(
+            template, ThreadSignal, take, wait, txn, order, if_exists, session
+        )
+        if type(found) is Waiter:
+            entries, position = self._await(found, wait)
+            found = entries[0] if entries else None
+        if position:
+            self._flush(position)
+        return None if found is None else value_of(found)  # type: ignore[arg-type]
+
+    def _get_all(
+        self,
+        template: object,
+        take: bool,
+        wait: float | None,
+        limit: int | None,
+        txn: Transaction | None,
+        order: Order | None = None,
+        session: SessionState | None = None,
+    ) -> list[Any]:
+        found, position = self._operations.get_all(
+            template, ThreadSignal, take, wait, limit, txn, order, session
+        )
+        if isinstance(found, Waiter):
+            found, position = self._await(found, wait)
+        if position:
+            self._flush(position)
+        return [value_of(entry) for entry in found]
+
+    def _await(self, waiter: Waiter, wait: float | None) -> tuple[list[Entry], int]:
+        """Block until the waiter is answered or `wait` seconds have passed."""
+        try:
+            if not waiter.done:
+                assert isinstance(waiter.signal, ThreadSignal)
+                self._operations.engine.clock.acquire(waiter.signal.lock, wait)
+            if not self._operations.give_up(waiter):
+                return [], 0
+            return self._operations.collect(waiter)
+        except TupeloError:
+            raise
+        except BaseException:  # KeyboardInterrupt, or whatever else ends this thread
+            self._operations.vanish(waiter)
+            raise
+
+    # Transactions, sessions
+
+    def transaction(self, *, lease: float | None = None) -> Transaction:
+        """All or nothing: pass it as `txn=`. It aborts itself when its lease runs out."""
+        return Transaction(self._operations, self._operations.begin(lease))
+
+    def in_doubt(self) -> list[Transaction]:
+        """The transactions that were prepared and not decided, also before a crash."""
+        return [Transaction(self._operations, txn) for txn in self._operations.in_doubt()]
+
+    def session(self, *, lease: float | None = None) -> Session:
+        """A reader that never sees the same entry twice."""
+        return Session(self, self._operations.open_session(lease))
+
+    # Subscriptions, reactions
+
+    def subscribe(
+        self,
+        template: object = ANY,
+        callback: Callable[[Notice], object] | None = None,
+        *,
+        lease: float | None = None,
+        txn: Transaction | None = None,
+        handback: Any = None,
+        backlog_max: int = 1_000,
+        available: bool = False,
+    ) -> Subscription:
+        """Be told of entries that become visible; with `available`, also of those that a
+        transaction had read and lets go.
+
+        Iterate over the subscription, or give a callback, which a thread of its own will call.
+        When `backlog_max` notices wait, the oldest is dropped; the next one tells how many were.
+        """
+        state = self._operations.subscribe(template, lease, txn, handback, backlog_max, available)
+        return Subscription(self._operations, state, callback)
+
+    def react(
+        self,
+        template: object,
+        function: Function,
+        *,
+        once: bool = False,
+        existing: bool = True,
+    ) -> Reaction:
+        """Call `function(entry, step)` inside the atomic step in which a match becomes visible.
+
+        It is called once for every entry (or `once` only), for those already there too unless
+        `existing` is False. What it does through `step` is part of the step: before anybody sees
+        the entry, and undone with it if a function raises.
+        """
+        state, position = self._operations.react(template, function, once, existing)
+        self._flush(position)
+        return Reaction(self._operations, state)
+
+    # The log, closing
+
+    def changes(self, *, since: int = 0, limit: int | None = None) -> list[Change]:
+        """What happened after position `since`, oldest first."""
+        return self._operations.engine.changes(since, limit)
+
+    def trim(self, *, before: int) -> None:
+        """Forget the changes before a position. What the space holds is not touched."""
+        self._operations.engine.log().trim(before)
+
+    def compact(self) -> None:
+        """Trim the log by the space's policy and give the room back to the disk."""
+        self._operations.engine.log().compact()
+
+    def close(self) -> None:
+        """Close: those who wait get SpaceClosed; a durable space can be opened again."""
+        self._operations.engine.close()
+
+    def __repr__(self) -> str:
+        return f"Space({self.name!r})"
+
+
+class Transaction(TransactionHandle):
+    """All or nothing. As a context manager it commits at the end, or aborts on an error."""
+
+    def commit(self) -> None:
+        self._operations.engine.flush(self._operations.commit(self._state))
+
+    def abort(self) -> None:
+        self._operations.engine.flush(self._operations.abort(self._state))
+
+    def prepare(self) -> Vote:
+        """Phase one: promise to commit, whatever comes. "not changed" needs no second phase."""
+        vote, position = self._operations.prepare(self._state)
+        self._operations.engine.flush(position)
+        return vote
+
+    def transaction(self, *, lease: float | None = None) -> Transaction:
+        """A nested transaction: it sees what this one sees, and commits into it."""
+        return Transaction(self._operations, self._operations.begin(lease, self._state))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is not None:
+            if self.state == "active":
+                self.abort()
+        elif self.must_commit:
+            self.commit()
+
+
+class Session(Closing):
+    """Reads that never give the same entry twice. Threads may share it; `clone` makes another
+    that has seen the same."""
+
+    def __init__(self, space: Space, state: SessionState) -> None:
+        self._space = space
+        self._state = state
+
+    def read(self, template: object = ANY, *, wait: float | None = None) -> Any:
+        return self._space._get(template, False, wait, None, session=self._state)
+
+    def read_all(
+        self, template: object = ANY, *, wait: float | None = 0, limit: int | None = None
+    ) -> list[Any]:
+        return self._space._get_all(template, False, wait, limit, None, session=self._state)
+
+    def clone(self, *, lease: float | None = None) -> Session:
+        return Session(self._space, self._space._operations.open_session(lease, like=self._state))
+
+    @property
+    def lease(self) -> Lease:
+        return Lease(self._space._operations, self._state)
+
+    @property
+    def seen(self) -> int:
+        """How many entries it remembers; those that are gone are forgotten in time."""
+        return len(self._state.seen)
+
+    def close(self) -> None:
+        self._space._operations.end_session(self._state)
+
+
+class Subscription(Closing):
+    """Notices, in order. It ends with its lease, its transaction, its space, or `close()`."""
+
+    def __init__(
+        self,
+        operations: Operations,
+        state: SubscriptionState,
+        callback: Callable[[Notice], object] | None,
+    ) -> None:
+        self._operations = operations
+        self._state = state
+        if callback is not None:
+            threading.Thread(
+                target=self._call, args=(callback,), name="tupelo-notices", daemon=True
+            ).start()
+
+    def get(self, *, wait: float | None = None) -> Notice | None:
+        """The next notice; None if none came in time, or if there will be no more."""
+        check_wait(wait)
+        clock = self._operations.engine.clock
+        until = None if wait is None else clock.now() + wait
+        while True:
+            left = None if until is None else max(0.0, until - clock.now())
+            found, position = self._operations.next_notice(self._state, ThreadSignal, left)
+            if not isinstance(found, ThreadSignal):
+                if position:
+                    self._operations.engine.flush(position)
+                return found  # type: ignore[return-value]
+            try:
+                clock.acquire(found.lock, left)
+            finally:
+                self._operations.forget_signal(self._state, found)
+
+    def __iter__(self) -> Iterator[Notice]:
+        while (notice := self.get()) is not None:
+            yield notice
+
+    def _call(self, callback: Callable[[Notice], object]) -> None:
+        for notice in self:
+            try:
+                callback(notice)
+            except Exception as error:
+                logger.exception("a subscription's callback raised; the subscription is closed")
+                self._state.error = error
+                self.close()
+                return
+
+    @property
+    def event_id(self) -> int:
+        return self._state.event.id
+
+    @property
+    def sequence(self) -> int:
+        """The sequence number of the last notice for this event."""
+        return self._state.event.sequence
+
+    @property
+    def error(self) -> Exception | None:
+        """Why it ended, if something went wrong."""
+        return self._state.error
+
+    @property
+    def lease(self) -> Lease:
+        return Lease(self._operations, self._state)
+
+    def close(self) -> None:
+        self._operations.end_subscription(self._state)
+
+
+class Reaction:
+    """A registered reaction."""
+
+    def __init__(self, operations: Operations, state: ReactionState) -> None:
+        self._operations = operations
+        self._state = state
+
+    @property
+    def active(self) -> bool:
+        return not self._state.ended
+
+    @property
+    def error(self) -> Exception | None:
+        """What its function raised the last time that it did."""
+        return self._state.error
+
+    def cancel(self) -> None:
+        self._operations.end_reaction(self._state)

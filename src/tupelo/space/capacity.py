@@ -1,0 +1,91 @@
+"""Capacity: how much a space may hold, and what gives way when it is full."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from tupelo.errors import BadArgument, SpaceFull
+from tupelo.values.codec import encode_entry
+from tupelo.values.entry import Entry
+
+
+@dataclass(frozen=True)
+class Capacity:
+    """Bounds by number of entries and by bytes (as they are spelled on disk and on the wire).
+
+    When full, a write is refused with SpaceFull; or, with `evict="fifo"`, the oldest entries give
+    way, and with `evict="lru"` the ones read longest ago. What a transaction holds stays.
+    """
+
+    entries: int | None = None
+    size_bytes: int | None = None
+    evict: Literal["fifo", "lru"] | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("entries", "size_bytes"):
+            bound = getattr(self, name)
+            if bound is not None and (isinstance(bound, bool) or not isinstance(bound, int)):
+                raise BadArgument(name, "a whole number above 0, or None", bound)
+            if bound is not None and bound < 1:
+                raise BadArgument(name, "a whole number above 0, or None", bound)
+        if self.evict not in (None, "fifo", "lru"):
+            raise BadArgument("evict", '"fifo", "lru" or None', self.evict)
+
+
+class Room:
+    """What a bounded space holds, in the order in which it would give it up."""
+
+    def __init__(self, capacity: Capacity) -> None:
+        self._capacity = capacity
+        self._held: OrderedDict[Entry, int] = OrderedDict()
+        self._bytes = 0
+
+    def victims(self, coming: list[Entry]) -> list[Entry]:
+        """Who must go so that these fit. SpaceFull if that is not possible; nothing is changed."""
+        capacity = self._capacity
+        count = len(self._held) + len(coming)
+        size = self._bytes + sum(map(self._size, coming))
+        victims: list[Entry] = []
+        candidates = iter(self._held) if capacity.evict else iter(())
+        while (capacity.entries is not None and count > capacity.entries) or (
+            capacity.size_bytes is not None and size > capacity.size_bytes
+        ):
+            victim = next((e for e in candidates if e.txn is None and not e.readers), None)
+            if victim is None:
+                raise SpaceFull(self._full(len(coming)))
+            victims.append(victim)
+            count -= 1
+            size -= self._held[victim]
+        return victims
+
+    def add(self, entries: Iterable[Entry]) -> None:
+        for entry in entries:
+            self._held[entry] = size = self._size(entry)
+            self._bytes += size
+
+    def touch(self, entry: Entry) -> None:
+        if self._capacity.evict == "lru" and entry in self._held:
+            self._held.move_to_end(entry)
+
+    def remove(self, entry: Entry) -> None:
+        self._bytes -= self._held.pop(entry, 0)
+
+    def _size(self, entry: Entry) -> int:
+        if self._capacity.size_bytes is None:
+            return 0
+        return len(encode_entry(entry.shape, entry.fields))
+
+    def _full(self, coming: int) -> str:
+        bounds = [
+            f"{bound} {unit}"
+            for bound, unit in (
+                (self._capacity.entries, "entries"),
+                (self._capacity.size_bytes, "bytes"),
+            )
+            if bound is not None
+        ]
+        what = "the entry does" if coming == 1 else f"the {coming} entries do"
+        return f"the space holds at most {' and '.join(bounds)}, and {what} not fit"

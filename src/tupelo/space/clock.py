@@ -1,0 +1,146 @@
+"""Clocks: time is handed in. One that runs by itself, and one that is moved by hand.
+
+A clock tells the time, wakes a blocked thread when its patience ends, and calls back at a moment.
+"""
+
+from __future__ import annotations
+
+import heapq
+import threading
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+
+class Clock(Protocol):
+    def now(self) -> float:
+        """Seconds since the epoch; it never goes back."""
+        ...
+
+    def acquire(self, lock: threading.Lock, seconds: float | None) -> bool:
+        """Block until the lock is released by someone, or so much time has passed."""
+        ...
+
+    def call_at(self, when: float, callback: Callable[[], object]) -> Callable[[], None]:
+        """Call back once, at that moment or soon after; the answer cancels it."""
+        ...
+
+
+class SystemClock:
+    """The wall clock at the start, and the monotonic one from there: it never jumps.
+
+    Callbacks come from one thread for the whole process, which starts when first needed.
+    """
+
+    def __init__(self) -> None:
+        self._offset = time.time() - time.monotonic()
+
+    def now(self) -> float:
+        return time.monotonic() + self._offset
+
+    def acquire(self, lock: threading.Lock, seconds: float | None) -> bool:
+        # The longest that a lock can wait for is some 292 years; threading says how long.
+        return lock.acquire(timeout=-1 if seconds is None else min(seconds, threading.TIMEOUT_MAX))
+
+    def call_at(self, when: float, callback: Callable[[], object]) -> Callable[[], None]:
+        return _alarms.add(when - self._offset, callback)
+
+
+class ManualClock:
+    """Time that passes when you say so: `clock.advance(10)`. For tests and simulations."""
+
+    def __init__(self, now: float = 1_000_000.0) -> None:
+        self._now = now
+        self._alarms = _AlarmHeap()
+        self._lock = threading.Lock()
+
+    def now(self) -> float:
+        return self._now
+
+    def acquire(self, lock: threading.Lock, seconds: float | None) -> bool:
+        if seconds is None:
+            return lock.acquire()
+        timed_out = False
+
+        def time_out() -> None:
+            nonlocal timed_out
+            timed_out = True
+            if lock.locked():
+                lock.release()
+
+        cancel = self.call_at(self._now + seconds, time_out)
+        lock.acquire()
+        cancel()
+        return not timed_out
+
+    def call_at(self, when: float, callback: Callable[[], object]) -> Callable[[], None]:
+        with self._lock:
+            return self._alarms.add(when, callback)
+
+    def advance(self, seconds: float) -> None:
+        """Move on, calling back everyone whose moment comes on the way, each at its moment."""
+        end = self._now + seconds
+        while True:
+            with self._lock:
+                when = self._alarms.next()
+                if when is None or when > end:
+                    self._now = end
+                    return
+                self._now = max(self._now, when)
+                callback = self._alarms.pop()
+            callback()
+
+
+class _AlarmHeap:
+    def __init__(self) -> None:
+        self._heap: list[tuple[float, int, list[Callable[[], object]]]] = []
+        self._count = 0
+
+    def add(self, when: float, callback: Callable[[], object]) -> Callable[[], None]:
+        self._count += 1
+        cell = [callback]
+        heapq.heappush(self._heap, (when, self._count, cell))
+        return cell.clear
+
+    def next(self) -> float | None:
+        while self._heap and not self._heap[0][2]:
+            heapq.heappop(self._heap)
+        return self._heap[0][0] if self._heap else None
+
+    def pop(self) -> Callable[[], object]:
+        cell = heapq.heappop(self._heap)[2]
+        return cell.pop() if cell else lambda: None
+
+
+class _AlarmThread:
+    """Calls back at moments of the monotonic clock."""
+
+    def __init__(self) -> None:
+        self._heap = _AlarmHeap()
+        self._changed = threading.Condition()
+        self._thread: threading.Thread | None = None
+
+    def add(self, when: float, callback: Callable[[], object]) -> Callable[[], None]:
+        with self._changed:
+            earliest = self._heap.next()
+            cancel = self._heap.add(when, callback)
+            if self._thread is None or not self._thread.is_alive():
+                self._thread = threading.Thread(target=self._run, name="tupelo-alarms", daemon=True)
+                self._thread.start()
+            elif earliest is None or when < earliest:
+                self._changed.notify()
+        return cancel
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                when = self._heap.next()
+                now = time.monotonic()
+                if when is None or when > now:
+                    self._changed.wait(None if when is None else when - now)
+                    continue
+                callback = self._heap.pop()
+            callback()
+
+
+_alarms = _AlarmThread()

@@ -1,0 +1,484 @@
+"""The core: it decides. No I/O, no threads, no clock of its own; one step at a time.
+
+A shell calls a method under its lock; the method does the whole step or raises and does nothing.
+What happened is left in `log.changes`, for the journal, and whom to wake in `woken`; the shell
+collects both before anyone else gets in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from itertools import islice
+from typing import Any
+
+from tupelo.errors import BadArgument, LeaseLost, ReactionError, SpaceClosed, TransactionEnded
+from tupelo.space import leases, reaction, transaction
+from tupelo.space.capacity import Capacity, Room
+from tupelo.space.deadlines import Deadlines
+from tupelo.space.log import Log
+from tupelo.space.order import Fifo, Lifo, Order
+from tupelo.space.reaction import ReactionState
+from tupelo.space.session import Pruning, Seen, SessionState
+from tupelo.space.subscription import Subscriptions, SubscriptionState
+from tupelo.space.transaction import Txn, may_take
+from tupelo.space.waiting import Signal, Waiting
+from tupelo.store.index import Accept, Store
+from tupelo.store.watchers import Watchers
+from tupelo.values.entry import Entry, Shape, require_known
+from tupelo.values.lease import LeasePolicy
+
+Frozen = tuple[Shape, tuple[Any, ...], bytes | None]
+"""An entry to be written: its shape, its fields, and their spelling where the log wants it."""
+
+
+class Core:
+    """One space. `agent` is the origin of what is written here; `now` is the handed-in clock."""
+
+    def __init__(
+        self,
+        agent: str,
+        now: Callable[[], float],
+        *,
+        order: Order | None = None,
+        capacity: Capacity | None = None,
+        lease_policy: LeasePolicy | None = None,
+        logging: bool = False,
+        log_reads: bool = False,
+        reactions_max: int = 10_000,
+    ) -> None:
+        self.agent = agent
+        self.now = now
+        self.store = Store()
+        self.transactions: dict[Txn, None] = {}
+        self.reactions: Watchers[ReactionState] = Watchers()
+        self.reactions_max = reactions_max
+        self.read_locks = 0
+        self.woken: list[Signal] = []
+        self.log = Log(agent, now, logging, log_reads)
+        self.waiting = Waiting(self)
+        self.arrivals = 0
+        self.deadlines = Deadlines()
+        self.pruning = Pruning()
+        self.subscriptions = Subscriptions(self.woken)
+        self.order = None if order is None or type(order) is Fifo else order
+        self.room = None if capacity is None else Room(capacity)
+        self.lease_policy = lease_policy
+        self.running: str | None = None
+        self.closed = False
+        # Who must be heeded when an entry comes: how many wait, listen or react. And whether the
+        # space has any policy; without both, a write or a take has only the store to heed.
+        self.watched = 0
+        self._simple_space = (
+            self.order is None and capacity is None and lease_policy is None and not logging
+        )
+
+    # Writing
+
+    def write(
+        self,
+        shape: Shape,
+        fields: tuple[Any, ...],
+        payload: bytes | None = None,
+        lease: float | None = None,
+        txn: Txn | None = None,
+        at: int | None = None,
+    ) -> Entry:
+        if lease is None and txn is None and self._simple_space and not self.watched and not at:
+            self.arrivals = n = self.arrivals + 1
+            entry = Entry(fields, shape, self.agent, n, n)
+            self.store.add(entry)
+            return entry
+        return self.write_all([(shape, fields, payload)], lease, txn, at)[0]
+
+    def write_all(
+        self,
+        items: list[Frozen],
+        lease: float | None = None,
+        txn: Txn | None = None,
+        at: int | None = None,
+    ) -> list[Entry]:
+        """Write all of them or none; they become visible together."""
+        now = self.expire()
+        if txn is not None:
+            txn.require("active")
+        expires = self._grant("entry", lease, now)
+        entries = []
+        for shape, fields, _ in items:
+            self.arrivals = n = self.arrivals + 1
+            entries.append(Entry(fields, shape, self.agent, n, n, expires))
+            self.store.know(shape)
+        self._admit(entries, at)
+        if txn is not None:
+            self._write_within(txn, entries)
+        elif self.reactions and reaction.wanted(self, entries):
+            self._react_and_publish(entries)
+        else:
+            self.publish(entries, payloads=[payload for _, _, payload in items])
+        if expires is not None:
+            for entry in entries:
+                if not entry.ended:
+                    self.deadlines.add(entry)
+        return entries
+
+    def _admit(self, entries: list[Entry], at: int | None) -> None:
+        """Make room; refuse before anything is done."""
+        victims = self.room.victims(entries) if self.room is not None else ()
+        if at is not None and (self.order is None or not self.order.keeps_books):
+            raise BadArgument("at", "left out: only a space with a Vector order has places", at)
+        if self.order is not None:
+            for offset, entry in enumerate(entries):
+                self.order.admit(entry, None if at is None else at + offset)
+        for victim in victims:
+            self.store.remove(victim)
+            self.release(victim)
+            self.log.add("evicted", victim)
+        if self.room is not None:
+            self.room.add(entries)
+
+    def _write_within(self, txn: Txn, entries: list[Entry]) -> None:
+        for entry in entries:
+            entry.txn = txn
+            txn.store.add(entry)
+        if txn.agenda is not None:
+            txn.agenda.extend(entries)
+        if self.watched:
+            for entry in entries:
+                self.subscriptions.notify(entry, "visible", txn)
+                if not entry.gone:
+                    self.waiting.offer(entry)
+
+    def _react_and_publish(self, entries: list[Entry]) -> None:
+        """Write within a transaction that lasts as long as the step; its commit lets them react."""
+        step = Txn("")
+        for entry in entries:
+            entry.txn = step
+            step.store.add(entry)
+        transaction.commit(self, step)
+
+    def publish(
+        self,
+        entries: list[Entry],
+        payloads: list[bytes | None] | None = None,
+        txn_id: str | None = None,
+    ) -> None:
+        """These entries are in the space now, all at once; then those who wait get them."""
+        for i, entry in enumerate(entries):
+            self.store.add(entry)
+            self.log.add("written", entry, txn_id, payload=payloads[i] if payloads else None)
+        if self.watched:
+            for entry in entries:
+                self.subscriptions.notify(entry, "visible")
+            for entry in entries:
+                if not entry.gone:
+                    self.waiting.offer(entry)
+
+    # Finding
+
+    def get(
+        self,
+        raw: Any,
+        *,
+        take: bool,
+        txn: Txn | None = None,
+        order: Order | None = None,
+        session: SessionState | None = None,
+    ) -> Entry | None:
+        """One match, read or taken; None if there is none at this moment."""
+        if self.deadlines:
+            self.expire()
+        if txn is None and session is None and order is None and not self.read_locks:
+            if self._simple_space:
+                store = self.store
+                self.running = "a template"
+                try:
+                    entry = store.first(store.question(raw))
+                finally:
+                    self.running = None
+                if entry is not None:
+                    if not entry.shape.plain:
+                        require_known(entry)
+                    if take:
+                        store.remove(entry)
+                        if self.pruning.memories:
+                            self.pruning.gone(entry)
+                return entry
+        found = self.find(raw, 1, take, txn, order, session)
+        if not found:
+            return None
+        self.acquire(found[0], take, txn, session)
+        return found[0]
+
+    def get_all(
+        self,
+        raw: Any,
+        *,
+        take: bool,
+        limit: int | None,
+        txn: Txn | None = None,
+        order: Order | None = None,
+        session: SessionState | None = None,
+    ) -> list[Entry]:
+        """All matches at this moment, at most `limit` of them."""
+        if self.deadlines:
+            self.expire()
+        found = self.find(raw, limit, take, txn, order, session)
+        for entry in found:
+            self.acquire(entry, take, txn, session)
+        return found
+
+    def count(self, raw: Any, txn: Txn | None = None) -> int:
+        if self.deadlines:
+            self.expire()
+        if txn is not None:
+            txn.require("active")
+        before, self.running = self.running, "a template"
+        try:
+            return sum(store.count(store.question(raw)) for store in self._stores(txn))
+        finally:
+            self.running = before
+
+    def _stores(self, txn: Txn | None) -> list[Store]:
+        """What an operation sees, the oldest entries first."""
+        if txn is None:
+            return [self.store]
+        return [self.store, *[above.store for above in reversed(list(txn.line()))]]
+
+    def find(
+        self,
+        raw: Any,
+        limit: int | None,
+        take: bool,
+        txn: Txn | None,
+        order: Order | None,
+        session: SessionState | None,
+    ) -> list[Entry]:
+        if txn is not None:
+            txn.require("active")
+        if session is not None and session.ended:
+            raise LeaseLost("this session is over: it was closed or its lease ran out")
+        order = order or self.order
+        accept = self._accept(take, txn, session)
+        found: list[Entry] = []
+        before, self.running = self.running, "a template"
+        try:
+            stores = self._stores(txn)
+            backwards = isinstance(order, Lifo)
+            enough = limit if order is None or backwards else None
+            for store in reversed(stores) if backwards else stores:
+                matches = store.matches(store.question(raw), accept, backwards)
+                found.extend(islice(matches, None if enough is None else enough - len(found)))
+            if order is not None and not backwards:
+                found = list(order.arrange(found))[:limit]
+        finally:
+            self.running = before
+        for entry in found:
+            if not entry.shape.plain:
+                require_known(entry)
+        return found
+
+    def _accept(self, take: bool, txn: Txn | None, session: SessionState | None) -> Accept | None:
+        if session is not None:
+            seen = session.seen
+            return lambda entry: entry not in seen
+        if take and self.read_locks:
+            return lambda entry: may_take(entry, txn)
+        return None
+
+    def acquire(
+        self,
+        entry: Entry,
+        take: bool,
+        txn: Txn | None,
+        session: SessionState | None,
+        waited: float = 0.0,
+        received: bool = True,
+    ) -> None:
+        """Hand over what was found. `received` is False while the receiver may yet vanish."""
+        if take:
+            if txn is None:
+                self.store.remove(entry)
+                self.took(entry, None, waited, received)
+            elif entry.txn is txn:
+                txn.store.remove(entry)
+                entry.txn = None
+                self.discard(entry)
+            else:
+                home: Txn | None = entry.txn
+                (self.store if home is None else home.store).remove(entry)
+                txn.taken[entry] = home
+                entry.txn = txn
+            return
+        if txn is not None and entry.txn is None:
+            if entry.readers is None:
+                entry.readers = set()
+                self.read_locks += 1
+            entry.readers.add(txn)
+            txn.read[entry] = None
+        if session is not None:
+            session.seen.add(entry)
+        if self.room is not None:
+            self.room.touch(entry)
+        if self.log.reads:
+            self.log.add("read", entry, txn.id if txn else None, waited)
+
+    # What ends and comes back
+
+    def took(
+        self, entry: Entry, txn_id: str | None, waited: float = 0.0, received: bool = True
+    ) -> None:
+        """The entry was taken, for good unless its taker vanishes before it is `received`."""
+        self.release(entry, received)
+        self.log.add("taken", entry, txn_id, waited)
+
+    def discard(self, entry: Entry) -> None:
+        """The entry was never seen outside a transaction, and never will be."""
+        self.release(entry)
+
+    def give_back(self, entry: Entry, home: Txn | None) -> bool:
+        """Put an entry back where a transaction took it from, unless its time has come."""
+        entry.txn = home
+        if entry.expires is not None and entry.expires <= self.now():
+            entry.txn = None
+            self.release(entry)
+            if home is None:
+                self.log.add("expired", entry)
+            return False
+        (self.store if home is None else home.store).restore(entry)
+        return True
+
+    def take_back(self, entry: Entry) -> None:
+        """Undo a take: its taker vanished at the moment of delivery."""
+        if entry.expires is not None and entry.expires <= self.now():
+            return
+        self.store.restore(entry)
+        self.pruning.back(entry)
+        if self.order is not None:
+            self.order.admit(entry, None)
+        if self.room is not None:
+            self.room.add([entry])
+        self.deadlines.add(entry)
+        self.log.add("returned", entry)
+        self.waiting.offer(entry)
+
+    def visible_again(self, entry: Entry) -> None:
+        if entry.gone:
+            return
+        if entry.txn is None:
+            self.subscriptions.notify(entry, "visible")
+            if self.reactions and reaction.wanted(self, [entry]):
+                with suppress(ReactionError):  # It keeps its error; the entry is back all the same.
+                    reaction.react_to(self, [entry])
+        if not entry.gone:
+            self.waiting.offer(entry)
+
+    def available_again(self, entry: Entry) -> None:
+        self.subscriptions.notify(entry, "available")
+        self.waiting.offer(entry)
+
+    def release(self, entry: Entry, received: bool = True) -> None:
+        if self.room is not None:
+            self.room.remove(entry)
+        if self.order is not None:
+            self.order.forget(entry)
+        if received:
+            self.pruning.gone(entry)
+
+    def next_arrival(self) -> int:
+        self.arrivals += 1
+        return self.arrivals
+
+    def end_within(self, txn: Txn) -> None:
+        """A transaction ends: whoever waits or listens in it does so no more."""
+        for waiter in self.waiting:
+            if waiter.txn is txn:
+                self.waiting.fail(waiter, TransactionEnded(txn.id, txn.state, txn.reason))
+        for subscription in self.subscriptions.watchers:
+            if subscription.txn is txn:
+                self.end_subscription(subscription)
+
+    def expire(self) -> float:
+        """End, at its own time and in order, everything whose lease has run out."""
+        now = self.now()
+        for thing in self.deadlines.due(now):
+            leases.end(self, thing, "expired", transaction.LEASE_RAN_OUT)
+        return now
+
+    def _grant(self, kind: str, asked: float | None, now: float) -> float | None:
+        return leases.grant(self.lease_policy, kind, asked, now)
+
+    # Transactions, sessions, subscriptions, reactions
+
+    def begin(self, txn_id: str, lease: float | None, parent: Txn | None = None) -> Txn:
+        now = self.expire()
+        if parent is not None:
+            parent.require("active")
+        txn = Txn(txn_id, parent)
+        txn.expires = self._grant("transaction", lease, now)
+        self.transactions[txn] = None
+        if parent is not None:
+            parent.children.add(txn)
+        self.deadlines.add(txn)
+        return txn
+
+    def open_session(self, lease: float | None, seen: Seen | None = None) -> SessionState:
+        now = self.expire()
+        session = SessionState(seen or Seen(), self._grant("session", lease, now))
+        self.pruning.memories[session.seen] = None
+        self.deadlines.add(session)
+        return session
+
+    def end_session(self, session: SessionState) -> None:
+        session.ended = True
+        self.pruning.memories.pop(session.seen, None)
+        for waiter in self.waiting:
+            if waiter.session is session:
+                self.waiting.fail(waiter, LeaseLost("this session is over"))
+
+    def subscribe(
+        self,
+        raw: Any,
+        *,
+        available: bool,
+        txn: Txn | None,
+        handback: Any,
+        backlog_max: int,
+        lease: float | None,
+    ) -> SubscriptionState:
+        now = self.expire()
+        if txn is not None:
+            txn.require("active")
+        subscription = SubscriptionState(
+            self.store.question(raw),
+            self.waiting.ticket(),
+            self.subscriptions.event(raw, available, txn),
+            available=available,
+            txn=txn,
+            handback=handback,
+            backlog_max=backlog_max,
+            expires=self._grant("subscription", lease, now),
+        )
+        self.subscriptions.watchers.add(subscription)
+        self.watched += 1
+        self.deadlines.add(subscription)
+        return subscription
+
+    def end_subscription(self, subscription: SubscriptionState) -> None:
+        if not subscription.ended:
+            self.watched -= 1
+            self.subscriptions.end(subscription)
+
+    def end_reaction(self, state: ReactionState) -> None:
+        state.ended = True
+        if state in self.reactions:
+            self.reactions.discard(state)
+            self.watched -= 1
+            self.pruning.memories.pop(state.fired, None)
+
+    def close(self) -> None:
+        """Whoever waits is told; nothing more will happen here."""
+        self.closed = True
+        for waiter in self.waiting:
+            self.waiting.fail(waiter, SpaceClosed("the space was closed"))
+        for subscription in self.subscriptions.watchers:
+            self.end_subscription(subscription)

@@ -1,0 +1,230 @@
+"""The engine: the core under a lock, with its journal, its clock and those it wakes.
+
+Both doors stand on it. An operation takes the lock, lets the core decide, and settles: changes go
+to the journal, waiters are woken. What must be on disk before the caller is told is awaited
+outside the lock, so that many callers share one commit.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from uuid import uuid4
+
+from tupelo.errors import BadArgument, BadInput, DamagedFile, SpaceClosed
+from tupelo.space import recovery
+from tupelo.space.capacity import Capacity
+from tupelo.space.clock import Clock, SystemClock
+from tupelo.space.core import Core
+from tupelo.space.order import Order
+from tupelo.space.waiting import Waiter
+from tupelo.store.journal import Journal, MemoryJournal
+from tupelo.store.sqlite import Durability, SqliteJournal
+from tupelo.values.change import Change
+from tupelo.values.codec import BadBytes, decode_entry
+from tupelo.values.entry import Entry
+from tupelo.values.lease import LeasePolicy
+
+LOG_KEEP = 100_000
+_system_clock = SystemClock()
+
+
+class Engine:
+    def __init__(
+        self,
+        name: str,
+        *,
+        path: str | Path | None = None,
+        durability: Durability | None = None,
+        order: Order | None = None,
+        capacity: Capacity | None = None,
+        lease_policy: LeasePolicy | None = None,
+        log_keep: int | None = None,
+        log_reads: bool = False,
+        reactions_max: int = 10_000,
+        agent: str | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        durability = _check_options(name, path, durability, order, capacity, log_keep)
+        self.name = name
+        self.clock: Clock = clock or _system_clock
+        self.lock = threading.RLock()
+        self.saved: SqliteJournal | None = None
+        self.journal: Journal | None = None
+        if path is not None:
+            keep = LOG_KEEP if log_keep is None else log_keep
+            self.saved = SqliteJournal(Path(path), name, agent or uuid4().hex, durability, keep)
+            self.journal = self.saved
+            agent = self.saved.agent
+        elif log_keep:
+            self.journal = MemoryJournal(log_keep)
+        self.core = Core(
+            agent or uuid4().hex,
+            self.clock.now,
+            order=order,
+            capacity=capacity,
+            lease_policy=lease_policy,
+            logging=self.journal is not None,
+            log_reads=log_reads,
+            reactions_max=reactions_max,
+        )
+        # What a reader is shown must not vanish in a crash: which arrivals are known to be on
+        # disk, and at which positions others will be.
+        self._durable_arrival = 0
+        self._arrivals_at: deque[tuple[int, int]] = deque()
+        self._alarm_at: float | None = None
+        self._cancel_alarm: Callable[[], None] = lambda: None
+        if self.saved is not None:
+            self._load(self.saved)
+
+    # Opening and closing
+
+    def _load(self, saved: SqliteJournal) -> None:
+        try:
+            if saved.name != self.name:
+                raise BadArgument("name", f"{saved.name!r}, as it is in {saved.path}", self.name)
+            recovery.load(
+                self.core,
+                (
+                    Entry(fields, shape, origin, n, arrival, expires)
+                    for arrival, origin, n, expires, payload in saved.entries()
+                    for shape, fields in (decode_entry(payload),)
+                ),
+                saved.arrivals,
+                saved.durable,
+            )
+            for txn_id, promise in saved.promises():
+                written = [(*decode_entry(p), n, expires) for n, expires, p in promise.written]
+                recovery.restore_prepared(self.core, txn_id, written, promise.taken, promise.read)
+        except (BadBytes, KeyError) as error:
+            saved.stop()
+            raise DamagedFile(
+                f"{saved.path} is damaged ({error}); it was left as it was"
+            ) from error
+        except BaseException:
+            saved.stop()
+            raise
+        saved.start()
+        self._durable_arrival = self.core.arrivals
+        with self.lock:
+            self.core.expire()
+            self.settle()
+
+    def close(self) -> None:
+        with self.lock:
+            if self.core.closed:
+                return
+            self.core.expire()
+            self.core.close()
+            self.settle()
+            self._cancel_alarm()
+        if self.journal is not None:
+            self.journal.close()
+
+    def check(self) -> None:
+        """Under the lock: may an operation begin? (Doors test the two flags themselves.)"""
+        if self.core.running:
+            raise BadInput(
+                f"{self.core.running}'s function runs inside the step and may not use the space "
+                "itself" + (": use its second argument" if "reaction" in self.core.running else "")
+            )
+        if self.core.closed:
+            raise SpaceClosed(f"the space {self.name!r} is closed")
+
+    # Steps
+
+    def settle(self) -> int:
+        """End a step, under the lock: log what happened, wake who was answered, set the alarm.
+
+        The answer is the position that must be durable before the caller may be told.
+        """
+        core = self.core
+        while core.woken:
+            woken, core.woken[:] = list(core.woken), []
+            for signal in woken:
+                if not signal.wake() and isinstance(signal, Waiter):
+                    core.waiting.refused(signal)
+        if core.log.changes:
+            assert self.journal is not None
+            self.journal.append(core.log.changes)
+            core.log.changes = []
+            self._advance()
+            self._arrivals_at.append((core.log.position, core.arrivals))
+        if core.deadlines and core.watched:
+            self._set_alarm()
+        return core.log.position
+
+    def _set_alarm(self) -> None:
+        """Someone waits, so leases must end at their time and not at the next operation."""
+        when = self.core.deadlines.next()
+        if when is not None and (self._alarm_at is None or when < self._alarm_at):
+            self._cancel_alarm()
+            self._alarm_at = when
+            self._cancel_alarm = self.clock.call_at(when, self._on_alarm)
+
+    def _on_alarm(self) -> None:
+        with self.lock:
+            self._alarm_at = None
+            if not self.core.closed:
+                self.core.expire()
+                self.settle()
+
+    def flush(self, position: int) -> None:
+        """Block until the changes up to here are as durable as was promised."""
+        if self.journal is not None:
+            self.journal.flush(position)
+
+    def position_for(self, entries: list[Entry]) -> int:
+        """Under the lock: what must be durable before a reader may be shown these; 0 if it is."""
+        newest = max((entry.arrival for entry in entries), default=0)
+        if newest <= self._durable_arrival or self.journal is None:
+            return 0
+        self._advance()
+        return 0 if newest <= self._durable_arrival else self.core.log.position
+
+    def _advance(self) -> None:
+        assert self.journal is not None
+        durable, marks = self.journal.durable, self._arrivals_at
+        while marks and marks[0][0] <= durable:
+            self._durable_arrival = marks.popleft()[1]
+
+    def changes(self, since: int, limit: int | None) -> list[Change]:
+        with self.lock:
+            self.check()
+            self.core.expire()
+            self.settle()
+        return self.log().read(since, limit)
+
+    def log(self) -> Journal:
+        if self.journal is None:
+            raise BadArgument("log_keep", "given when a space in memory is made, to keep a log", 0)
+        return self.journal
+
+
+def _check_options(
+    name: object,
+    path: object,
+    durability: Durability | None,
+    order: object,
+    capacity: object,
+    log_keep: object,
+) -> Durability:
+    if not isinstance(name, str) or not name:
+        raise BadArgument("name", "a text that is not empty", name)
+    if path is not None and not isinstance(path, (str, Path)):
+        raise BadArgument("path", "a file name", path)
+    if durability not in (None, "full", "process", "none"):
+        raise BadArgument("durability", '"full", "process" or "none"', durability)
+    if path is None and durability in ("full", "process"):
+        raise BadArgument("path", f'given, for durability="{durability}"', path)
+    if order is not None and not isinstance(order, Order):
+        raise BadArgument("order", "an order such as Fifo() or Lifo()", order)
+    if capacity is not None and not isinstance(capacity, Capacity):
+        raise BadArgument("capacity", "a Capacity(...)", capacity)
+    if log_keep is not None and (
+        isinstance(log_keep, bool) or not isinstance(log_keep, int) or log_keep < 0
+    ):
+        raise BadArgument("log_keep", "a number of changes, or None", log_keep)
+    return durability or ("none" if path is None else "full")

@@ -1,0 +1,81 @@
+"""Leases: granting, renewing, cancelling and ending, one mechanism for everything leased."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from tupelo.errors import LeaseLost
+from tupelo.space import transaction
+from tupelo.space.deadlines import Leased
+from tupelo.space.session import SessionState
+from tupelo.space.subscription import SubscriptionState
+from tupelo.space.transaction import Txn
+from tupelo.values.entry import Entry
+from tupelo.values.lease import LeasePolicy
+
+if TYPE_CHECKING:
+    from tupelo.space.core import Core
+
+_KINDS: dict[type, str] = {
+    Entry: "entry",
+    Txn: "transaction",
+    SubscriptionState: "subscription",
+    SessionState: "session",
+}
+
+
+def grant(policy: LeasePolicy | None, kind: str, asked: float | None, now: float) -> float | None:
+    """Until when: what was asked for, or less if the space's policy says so."""
+    if policy is not None:
+        granted = policy(kind, asked)
+        if granted is not None and (asked is None or granted < asked):
+            asked = granted
+    return None if asked is None else now + asked
+
+
+def renew(core: Core, thing: Leased, asked: float | None) -> None:
+    now = core.expire()
+    kind = _KINDS[type(thing)]
+    if thing.ended:
+        raise LeaseLost(f"the {kind} is gone; its lease cannot be renewed")
+    if isinstance(thing, Txn) and thing.state == "prepared":
+        raise LeaseLost("a prepared transaction has no lease; it waits for the decision")
+    thing.expires = grant(core.lease_policy, kind, asked, now)
+    core.deadlines.add(thing)
+    if isinstance(thing, Entry) and (thing.txn is None or thing.gone):
+        core.log.add("renewed", thing)
+
+
+def cancel(core: Core, thing: Leased) -> None:
+    core.expire()
+    if thing.ended or (isinstance(thing, Entry) and thing.gone):
+        raise LeaseLost(f"the {_KINDS[type(thing)]} is gone; there is nothing to cancel")
+    end(core, thing, "cancelled", "its lease was cancelled")
+
+
+def end(core: Core, thing: Leased, how: Literal["expired", "cancelled"], reason: str) -> None:
+    if isinstance(thing, Entry):
+        _end_entry(core, thing, how)
+    elif isinstance(thing, Txn):
+        transaction.abort(core, thing, reason)
+    elif isinstance(thing, SubscriptionState):
+        core.end_subscription(thing)
+    elif isinstance(thing, SessionState):
+        core.end_session(thing)
+
+
+def _end_entry(core: Core, entry: Entry, how: Literal["expired", "cancelled"]) -> None:
+    if entry.gone:  # A transaction holds it; whether it comes back is decided when that ends.
+        return
+    within: Txn | None = entry.txn
+    (core.store if within is None else within.store).remove(entry)
+    entry.txn = None
+    if entry.readers:
+        for txn in entry.readers:
+            txn.read.pop(entry, None)
+        entry.readers = None
+        core.read_locks -= 1
+    core.release(entry)
+    if within is None:
+        core.log.add(how, entry)
+    core.waiting.recheck()

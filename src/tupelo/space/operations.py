@@ -1,0 +1,386 @@
+"""Operations: what both doors do, up to the point where one blocks a thread and the other awaits.
+
+Arguments are checked, the core is asked under the lock, the step is settled. An operation that
+must wait answers with a Waiter, and one whose caller must wait for the disk with a position.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable
+from inspect import iscoroutinefunction
+from typing import Any
+from uuid import uuid4
+
+from tupelo.errors import BadArgument, BadEntry
+from tupelo.space import leases, reaction, transaction
+from tupelo.space.engine import Engine
+from tupelo.space.order import Order
+from tupelo.space.reaction import ReactionState
+from tupelo.space.session import SessionState
+from tupelo.space.subscription import SubscriptionState
+from tupelo.space.transaction import Txn, Vote
+from tupelo.space.waiting import Signal, Waiter
+from tupelo.values.codec import encode_entry
+from tupelo.values.entry import Entry, freeze, thaw
+from tupelo.values.lease import Lease, check_lease
+from tupelo.values.notice import Notice
+
+
+class TransactionHandle:
+    """What a user holds of a transaction; both doors' transactions are one."""
+
+    def __init__(self, operations: Operations, state: Txn) -> None:
+        self._operations = operations
+        self._state = state
+
+    @property
+    def id(self) -> str:
+        return self._state.id
+
+    @property
+    def state(self) -> transaction.State:
+        """active, prepared, committed or aborted."""
+        return self._state.state
+
+    @property
+    def lease(self) -> Lease:
+        return Lease(self._operations, self._state)
+
+    @property
+    def must_commit(self) -> bool:
+        """At the end of a `with` block: commit, or learn that its lease ran out?"""
+        return self.state == "active" or self._state.reason == transaction.LEASE_RAN_OUT
+
+
+class Operations:
+    """The operations of one space. It is also the landlord of its leases."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.core = engine.core
+        self._lock = engine.lock
+        self._journaled = engine.journal is not None
+        self._encodes = engine.saved is not None
+
+    # Writing
+
+    def write(
+        self,
+        entry: object,
+        lease: float | None,
+        txn: TransactionHandle | None,
+        at: int | None,
+    ) -> tuple[Lease, int]:
+        shape, fields = freeze(entry)
+        payload = encode_entry(shape, fields) if self._encodes else None
+        if lease is not None:
+            lease = check_lease(lease)
+        core = self.core
+        with self._lock:
+            if core.running or core.closed:
+                self.engine.check()
+            try:
+                written = core.write(shape, fields, payload, lease, self._of(txn), at)
+            finally:
+                if core.woken or core.deadlines or core.log.changes:
+                    self.engine.settle()
+            return Lease(self, written), core.log.position
+
+    def write_all(
+        self, entries: Iterable[object], lease: float | None, txn: TransactionHandle | None
+    ) -> tuple[list[Lease], int]:
+        if isinstance(entries, (str, bytes, dict)) or not isinstance(entries, Iterable):
+            raise BadArgument("entries", "a list of entries", entries)
+        items = []
+        for i, entry in enumerate(entries):
+            try:
+                shape, fields = freeze(entry)
+                payload = encode_entry(shape, fields) if self._encodes else None
+            except BadEntry as error:
+                raise BadEntry(
+                    f"entry {i}: {error}", where=f"entry {i}, {error.where}", found=error.found
+                ) from None
+            items.append((shape, fields, payload))
+        lease = check_lease(lease)
+        written, position = self._step(lambda: self.core.write_all(items, lease, self._of(txn)))
+        return [Lease(self, entry) for entry in written], position
+
+    # Reading and taking
+
+    def get(
+        self,
+        template: Any,
+        signal: Callable[[], Signal],
+        take: bool,
+        wait: float | None,
+        txn: TransactionHandle | None = None,
+        order: Order | None = None,
+        if_exists: bool = False,
+        session: SessionState | None = None,
+    ) -> tuple[Entry | Waiter | None, int]:
+        """One match, or None, or a waiter; and the position to make durable before it is shown."""
+        if wait is not None and wait != 0:
+            check_wait(wait)
+        if order is not None:
+            _check_order(order)
+        core = self.core
+        state = None if txn is None else self._of(txn)
+        with self._lock:
+            if core.running or core.closed:
+                self.engine.check()
+            try:
+                entry = core.get(template, take=take, txn=state, order=order, session=session)
+                if entry is None and wait != 0:
+                    return (
+                        core.waiting.park(
+                            template,
+                            signal(),
+                            take=take,
+                            txn=state,
+                            session=session,
+                            if_exists=if_exists,
+                        ),
+                        0,
+                    )
+                if not self._journaled or entry is None:
+                    return entry, 0
+                return entry, core.log.position if take else self.engine.position_for([entry])
+            finally:
+                if core.woken or core.deadlines or core.log.changes:
+                    self.engine.settle()
+
+    def get_all(
+        self,
+        template: Any,
+        signal: Callable[[], Signal],
+        take: bool,
+        wait: float | None,
+        limit: int | None = None,
+        txn: TransactionHandle | None = None,
+        order: Order | None = None,
+        session: SessionState | None = None,
+    ) -> tuple[list[Entry] | Waiter, int]:
+        check_wait(wait)
+        _check_limit(limit)
+        if order is not None:
+            _check_order(order)
+        core = self.core
+        state = self._of(txn)
+
+        def work() -> tuple[list[Entry] | Waiter, int]:
+            found = core.get_all(
+                template, take=take, limit=limit, txn=state, order=order, session=session
+            )
+            if not found and wait != 0:
+                most = sys.maxsize if limit is None else limit
+                waiter = core.waiting.park(
+                    template, signal(), take=take, txn=state, session=session, limit=most
+                )
+                return waiter, 0
+            if take:
+                return found, core.log.position
+            return found, self.engine.position_for(found)
+
+        return self._step(work)[0]  # type: ignore[no-any-return]
+
+    def count(self, template: Any, txn: TransactionHandle | None) -> int:
+        return self._step(lambda: self.core.count(template, self._of(txn)))[0]  # type: ignore[no-any-return]
+
+    def give_up(self, waiter: Waiter) -> bool:
+        """Patience is at an end. True if the answer came just before that."""
+        if not waiter.done:
+            with self._lock:
+                if not waiter.done:
+                    self.core.waiting.unpark(waiter)
+                    return False
+        return True
+
+    def vanish(self, waiter: Waiter) -> None:
+        """The one who waited is gone (cancelled, interrupted); nothing may be lost with it."""
+        with self._lock:
+            self.core.waiting.refused(waiter)
+            position = self.engine.settle()
+        self.engine.flush(position)
+
+    def take_back(self, entries: list[Entry]) -> None:
+        """The one who took these never got them."""
+        with self._lock:
+            for entry in entries:
+                self.core.take_back(entry)
+            position = self.engine.settle()
+        self.engine.flush(position)
+
+    def collect(self, waiter: Waiter) -> tuple[list[Entry], int]:
+        """The answer of a waiter that was woken, and the position to make durable."""
+        if waiter.error is not None:
+            raise waiter.error
+        if self.core.pruning.memories and waiter.take:
+            with self._lock:
+                self.core.waiting.received(waiter)
+        if not self._journaled:
+            return waiter.entries, 0
+        with self._lock:
+            if waiter.take:
+                return waiter.entries, self.core.log.position
+            return waiter.entries, self.engine.position_for(waiter.entries)
+
+    # Leases, transactions, sessions
+
+    def now(self) -> float:
+        return self.engine.clock.now()
+
+    def renew_lease(self, thing: Any, seconds: float | None) -> None:
+        self.engine.flush(self._step(lambda: leases.renew(self.core, thing, seconds))[1])
+
+    def cancel_lease(self, thing: Any) -> None:
+        self.engine.flush(self._step(lambda: leases.cancel(self.core, thing))[1])
+
+    def begin(self, lease: float | None, parent: Txn | None = None) -> Txn:
+        lease = check_lease(lease)
+        return self._step(lambda: self.core.begin(uuid4().hex, lease, parent))[0]  # type: ignore[no-any-return]
+
+    def prepare(self, txn: Txn) -> tuple[Vote, int]:
+        return self._step(lambda: transaction.prepare(self.core, txn))
+
+    def commit(self, txn: Txn) -> int:
+        return self._step(lambda: transaction.commit(self.core, txn))[1]
+
+    def abort(self, txn: Txn) -> int:
+        return self._step(lambda: transaction.abort(self.core, txn, "it was called off"))[1]
+
+    def in_doubt(self) -> list[Txn]:
+        with self._lock:
+            return [txn for txn in self.core.transactions if txn.state == "prepared"]
+
+    def open_session(self, lease: float | None, like: SessionState | None = None) -> SessionState:
+        lease = check_lease(lease)
+
+        def work() -> SessionState:
+            return self.core.open_session(lease, like.seen.copy() if like else None)
+
+        return self._step(work)[0]  # type: ignore[no-any-return]
+
+    def end_session(self, session: SessionState) -> None:
+        self._step(lambda: self.core.end_session(session))
+
+    # Subscriptions and reactions
+
+    def subscribe(
+        self,
+        template: Any,
+        lease: float | None,
+        txn: TransactionHandle | None,
+        handback: Any,
+        backlog_max: int,
+        available: bool,
+    ) -> SubscriptionState:
+        if isinstance(backlog_max, bool) or not isinstance(backlog_max, int) or backlog_max < 1:
+            raise BadArgument("backlog_max", "a whole number above 0", backlog_max)
+        lease = check_lease(lease)
+
+        def work() -> SubscriptionState:
+            return self.core.subscribe(
+                template,
+                available=bool(available),
+                txn=self._of(txn),
+                handback=handback,
+                backlog_max=backlog_max,
+                lease=lease,
+            )
+
+        return self._step(work)[0]  # type: ignore[no-any-return]
+
+    def next_notice(
+        self, subscription: SubscriptionState, signal: Callable[[], Signal], wait: float | None
+    ) -> tuple[Notice | Signal | None, int]:
+        """A notice; None if there is none and none to wait for; or a signal to wait for."""
+        with self._lock:
+            if self.core.deadlines and not self.core.closed:
+                self.core.expire()
+                self.engine.settle()
+            notice = subscription.next()
+            if notice is not None:
+                return notice, self.engine.position_for([notice.subject])
+            if subscription.error is not None:
+                raise subscription.error
+            if subscription.ended or wait == 0:
+                return None, 0
+            waiting = signal()
+            subscription.waiting.append(waiting)
+            return waiting, 0
+
+    def forget_signal(self, subscription: SubscriptionState, signal: Signal) -> None:
+        """The one who waited for a notice does so no more; the next one gets its turn."""
+        with self._lock:
+            if signal in subscription.waiting:
+                subscription.waiting.remove(signal)
+            elif subscription.backlog and subscription.waiting:
+                subscription.waiting.popleft().wake()
+
+    def end_subscription(self, subscription: SubscriptionState) -> None:
+        with self._lock:
+            self.core.end_subscription(subscription)
+            self.engine.settle()
+
+    def react(
+        self, template: Any, function: reaction.Function, once: bool, existing: bool
+    ) -> tuple[ReactionState, int]:
+        if not callable(function):
+            raise BadArgument("function", "a function of an entry and a step", function)
+        if iscoroutinefunction(function):
+            raise BadArgument("function", "a plain function: a step cannot await", function)
+        return self._step(
+            lambda: reaction.register(self.core, template, function, bool(once), bool(existing))
+        )
+
+    def end_reaction(self, state: ReactionState) -> None:
+        with self._lock:
+            self.core.end_reaction(state)
+
+    # Common ground
+
+    def _step(self, work: Callable[[], Any]) -> tuple[Any, int]:
+        """Do some work as one step; its answer, and the position to make durable."""
+        with self._lock:
+            self.engine.check()
+            try:
+                if self.core.deadlines:
+                    self.core.expire()
+                answer = work()
+            finally:
+                self.engine.settle()
+            return answer, self.core.log.position
+
+    def _of(self, txn: TransactionHandle | None) -> Txn | None:
+        if txn is None:
+            return None
+        if not isinstance(txn, TransactionHandle) or txn._operations.engine is not self.engine:
+            raise BadArgument("txn", f"a transaction of the space {self.engine.name!r}", txn)
+        return txn._state
+
+
+def value_of(entry: Entry) -> Any:
+    """What the reader of an entry gets."""
+    return entry.fields if entry.shape.plain else thaw(entry.shape, entry.fields)
+
+
+def check_wait(wait: object) -> None:
+    if wait is None:
+        return
+    if isinstance(wait, bool) or not isinstance(wait, (int, float)) or not wait >= 0:
+        raise BadArgument("wait", "a number of seconds, 0 or more, or None for ever", wait)
+
+
+def _check_limit(limit: object) -> None:
+    if limit is None:
+        return
+    if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
+        raise BadArgument("limit", "a whole number above 0, or None for all", limit)
+
+
+def _check_order(order: object) -> None:
+    if not isinstance(order, Order):
+        raise BadArgument("order", "an order such as Fifo() or Lifo()", order)
+    if order.keeps_books:
+        raise BadArgument("order", "one that needs no books: give a Vector to the space", order)

@@ -1,0 +1,124 @@
+"""Orders: of several matches, which comes first? An order is a value that a space or an
+operation is given.
+
+To write one, subclass Order and say in `arrange` which comes first. `admit` and `forget` are
+called once for every entry that the space starts and ceases to hold, for orders that keep books.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from tupelo.errors import BadArgument
+from tupelo.values.entry import Entry, thaw, thaw_value
+
+if TYPE_CHECKING:
+    import random
+
+
+class Order:
+    """Which of several matches comes first."""
+
+    keeps_books = False
+
+    def arrange(self, found: list[Entry]) -> Iterable[Entry]:
+        """The matches, which come in order of arrival, the first choice first."""
+        raise NotImplementedError
+
+    def admit(self, entry: Entry, at: int | None) -> None:
+        """The space now holds this entry, which was written `at` an index, if one was given."""
+
+    def forget(self, entry: Entry) -> None:
+        """The space holds this entry no more."""
+
+
+class Fifo(Order):
+    """The oldest first: the default."""
+
+    def arrange(self, found: list[Entry]) -> Iterable[Entry]:
+        return found
+
+
+class Lifo(Order):
+    """The newest first: a stack."""
+
+    def arrange(self, found: list[Entry]) -> Iterable[Entry]:
+        return reversed(found)
+
+
+class Random(Order):
+    """Any of them, by the generator that you hand in: `Random(random.Random(7))`."""
+
+    def __init__(self, generator: random.Random) -> None:
+        if not hasattr(generator, "sample"):
+            raise BadArgument("generator", "a random.Random", generator)
+        self._generator = generator
+
+    def arrange(self, found: list[Entry]) -> Iterable[Entry]:
+        return self._generator.sample(found, len(found))
+
+
+class Key(Order):
+    """The smallest key first: a field by position or name, or a function of the entry.
+
+    Entries without the key come last, in order of arrival.
+    """
+
+    def __init__(self, of: int | str | Callable[[Any], Any], *, reverse: bool = False) -> None:
+        if isinstance(of, bool) or not (isinstance(of, (int, str)) or callable(of)):
+            raise BadArgument("of", "a field's position or name, or a function of the entry", of)
+        self._of = of
+        self._reverse = reverse
+
+    def arrange(self, found: list[Entry]) -> Iterable[Entry]:
+        keyed, others = [], []
+        for entry in found:
+            try:
+                keyed.append((self._key(entry), entry))
+            except (LookupError, AttributeError):
+                others.append(entry)
+        try:
+            keyed.sort(key=lambda pair: pair[0], reverse=self._reverse)
+        except TypeError as error:
+            raise BadArgument("order", f"a key that can be compared ({error})", self._of) from error
+        return [entry for _, entry in keyed] + others
+
+    def _key(self, entry: Entry) -> Any:
+        if callable(self._of):
+            return self._of(thaw(entry.shape, entry.fields))
+        if isinstance(self._of, int):
+            return thaw_value(entry.fields[self._of])
+        if entry.shape.kind is None:
+            raise LookupError(self._of)
+        names = entry.shape.kind.names
+        if self._of not in names:
+            raise LookupError(self._of)
+        return thaw_value(entry.fields[names.index(self._of)])
+
+
+class Vector(Order):
+    """A list: `write(entry, at=index)` inserts, and what stands there moves up by one.
+
+    The sequence lives in memory; a space that is opened again starts in order of arrival.
+    """
+
+    keeps_books = True
+
+    def __init__(self) -> None:
+        self._sequence: list[Entry] = []
+
+    def arrange(self, found: list[Entry]) -> Iterable[Entry]:
+        wanted = set(found)
+        return [entry for entry in self._sequence if entry in wanted]
+
+    def admit(self, entry: Entry, at: int | None) -> None:
+        if at is None:
+            self._sequence.append(entry)
+        elif isinstance(at, bool) or not isinstance(at, int) or not 0 <= at <= len(self._sequence):
+            raise BadArgument("at", f"an index from 0 to {len(self._sequence)}", at)
+        else:
+            self._sequence.insert(at, entry)
+
+    def forget(self, entry: Entry) -> None:
+        self._sequence.remove(entry)

@@ -1,0 +1,162 @@
+"""Reactions: functions that run inside the atomic step in which an entry becomes visible.
+
+The step's entries are worked through one after the other, those that reactions write as well,
+until none is left that a reaction wants. Nobody else sees anything before that. If a function
+raises, or they keep feeding each other, the whole step is undone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from tupelo.errors import Livelock, ReactionFailed
+from tupelo.space import transaction
+from tupelo.space.session import Seen
+from tupelo.store.plan import Question
+from tupelo.values.entry import Entry, freeze, thaw
+from tupelo.values.template import ANY
+
+if TYPE_CHECKING:
+    from tupelo.space.core import Core
+    from tupelo.space.transaction import Txn
+
+Function = Callable[[Any, "Step"], object]
+
+
+class ReactionState:
+    """A reaction as the core knows it; `fired` are the entries that it has reacted to."""
+
+    __slots__ = ("ended", "error", "fired", "function", "once", "question", "ticket")
+
+    def __init__(self, question: Question, ticket: int, function: Function, once: bool) -> None:
+        self.question = question
+        self.ticket = ticket
+        self.function = function
+        self.once = once
+        self.fired = Seen()
+        self.ended = False
+        self.error: Exception | None = None
+
+
+class Step:
+    """What a reaction may do: the operations of the space that do not wait, within the step."""
+
+    def __init__(self, core: Core, txn: Txn) -> None:
+        self._core = core
+        self._txn = txn
+
+    def write(self, entry: object, *, lease: float | None = None) -> None:
+        self._core.write_all([(*freeze(entry), None)], lease, self._txn)
+
+    def read(self, template: object = ANY) -> Any:
+        return _thawed(self._core.get(template, take=False, txn=self._txn))
+
+    def take(self, template: object = ANY) -> Any:
+        return _thawed(self._core.get(template, take=True, txn=self._txn))
+
+    def read_all(self, template: object = ANY, *, limit: int | None = None) -> list[Any]:
+        found = self._core.get_all(template, take=False, limit=limit, txn=self._txn)
+        return [_thawed(entry) for entry in found]
+
+    def take_all(self, template: object = ANY, *, limit: int | None = None) -> list[Any]:
+        found = self._core.get_all(template, take=True, limit=limit, txn=self._txn)
+        return [_thawed(entry) for entry in found]
+
+    def count(self, template: object = ANY) -> int:
+        return self._core.count(template, self._txn)
+
+
+def register(core: Core, raw: Any, function: Function, once: bool, existing: bool) -> ReactionState:
+    """A new reaction; it reacts to what is already there in this same step."""
+    core.expire()
+    state = ReactionState(core.store.question(raw), core.waiting.ticket(), function, once)
+    core.reactions.add(state)
+    core.watched += 1
+    core.pruning.memories[state.fired] = None
+    try:
+        there = list(core.store.matches(state.question)) if existing else []
+        if there:
+            react_to(core, there, state)
+    except BaseException:
+        core.end_reaction(state)
+        raise
+    return state
+
+
+def react_to(core: Core, entries: list[Entry], only: ReactionState | None = None) -> None:
+    """Let the reactions (or `only` this one) work on entries that are in the space already."""
+    step = transaction.Txn("")
+    run(core, step, entries, transaction.abort, only)
+    transaction.commit(core, step)
+
+
+def wanted(core: Core, entries: Iterable[Entry]) -> list[ReactionState]:
+    """The reactions that want one of these entries. One whose own template fails is ended."""
+    found = [state for entry in entries for state in core.reactions.wanting(entry)]
+    while core.reactions.failures:
+        state, error = core.reactions.failures.pop()
+        state.error = error
+        core.end_reaction(state)
+    return found
+
+
+def run(
+    core: Core,
+    txn: Txn,
+    entries: Iterable[Entry],
+    undo: Callable[[Core, Txn, str], None],
+    only: ReactionState | None = None,
+) -> None:
+    """Let the reactions (or `only` one, new to these entries) work until they come to rest."""
+    if not core.reactions:
+        return
+    agenda = [(entry, only) for entry in entries]
+    fired: list[tuple[ReactionState, Entry]] = []
+    txn.agenda = []
+    step = Step(core, txn)
+    try:
+        while agenda:
+            entry, chosen = agenda.pop(0)
+            for reaction in [chosen] if chosen else wanted(core, [entry]):
+                if entry.gone:
+                    break
+                if reaction.ended or entry in reaction.fired:
+                    continue
+                if len(fired) >= core.reactions_max:
+                    raise Livelock(core.reactions_max)
+                fired.append((reaction, entry))
+                reaction.fired.add(entry)
+                reaction.ended = reaction.once
+                _call(core, reaction, entry, step)
+                agenda.extend((written, None) for written in txn.agenda)
+                txn.agenda.clear()
+    except BaseException as error:
+        for reaction, entry in fired:
+            reaction.fired.discard(entry)
+            reaction.ended = False
+        txn.agenda = None
+        undo(core, txn, f"a reaction stopped it: {error}")
+        raise
+    txn.agenda = None
+    for reaction, _ in fired:
+        if reaction.ended:
+            core.end_reaction(reaction)
+
+
+def _call(core: Core, reaction: ReactionState, entry: Entry, step: Step) -> None:
+    before, core.running = core.running, "a reaction"
+    try:
+        reaction.function(thaw(entry.shape, entry.fields), step)
+    except Exception as error:
+        reaction.error = error
+        name = getattr(reaction.function, "__name__", reaction.function)
+        raise ReactionFailed(
+            f"the reaction {name!r} raised {type(error).__name__}: {error}; the step was undone"
+        ) from error
+    finally:
+        core.running = before
+
+
+def _thawed(entry: Entry | None) -> Any:
+    return None if entry is None else thaw(entry.shape, entry.fields)

@@ -1,0 +1,57 @@
+"""Recovery: a space as a journal has kept it, its promises to commit included."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from tupelo.space.core import Core
+from tupelo.space.transaction import Txn
+from tupelo.values.entry import Entry, Shape
+
+
+def load(core: Core, entries: Iterable[Entry], arrivals: int, position: int) -> None:
+    """Take in the entries of a journal, in order of arrival."""
+    add, deadlines = core.store.add, core.deadlines
+    for entry in entries:
+        add(entry)
+        if entry.expires is not None:
+            deadlines.add(entry)
+        _admit(core, entry)
+    core.arrivals = arrivals
+    core.log.position = position
+
+
+def restore_prepared(
+    core: Core,
+    txn_id: str,
+    written: list[tuple[Shape, tuple[Any, ...], int, float | None]],
+    taken: list[int],
+    read: list[int],
+) -> None:
+    """A transaction that had promised to commit, with its locks, as the crash found it."""
+    txn = Txn(txn_id)
+    txn.state = "prepared"
+    core.transactions[txn] = None
+    held = {*taken, *read}
+    found = {entry.arrival: entry for entry in core.store if entry.arrival in held}
+    for arrival in read:
+        if arrival in found:
+            core.acquire(found[arrival], False, txn, None)
+    for arrival in taken:
+        core.acquire(found[arrival], True, txn, None)
+    for shape, fields, n, expires in written:
+        core.arrivals = max(core.arrivals, n) + 1
+        entry = Entry(fields, shape, core.agent, n, core.arrivals, expires)
+        entry.txn = txn
+        core.store.know(shape)
+        txn.store.add(entry)
+        core.deadlines.add(entry)
+        _admit(core, entry)
+
+
+def _admit(core: Core, entry: Entry) -> None:
+    if core.order is not None:
+        core.order.admit(entry, None)
+    if core.room is not None:
+        core.room.add([entry])

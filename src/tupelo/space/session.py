@@ -1,0 +1,85 @@
+"""Sessions: a session remembers what it has seen, and never sees it twice."""
+
+from __future__ import annotations
+
+from pyroaring import BitMap64
+
+from tupelo.values.entry import Entry
+
+_PRUNE_AFTER = 1_024
+
+
+class Seen:
+    """A set of entries, as one roaring bitmap of sequence numbers for each origin."""
+
+    __slots__ = ("_bits",)
+
+    def __init__(self) -> None:
+        self._bits: dict[str, BitMap64] = {}
+
+    def __contains__(self, entry: Entry) -> bool:
+        bits = self._bits.get(entry.origin)
+        return bits is not None and entry.n in bits
+
+    def __len__(self) -> int:
+        return sum(map(len, self._bits.values()))
+
+    def add(self, entry: Entry) -> None:
+        bits = self._bits.get(entry.origin)
+        if bits is None:
+            bits = self._bits[entry.origin] = BitMap64()
+        bits.add(entry.n)
+
+    def discard(self, entry: Entry) -> None:
+        bits = self._bits.get(entry.origin)
+        if bits is not None:
+            bits.discard(entry.n)
+
+    def prune(self, gone: Seen) -> None:
+        for origin, bits in gone._bits.items():
+            if origin in self._bits:
+                self._bits[origin] -= bits
+
+    def copy(self) -> Seen:
+        twin = Seen()
+        twin._bits = {origin: bits.copy() for origin, bits in self._bits.items()}
+        return twin
+
+    def clear(self) -> None:
+        self._bits.clear()
+
+
+class SessionState:
+    """A session as the core knows it."""
+
+    __slots__ = ("ended", "expires", "seen")
+
+    def __init__(self, seen: Seen, expires: float | None) -> None:
+        self.seen = seen
+        self.expires = expires
+        self.ended = False
+
+
+class Pruning:
+    """Everything that remembers entries forgets those that are gone for good, now and then."""
+
+    def __init__(self) -> None:
+        self.memories: dict[Seen, None] = {}
+        self._gone = Seen()
+        self._count = 0
+
+    def gone(self, entry: Entry) -> None:
+        if self.memories:
+            self._gone.add(entry)
+            self._count += 1
+            if self._count >= _PRUNE_AFTER:
+                self.prune()
+
+    def back(self, entry: Entry) -> None:
+        self._gone.discard(entry)
+
+    def prune(self) -> None:
+        for memory in self.memories:
+            memory.prune(self._gone)
+        self._gone.clear()
+        self._count = 0

@@ -1,0 +1,163 @@
+"""Subscriptions: leased delivery of notices, after the step. Each has a bounded backlog; when it
+is full the oldest notice is dropped, and the next one delivered says how many were missed."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Hashable
+from typing import TYPE_CHECKING, Any, Literal
+
+from tupelo.store.plan import Question
+from tupelo.store.watchers import Watchers
+from tupelo.values.entry import Entry
+from tupelo.values.kind import is_typed, values_of
+from tupelo.values.notice import Notice
+
+if TYPE_CHECKING:
+    from tupelo.space.transaction import Txn
+    from tupelo.space.waiting import Signal
+
+
+class Event:
+    """What is subscribed to. Subscriptions to the same thing share its id and sequence."""
+
+    __slots__ = ("id", "key", "sequence", "users")
+
+    def __init__(self, event_id: int, key: Hashable) -> None:
+        self.id = event_id
+        self.key = key
+        self.sequence = 0
+        self.users = 0
+
+
+class SubscriptionState:
+    """A subscription as the core knows it. `waiting` are the signals of those who want a notice."""
+
+    __slots__ = (
+        "available",
+        "backlog",
+        "backlog_max",
+        "ended",
+        "error",
+        "event",
+        "expires",
+        "handback",
+        "missed",
+        "question",
+        "ticket",
+        "txn",
+        "waiting",
+    )
+
+    def __init__(
+        self,
+        question: Question,
+        ticket: int,
+        event: Event,
+        *,
+        available: bool,
+        txn: Txn | None,
+        handback: Any,
+        backlog_max: int,
+        expires: float | None,
+    ) -> None:
+        self.question = question
+        self.ticket = ticket
+        self.event = event
+        self.available = available
+        self.txn = txn
+        self.handback = handback
+        self.backlog_max = backlog_max
+        self.expires = expires
+        self.backlog: deque[Notice] = deque()
+        self.missed = 0
+        self.waiting: deque[Signal] = deque()
+        self.ended = False
+        self.error: Exception | None = None
+
+    def next(self) -> Notice | None:
+        """The oldest notice that was not delivered yet."""
+        if not self.backlog:
+            return None
+        notice = self.backlog.popleft()
+        if self.missed:
+            notice = Notice(
+                notice.event_id,
+                notice.sequence,
+                notice.kind,
+                notice.subject,
+                notice.handback,
+                self.missed,
+            )
+            self.missed = 0
+        return notice
+
+
+class Subscriptions:
+    """All subscriptions of a space; `woken` gathers the signals of those to be woken."""
+
+    def __init__(self, woken: list[Any]) -> None:
+        self.watchers: Watchers[SubscriptionState] = Watchers()
+        self._woken = woken
+        self._events: dict[Hashable, Event] = {}
+        self._event_count = 0
+
+    def event(self, raw: Any, available: bool, txn: Txn | None) -> Event:
+        key: Hashable = (_key(raw), available, txn)
+        try:
+            event = self._events.get(key)
+        except TypeError:  # a template with a list or a dict in it
+            event, key = None, object()
+        if event is None:
+            self._event_count += 1
+            event = self._events[key] = Event(self._event_count, key)
+        event.users += 1
+        return event
+
+    def end(self, subscription: SubscriptionState, error: Exception | None = None) -> None:
+        """No more notices; those in the backlog can still be had."""
+        if subscription.ended:
+            return
+        subscription.ended = True
+        subscription.error = error
+        self.watchers.discard(subscription)
+        subscription.event.users -= 1
+        if not subscription.event.users:
+            self._events.pop(subscription.event.key, None)
+        self._woken.extend(subscription.waiting)
+        subscription.waiting.clear()
+
+    def notify(
+        self, entry: Entry, kind: Literal["visible", "available"], txn: Txn | None = None
+    ) -> None:
+        """Tell those who asked: everyone, or only the transaction that can see the entry."""
+        told: dict[Event, int] = {}
+        for subscription in list(self.watchers.wanting(entry)):
+            if kind == "available" and not subscription.available:
+                continue
+            if txn is not None and subscription.txn is not txn:
+                continue
+            event = subscription.event
+            if event not in told:
+                event.sequence += 1
+                told[event] = event.sequence
+            if len(subscription.backlog) >= subscription.backlog_max:
+                subscription.backlog.popleft()
+                subscription.missed += 1
+            subscription.backlog.append(
+                Notice(event.id, told[event], kind, entry, subscription.handback)
+            )
+            if subscription.waiting:
+                self._woken.append(subscription.waiting.popleft())
+        for subscription, error in self.watchers.failures:
+            self.end(subscription, error)
+        self.watchers.failures.clear()
+
+
+def _key(raw: Any) -> Hashable:
+    """Equal for templates that ask the same; the types keep 1, 1.0 and True apart."""
+    if type(raw) is tuple:
+        return tuple([(type(field), _key(field)) for field in raw])
+    if is_typed(raw):
+        return type(raw), _key(values_of(raw))
+    return raw  # type: ignore[no-any-return]  # Unhashable ones are caught by the caller.

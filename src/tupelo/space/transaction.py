@@ -1,0 +1,249 @@
+"""Transactions: all or nothing.
+
+What a transaction writes only it can see. What it reads, others may read but not take; what it
+takes is out of sight until it ends. A nested transaction sees what those above it see, is not
+hindered by their locks, and hands everything to its parent when it commits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Literal
+
+from tupelo.errors import Deadlock, TransactionEnded, TransactionError
+from tupelo.space import reaction
+from tupelo.store.index import Store
+from tupelo.values.entry import Entry
+from tupelo.values.template import as_template
+
+if TYPE_CHECKING:
+    from tupelo.space.core import Core
+
+State = Literal["active", "prepared", "committed", "aborted"]
+Vote = Literal["not changed", "prepared"]
+
+LEASE_RAN_OUT = "its lease ran out"
+
+
+class Txn:
+    """A transaction as the core knows it.
+
+    `store` holds what it wrote; `taken` what it took, with the transaction whose write that was
+    (None for an entry of the space); `read` what it holds by reading. `agenda` gathers its writes
+    while reactions run.
+    """
+
+    __slots__ = (
+        "agenda",
+        "children",
+        "expires",
+        "id",
+        "parent",
+        "read",
+        "reason",
+        "state",
+        "store",
+        "taken",
+    )
+
+    def __init__(self, txn_id: str, parent: Txn | None = None) -> None:
+        self.id = txn_id
+        self.parent = parent
+        self.children: set[Txn] = set()
+        self.state: State = "active"
+        self.reason = ""
+        self.expires: float | None = None
+        self.store = Store()
+        self.taken: dict[Entry, Txn | None] = {}
+        self.read: dict[Entry, None] = {}
+        self.agenda: list[Entry] | None = None
+
+    @property
+    def ended(self) -> bool:
+        return self.state in ("committed", "aborted")
+
+    def line(self) -> Iterator[Txn]:
+        """This transaction and those above it."""
+        txn: Txn | None = self
+        while txn is not None:
+            yield txn
+            txn = txn.parent
+
+    def require(self, *states: State) -> None:
+        if self.state not in states:
+            raise TransactionEnded(self.id, self.state, self.reason)
+
+
+def prepare(core: Core, txn: Txn) -> Vote:
+    """Promise to commit. "not changed" ends a transaction that has nothing to commit."""
+    txn.require("active")
+    _require_no_children(txn)
+    if txn.parent is not None:
+        raise TransactionError("a nested transaction takes no part in a vote; commit it instead")
+    if not len(txn.store) and not txn.taken:
+        _end(core, txn, "committed")
+        _unlock(core, txn)
+        core.waiting.recheck()
+        return "not changed"
+    reaction.run(core, txn, list(txn.store), undo=abort)
+    txn.state = "prepared"
+    txn.expires = None
+    core.log.prepared(txn)
+    return "prepared"
+
+
+def commit(core: Core, txn: Txn) -> None:
+    txn.require("active", "prepared")
+    _require_no_children(txn)
+    if txn.parent is not None:
+        _commit_into(core, txn, txn.parent)
+        return
+    was_prepared = txn.state == "prepared"
+    if not was_prepared:  # A prepared one has had its reactions; it may not fail any more.
+        reaction.run(core, txn, list(txn.store), undo=abort)
+    written = list(txn.store)
+    _end(core, txn, "committed")
+    for entry in txn.taken:
+        entry.txn = None
+        core.took(entry, txn.id)
+    txn.taken.clear()
+    for entry in written:
+        txn.store.remove(entry)
+        entry.gone = False
+        entry.txn = None
+        entry.arrival = core.next_arrival()
+    core.publish(written, txn_id=txn.id)
+    if was_prepared:
+        core.log.decided("committed", txn)
+    _unlock(core, txn)
+    core.waiting.recheck()
+
+
+def abort(core: Core, txn: Txn, reason: str = "") -> None:
+    if txn.state == "aborted":
+        return
+    txn.require("active", "prepared")
+    for child in list(txn.children):
+        abort(core, child, reason or "its parent was aborted")
+    was_prepared = txn.state == "prepared"
+    txn.reason = reason
+    written, taken = list(txn.store), dict(txn.taken)
+    _end(core, txn, "aborted")
+    for entry in written:
+        txn.store.remove(entry)
+        entry.txn = None
+        core.discard(entry)
+    restored = [entry for entry, home in taken.items() if core.give_back(entry, home)]
+    txn.taken.clear()
+    if was_prepared:
+        core.log.decided("aborted", txn)
+    _unlock(core, txn)
+    for entry in restored:
+        core.visible_again(entry)
+    core.waiting.recheck()
+
+
+def _commit_into(core: Core, txn: Txn, parent: Txn) -> None:
+    written = list(txn.store)
+    _end(core, txn, "committed")
+    for entry, home in txn.taken.items():
+        if home is parent:  # The parent wrote it, the child took it: it will never be seen.
+            entry.txn = None
+            core.discard(entry)
+        else:
+            entry.txn = parent
+            parent.taken[entry] = home
+    txn.taken.clear()
+    for entry in txn.read:
+        assert entry.readers is not None
+        entry.readers.discard(txn)
+        entry.readers.add(parent)
+        parent.read[entry] = None
+    txn.read.clear()
+    for entry in written:
+        txn.store.remove(entry)
+        entry.gone = False
+        entry.txn = parent
+        entry.arrival = core.next_arrival()
+        parent.store.add(entry)
+    for entry in written:
+        core.waiting.offer(entry)
+
+
+def _require_no_children(txn: Txn) -> None:
+    if txn.children:
+        names = ", ".join(sorted(child.id for child in txn.children))
+        raise TransactionError(f"transaction {txn.id} still has nested ones open: {names}")
+
+
+def _end(core: Core, txn: Txn, state: State) -> None:
+    txn.state = state
+    core.transactions.pop(txn, None)
+    if txn.parent is not None:
+        txn.parent.children.discard(txn)
+    core.end_within(txn)
+
+
+def _unlock(core: Core, txn: Txn) -> None:
+    """Give up what was held by reading; takers may have it again."""
+    freed = []
+    for entry in txn.read:
+        if entry.readers is not None:
+            entry.readers.discard(txn)
+            if not entry.readers:
+                entry.readers = None
+                core.read_locks -= 1
+                freed.append(entry)
+    txn.read.clear()
+    for entry in freed:
+        if not entry.gone:
+            core.available_again(entry)
+
+
+def may_take(entry: Entry, txn: Txn | None) -> bool:
+    """Do other transactions hold this entry by reading it?"""
+    readers = entry.readers
+    return not readers or (txn is not None and readers <= set(txn.line()))
+
+
+def blockers(core: Core, raw: Any, take: bool, txn: Txn | None) -> set[Txn]:
+    """The transactions on whose outcome it depends whether there will be a match."""
+    template = as_template(raw)
+    line = set(txn.line()) if txn is not None else set()
+
+    def matches(entry: Entry) -> bool:
+        binding = template.bind(entry.shape)
+        return binding is not None and binding.test(entry.fields)
+
+    found = {
+        other
+        for other in core.transactions
+        if other not in line and (any(map(matches, other.taken)) or any(map(matches, other.store)))
+    }
+    if take:
+        for other in core.transactions:
+            if other not in line and any(matches(e) and not e.gone for e in other.read):
+                found.add(other)
+    return found
+
+
+def require_no_deadlock(core: Core, raw: Any, take: bool, txn: Txn) -> None:
+    """Deadlock, if everyone on whom this operation depends waits as well, in a circle.
+
+    Whoever is not waiting may yet commit, and an operation that depends on nobody's locks may be
+    served by anyone's write; as long as one of these can be reached there is hope.
+    """
+    pending: list[tuple[Any, bool, Txn]] = [(raw, take, txn)]
+    involved = {txn}
+    while pending:
+        raw, take, waiting = pending.pop()
+        holders = blockers(core, raw, take, waiting)
+        if not holders:
+            return
+        for holder in holders - involved:
+            involved.add(holder)
+            waits = [w for w in core.waiting if w.txn is not None and holder in w.txn.line()]
+            if not waits:
+                return
+            pending.extend((w.raw, w.take, w.txn) for w in waits if w.txn is not None)
+    raise Deadlock(txn.id, sorted(other.id for other in involved if other is not txn))

@@ -1,0 +1,172 @@
+"""Plans: which runs of a store can hold a match for a template, and what to ask there.
+
+Most templates are flat tuples, or dataclasses with flat fields, that differ only in their values.
+All of those with values, types and wildcards at the same places share one plan, so that asking
+again costs a look-up and not a compilation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import islice
+from operator import itemgetter
+from types import NoneType
+from typing import Any, TypeVar
+
+from tupelo.values.entry import Shape
+from tupelo.values.kind import is_typed, kind_of, values_of
+from tupelo.values.template import (
+    ANY,
+    INDEXABLE,
+    AnyPart,
+    Binding,
+    Check,
+    Template,
+    as_part,
+    as_template,
+    is_kind,
+)
+
+Target = tuple[Shape, tuple[int, ...], tuple[Any, ...] | None, Check | None]
+"""A shape that can match; the positions asked; their values, if the plan and not the question
+carries them; and what else to check."""
+
+Question = tuple["Plan", tuple[Any, ...]]
+"""A plan, and the values for its positions."""
+
+Picker = Callable[[tuple[Any, ...]], tuple[Any, ...]]
+
+K = TypeVar("K")
+V = TypeVar("V")
+_PLANS_MAX = 512
+
+
+class Plan:
+    """The targets of a template among the shapes known so far; `meet` adds later shapes."""
+
+    __slots__ = ("_bind", "_shapes", "_shapes_met", "targets")
+
+    def __init__(self, bind: Callable[[Shape], Target | None], shapes: dict[Shape, None]) -> None:
+        self._bind = bind
+        self._shapes = shapes
+        self._shapes_met = 0
+        self.targets: list[Target] = []
+
+    def meet(self) -> list[Target]:
+        if self._shapes_met != len(self._shapes):
+            for shape in islice(self._shapes, self._shapes_met, None):
+                target = self._bind(shape)
+                if target is not None:
+                    self.targets.append(target)
+            self._shapes_met = len(self._shapes)
+        return self.targets
+
+
+class _Skeleton:
+    """What flat tuple templates with the same kinds of fields share."""
+
+    __slots__ = ("classes", "plans", "positions", "values")
+
+    def __init__(self, kinds: tuple[type, ...]) -> None:
+        self.positions = tuple([i for i, kind in enumerate(kinds) if kind in INDEXABLE])
+        self.values = _picker(self.positions)
+        self.classes = _picker(tuple([i for i, kind in enumerate(kinds) if kind is type]))
+        self.plans: dict[tuple[Any, ...], Plan] = {}
+
+
+class Planner:
+    """Finds or makes the plan for a template, over the shapes of one store."""
+
+    def __init__(self) -> None:
+        self.shapes: dict[Shape, None] = {}
+        self._skeletons: dict[tuple[type, ...], _Skeleton] = {}
+        self._typed: dict[tuple[type, tuple[type, ...]], tuple[Plan, Picker]] = {}
+        self._compiled: dict[Template, Plan] = {}
+
+    def question(self, raw: Any) -> Question:
+        if type(raw) is tuple:
+            kinds = tuple(map(type, raw))
+            skeleton = self._skeletons.get(kinds)
+            if skeleton is None:
+                if not all(k is type or k is AnyPart or k in INDEXABLE for k in kinds):
+                    return self._compiled_question(Template(raw))
+                skeleton = _remember(self._skeletons, kinds, _Skeleton(kinds))
+            plan = skeleton.plans.get(skeleton.classes(raw))
+            if plan is None:
+                plan = self._flat_plan(skeleton, raw)
+            return plan, skeleton.values(raw)
+        if is_typed(raw):
+            held = values_of(raw)
+            kinds = tuple(map(type, held))
+            known = self._typed.get((type(raw), kinds))
+            if known is None:
+                if not INDEXABLE.issuperset(kinds):
+                    return self._compiled_question(Template(raw))
+                known = self._typed_plan(type(raw), kinds)
+            plan, picker = known
+            return plan, picker(held)
+        return self._compiled_question(as_template(raw))
+
+    def _compiled_question(self, template: Template) -> Question:
+        plan = self._compiled.get(template)
+        if plan is None:
+
+            def bind(shape: Shape) -> Target | None:
+                found = template.bind(shape)
+                if found is None:
+                    return None
+                return shape, found.positions, found.values, found.check
+
+            plan = _remember(self._compiled, template, Plan(bind, self.shapes))
+        return plan, ()
+
+    def _flat_plan(self, skeleton: _Skeleton, raw: tuple[Any, ...]) -> Plan:
+        """The plan with the types of this template, for any values at its positions."""
+        asked = [(p, type(raw[p])) for p in skeleton.positions]
+        rest = Template(tuple([ANY if type(r) in INDEXABLE else as_part(r, "field") for r in raw]))
+
+        def bind(shape: Shape) -> Target | None:
+            found: Binding | None = rest.bind(shape)
+            if found is None or any(shape.types[p] is not cls for p, cls in asked):
+                return None
+            return shape, skeleton.positions, None, found.check
+
+        return _remember(skeleton.plans, skeleton.classes(raw), Plan(bind, self.shapes))
+
+    def _typed_plan(self, cls: type, kinds: tuple[type, ...]) -> tuple[Plan, Picker]:
+        """The plan for instances of this dataclass with values in these fields; None asks none."""
+        asked = [(i, kind) for i, kind in enumerate(kinds) if kind is not NoneType]
+        names = kind_of(cls).names
+
+        def bind(shape: Shape) -> Target | None:
+            if shape.kind is None or not is_kind(shape.kind, cls):
+                return None
+            places = {name: i for i, name in enumerate(shape.kind.names)}
+            if not all(names[i] in places for i, _ in asked):
+                return None
+            positions = tuple([places[names[i]] for i, _ in asked])
+            if any(
+                shape.types[p] is not kind for p, (_, kind) in zip(positions, asked, strict=True)
+            ):
+                return None
+            return shape, positions, None, None
+
+        known = Plan(bind, self.shapes), _picker(tuple([i for i, _ in asked]))
+        return _remember(self._typed, (cls, kinds), known)
+
+
+def _remember(memory: dict[K, V], key: K, value: V) -> V:
+    if len(memory) >= _PLANS_MAX:
+        memory.clear()
+    memory[key] = value
+    return value
+
+
+def _picker(positions: tuple[int, ...]) -> Picker:
+    """A function that picks these positions out of a tuple, as a tuple."""
+    if not positions:
+        return lambda raw: ()
+    if len(positions) == 1:
+        only = positions[0]
+        return lambda raw: (raw[only],)
+    return itemgetter(*positions)

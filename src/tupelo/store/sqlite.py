@@ -1,0 +1,404 @@
+"""The journal on disk: SQLite in WAL mode, with group commit.
+
+Whoever needs its changes on disk first commits everything that is pending, its own and the
+others'; the others find theirs done. Entries and changes are two tables: an entry keeps its
+fields as long as it lives or a change that is kept speaks of it.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal, NoReturn, cast, get_args
+
+import msgspec
+
+from tupelo.errors import DamagedFile, ForeignFile, JournalFailed, SpaceInUse
+from tupelo.store.filelock import FileLock
+from tupelo.store.journal import require_kept
+from tupelo.values.change import Change, ChangeKind, Promise
+from tupelo.values.codec import BadBytes, decode_entry, encode_entry
+
+Durability = Literal["full", "process", "none"]
+
+APPLICATION_ID = 0x7457_0E10
+FORMAT_VERSION = 1
+_WRITE_BEHIND = 4_096
+_KINDS: tuple[ChangeKind, ...] = get_args(ChangeKind)
+_CODES = {kind: code for code, kind in enumerate(_KINDS)}
+_ENDINGS = frozenset({"taken", "expired", "cancelled", "evicted"})
+_ENDING_CODES = ", ".join(str(_CODES[cast(ChangeKind, kind)]) for kind in sorted(_ENDINGS))
+
+_SCHEMA = """
+CREATE TABLE meta (key TEXT PRIMARY KEY, value) WITHOUT ROWID;
+CREATE TABLE entry (
+    arrival INTEGER PRIMARY KEY,
+    origin TEXT,      -- NULL: this space's own agent
+    n INTEGER,        -- NULL: the same as arrival
+    expires REAL,
+    ended INTEGER,    -- the position of the change that ended it; NULL while it lives
+    payload BLOB NOT NULL
+);
+CREATE TABLE change (
+    position INTEGER PRIMARY KEY,
+    time REAL NOT NULL,
+    kind INTEGER NOT NULL,
+    arrival INTEGER,  -- NULL: not about an entry
+    agent TEXT,       -- NULL: this space's own agent
+    txn TEXT,
+    waited REAL,
+    expires REAL
+);
+CREATE TABLE promise (txn TEXT PRIMARY KEY, payload BLOB NOT NULL) WITHOUT ROWID;
+"""
+
+
+class SavedPromise(msgspec.Struct, array_like=True):
+    """A prepared transaction as it is kept: (n, expires, payload) of its writes, and arrivals."""
+
+    written: list[tuple[int, float | None, bytes]]
+    taken: list[int]
+    read: list[int]
+
+
+class SqliteJournal:
+    """The journal in one file. Opening it refuses what is in use, foreign or damaged."""
+
+    def __init__(
+        self, path: Path, name: str, agent: str, durability: Durability, keep: int | None
+    ) -> None:
+        self.path = Path(os.path.realpath(path))
+        self._durability = durability
+        self.waits = durability != "none"
+        self._keep = keep
+        self._pending: list[Change] = []
+        self._commit_lock = threading.Lock()
+        self._failure: JournalFailed | None = None
+        self._file_lock = FileLock(self.path.with_name(self.path.name + ".lock"))
+        try:
+            if not self._file_lock.acquire():
+                raise SpaceInUse(f"{path} is open in another space, here or in another process")
+        except OSError as error:
+            raise JournalFailed(f"{path} cannot be opened: {error}") from error
+        try:
+            if self.path.exists() and self.path.stat().st_size:
+                _check_header(self.path)
+            else:
+                self._create(name, agent)
+            # Until `start`, read only: a file that turns out to be damaged is left as it was.
+            self._db = self._connect("ro")
+            try:
+                self._load_meta()
+            except BaseException:
+                self._db.close()
+                raise
+        except BaseException:
+            self._file_lock.release()
+            raise
+
+    # Opening
+
+    def _connect(self, mode: Literal["ro", "rw", "rwc"]) -> sqlite3.Connection:
+        try:
+            return sqlite3.connect(
+                f"{self.path.as_uri()}?mode={mode}",
+                uri=True,
+                isolation_level=None,
+                check_same_thread=False,
+            )
+        except sqlite3.Error as error:
+            raise JournalFailed(f"{self.path} cannot be opened: {error}") from error
+
+    def _create(self, name: str, agent: str) -> None:
+        db = self._connect("rwc")
+        try:
+            db.execute("PRAGMA journal_mode = WAL")
+            db.execute("BEGIN IMMEDIATE")
+            for statement in _SCHEMA.split(";\n"):
+                db.execute(statement)
+            db.executemany(
+                "INSERT INTO meta VALUES (?, ?)",
+                [("name", name), ("agent", agent), ("position", 0), ("arrivals", 0)],
+            )
+            db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+            db.execute(f"PRAGMA user_version = {FORMAT_VERSION}")
+            db.execute("COMMIT")
+        except sqlite3.Error as error:
+            raise JournalFailed(f"{self.path} cannot be made: {error}") from error
+        finally:
+            db.close()
+
+    def start(self) -> None:
+        """Everything was read and found good: from now on, write."""
+        self._db.close()
+        self._db = self._connect("rw")
+        level = "FULL" if self._durability == "full" else "NORMAL"
+        self._db.execute(f"PRAGMA synchronous = {level}")
+        self._db.execute("PRAGMA wal_autocheckpoint = 4000")
+
+    def stop(self) -> None:
+        """Opening failed further up: let go of the file, unchanged."""
+        self._db.close()
+        self._file_lock.release()
+
+    def _load_meta(self) -> None:
+        try:
+            meta = dict(self._db.execute("SELECT key, value FROM meta"))
+            last = self._db.execute("SELECT max(position) FROM change").fetchone()[0] or 0
+            newest = self._db.execute("SELECT max(arrival) FROM entry").fetchone()[0] or 0
+            first = self._db.execute("SELECT min(position) FROM change").fetchone()[0]
+            self.name: str = meta["name"]
+            self.agent: str = meta["agent"]
+            self.durable = max(last, meta["position"])
+            self.arrivals = max(newest, meta["arrivals"])
+            self._first = first if first is not None else self.durable + 1
+        except (sqlite3.DatabaseError, KeyError, TypeError) as error:
+            _refuse(self.path, error)
+
+    def entries(self) -> Iterator[tuple[int, str, int, float | None, bytes]]:
+        """The living entries in order of arrival: arrival, origin, n, expires, payload."""
+        agent = self.agent
+        try:
+            for arrival, origin, n, expires, payload in self._db.execute(
+                "SELECT arrival, origin, n, expires, payload FROM entry"
+                " WHERE ended IS NULL ORDER BY arrival"
+            ):
+                yield arrival, origin or agent, n or arrival, expires, payload
+        except sqlite3.DatabaseError as error:
+            _refuse(self.path, error)
+
+    def promises(self) -> Iterator[tuple[str, SavedPromise]]:
+        """The transactions that were prepared and not decided."""
+        try:
+            for txn_id, payload in self._db.execute("SELECT txn, payload FROM promise"):
+                yield txn_id, msgspec.msgpack.decode(payload, type=SavedPromise)
+        except (sqlite3.DatabaseError, msgspec.DecodeError) as error:
+            _refuse(self.path, error)
+
+    # Writing
+
+    def append(self, changes: list[Change]) -> None:
+        self._pending.extend(changes)
+
+    def flush(self, position: int) -> None:
+        if not self.waits:
+            if len(self._pending) >= _WRITE_BEHIND:
+                self._commit_up_to(position)
+        elif self.durable < position:
+            self._commit_up_to(position)
+        if self._failure is not None:
+            raise self._failure
+
+    def _commit_up_to(self, position: int) -> None:
+        with self._commit_lock:
+            # Someone else may have committed for us while we waited for the lock.
+            if self.durable < position and self._failure is None:
+                self._commit_pending()
+
+    def _commit_pending(self) -> None:
+        """Commit all that is pending as one transaction of SQLite. Holds the commit lock."""
+        count = len(self._pending)
+        batch = self._pending[:count]
+        if not batch:
+            return
+        try:
+            self._db.execute("BEGIN")
+            self._insert(batch)
+            if self._keep is not None and batch[-1].position - self._first > self._keep * 5 // 4:
+                self._delete_before(batch[-1].position - self._keep + 1)
+            self._db.execute("COMMIT")
+        except sqlite3.Error as error:
+            self._failure = JournalFailed(f"{self.path} refused a commit: {error}")
+            return
+        # Only now: what is pending is never lost to an error that a caller could survive.
+        del self._pending[:count]
+        self.durable = batch[-1].position
+
+    def _insert(self, batch: list[Change]) -> None:
+        own = self.agent
+        entries: list[tuple[Any, ...]] = []
+        updates: list[tuple[Any, ...]] = []
+        rows: list[tuple[Any, ...]] = []
+        for c in batch:
+            kind = c.kind
+            if kind == "written":
+                if c.payload is not None:
+                    payload = c.payload
+                else:
+                    assert c.shape is not None and c.fields is not None
+                    payload = encode_entry(c.shape, c.fields)
+                n = None if c.n == c.arrival else c.n
+                origin = None if c.origin == own else c.origin
+                entries.append((c.arrival, origin, n, c.expires, payload))
+            elif kind in _ENDINGS:
+                updates.append((c.position, c.expires, c.arrival))
+            elif kind in ("returned", "renewed"):
+                updates.append((None, c.expires, c.arrival))
+            elif kind != "read":
+                self._insert_decision(c)
+            agent = None if c.agent == own else c.agent
+            code = _CODES[kind]
+            rows.append((c.position, c.time, code, c.arrival, agent, c.txn, c.waited, c.expires))
+        db = self._db
+        if entries:
+            db.executemany(
+                "INSERT INTO entry (arrival, origin, n, expires, payload) VALUES (?, ?, ?, ?, ?)",
+                entries,
+            )
+        if updates:
+            db.executemany("UPDATE entry SET ended = ?, expires = ? WHERE arrival = ?", updates)
+        db.executemany("INSERT INTO change VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows)
+
+    def _insert_decision(self, change: Change) -> None:
+        if change.promise is None:
+            self._db.execute("DELETE FROM promise WHERE txn = ?", (change.txn,))
+            return
+        promise: Promise = change.promise
+        written = [(e.n, e.expires, encode_entry(e.shape, e.fields)) for e in promise.written]
+        saved = SavedPromise(written, list(promise.taken), list(promise.read))
+        self._db.execute(
+            "INSERT INTO promise VALUES (?, ?)", (change.txn, msgspec.msgpack.encode(saved))
+        )
+
+    # Reading and trimming the log
+
+    def read(self, since: int, limit: int | None) -> list[Change]:
+        with self._commit_lock:
+            self._commit_pending()
+            if self._failure is not None:
+                raise self._failure
+            require_kept(since, self._first)
+            rows = self._db.execute(
+                "SELECT c.position, c.time, c.kind, c.arrival, c.agent, c.txn, c.waited, c.expires,"
+                " e.origin, e.n, e.payload FROM change c LEFT JOIN entry e USING (arrival)"
+                " WHERE c.position > ? ORDER BY c.position LIMIT ?",
+                (since, -1 if limit is None else limit),
+            ).fetchall()
+        return [self._change(*row) for row in rows]
+
+    def _change(
+        self,
+        position: int,
+        time: float,
+        kind: int,
+        arrival: int,
+        agent: str | None,
+        txn: str | None,
+        waited: float,
+        expires: float | None,
+        origin: str | None,
+        n: int | None,
+        payload: bytes | None,
+    ) -> Change:
+        shape = fields = None
+        if payload is not None:
+            try:
+                shape, fields = decode_entry(payload)
+            except BadBytes as error:
+                _refuse(self.path, error)
+        return Change(
+            position=position,
+            time=time,
+            kind=_KINDS[kind],
+            arrival=arrival,
+            origin=origin or self.agent,
+            n=n or arrival,
+            agent=agent or self.agent,
+            txn=txn,
+            waited=waited,
+            expires=expires,
+            shape=shape,
+            fields=fields,
+            payload=payload,
+        )
+
+    def trim(self, before: int) -> None:
+        with self._commit_lock:
+            self._commit_pending()
+            self._run(lambda: self._delete_before(min(before, self.durable + 1)))
+
+    def _delete_before(self, position: int) -> None:
+        """Forget the changes before a position, and the ended entries that only they speak of."""
+        if position <= self._first:
+            return
+        # The numbering goes on even when nothing is left to count from.
+        self._db.execute(
+            "UPDATE meta SET value = max(value, (SELECT coalesce(max(arrival), 0) FROM entry))"
+            " WHERE key = 'arrivals'"
+        )
+        self._db.execute(
+            "UPDATE meta SET value = max(value, ?) WHERE key = 'position'", (position - 1,)
+        )
+        self._db.execute(
+            "DELETE FROM entry WHERE ended < ?1 AND arrival IN (SELECT arrival FROM change"
+            f" WHERE position < ?1 AND kind IN ({_ENDING_CODES}))",
+            (position,),
+        )
+        self._db.execute("DELETE FROM change WHERE position < ?", (position,))
+        self._first = position
+
+    def compact(self) -> None:
+        """Give the space of what was trimmed back to the disk."""
+        with self._commit_lock:
+            self._commit_pending()
+            if self._keep is not None:
+                keep = self._keep
+                self._run(lambda: self._delete_before(self.durable - keep + 1))
+            try:
+                self._db.execute("VACUUM")
+                self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            except sqlite3.Error as error:
+                raise JournalFailed(f"{self.path} could not be compacted: {error}") from error
+
+    def _run(self, work: Any) -> None:
+        """Do this work as one transaction of SQLite. Holds the commit lock."""
+        try:
+            self._db.execute("BEGIN")
+            work()
+            self._db.execute("COMMIT")
+        except sqlite3.Error as error:
+            self._failure = JournalFailed(f"{self.path} refused a commit: {error}")
+            raise self._failure from error
+
+    def close(self) -> None:
+        with self._commit_lock:
+            if self._failure is None:
+                self._commit_pending()
+            self._db.close()
+            self._file_lock.release()
+        if self._failure is not None:
+            raise self._failure
+
+
+def _check_header(path: Path) -> None:
+    """Refuse a file that SQLite should not even be asked to open. Reads 100 bytes, changes none."""
+    with path.open("rb") as file:
+        header = file.read(100)
+    if len(header) < 100 or not header.startswith(b"SQLite format 3\x00"):
+        raise ForeignFile(f"{path} is not a Tupelo journal; it was left as it was")
+    if int.from_bytes(header[68:72]) != APPLICATION_ID:
+        raise ForeignFile(f"{path} is the database of another program; it was left as it was")
+    version = int.from_bytes(header[60:64])
+    if version > FORMAT_VERSION:
+        raise ForeignFile(
+            f"{path} has format {version}, and this Tupelo knows up to {FORMAT_VERSION};"
+            " it was left as it was"
+        )
+    wal = path.with_name(path.name + "-wal")
+    if wal.exists() and wal.stat().st_size:
+        return  # The log that SQLite replays makes up for what is missing here.
+    page = int.from_bytes(header[16:18])
+    expected = int.from_bytes(header[28:32]) * (65_536 if page == 1 else page)
+    if path.stat().st_size < expected:
+        raise DamagedFile(
+            f"{path} is torn: {path.stat().st_size} bytes of {expected}; it was left as it was"
+        )
+
+
+def _refuse(path: Path, error: Exception) -> NoReturn:
+    if isinstance(error, sqlite3.OperationalError) and "disk" in str(error):
+        raise JournalFailed(f"{path}: {error}") from error
+    raise DamagedFile(f"{path} is damaged ({error}); it was left as it was") from error

@@ -1,0 +1,64 @@
+"""Changes: what happened in a space. Everything that happens is one, and they form a log."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from tupelo.values.entry import Entry, Shape, thaw
+
+ChangeKind = Literal[
+    "written",  # an entry became visible
+    "read",  # logged where the space asks for it
+    "taken",
+    "returned",  # its taker was cancelled at the moment of delivery
+    "expired",  # its lease ran out
+    "cancelled",  # its lease was cancelled
+    "renewed",
+    "evicted",  # to make room
+    "prepared",  # a transaction promised to commit
+    "committed",  # a prepared transaction was committed
+    "aborted",  # a prepared transaction was aborted
+]
+
+
+class Promise(msgspec.Struct, frozen=True, eq=False):
+    """What a prepared transaction will do: the entries it wrote, and the arrivals of those that it
+    took and of those that it holds by reading."""
+
+    written: tuple[Entry, ...]
+    taken: tuple[int, ...]
+    read: tuple[int, ...]
+
+
+class Change(msgspec.Struct, frozen=True, eq=False, kw_only=True):
+    """One change of one space.
+
+    `position` numbers the changes of a space without gaps. `arrival` names the entry within its
+    space, (`origin`, `n`) names it anywhere. `agent` acted, in transaction `txn` if there was
+    one, after it had `waited` so many seconds. `expires` is the lease after the change. `shape`
+    and `fields` are the entry's, as they are kept; `payload` is their spelling in bytes.
+    """
+
+    position: int
+    time: float
+    kind: ChangeKind
+    arrival: int = 0
+    origin: str = ""
+    n: int = 0
+    agent: str = ""
+    txn: str | None = None
+    waited: float = 0.0
+    expires: float | None = None
+    shape: Shape | None = None
+    fields: tuple[Any, ...] | None = None
+    payload: bytes | None = None
+    promise: Promise | None = None
+
+    @property
+    def entry(self) -> Any:
+        """The entry as a reader gets it; UnknownType if its class is not known here."""
+        if self.shape is None or self.fields is None:
+            return None
+        return thaw(self.shape, self.fields)

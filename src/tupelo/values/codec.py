@@ -1,0 +1,137 @@
+"""Entries in bytes: msgpack, with extensions for what msgpack cannot tell apart.
+
+A positional entry is an array of its fields; a typed one is an extension that carries the names
+with the values. Within a field an array is a list, and everything else that msgpack lacks
+(tuples, big integers, times, ...) is an extension. Nothing is ever unpickled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+import msgspec
+from msgspec.msgpack import Decoder, Encoder, Ext
+
+from tupelo.errors import BadEntry, TupeloError
+from tupelo.values.entry import DEPTH_MAX, NATIVE, SCALARS, Shape, Typed, plain_shapes, shape_of
+from tupelo.values.kind import kind_named
+
+TUPLE, TYPED, BIGINT, DATETIME, UUID_, DECIMAL, DICT = 1, 2, 3, 4, 5, 6, 7
+
+_INT64 = range(-(2**63), 2**64)
+_ARRAY_STARTS = frozenset([*range(0x90, 0xA0), 0xDC, 0xDD])
+
+
+class BadBytes(TupeloError):
+    """These bytes do not spell an entry."""
+
+
+def encode_entry(shape: Shape, fields: tuple[Any, ...]) -> bytes:
+    try:
+        if shape.kind is not None:
+            return _encoder.encode(_spell_typed(shape.kind, fields))
+        if shape.native:
+            try:
+                return _encoder.encode(fields)
+            except OverflowError:  # an integer beyond 64 bits
+                pass
+        return _encoder.encode([_spell(value) for value in fields])
+    except UnicodeEncodeError as error:
+        raise BadEntry(f"a text of the entry is not valid Unicode: {error}") from error
+
+
+def decode_entry(payload: bytes) -> tuple[Shape, tuple[Any, ...]]:
+    try:
+        if payload[0] in _ARRAY_STARTS:
+            fields = _decode_fields(payload)
+            types = tuple(map(type, fields))
+            return plain_shapes.get(types) or shape_of(None, _checked(types)), fields
+        typed = _decode_any(payload)
+        if type(typed) is not Typed:
+            raise BadBytes(f"an entry expected, not a {type(typed).__name__}")
+        return shape_of(typed.kind, _checked(tuple(map(type, typed.values)))), typed.values
+    except (msgspec.DecodeError, ValueError, TypeError, IndexError, ArithmeticError) as error:
+        raise BadBytes(f"these bytes do not spell an entry: {error}") from error
+    except RecursionError as error:
+        raise BadBytes(f"nested deeper than {DEPTH_MAX} levels") from error
+
+
+def _checked(types: tuple[type, ...]) -> tuple[type, ...]:
+    for cls in types:
+        if cls not in SCALARS and cls not in (tuple, list, dict, Typed):
+            raise BadBytes(f"a {cls.__name__} is not a value of an entry")
+    return types
+
+
+def _spell(value: Any) -> Any:
+    cls = type(value)
+    if cls is int and value not in _INT64:
+        return Ext(BIGINT, value.to_bytes(value.bit_length() // 8 + 1, "little", signed=True))
+    if cls in NATIVE:
+        return value
+    if cls is list:
+        return [_spell(v) for v in value]
+    if cls is tuple:
+        return Ext(TUPLE, _encoder.encode([_spell(v) for v in value]))
+    if cls is dict:
+        if all(type(k) is str for k in value):
+            return {k: _spell(v) for k, v in value.items()}
+        return Ext(DICT, _encoder.encode([[_spell(k), _spell(v)] for k, v in value.items()]))
+    if cls is Typed:
+        return _spell_typed(value.kind, value.values)
+    if cls is datetime:
+        return Ext(DATETIME, value.isoformat().encode())
+    if cls is UUID:
+        return Ext(UUID_, value.bytes)
+    if cls is Decimal:
+        return Ext(DECIMAL, str(value).encode())
+    raise TypeError(f"{cls.__name__} has no spelling")
+
+
+def _spell_typed(kind: Any, values: tuple[Any, ...]) -> Ext:
+    parts = [kind.name, kind.names, kind.lineage[1:], [_spell(v) for v in values]]
+    return Ext(TYPED, _encoder.encode(parts))
+
+
+def _read_typed(data: memoryview) -> Typed:
+    name, names, above, values = _decode_typed(data)
+    if len(names) != len(values):
+        raise BadBytes(f"{name!r} has {len(names)} names and {len(values)} values")
+    return Typed(kind_named(name, names, (name, *above)), values)
+
+
+def _read_dict(data: memoryview) -> dict[Any, Any]:
+    return dict(_decode_pairs(data))
+
+
+_readers: dict[int, Callable[[memoryview], Any]] = {
+    TUPLE: lambda data: _decode_fields(data),
+    TYPED: _read_typed,
+    BIGINT: lambda data: int.from_bytes(data, "little", signed=True),
+    DATETIME: lambda data: datetime.fromisoformat(bytes(data).decode()),
+    UUID_: lambda data: UUID(bytes=bytes(data)),
+    DECIMAL: lambda data: Decimal(bytes(data).decode()),
+    DICT: _read_dict,
+}
+
+
+def _read_extension(code: int, data: memoryview) -> Any:
+    reader = _readers.get(code)
+    if reader is None:
+        raise BadBytes(f"unknown extension {code}")
+    return reader(data)
+
+
+_encoder = Encoder()
+_decode_any = Decoder(ext_hook=_read_extension).decode
+_decode_fields: Callable[[Any], tuple[Any, ...]] = Decoder(
+    tuple[Any, ...], ext_hook=_read_extension
+).decode
+_decode_pairs = Decoder(list[tuple[Any, Any]], ext_hook=_read_extension).decode
+_decode_typed = Decoder(
+    tuple[str, tuple[str, ...], tuple[str, ...], tuple[Any, ...]], ext_hook=_read_extension
+).decode

@@ -1,0 +1,218 @@
+"""Entries: fields with an identity and a lease, and the closed set of values a field may hold.
+
+`freeze` turns what a user wrote into what a space keeps (checked, and copied where it could
+change); `thaw` turns it back into an object of the reader's own.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from decimal import Decimal
+from types import NoneType
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from tupelo.errors import BadEntry
+from tupelo.values.kind import Kind, build, class_of, is_typed, kind_of, values_of
+
+SCALARS = frozenset({NoneType, bool, int, float, str, bytes, datetime, UUID, Decimal})
+NATIVE = frozenset({NoneType, bool, int, float, str, bytes})
+DEPTH_MAX = 64
+
+
+class Shape(msgspec.Struct, frozen=True, eq=False):
+    """What entries that can be matched alike have in common: their kind and field types.
+
+    `plain` shapes hold immutable scalars only: nothing to copy, nothing to build. `native` ones
+    hold only those that msgpack can tell apart.
+    """
+
+    kind: Kind | None
+    types: tuple[type, ...]
+    plain: bool
+    native: bool
+
+
+class Typed(msgspec.Struct, frozen=True, eq=False):
+    """A dataclass instance inside a field, as it is kept."""
+
+    kind: Kind
+    values: tuple[Any, ...]
+
+
+class Entry(msgspec.Struct, gc=False, eq=False):
+    """One entry of a space. `arrival` orders it in its space; (`origin`, `n`) names it anywhere.
+
+    `gone` entries have left their store. `txn` is the transaction that wrote it (not gone) or
+    took it (gone) and has not ended; `readers` are the transactions that hold it by reading.
+
+    The garbage collector does not look into entries, so they must never refer to a store.
+    """
+
+    fields: tuple[Any, ...]
+    shape: Shape
+    origin: str
+    n: int
+    arrival: int
+    expires: float | None = None
+    gone: bool = False
+    txn: Any = None
+    readers: set[Any] | None = None
+
+    @property
+    def ended(self) -> bool:
+        return self.gone and self.txn is None
+
+
+plain_shapes: dict[tuple[type, ...], Shape] = {}
+_shapes: dict[tuple[Kind | None, tuple[type, ...]], Shape] = {}
+
+
+def shape_of(kind: Kind | None, types: tuple[type, ...]) -> Shape:
+    """The one Shape object for this kind and these field types."""
+    key = (kind, types)
+    shape = _shapes.get(key)
+    if shape is None:
+        plain = kind is None and SCALARS.issuperset(types)
+        shape = _shapes[key] = Shape(kind, types, plain, plain and NATIVE.issuperset(types))
+        if plain:
+            plain_shapes[types] = shape
+    return shape
+
+
+def freeze(entry: object) -> tuple[Shape, tuple[Any, ...]]:
+    """Check an entry and copy what could change. BadEntry names the field that does not fit."""
+    if type(entry) is tuple:
+        types = tuple(map(type, entry))
+        shape = plain_shapes.get(types)
+        if shape is not None:
+            return shape, entry
+        fields = tuple([freeze_value(v, f"field {i}", 1) for i, v in enumerate(entry)])
+        return shape_of(None, tuple(map(type, fields))), fields
+    if is_typed(entry):
+        kind = kind_of(type(entry))
+        fields = tuple(
+            [
+                freeze_value(v, f"field {name!r}", 1)
+                for name, v in zip(kind.names, values_of(entry), strict=True)
+            ]
+        )
+        return shape_of(kind, tuple(map(type, fields))), fields
+    hint = "; write tuple(entry)" if isinstance(entry, (list, tuple)) else ""
+    raise BadEntry(
+        f"an entry is a tuple or an instance of a dataclass, not {type(entry).__name__}{hint}",
+        found=type(entry),
+    )
+
+
+def freeze_value(value: Any, where: str, depth: int) -> Any:
+    """One value of the closed set, as it is kept; `where` is its path for the error."""
+    cls = type(value)
+    if cls in SCALARS:
+        return value
+    if depth > DEPTH_MAX:
+        raise BadEntry(f"{where} is nested deeper than {DEPTH_MAX} levels", where=where, found=cls)
+    if cls is tuple:
+        return tuple([freeze_value(v, f"{where}[{i}]", depth + 1) for i, v in enumerate(value)])
+    if cls is list:
+        return [freeze_value(v, f"{where}[{i}]", depth + 1) for i, v in enumerate(value)]
+    if cls is dict:
+        return {
+            _freeze_key(k, where, depth): freeze_value(v, f"{where}[{k!r}]", depth + 1)
+            for k, v in value.items()
+        }
+    if is_typed(value):
+        kind = kind_of(cls)
+        return Typed(
+            kind,
+            tuple(
+                [
+                    freeze_value(v, f"{where}.{name}", depth + 1)
+                    for name, v in zip(kind.names, values_of(value), strict=True)
+                ]
+            ),
+        )
+    raise BadEntry(
+        f"{where} is a {cls.__module__}.{cls.__qualname__}, which is not a value: use None, bool, "
+        "int, float, str, bytes, datetime, UUID, Decimal, tuple, list, dict or a dataclass",
+        where=where,
+        found=cls,
+    )
+
+
+def _freeze_key(key: Any, where: str, depth: int) -> Any:
+    if type(key) in SCALARS:
+        return key
+    if type(key) is tuple:
+        return tuple([_freeze_key(k, where, depth + 1) for k in key])
+    raise BadEntry(
+        f"a key of {where} is a {type(key).__qualname__}: keys are scalars or tuples of them",
+        where=where,
+        found=type(key),
+    )
+
+
+def require_known(entry: Entry) -> None:
+    """UnknownType, before anything is done, if the entry cannot be built in this program."""
+    if entry.shape.kind is not None:
+        class_of(entry.shape.kind)
+    for value in entry.fields:
+        _require_known_value(value)
+
+
+def _require_known_value(value: Any) -> None:
+    cls = type(value)
+    if cls is Typed:
+        class_of(value.kind)
+        for inner in value.values:
+            _require_known_value(inner)
+    elif cls is tuple or cls is list:
+        for inner in value:
+            _require_known_value(inner)
+    elif cls is dict:
+        for inner in value.values():
+            _require_known_value(inner)
+
+
+def thaw(shape: Shape, fields: tuple[Any, ...]) -> Any:
+    """What a reader gets: a tuple, or an instance of the entry's class; the reader's own copy."""
+    if shape.plain:
+        return fields
+    values = tuple([thaw_value(value) for value in fields])
+    return values if shape.kind is None else build(shape.kind, values)
+
+
+def thaw_value(value: Any) -> Any:
+    cls = type(value)
+    if cls in SCALARS:
+        return value
+    if cls is tuple:
+        return tuple([thaw_value(v) for v in value])
+    if cls is list:
+        return [thaw_value(v) for v in value]
+    if cls is dict:
+        return {k: thaw_value(v) for k, v in value.items()}
+    return build(value.kind, tuple([thaw_value(v) for v in value.values]))
+
+
+def same(a: Any, b: Any) -> bool:
+    """The same type and the same value, all the way down. NaN is the same as nothing."""
+    cls = type(a)
+    if cls is not type(b):
+        return False
+    if cls is tuple or cls is list:
+        return len(a) == len(b) and all(map(same, a, b))
+    if cls is dict:
+        if len(a) != len(b):
+            return False
+        typed_keys = {(type(k), k): v for k, v in b.items()}
+        return all(
+            (type(k), k) in typed_keys and same(v, typed_keys[type(k), k]) for k, v in a.items()
+        )
+    if cls is Typed:
+        return a.kind.name == b.kind.name and same(a.values, b.values)
+    if cls is Decimal and (a.is_nan() or b.is_nan()):
+        return False  # Comparing a signalling NaN raises.
+    return bool(a == b)

@@ -1,0 +1,153 @@
+"""Dataclasses as entries: the name by which a class is known, here and elsewhere.
+
+A `Kind` is what travels: a name, the field names, and the names of the classes above.
+A class is found by its name only when an entry has to be built, so entries of classes that
+this program has never seen are kept, carried and matched all the same.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from operator import attrgetter
+from typing import Any, TypeVar
+
+import msgspec
+
+from tupelo.errors import BadArgument, UnknownType
+
+T = TypeVar("T", bound=type)
+
+
+class Kind(msgspec.Struct, frozen=True, eq=False):
+    """A class of typed entries: `lineage` names the class itself and its dataclass bases."""
+
+    name: str
+    names: tuple[str, ...]
+    lineage: tuple[str, ...]
+
+
+_kinds: dict[tuple[str, tuple[str, ...], tuple[str, ...]], Kind] = {}
+_kind_of_class: dict[type, Kind] = {}
+_class_of_name: dict[str, type] = {}
+_given_name: dict[type, str] = {}
+_values_of_class: dict[type, Callable[[Any], tuple[Any, ...]]] = {}
+
+
+def entry(name: str) -> Callable[[T], T]:
+    """Fix the name that files and other hosts see for a dataclass: `@tupelo.entry("job")`."""
+    if not isinstance(name, str) or not name:
+        raise BadArgument("name", "a text that is not empty", name)
+
+    def declare(cls: T) -> T:
+        if not (isinstance(cls, type) and dataclasses.is_dataclass(cls)):
+            raise BadArgument("entry", "a dataclass (put @dataclass below @tupelo.entry)", cls)
+        known = _class_of_name.get(name)
+        if known is not None and known.__qualname__ != cls.__qualname__:
+            raise BadArgument("name", f"free: {name!r} already names {known.__qualname__}", name)
+        _given_name[cls] = name
+        _kind_of_class.pop(cls, None)
+        kind_of(cls)
+        return cls
+
+    return declare
+
+
+def kind_of(cls: type) -> Kind:
+    """The kind of a dataclass, which is known by this name from now on."""
+    kind = _kind_of_class.get(cls)
+    if kind is None:
+        names = tuple(field.name for field in dataclasses.fields(cls))
+        lineage = tuple(
+            name_of(base)
+            for base in cls.__mro__
+            if "__dataclass_fields__" in vars(base) or base is cls
+        )
+        kind = _kind_of_class[cls] = kind_named(lineage[0], names, lineage)
+        _class_of_name[kind.name] = cls
+        _values_of_class[cls] = _reader(names)
+    return kind
+
+
+def kind_named(name: str, names: tuple[str, ...], lineage: tuple[str, ...]) -> Kind:
+    """The one Kind object with these names, whether its class is known here or not."""
+    key = (name, names, lineage)
+    kind = _kinds.get(key)
+    if kind is None:
+        kind = _kinds[key] = Kind(name, names, lineage)
+    return kind
+
+
+def name_of(cls: type) -> str:
+    return _given_name.get(cls) or f"{cls.__module__}.{cls.__qualname__}"
+
+
+def values_of(instance: Any) -> tuple[Any, ...]:
+    """The field values of a dataclass instance, in the order of its kind's names."""
+    cls = type(instance)
+    reader = _values_of_class.get(cls)
+    if reader is None:
+        kind_of(cls)
+        reader = _values_of_class[cls]
+    return reader(instance)
+
+
+def class_of(kind: Kind) -> type:
+    """The class to build, or UnknownType when this program cannot build it."""
+    cls = _class_of_name.get(kind.name)
+    if cls is None:
+        raise UnknownType(kind.name)
+    known = kind_of(cls)
+    if known is not kind and known.names != kind.names:
+        missing = [
+            field.name
+            for field in dataclasses.fields(cls)
+            if field.name not in kind.names
+            and field.default is dataclasses.MISSING
+            and field.default_factory is dataclasses.MISSING
+        ]
+        extra = [name for name in kind.names if name not in known.names]
+        if missing or extra:
+            raise UnknownType(
+                kind.name,
+                f"the class {kind.name!r} of this program does not fit the entry: "
+                f"the entry lacks {missing}, the class lacks {extra}",
+            )
+    return cls
+
+
+def class_if_known(kind: Kind) -> type | None:
+    return _class_of_name.get(kind.name)
+
+
+def build(kind: Kind, values: tuple[Any, ...]) -> Any:
+    """An instance with these values. No code of the class runs, so nothing can fail halfway."""
+    cls = class_of(kind)
+    instance: Any = object.__new__(cls)
+    for name, value in zip(kind.names, values, strict=True):
+        object.__setattr__(instance, name, value)
+    if kind_of(cls).names != kind.names:
+        for field in dataclasses.fields(cls):
+            if field.name not in kind.names:
+                default = (
+                    field.default_factory()
+                    if field.default_factory is not dataclasses.MISSING
+                    else field.default
+                )
+                object.__setattr__(instance, field.name, default)
+    return instance
+
+
+def is_typed(value: object) -> bool:
+    """Is this an instance of a dataclass (and not a class itself)?"""
+    return hasattr(type(value), "__dataclass_fields__")
+
+
+def _reader(names: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
+    if len(names) > 1:
+        return attrgetter(*names)
+
+    def read(instance: Any) -> tuple[Any, ...]:
+        return tuple([getattr(instance, name) for name in names])
+
+    return read
