@@ -11,7 +11,8 @@ from tupelo.values.change import Change
 from tupelo.values.kind import entry
 from tupelo.values.lease import Lease, longest
 from tupelo.values.notice import Notice
-from tupelo.values.template import ANY, Between, Exactly, Named, Not, OneOf, Template, Where
+from tupelo.values.parts import ANY, Between, Exactly, Not, OneOf, Where
+from tupelo.values.template import Named, Template
 
 __version__ = "0.1.0"
 

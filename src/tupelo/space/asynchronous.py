@@ -7,22 +7,21 @@ space: `aio.Space(space)` is an async door to a space that threads use.
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import AsyncIterator, Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Self
 
 from tupelo.errors import TupeloError
 from tupelo.space import blocking
 from tupelo.space.capacity import Capacity
-from tupelo.space.clock import Clock, SystemClock
+from tupelo.space.clock import Clock
 from tupelo.space.engine import Engine
 from tupelo.space.operations import Operations, TransactionHandle, check_wait, value_of
 from tupelo.space.order import Order
 from tupelo.space.reaction import Function
 from tupelo.space.session import SessionState
 from tupelo.space.subscription import SubscriptionState
+from tupelo.space.tasks import Flusher, TaskSignal
 from tupelo.space.transaction import Txn, Vote
 from tupelo.space.waiting import Waiter
 from tupelo.store.sqlite import Durability
@@ -30,98 +29,7 @@ from tupelo.values.change import Change
 from tupelo.values.entry import Entry
 from tupelo.values.lease import Lease, LeasePolicy
 from tupelo.values.notice import Notice
-from tupelo.values.template import ANY
-
-
-class TaskSignal:
-    """Wakes a task, from whichever thread."""
-
-    __slots__ = ("_loop", "_thread", "future")
-
-    def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._thread = threading.get_ident()
-        self.future: asyncio.Future[None] = self._loop.create_future()
-
-    def wake(self) -> bool:
-        if threading.get_ident() == self._thread:
-            self._set()
-            return not self._loop.is_closed()
-        try:
-            self._loop.call_soon_threadsafe(self._set)
-        except RuntimeError:  # The loop is closed, and the task went with it.
-            return False
-        return True
-
-    def _set(self) -> None:
-        if not self.future.done():
-            self.future.set_result(None)
-
-    async def wait(self, clock: Clock, seconds: float | None) -> None:
-        """Until woken, or until so much time has passed."""
-        if seconds is None:
-            await self.future
-        elif isinstance(clock, SystemClock):
-            timer = self._loop.call_later(seconds, self._set)
-            try:
-                await self.future
-            finally:
-                timer.cancel()
-        else:
-            cancel = clock.call_at(clock.now() + seconds, self.wake)
-            try:
-                await self.future
-            finally:
-                cancel()
-
-
-class Flusher:
-    """Lets tasks await the disk: one thread commits for all that wait."""
-
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self._lock = threading.Lock()
-        self._waiting: list[tuple[int, TaskSignal, list[Exception]]] = []
-        self._busy = False
-        self._thread: ThreadPoolExecutor | None = None
-
-    async def flush(self, position: int) -> None:
-        journal = self._engine.journal
-        if journal is None or not journal.waits or journal.durable >= position:
-            self._engine.flush(position)
-            return
-        signal, errors = TaskSignal(), list[Exception]()
-        with self._lock:
-            self._waiting.append((position, signal, errors))
-            if not self._busy:
-                self._busy = True
-                if self._thread is None:
-                    self._thread = ThreadPoolExecutor(1, thread_name_prefix="tupelo-journal")
-                self._thread.submit(self._run)
-        await signal.future
-        if errors:
-            raise errors[0]
-
-    def _run(self) -> None:
-        while True:
-            with self._lock:
-                waiting, self._waiting = self._waiting, []
-                if not waiting:
-                    self._busy = False
-                    return
-            error: Exception | None = None
-            try:
-                self._engine.flush(max(position for position, _, _ in waiting))
-            except Exception as raised:
-                error = raised
-            for _, signal, errors in waiting:
-                if error is not None:
-                    errors.append(error)
-                signal.wake()
-
-    def close(self) -> None:
-        if self._thread is not None:
-            self._thread.shutdown(wait=True)
+from tupelo.values.parts import ANY
 
 
 class Space:

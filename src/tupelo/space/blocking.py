@@ -24,7 +24,7 @@ from tupelo.values.change import Change
 from tupelo.values.entry import Entry
 from tupelo.values.lease import Lease, LeasePolicy
 from tupelo.values.notice import Notice
-from tupelo.values.template import ANY
+from tupelo.values.parts import ANY
 
 logger = logging.getLogger("tupelo")
 

@@ -187,27 +187,31 @@ class Core:
         """One match, read or taken; None if there is none at this moment."""
         if self.deadlines:
             self.expire()
-        if txn is None and session is None and order is None and not self.read_locks:
-            if self._simple_space:
-                store = self.store
-                self.running = "a template"
-                try:
-                    entry = store.first(store.question(raw))
-                finally:
-                    self.running = None
-                if entry is not None:
-                    if not entry.shape.plain:
-                        require_known(entry)
-                    if take:
-                        store.remove(entry)
-                        if self.pruning.memories:
-                            self.pruning.gone(entry)
-                return entry
+        plain = txn is None and session is None and order is None and not self.read_locks
+        if plain and self._simple_space:
+            return self._get_simply(raw, take)
         found = self.find(raw, 1, take, txn, order, session)
         if not found:
             return None
         self.acquire(found[0], take, txn, session)
         return found[0]
+
+    def _get_simply(self, raw: Any, take: bool) -> Entry | None:
+        """The common case: no policy, no transaction, no session, nothing but the store."""
+        store = self.store
+        before, self.running = self.running, "a template"
+        try:
+            entry = store.first(store.question(raw))
+        finally:
+            self.running = before
+        if entry is not None:
+            if not entry.shape.plain:
+                require_known(entry)
+            if take:
+                store.remove(entry)
+                if self.pruning.memories:
+                    self.pruning.gone(entry)
+        return entry
 
     def get_all(
         self,

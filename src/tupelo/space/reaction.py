@@ -15,7 +15,7 @@ from tupelo.space import transaction
 from tupelo.space.session import Seen
 from tupelo.store.plan import Question
 from tupelo.values.entry import Entry, freeze, thaw
-from tupelo.values.template import ANY
+from tupelo.values.parts import ANY
 
 if TYPE_CHECKING:
     from tupelo.space.core import Core

@@ -209,9 +209,8 @@ class Waiting:
                 continue
             if txn is None:
                 self._core.take_back(entry)
-            elif not txn.ended and entry in txn.taken:
-                if self._core.give_back(entry, txn.taken.pop(entry)):
-                    self._core.visible_again(entry)
+            elif entry in txn.taken and self._core.give_back(entry, txn.taken.pop(entry)):
+                self._core.visible_again(entry)
         if not waiter.take and waiter.session is not None:
             for entry in waiter.entries:
                 if not entry.gone:

@@ -128,9 +128,8 @@ def _read_extension(code: int, data: memoryview) -> Any:
 
 _encoder = Encoder()
 _decode_any = Decoder(ext_hook=_read_extension).decode
-_decode_fields: Callable[[Any], tuple[Any, ...]] = Decoder(
-    tuple[Any, ...], ext_hook=_read_extension
-).decode
+_fields_decoder = Decoder(tuple[Any, ...], ext_hook=_read_extension)
+_decode_fields: Callable[[Any], tuple[Any, ...]] = _fields_decoder.decode
 _decode_pairs = Decoder(list[tuple[Any, Any]], ext_hook=_read_extension).decode
 _decode_typed = Decoder(
     tuple[str, tuple[str, ...], tuple[str, ...], tuple[Any, ...]], ext_hook=_read_extension

@@ -1,0 +1,281 @@
+"""Parts of templates: what one field may be."""
+
+from __future__ import annotations
+
+import types as python_types
+from collections.abc import Callable
+from typing import Any, get_args
+
+from tupelo.errors import BadEntry, BadTemplate
+from tupelo.values.entry import SCALARS, Typed, freeze_value, same, thaw_value
+from tupelo.values.kind import Kind, class_if_known, is_typed, kind_of, name_of, values_of
+
+
+class Part:
+    """What one field may be. Parts combine with `&`, `|` and `~`."""
+
+    def matches(self, value: Any) -> bool:
+        """Is this value, as it is kept, acceptable?"""
+        raise NotImplementedError
+
+    def fits(self, cls: type) -> bool:
+        """Could a value of exactly this type be acceptable? (True when in doubt.)"""
+        return True
+
+    def __and__(self, other: Any) -> Part:
+        return Both(self, as_part(other, "&"))
+
+    def __rand__(self, other: Any) -> Part:
+        return Both(as_part(other, "&"), self)
+
+    def __or__(self, other: Any) -> Part:
+        return OneOf(self, as_part(other, "|"))
+
+    def __ror__(self, other: Any) -> Part:
+        return OneOf(as_part(other, "|"), self)
+
+    def __invert__(self) -> Part:
+        return Not(self)
+
+
+class AnyPart(Part):
+    """Matches every value; alone, every entry. There is one: `ANY`."""
+
+    def matches(self, value: Any) -> bool:
+        return True
+
+    def __repr__(self) -> str:
+        return "ANY"
+
+
+ANY = AnyPart()
+
+
+class Equal(Part):
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def matches(self, value: Any) -> bool:
+        return same(self.value, value)
+
+    def fits(self, cls: type) -> bool:
+        own: type = type(self.value)
+        return cls is own
+
+    def __repr__(self) -> str:
+        return repr(self.value)
+
+
+class OfType(Part):
+    """A value of this type or of a subclass; `bool` is not an `int`."""
+
+    def __init__(self, cls: type) -> None:
+        self.cls = cls
+
+    def matches(self, value: Any) -> bool:
+        if type(value) is Typed:
+            return self.cls is object or is_kind(value.kind, self.cls)
+        return self.fits(type(value))
+
+    def fits(self, cls: type) -> bool:
+        if cls is Typed or self.cls is object:
+            return True
+        return cls is self.cls or (cls is not bool and issubclass(cls, self.cls))
+
+    def __repr__(self) -> str:
+        return self.cls.__name__
+
+
+class Exactly(Part):
+    """A value of exactly this type, subclasses excluded."""
+
+    def __init__(self, cls: type) -> None:
+        if not isinstance(cls, type):
+            raise BadTemplate(f"Exactly() takes a type, not {cls!r}")
+        self.cls = cls
+
+    def matches(self, value: Any) -> bool:
+        if type(value) is Typed:
+            return bool(value.kind.name == name_of(self.cls))
+        return type(value) is self.cls
+
+    def __repr__(self) -> str:
+        return f"Exactly({self.cls.__name__})"
+
+
+class Between(Part):
+    """A value of the bounds' type from `low` to `high`, both included; None leaves an end open."""
+
+    def __init__(self, low: Any, high: Any) -> None:
+        kinds = {type(bound) for bound in (low, high) if bound is not None}
+        if len(kinds) != 1 or not kinds <= SCALARS:
+            raise BadTemplate(f"Between({low!r}, {high!r}) needs bounds of one orderable type")
+        self.cls = kinds.pop()
+        try:
+            if low is not None and high is not None and not low <= high:
+                raise BadTemplate(f"Between({low!r}, {high!r}): nothing lies between")
+        except TypeError as error:
+            raise BadTemplate(f"Between({low!r}, {high!r}): {error}") from error
+        self.low, self.high = low, high
+
+    def matches(self, value: Any) -> bool:
+        if type(value) is not self.cls:
+            return False
+        try:
+            return bool(
+                (self.low is None or self.low <= value)
+                and (self.high is None or value <= self.high)
+            )
+        except (TypeError, ArithmeticError):  # naive and aware times, a signalling NaN
+            return False
+
+    def fits(self, cls: type) -> bool:
+        return cls is self.cls
+
+    def __repr__(self) -> str:
+        return f"Between({self.low!r}, {self.high!r})"
+
+
+class OneOf(Part):
+    """A value that matches one of the choices, which are values, types or parts."""
+
+    def __init__(self, *choices: Any) -> None:
+        if not choices:
+            raise BadTemplate("OneOf() needs at least one choice")
+        self.choices = [as_part(c, f"choice {i}") for i, c in enumerate(choices)]
+
+    def matches(self, value: Any) -> bool:
+        return any(choice.matches(value) for choice in self.choices)
+
+    def fits(self, cls: type) -> bool:
+        return any(choice.fits(cls) for choice in self.choices)
+
+    def __repr__(self) -> str:
+        return f"OneOf({', '.join(map(repr, self.choices))})"
+
+
+class Not(Part):
+    """A value that does not match. `Not(template)` of a whole template is `~Template(...)`."""
+
+    def __init__(self, part: Any) -> None:
+        self.part = as_part(part, "Not()")
+
+    def matches(self, value: Any) -> bool:
+        return not self.part.matches(value)
+
+    def __repr__(self) -> str:
+        return f"Not({self.part!r})"
+
+
+class Where(Part):
+    """A value for which the function is true. Alone, the function is asked of whole entries.
+
+    The function runs inside the space's step: keep it quick, and do not use the space in it.
+    """
+
+    def __init__(self, function: Callable[[Any], Any]) -> None:
+        if not callable(function):
+            raise BadTemplate(f"Where() takes a function, not {function!r}")
+        self.function = function
+
+    def matches(self, value: Any) -> bool:
+        return self.holds(thaw_value(value))
+
+    def holds(self, argument: Any) -> bool:
+        try:
+            return bool(self.function(argument))
+        except Exception as error:
+            raise BadTemplate(f"{self!r} raised {type(error).__name__}: {error}") from error
+
+    def __repr__(self) -> str:
+        return f"Where({getattr(self.function, '__name__', self.function)})"
+
+
+class Both(Part):
+    def __init__(self, first: Part, second: Part) -> None:
+        self.first, self.second = first, second
+
+    def matches(self, value: Any) -> bool:
+        return self.first.matches(value) and self.second.matches(value)
+
+    def fits(self, cls: type) -> bool:
+        return self.first.fits(cls) and self.second.fits(cls)
+
+    def __repr__(self) -> str:
+        return f"{self.first!r} & {self.second!r}"
+
+
+class Nested(Part):
+    """A tuple inside a tuple, matched field by field."""
+
+    def __init__(self, parts: tuple[Part, ...]) -> None:
+        self.parts = parts
+
+    def matches(self, value: Any) -> bool:
+        return (
+            type(value) is tuple
+            and len(value) == len(self.parts)
+            and all(part.matches(v) for part, v in zip(self.parts, value, strict=True))
+        )
+
+    def fits(self, cls: type) -> bool:
+        return cls is tuple
+
+    def __repr__(self) -> str:
+        return repr(self.parts)
+
+
+class NestedTyped(Part):
+    """A dataclass inside a field, matched by its class and named fields."""
+
+    def __init__(self, cls: type, fields: dict[str, Part]) -> None:
+        self.cls, self.fields = cls, fields
+
+    def matches(self, value: Any) -> bool:
+        if type(value) is not Typed or not is_kind(value.kind, self.cls):
+            return False
+        held = dict(zip(value.kind.names, value.values, strict=True))
+        return all(name in held and part.matches(held[name]) for name, part in self.fields.items())
+
+    def fits(self, cls: type) -> bool:
+        return cls is Typed
+
+    def __repr__(self) -> str:
+        return f"{self.cls.__name__}({self.fields!r})"
+
+
+def as_part(raw: Any, where: str) -> Part:
+    """One field of a template, compiled; BadTemplate says `where` it cannot be."""
+    if isinstance(raw, Part):
+        return raw
+    if isinstance(raw, type):
+        return OfType(raw)
+    if isinstance(raw, python_types.UnionType):
+        return OneOf(*get_args(raw))
+    if type(raw) is tuple:
+        path = "field {}" if where == "field" else where + "[{}]"
+        return Nested(tuple(as_part(r, path.format(i)) for i, r in enumerate(raw)))
+    if is_typed(raw):
+        return NestedTyped(type(raw), typed_parts(raw, where))
+    try:
+        return Equal(freeze_value(raw, where, 1))
+    except BadEntry as error:
+        raise BadTemplate(f"template {error}; or use a type, ANY, Between, OneOf, ...") from None
+
+
+def typed_parts(instance: Any, where: str) -> dict[str, Part]:
+    """The fields of a dataclass used as a template; None is a wildcard."""
+    names = kind_of(type(instance)).names
+    return {
+        name: as_part(raw, f"{where}.{name}")
+        for name, raw in zip(names, values_of(instance), strict=True)
+        if raw is not None and raw is not ANY
+    }
+
+
+def is_kind(kind: Kind, cls: type) -> bool:
+    """Is this kind the class or below it, by name or, where both are known here, by class?"""
+    if hasattr(cls, "__dataclass_fields__"):
+        return name_of(cls) in kind.lineage
+    known = class_if_known(kind)
+    return known is not None and issubclass(known, cls)
