@@ -66,30 +66,33 @@ class Core:
         self.lease_policy = lease_policy
         self.running: str | None = None
         self.closed = False
-        # Who must be heeded when an entry comes: how many wait, listen or react. And whether the
-        # space has any policy; without both, a write or a take has only the store to heed.
+        # Who must be heeded when an entry comes: how many wait, listen or react.
         self.watched = 0
-        self._simple_space = (
-            self.order is None and capacity is None and lease_policy is None and not logging
+        self._has_policy = (
+            self.order is not None or capacity is not None or lease_policy is not None or logging
+        )
+        # Whether an operation now has nothing to heed but the store; see `first_plainly`.
+        self.plain = not self._has_policy
+
+    def reconsider(self) -> None:
+        """At the end of a step, in which anything may have changed: is the space plain again?"""
+        self.plain = not (
+            self._has_policy
+            or self.watched
+            or self.deadlines.heap
+            or self.read_locks
+            or self.pruning.memories
+            or self.closed
         )
 
     # Writing
 
-    def write(
-        self,
-        shape: Shape,
-        fields: tuple[Any, ...],
-        payload: bytes | None = None,
-        lease: float | None = None,
-        txn: Txn | None = None,
-        at: int | None = None,
-    ) -> Entry:
-        if lease is None and txn is None and self._simple_space and not self.watched and not at:
-            self.arrivals = n = self.arrivals + 1
-            entry = Entry(fields, shape, self.agent, n, n)
-            self.store.add(entry)
-            return entry
-        return self.write_all([(shape, fields, payload)], lease, txn, at)[0]
+    def write_plainly(self, shape: Shape, fields: tuple[Any, ...]) -> Entry:
+        """Write to a plain space."""
+        self.arrivals = n = self.arrivals + 1
+        entry = Entry(fields, shape, self.agent, n, n)
+        self.store.add(entry)
+        return entry
 
     def write_all(
         self,
@@ -185,33 +188,13 @@ class Core:
         session: SessionState | None = None,
     ) -> Entry | None:
         """One match, read or taken; None if there is none at this moment."""
-        if self.deadlines:
+        if self.deadlines.heap:
             self.expire()
-        plain = txn is None and session is None and order is None and not self.read_locks
-        if plain and self._simple_space:
-            return self._get_simply(raw, take)
         found = self.find(raw, 1, take, txn, order, session)
         if not found:
             return None
         self.acquire(found[0], take, txn, session)
         return found[0]
-
-    def _get_simply(self, raw: Any, take: bool) -> Entry | None:
-        """The common case: no policy, no transaction, no session, nothing but the store."""
-        store = self.store
-        before, self.running = self.running, "a template"
-        try:
-            entry = store.first(store.question(raw))
-        finally:
-            self.running = before
-        if entry is not None:
-            if not entry.shape.plain:
-                require_known(entry)
-            if take:
-                store.remove(entry)
-                if self.pruning.memories:
-                    self.pruning.gone(entry)
-        return entry
 
     def get_all(
         self,
@@ -224,7 +207,7 @@ class Core:
         session: SessionState | None = None,
     ) -> list[Entry]:
         """All matches at this moment, at most `limit` of them."""
-        if self.deadlines:
+        if self.deadlines.heap:
             self.expire()
         found = self.find(raw, limit, take, txn, order, session)
         for entry in found:
@@ -232,7 +215,7 @@ class Core:
         return found
 
     def count(self, raw: Any, txn: Txn | None = None) -> int:
-        if self.deadlines:
+        if self.deadlines.heap:
             self.expire()
         if txn is not None:
             txn.require("active")

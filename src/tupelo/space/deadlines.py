@@ -19,37 +19,35 @@ class Leased(Protocol):
 
 
 class Deadlines:
+    """A heap of moments; `due` gives what has ended, `next` the moment at which to look again."""
+
     def __init__(self) -> None:
-        self._heap: list[tuple[float, int, Leased]] = []
+        self.heap: list[tuple[float, int, Leased]] = []
         self._count = 0
         self._sweep_at = _SWEEP_MIN
-
-    def __bool__(self) -> bool:
-        return bool(self._heap)
 
     def add(self, thing: Leased) -> None:
         if thing.expires is None:
             return
         self._count += 1
-        heapq.heappush(self._heap, (thing.expires, self._count, thing))
-        if len(self._heap) >= self._sweep_at:
-            self._heap = [d for d in self._heap if _stands(d)]
-            heapq.heapify(self._heap)
-            self._sweep_at = max(_SWEEP_MIN, 2 * len(self._heap))
+        heapq.heappush(self.heap, (thing.expires, self._count, thing))
+        if len(self.heap) >= self._sweep_at:
+            self.heap[:] = [d for d in self.heap if _stands(d)]
+            heapq.heapify(self.heap)
+            self._sweep_at = max(_SWEEP_MIN, 2 * len(self.heap))
 
     def due(self, now: float) -> Iterator[Leased]:
         """What has ended by now, in order."""
-        heap = self._heap
+        heap = self.heap
         while heap and heap[0][0] <= now:
             deadline = heapq.heappop(heap)
             if _stands(deadline):
                 yield deadline[2]
-            heap = self._heap
 
     def next(self) -> float | None:
-        while self._heap and not _stands(self._heap[0]):
-            heapq.heappop(self._heap)
-        return self._heap[0][0] if self._heap else None
+        while self.heap and not _stands(self.heap[0]):
+            heapq.heappop(self.heap)
+        return self.heap[0][0] if self.heap else None
 
 
 def _stands(deadline: tuple[float, int, Leased]) -> bool:

@@ -123,8 +123,8 @@ class Engine:
         if self.journal is not None:
             self.journal.close()
 
-    def check(self) -> None:
-        """Under the lock: may an operation begin? (Doors test the two flags themselves.)"""
+    def begin(self) -> None:
+        """Begin a step, under the lock: it may not be inside another, and the space is open."""
         if self.core.running:
             raise BadInput(
                 f"{self.core.running}'s function runs inside the step and may not use the space "
@@ -132,6 +132,7 @@ class Engine:
             )
         if self.core.closed:
             raise SpaceClosed(f"the space {self.name!r} is closed")
+        self.core.plain = False  # until the step is settled
 
     # Steps
 
@@ -152,8 +153,9 @@ class Engine:
             core.log.changes = []
             self._advance()
             self._arrivals_at.append((core.log.position, core.arrivals))
-        if core.deadlines and core.watched:
+        if core.watched and core.deadlines.heap:
             self._set_alarm()
+        core.reconsider()
         return core.log.position
 
     def _set_alarm(self) -> None:
@@ -192,7 +194,7 @@ class Engine:
 
     def changes(self, since: int, limit: int | None) -> list[Change]:
         with self.lock:
-            self.check()
+            self.begin()
             self.core.expire()
             self.settle()
         return self.log().read(since, limit)

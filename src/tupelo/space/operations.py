@@ -78,14 +78,14 @@ class Operations:
             lease = check_lease(lease)
         core = self.core
         with self._lock:
-            if core.running or core.closed:
-                self.engine.check()
+            if lease is None and txn is None and at is None and core.plain:
+                return Lease(self, core.write_plainly(shape, fields)), 0
+            self.engine.begin()
             try:
-                written = core.write(shape, fields, payload, lease, self._of(txn), at)
+                written = core.write_all([(shape, fields, payload)], lease, self._of(txn), at)
             finally:
-                if core.woken or core.deadlines or core.log.changes:
-                    self.engine.settle()
-            return Lease(self, written), core.log.position
+                self.engine.settle()
+            return Lease(self, written[0]), core.log.position
 
     def write_all(
         self, entries: Iterable[object], lease: float | None, txn: TransactionHandle | None
@@ -125,11 +125,14 @@ class Operations:
         if order is not None:
             _check_order(order)
         core = self.core
-        state = None if txn is None else self._of(txn)
         with self._lock:
-            if core.running or core.closed:
-                self.engine.check()
+            if txn is None and order is None and session is None and core.plain:
+                entry = core.store.first_plainly(template, take)
+                if entry is not NotImplemented and (entry is not None or wait == 0):
+                    return entry, 0
+            self.engine.begin()
             try:
+                state = self._of(txn)
                 entry = core.get(template, take=take, txn=state, order=order, session=session)
                 if entry is None and wait != 0:
                     return (
@@ -147,8 +150,7 @@ class Operations:
                     return entry, 0
                 return entry, core.log.position if take else self.engine.position_for([entry])
             finally:
-                if core.woken or core.deadlines or core.log.changes:
-                    self.engine.settle()
+                self.engine.settle()
 
     def get_all(
         self,
@@ -296,7 +298,7 @@ class Operations:
     ) -> tuple[Notice | Signal | None, int]:
         """A notice; None if there is none and none to wait for; or a signal to wait for."""
         with self._lock:
-            if self.core.deadlines and not self.core.closed:
+            if self.core.deadlines.heap and not self.core.closed:
                 self.core.expire()
                 self.engine.settle()
             notice = subscription.next()
@@ -343,9 +345,9 @@ class Operations:
     def _step(self, work: Callable[[], Any]) -> tuple[Any, int]:
         """Do some work as one step; its answer, and the position to make durable."""
         with self._lock:
-            self.engine.check()
+            self.engine.begin()
             try:
-                if self.core.deadlines:
+                if self.core.deadlines.heap:
                     self.core.expire()
                 answer = work()
             finally:

@@ -23,36 +23,38 @@ REJECTIONS_BEFORE_INDEX = 32
 _arrival = attrgetter("arrival")
 
 
-class Bucket:
+class Bucket(Run):
     """The entries of one shape, and the indexes of its fields: value → entry, or run of them."""
 
-    __slots__ = ("indexes", "run")
+    __slots__ = ("indexes",)
 
     def __init__(self) -> None:
-        self.run = Run()
+        super().__init__()
         self.indexes: dict[int, dict[Any, Entry | Run]] = {}
 
-    def add(self, entry: Entry) -> None:
-        self.run.append(entry)
-        if self.indexes:
-            fields = entry.fields
-            for position, index in self.indexes.items():
-                _add(index, fields[position], entry)
-
-    def removed(self, entry: Entry) -> None:
-        self.run.removed()
+    def enter(self, entry: Entry) -> None:
+        """Into the indexes, of an entry that was appended to the run."""
+        fields = entry.fields
         for position, index in self.indexes.items():
-            value = entry.fields[position]
-            held = index[value]
-            if isinstance(held, Run):
-                held.removed()
-                if not held.live:
-                    del index[value]
-            else:
-                del index[value]
+            _add(index, fields[position], entry)
 
-    def restored(self, entry: Entry) -> None:
-        self.run.restored(entry)
+    def remove(self, entry: Entry) -> None:
+        entry.gone = True
+        self.removed()
+        if self.indexes:
+            for position, index in self.indexes.items():
+                value = entry.fields[position]
+                held = index[value]
+                if isinstance(held, Run):
+                    held.removed()
+                    if not len(held):
+                        del index[value]
+                else:
+                    del index[value]
+
+    def restore(self, entry: Entry) -> None:
+        entry.gone = False
+        self.restored(entry)
         for position, index in self.indexes.items():
             value = entry.fields[position]
             held = index.get(value)
@@ -65,22 +67,47 @@ class Bucket:
 
     def build_index(self, position: int) -> None:
         index: dict[Any, Entry | Run] = {}
-        for entry in self.run:
+        for entry in self:
             _add(index, entry.fields[position], entry)
         self.indexes[position] = index
 
     def narrowest(self, positions: tuple[int, ...], values: tuple[Any, ...]) -> Run | Entry | None:
         """The shortest run known to hold every match, or the only candidate, or None."""
-        best = self.run
+        best: Run = self
         for position, value in zip(positions, values, strict=True):
             index = self.indexes.get(position)
             if index is not None:
                 held = index.get(value)
                 if not isinstance(held, Run):
                     return held
-                if held.live < best.live:
+                if len(held) < len(best):
                     best = held
         return best
+
+    def first_match(self, positions: tuple[int, ...], values: tuple[Any, ...]) -> Entry | None:
+        """The first match where only values are asked for: `search` without its generality."""
+        held = self.narrowest(positions, values)
+        if held is None:
+            return None
+        if not isinstance(held, Run):
+            return held if _holds(held.fields, positions, values) else None
+        rejections = 0
+        items = held.items
+        for place in range(held.head, len(items)):
+            entry = items[place]
+            if entry.gone:
+                continue
+            fields = entry.fields
+            for position, value in zip(positions, values, strict=True):
+                if fields[position] != value:
+                    rejections += 1
+                    if rejections >= REJECTIONS_BEFORE_INDEX and position not in self.indexes:
+                        self.build_index(position)
+                        return self.first_match(positions, values)
+                    break
+            else:
+                return entry
+        return None
 
     def search(
         self,
@@ -123,16 +150,20 @@ class Store:
     def __init__(self) -> None:
         self._planner = Planner()
         self._buckets: dict[Shape, Bucket] = {}
+        # Templates of types and wildcards that one shape only can match, and its bucket.
+        self._lanes: dict[Any, Bucket] = {}
         self.question = self._planner.question
 
     def __len__(self) -> int:
-        return sum(bucket.run.live for bucket in self._buckets.values())
+        return sum(map(len, self._buckets.values()))
 
     def add(self, entry: Entry) -> None:
         bucket = self._buckets.get(entry.shape)
         if bucket is None:
             bucket = self.know(entry.shape)
-        bucket.add(entry)
+        bucket.items.append(entry)
+        if bucket.indexes:
+            bucket.enter(entry)
 
     def know(self, shape: Shape) -> Bucket:
         """Make room for entries of this shape, so that plans meet it."""
@@ -140,16 +171,47 @@ class Store:
         if bucket is None:
             bucket = self._buckets[shape] = Bucket()
             self._planner.shapes[shape] = None
+            self._lanes.clear()
         return bucket
 
     def remove(self, entry: Entry) -> None:
-        entry.gone = True
-        self._buckets[entry.shape].removed(entry)
+        self._buckets[entry.shape].remove(entry)
 
     def restore(self, entry: Entry) -> None:
         """Put back, in its place, an entry that was removed from this store."""
-        entry.gone = False
-        self._buckets[entry.shape].restored(entry)
+        self._buckets[entry.shape].restore(entry)
+
+    def first_plainly(self, raw: Any, take: bool) -> Any:
+        """The oldest match of a template without functions, read or taken: the everyday operation.
+
+        NotImplemented says that the template, or the entry, needs the longer way.
+        """
+        try:
+            bucket = self._lanes.get(raw)
+        except TypeError:  # a template with a list or a dict in it
+            return NotImplemented
+        if bucket is not None:
+            entry = bucket.first()
+        else:
+            question = self._planner.plain_question(raw)
+            if question is None:
+                return NotImplemented
+            plan, values = question
+            targets = plan.meet()
+            if len(targets) != 1:
+                return NotImplemented if targets else None
+            shape, positions, _, check = targets[0]
+            if check is not None or not shape.plain:
+                return NotImplemented
+            bucket = self._buckets[shape]
+            if positions:
+                entry = bucket.first_match(positions, values)
+            else:
+                self._lanes[raw] = bucket
+                entry = bucket.first()
+        if take and entry is not None:
+            bucket.remove(entry)
+        return entry
 
     def first(self, question: Question, accept: Accept | None = None) -> Entry | None:
         """The match that arrived first."""
@@ -169,23 +231,10 @@ class Store:
     ) -> Entry | None:
         shape, positions, fixed, check = target
         bucket = self._buckets[shape]
-        if not positions:
-            if check is None and accept is None:
-                return bucket.run.first()
-        elif check is None and accept is None:
-            # The common question, for one key that is indexed, without a generator.
-            if fixed is None:
-                fixed = values
-            if len(positions) == 1:
-                index = bucket.indexes.get(positions[0])
-                if index is not None:
-                    value = fixed[0]
-                    if value != value:  # NaN, which a dict would find by identity
-                        return None
-                    held = index.get(value)
-                    return held.first() if isinstance(held, Run) else held
-        found = bucket.search(positions, values if fixed is None else fixed, check, accept)
-        return next(found, None)
+        asked = values if fixed is None else fixed
+        if check is None and accept is None:
+            return bucket.first_match(positions, asked) if positions else bucket.first()
+        return next(bucket.search(positions, asked, check, accept), None)
 
     def matches(
         self, question: Question, accept: Accept | None = None, reverse: bool = False
@@ -208,14 +257,21 @@ class Store:
         for shape, positions, fixed, check in plan.meet():
             bucket = self._buckets[shape]
             if not positions and check is None:
-                total += bucket.run.live
+                total += len(bucket)
             else:
                 asked = values if fixed is None else fixed
                 total += sum(1 for _ in bucket.search(positions, asked, check, None))
         return total
 
     def __iter__(self) -> Iterator[Entry]:
-        return heapq.merge(*(bucket.run for bucket in self._buckets.values()), key=_arrival)
+        return heapq.merge(*self._buckets.values(), key=_arrival)
+
+
+def _holds(fields: tuple[Any, ...], positions: tuple[int, ...], values: tuple[Any, ...]) -> bool:
+    for position, value in zip(positions, values, strict=True):  # noqa: SIM110 (twice as fast)
+        if fields[position] != value:  # also for NaN, which a dict finds by identity
+            return False
+    return True
 
 
 def _add(index: dict[Any, Entry | Run], value: Any, entry: Entry) -> None:
@@ -223,13 +279,12 @@ def _add(index: dict[Any, Entry | Run], value: Any, entry: Entry) -> None:
     if held is None:
         index[value] = entry
     elif isinstance(held, Run):
-        held.append(entry)
+        held.items.append(entry)
     else:
         index[value] = _run_of(held, entry)
 
 
 def _run_of(first: Entry, second: Entry) -> Run:
     run = Run()
-    run.append(first)
-    run.append(second)
+    run.items = [first, second]
     return run

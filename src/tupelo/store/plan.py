@@ -13,7 +13,7 @@ from operator import itemgetter
 from types import NoneType
 from typing import Any, TypeVar
 
-from tupelo.values.entry import Shape
+from tupelo.values.entry import Shape, types_of
 from tupelo.values.kind import is_typed, kind_of, values_of
 from tupelo.values.parts import ANY, AnyPart, as_part, is_kind
 from tupelo.values.template import INDEXABLE, Binding, Check, Template, as_template
@@ -30,6 +30,7 @@ Picker = Callable[[tuple[Any, ...]], tuple[Any, ...]]
 K = TypeVar("K")
 V = TypeVar("V")
 _PLANS_MAX = 512
+EVERYTHING = Template(ANY)
 
 
 class Plan:
@@ -75,28 +76,34 @@ class Planner:
         self._compiled: dict[Template, Plan] = {}
 
     def question(self, raw: Any) -> Question:
+        return self.plain_question(raw) or self._compiled_question(as_template(raw))
+
+    def plain_question(self, raw: Any) -> Question | None:
+        """The question of a template that is flat, with values, types and wildcards only."""
         if type(raw) is tuple:
-            kinds = tuple(map(type, raw))
+            kinds = types_of(raw)
             skeleton = self._skeletons.get(kinds)
             if skeleton is None:
                 if not all(k is type or k is AnyPart or k in INDEXABLE for k in kinds):
-                    return self._compiled_question(Template(raw))
+                    return None
                 skeleton = _remember(self._skeletons, kinds, _Skeleton(kinds))
             plan = skeleton.plans.get(skeleton.classes(raw))
             if plan is None:
                 plan = self._flat_plan(skeleton, raw)
             return plan, skeleton.values(raw)
+        if raw is ANY:
+            return self._compiled_question(EVERYTHING)
         if is_typed(raw):
             held = values_of(raw)
             kinds = tuple(map(type, held))
             known = self._typed.get((type(raw), kinds))
             if known is None:
                 if not INDEXABLE.issuperset(kinds):
-                    return self._compiled_question(Template(raw))
+                    return None
                 known = self._typed_plan(type(raw), kinds)
             plan, picker = known
             return plan, picker(held)
-        return self._compiled_question(as_template(raw))
+        return None
 
     def _compiled_question(self, template: Template) -> Question:
         plan = self._compiled.get(template)

@@ -14,22 +14,21 @@ from operator import attrgetter
 from tupelo.values.entry import Entry
 
 _arrival = attrgetter("arrival")
-_SWEEP_MIN = 64
+_SWEEP_MIN = 128
 
 
 class Run:
-    """Entries in order of arrival; `live` counts those that are not gone."""
+    """Entries in order of arrival, of which `dead` are gone; all before the `head` are."""
 
-    __slots__ = ("head", "items", "live")
+    __slots__ = ("dead", "head", "items")
 
     def __init__(self) -> None:
         self.items: list[Entry] = []
         self.head = 0
-        self.live = 0
+        self.dead = 0
 
-    def append(self, entry: Entry) -> None:
-        self.items.append(entry)
-        self.live += 1
+    def __len__(self) -> int:
+        return len(self.items) - self.dead
 
     def first(self) -> Entry | None:
         items, head = self.items, self.head
@@ -40,27 +39,24 @@ class Run:
                 self.head = head
                 return entry
             head += 1
-        self.items = []
-        self.head = 0
+        self.head = head
         return None
 
     def removed(self) -> None:
         """One of the entries has been marked as gone."""
-        self.live = live = self.live - 1
-        if len(self.items) - live > _SWEEP_MIN + live:
-            self._sweep()
+        self.dead = dead = self.dead + 1
+        if dead > _SWEEP_MIN and dead + dead > len(self.items):
+            self.items = [entry for entry in self.items[self.head :] if not entry.gone]
+            self.head = self.dead = 0
 
     def restored(self, entry: Entry) -> None:
         """An entry that had gone is back, in its place."""
         items = self.items
         place = bisect_left(items, entry.arrival, lo=self.head, key=_arrival)
-        if not (place < len(items) and items[place] is entry):
+        if place < len(items) and items[place] is entry:
+            self.dead -= 1
+        else:
             items.insert(place, entry)  # Nobody looks before the head, should it stand there too.
-        self.live += 1
-
-    def _sweep(self) -> None:
-        self.items = [entry for entry in self.items[self.head :] if not entry.gone]
-        self.head = 0
 
     def __iter__(self) -> Iterator[Entry]:
         # By index: entries may be added or removed while a caller looks at one.
@@ -75,6 +71,7 @@ class Run:
         items = self.items
         while len(items) > self.head and items[-1].gone:
             items.pop()
+            self.dead -= 1
         for place in range(len(items) - 1, self.head - 1, -1):
             if not items[place].gone:
                 yield items[place]

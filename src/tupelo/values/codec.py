@@ -17,7 +17,16 @@ import msgspec
 from msgspec.msgpack import Decoder, Encoder, Ext
 
 from tupelo.errors import BadEntry, TupeloError
-from tupelo.values.entry import DEPTH_MAX, NATIVE, SCALARS, Shape, Typed, plain_shapes, shape_of
+from tupelo.values.entry import (
+    DEPTH_MAX,
+    NATIVE,
+    SCALARS,
+    Shape,
+    Typed,
+    plain_shapes,
+    shape_of,
+    types_of,
+)
 from tupelo.values.kind import kind_named
 
 TUPLE, TYPED, BIGINT, DATETIME, UUID_, DECIMAL, DICT = 1, 2, 3, 4, 5, 6, 7
@@ -48,7 +57,7 @@ def decode_entry(payload: bytes) -> tuple[Shape, tuple[Any, ...]]:
     try:
         if payload[0] in _ARRAY_STARTS:
             fields = _decode_fields(payload)
-            types = tuple(map(type, fields))
+            types = types_of(fields)
             return plain_shapes.get(types) or shape_of(None, _checked(types)), fields
         typed = _decode_any(payload)
         if type(typed) is not Typed:
