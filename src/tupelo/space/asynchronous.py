@@ -169,7 +169,7 @@ class Space:
         if found is None:
             return None
         if position:
-            await self._flush_got([found], position, take, txn)
+            await self._flush_got([found], position, take, txn, session)
         return value_of(found)
 
     async def _get_all(
@@ -188,7 +188,7 @@ class Space:
         if isinstance(found, Waiter):
             found, position = await self._await(found, wait)
         if position:
-            await self._flush_got(found, position, take, txn)
+            await self._flush_got(found, position, take, txn, session)
         return [value_of(entry) for entry in found]
 
     async def _await(self, waiter: Waiter, wait: float | None) -> tuple[list[Entry], int]:
@@ -206,13 +206,17 @@ class Space:
             raise
 
     async def _flush_got(
-        self, entries: list[Entry], position: int, take: bool, txn: Transaction | None
+        self,
+        entries: list[Entry],
+        position: int,
+        take: bool,
+        txn: Transaction | None,
+        session: SessionState | None,
     ) -> None:
         try:
             await self._flusher.flush(position)
         except asyncio.CancelledError:
-            if take and txn is None:
-                self._operations.take_back(entries)
+            self._operations.undo(entries, take, txn, session)
             raise
 
     # Transactions, sessions

@@ -36,26 +36,44 @@ class Capacity:
 
 
 class Room:
-    """What a bounded space holds, in the order in which it would give it up."""
+    """What a bounded space holds, uncommitted entries included, and how big each is.
+
+    They are kept in the order in which they were last used, for `evict="lru"`.
+    """
 
     def __init__(self, capacity: Capacity) -> None:
         self._capacity = capacity
         self._held: OrderedDict[Entry, int] = OrderedDict()
         self._bytes = 0
 
-    def victims(self, coming: list[Entry]) -> list[Entry]:
-        """Who must go so that these fit. SpaceFull if that is not possible; nothing is changed."""
+    def require(self, coming: list[Entry], stored: Iterable[Entry]) -> None:
+        """SpaceFull if these cannot be made to fit. Nothing is changed."""
+        size = sum(map(self._size, coming))
+        self._victims(len(self._held) + len(coming), self._bytes + size, (), stored, len(coming))
+
+    def overflow(self, newest: Iterable[Entry], stored: Iterable[Entry]) -> list[Entry]:
+        """Who gives way to the newest, which are in the space now."""
+        for entry in newest:
+            self.touch(entry)
+        try:
+            return self._victims(len(self._held), self._bytes, newest, stored, 0)
+        except SpaceFull:  # Transactions hold what could go; it goes when they end.
+            return []
+
+    def _victims(
+        self, count: int, size: int, spared: Iterable[Entry], stored: Iterable[Entry], coming: int
+    ) -> list[Entry]:
         capacity = self._capacity
-        count = len(self._held) + len(coming)
-        size = self._bytes + sum(map(self._size, coming))
         victims: list[Entry] = []
-        candidates = iter(self._held) if capacity.evict else iter(())
+        kept = set(spared)
+        order = self._held if capacity.evict == "lru" else stored
+        candidates = (e for e in order if e.txn is None and not e.readers and e not in kept)
         while (capacity.entries is not None and count > capacity.entries) or (
             capacity.size_bytes is not None and size > capacity.size_bytes
         ):
-            victim = next((e for e in candidates if e.txn is None and not e.readers), None)
+            victim = next(candidates, None) if capacity.evict else None
             if victim is None:
-                raise SpaceFull(self._full(len(coming)))
+                raise SpaceFull(self._full(coming))
             victims.append(victim)
             count -= 1
             size -= self._held[victim]

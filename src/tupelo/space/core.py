@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from itertools import islice
+from operator import attrgetter
 from typing import Any
 
 from tupelo.errors import BadArgument, LeaseLost, ReactionError, SpaceClosed, TransactionEnded
@@ -25,11 +26,11 @@ from tupelo.space.transaction import Txn, may_take
 from tupelo.space.waiting import Signal, Waiting
 from tupelo.store.index import Accept, Store
 from tupelo.store.watchers import Watchers
+from tupelo.values.codec import encode_entry
 from tupelo.values.entry import Entry, Shape, require_known
 from tupelo.values.lease import LeasePolicy
 
-Frozen = tuple[Shape, tuple[Any, ...], bytes | None]
-"""An entry to be written: its shape, its fields, and their spelling where the log wants it."""
+_arrival = attrgetter("arrival")
 
 
 class Core:
@@ -44,6 +45,7 @@ class Core:
         capacity: Capacity | None = None,
         lease_policy: LeasePolicy | None = None,
         logging: bool = False,
+        spells: bool = False,
         log_reads: bool = False,
         reactions_max: int = 10_000,
     ) -> None:
@@ -55,6 +57,8 @@ class Core:
         self.reactions_max = reactions_max
         self.read_locks = 0
         self.woken: list[Signal] = []
+        self._fresh: list[Entry] = []  # what has become available in this step
+        self.locks_changed = False
         self.log = Log(agent, now, logging, log_reads)
         self.waiting = Waiting(self)
         self.arrivals = 0
@@ -68,6 +72,7 @@ class Core:
         self.closed = False
         # Who must be heeded when an entry comes: how many wait, listen or react.
         self.watched = 0
+        self._spells = spells  # into bytes, for the journal: what has no spelling is refused
         self._has_policy = (
             self.order is not None or capacity is not None or lease_policy is not None or logging
         )
@@ -96,7 +101,7 @@ class Core:
 
     def write_all(
         self,
-        items: list[Frozen],
+        items: list[tuple[Shape, tuple[Any, ...]]],
         lease: float | None = None,
         txn: Txn | None = None,
         at: int | None = None,
@@ -105,9 +110,10 @@ class Core:
         now = self.expire()
         if txn is not None:
             txn.require("active")
+        payloads = [encode_entry(*item) for item in items] if self._spells else None
         expires = self._grant("entry", lease, now)
         entries = []
-        for shape, fields, _ in items:
+        for shape, fields in items:
             self.arrivals = n = self.arrivals + 1
             entries.append(Entry(fields, shape, self.agent, n, n, expires))
             self.store.know(shape)
@@ -115,9 +121,12 @@ class Core:
         if txn is not None:
             self._write_within(txn, entries)
         elif self.reactions and reaction.wanted(self, entries):
-            self._react_and_publish(entries)
+            # Within a transaction that lasts as long as the step; its commit lets them react.
+            step = Txn("")
+            self._write_within(step, entries)
+            transaction.commit(self, step)
         else:
-            self.publish(entries, payloads=[payload for _, _, payload in items])
+            self.publish(entries, payloads=payloads)
         if expires is not None:
             for entry in entries:
                 if not entry.ended:
@@ -125,17 +134,17 @@ class Core:
         return entries
 
     def _admit(self, entries: list[Entry], at: int | None) -> None:
-        """Make room; refuse before anything is done."""
-        victims = self.room.victims(entries) if self.room is not None else ()
-        if at is not None and (self.order is None or not self.order.keeps_books):
-            raise BadArgument("at", "left out: only a space with a Vector order has places", at)
+        """Refuse what does not fit, before anything is done; else hold it from now on."""
+        if self.room is not None:
+            self.room.require(entries, self.store)
+        if at is not None:
+            if self.order is None or not self.order.keeps_books:
+                raise BadArgument("at", "left out: only a space with a Vector order has places", at)
+            if isinstance(at, bool) or not isinstance(at, int):
+                raise BadArgument("at", "an index", at)
         if self.order is not None:
             for offset, entry in enumerate(entries):
                 self.order.admit(entry, None if at is None else at + offset)
-        for victim in victims:
-            self.store.remove(victim)
-            self.release(victim)
-            self.log.add("evicted", victim)
         if self.room is not None:
             self.room.add(entries)
 
@@ -145,36 +154,34 @@ class Core:
             txn.store.add(entry)
         if txn.agenda is not None:
             txn.agenda.extend(entries)
-        if self.watched:
+        self.told_within(txn, entries)
+
+    def told_within(self, txn: Txn, entries: list[Entry]) -> None:
+        """Tell those who listen or wait within a transaction that it now has these."""
+        if self.watched and txn.id:
             for entry in entries:
                 self.subscriptions.notify(entry, "visible", txn)
-                if not entry.gone:
-                    self.waiting.offer(entry)
-
-    def _react_and_publish(self, entries: list[Entry]) -> None:
-        """Write within a transaction that lasts as long as the step; its commit lets them react."""
-        step = Txn("")
-        for entry in entries:
-            entry.txn = step
-            step.store.add(entry)
-        transaction.commit(self, step)
+            self._fresh.extend(entries)
 
     def publish(
         self,
         entries: list[Entry],
-        payloads: list[bytes | None] | None = None,
+        payloads: list[bytes] | None = None,
         txn_id: str | None = None,
     ) -> None:
-        """These entries are in the space now, all at once; then those who wait get them."""
+        """These entries are in the space now, all at once."""
         for i, entry in enumerate(entries):
             self.store.add(entry)
             self.log.add("written", entry, txn_id, payload=payloads[i] if payloads else None)
+        if self.room is not None:
+            for victim in self.room.overflow(entries, self.store):
+                self.store.remove(victim)
+                self.release(victim)
+                self.log.add("evicted", victim)
         if self.watched:
             for entry in entries:
                 self.subscriptions.notify(entry, "visible")
-            for entry in entries:
-                if not entry.gone:
-                    self.waiting.offer(entry)
+            self._fresh.extend(entries)
 
     # Finding
 
@@ -253,7 +260,11 @@ class Core:
             backwards = isinstance(order, Lifo)
             enough = limit if order is None or backwards else None
             for store in reversed(stores) if backwards else stores:
-                matches = store.matches(store.question(raw), accept, backwards)
+                if enough == 1 and not backwards:
+                    first = store.first(store.question(raw), accept)
+                    matches = iter(()) if first is None else iter((first,))
+                else:
+                    matches = store.matches(store.question(raw), accept, backwards)
                 found.extend(islice(matches, None if enough is None else enough - len(found)))
             if order is not None and not backwards:
                 found = list(order.arrange(found))[:limit]
@@ -286,17 +297,14 @@ class Core:
             if txn is None:
                 self.store.remove(entry)
                 self.took(entry, None, waited, received)
-            elif entry.txn is txn:
-                txn.store.remove(entry)
-                entry.txn = None
-                self.discard(entry)
             else:
                 home: Txn | None = entry.txn
                 (self.store if home is None else home.store).remove(entry)
                 txn.taken[entry] = home
                 entry.txn = txn
+                self.locks_changed = True
             return
-        if txn is not None and entry.txn is None:
+        if txn is not None and entry.txn is not txn and txn.agenda is None:
             if entry.readers is None:
                 entry.readers = set()
                 self.read_locks += 1
@@ -334,34 +342,54 @@ class Core:
         (self.store if home is None else home.store).restore(entry)
         return True
 
-    def take_back(self, entry: Entry) -> None:
-        """Undo a take: its taker vanished at the moment of delivery."""
-        if entry.expires is not None and entry.expires <= self.now():
-            return
-        self.store.restore(entry)
-        self.pruning.back(entry)
-        if self.order is not None:
-            self.order.admit(entry, None)
-        if self.room is not None:
-            self.room.add([entry])
-        self.deadlines.add(entry)
-        self.log.add("returned", entry)
-        self.waiting.offer(entry)
+    def undo(self, entry: Entry, take: bool, txn: Txn | None, session: SessionState | None) -> None:
+        """The one who was given this entry has vanished before it got it."""
+        if not take:
+            if session is not None:
+                session.seen.discard(entry)
+                if not entry.gone and self.watched:
+                    self._fresh.append(entry)
+        elif txn is not None:
+            if entry in txn.taken and self.give_back(entry, txn.taken.pop(entry)):
+                self.visible_again(entry)
+        elif entry.expires is None or entry.expires > self.now():
+            self.store.restore(entry)
+            self.pruning.back(entry)
+            if self.order is not None:
+                self.order.admit(entry, None)
+            if self.room is not None:
+                self.room.add([entry])
+            self.deadlines.add(entry)
+            self.log.add("returned", entry)
+            if self.watched:
+                self._fresh.append(entry)
 
     def visible_again(self, entry: Entry) -> None:
         if entry.gone:
             return
-        if entry.txn is None:
+        if entry.txn is None and self.watched:
             self.subscriptions.notify(entry, "visible")
             if self.reactions and reaction.wanted(self, [entry]):
                 with suppress(ReactionError):  # It keeps its error; the entry is back all the same.
                     reaction.react_to(self, [entry])
-        if not entry.gone:
-            self.waiting.offer(entry)
+        if not entry.gone and self.watched:
+            self._fresh.append(entry)
 
     def available_again(self, entry: Entry) -> None:
-        self.subscriptions.notify(entry, "available")
-        self.waiting.offer(entry)
+        if self.watched:
+            self.subscriptions.notify(entry, "available")
+            self._fresh.append(entry)
+
+    def serve(self) -> None:
+        """At the end of a step: those who wait get what has become available in it."""
+        if self._fresh:
+            fresh = [entry for entry in dict.fromkeys(self._fresh) if not entry.gone]
+            self._fresh.clear()
+            fresh.sort(key=_arrival)
+            self.waiting.serve(fresh)
+        if self.locks_changed:
+            self.locks_changed = False
+            self.waiting.recheck()
 
     def release(self, entry: Entry, received: bool = True) -> None:
         if self.room is not None:
@@ -387,8 +415,11 @@ class Core:
     def expire(self) -> float:
         """End, at its own time and in order, everything whose lease has run out."""
         now = self.now()
+        if self.running == "a reaction":  # A step is under way, and time stands still in it.
+            return now
         for thing in self.deadlines.due(now):
             leases.end(self, thing, "expired", transaction.LEASE_RAN_OUT)
+            self.serve()
         return now
 
     def _grant(self, kind: str, asked: float | None, now: float) -> float | None:
@@ -465,7 +496,6 @@ class Core:
     def close(self) -> None:
         """Whoever waits is told; nothing more will happen here."""
         self.closed = True
-        for waiter in self.waiting:
-            self.waiting.fail(waiter, SpaceClosed("the space was closed"))
+        self.waiting.close(SpaceClosed("the space was closed"))
         for subscription in self.subscriptions.watchers:
             self.end_subscription(subscription)

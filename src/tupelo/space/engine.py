@@ -67,6 +67,7 @@ class Engine:
             capacity=capacity,
             lease_policy=lease_policy,
             logging=self.journal is not None,
+            spells=self.saved is not None,
             log_reads=log_reads,
             reactions_max=reactions_max,
         )
@@ -142,11 +143,13 @@ class Engine:
         The answer is the position that must be durable before the caller may be told.
         """
         core = self.core
+        core.serve()
         while core.woken:
             woken, core.woken[:] = list(core.woken), []
             for signal in woken:
                 if not signal.wake() and isinstance(signal, Waiter):
                     core.waiting.refused(signal)
+            core.serve()
         if core.log.changes:
             assert self.journal is not None
             self.journal.append(core.log.changes)

@@ -40,9 +40,11 @@ def renew(core: Core, thing: Leased, asked: float | None) -> None:
         raise LeaseLost(f"the {kind} is gone; its lease cannot be renewed")
     if isinstance(thing, Txn) and thing.state == "prepared":
         raise LeaseLost("a prepared transaction has no lease; it waits for the decision")
+    if isinstance(thing, Entry):
+        _require_undecided(thing)
     thing.expires = grant(core.lease_policy, kind, asked, now)
     core.deadlines.add(thing)
-    if isinstance(thing, Entry) and (thing.txn is None or thing.gone):
+    if isinstance(thing, Entry) and _was_published(thing):
         core.log.add("renewed", thing)
 
 
@@ -50,6 +52,8 @@ def cancel(core: Core, thing: Leased) -> None:
     core.expire()
     if thing.ended or (isinstance(thing, Entry) and thing.gone):
         raise LeaseLost(f"the {_KINDS[type(thing)]} is gone; there is nothing to cancel")
+    if isinstance(thing, Entry):
+        _require_undecided(thing)
     end(core, thing, "cancelled", "its lease was cancelled")
 
 
@@ -78,4 +82,17 @@ def _end_entry(core: Core, entry: Entry, how: Literal["expired", "cancelled"]) -
     core.release(entry)
     if within is None:
         core.log.add(how, entry)
-    core.waiting.recheck()
+    core.locks_changed = True
+
+
+def _require_undecided(entry: Entry) -> None:
+    """What a transaction has promised to write is not changed any more."""
+    writer: Txn | None = entry.txn
+    if writer is not None and not _was_published(entry):
+        writer.require("active")
+
+
+def _was_published(entry: Entry) -> bool:
+    """Is it an entry of the space, be it that a transaction has taken it, or of a transaction?"""
+    holder: Txn | None = entry.txn
+    return holder is None or (entry.gone and holder.taken.get(entry, holder) is None)

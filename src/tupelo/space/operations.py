@@ -21,7 +21,6 @@ from tupelo.space.session import SessionState
 from tupelo.space.subscription import SubscriptionState
 from tupelo.space.transaction import Txn, Vote
 from tupelo.space.waiting import Signal, Waiter
-from tupelo.values.codec import encode_entry
 from tupelo.values.entry import Entry, freeze, thaw
 from tupelo.values.lease import Lease, check_lease
 from tupelo.values.notice import Notice
@@ -41,6 +40,7 @@ class TransactionHandle:
     @property
     def state(self) -> transaction.State:
         """active, prepared, committed or aborted."""
+        self._operations.expire()
         return self._state.state
 
     @property
@@ -61,7 +61,6 @@ class Operations:
         self.core = engine.core
         self._lock = engine.lock
         self._journaled = engine.journal is not None
-        self._encodes = engine.saved is not None
 
     # Writing
 
@@ -73,7 +72,6 @@ class Operations:
         at: int | None,
     ) -> tuple[Lease, int]:
         shape, fields = freeze(entry)
-        payload = encode_entry(shape, fields) if self._encodes else None
         if lease is not None:
             lease = check_lease(lease)
         core = self.core
@@ -82,7 +80,7 @@ class Operations:
                 return Lease(self, core.write_plainly(shape, fields)), 0
             self.engine.begin()
             try:
-                written = core.write_all([(shape, fields, payload)], lease, self._of(txn), at)
+                written = core.write_all([(shape, fields)], lease, self._of(txn), at)
             finally:
                 self.engine.settle()
             return Lease(self, written[0]), core.log.position
@@ -95,13 +93,11 @@ class Operations:
         items = []
         for i, entry in enumerate(entries):
             try:
-                shape, fields = freeze(entry)
-                payload = encode_entry(shape, fields) if self._encodes else None
+                items.append(freeze(entry))
             except BadEntry as error:
                 raise BadEntry(
                     f"entry {i}: {error}", where=f"entry {i}, {error.where}", found=error.found
                 ) from None
-            items.append((shape, fields, payload))
         lease = check_lease(lease)
         written, position = self._step(lambda: self.core.write_all(items, lease, self._of(txn)))
         return [Lease(self, entry) for entry in written], position
@@ -141,6 +137,7 @@ class Operations:
                             signal(),
                             take=take,
                             txn=state,
+                            order=order,
                             session=session,
                             if_exists=if_exists,
                         ),
@@ -148,7 +145,7 @@ class Operations:
                     )
                 if not self._journaled or entry is None:
                     return entry, 0
-                return entry, core.log.position if take else self.engine.position_for([entry])
+                return entry, self._position(take, state, [entry])
             finally:
                 self.engine.settle()
 
@@ -177,12 +174,16 @@ class Operations:
             if not found and wait != 0:
                 most = sys.maxsize if limit is None else limit
                 waiter = core.waiting.park(
-                    template, signal(), take=take, txn=state, session=session, limit=most
+                    template,
+                    signal(),
+                    take=take,
+                    txn=state,
+                    order=order,
+                    session=session,
+                    limit=most,
                 )
                 return waiter, 0
-            if take:
-                return found, core.log.position
-            return found, self.engine.position_for(found)
+            return found, self._position(take, state, found)
 
         return self._step(work)[0]  # type: ignore[no-any-return]
 
@@ -201,33 +202,55 @@ class Operations:
     def vanish(self, waiter: Waiter) -> None:
         """The one who waited is gone (cancelled, interrupted); nothing may be lost with it."""
         with self._lock:
+            if self.core.closed:
+                return
             self.core.waiting.refused(waiter)
             position = self.engine.settle()
         self.engine.flush(position)
 
-    def take_back(self, entries: list[Entry]) -> None:
-        """The one who took these never got them."""
+    def undo(
+        self,
+        entries: list[Entry],
+        take: bool,
+        txn: TransactionHandle | None,
+        session: SessionState | None,
+    ) -> None:
+        """The one who read or took these vanished before it got them."""
         with self._lock:
+            if self.core.closed:
+                return
             for entry in entries:
-                self.core.take_back(entry)
+                self.core.undo(entry, take, self._of(txn), session)
             position = self.engine.settle()
         self.engine.flush(position)
 
     def collect(self, waiter: Waiter) -> tuple[list[Entry], int]:
         """The answer of a waiter that was woken, and the position to make durable."""
+        waiting = self.core.waiting
+        waiting.received(waiter)
         if waiter.error is not None:
             raise waiter.error
         if self.core.pruning.memories and waiter.take:
             with self._lock:
-                self.core.waiting.received(waiter)
+                waiting.forget_taken(waiter)
         if not self._journaled:
             return waiter.entries, 0
         with self._lock:
-            if waiter.take:
-                return waiter.entries, self.core.log.position
-            return waiter.entries, self.engine.position_for(waiter.entries)
+            return waiter.entries, self._position(waiter.take, waiter.txn, waiter.entries)
+
+    def _position(self, take: bool, txn: Txn | None, entries: list[Entry]) -> int:
+        """What must be durable before these may be shown to the one who asked."""
+        if take and txn is None:
+            return self.core.log.position
+        return self.engine.position_for(entries)
 
     # Leases, transactions, sessions
+
+    def expire(self) -> None:
+        """End what has run out, so that what is asked next is answered as of now."""
+        with self._lock:
+            if not (self.core.closed or self.core.running):
+                self._step(lambda: None)
 
     def now(self) -> float:
         return self.engine.clock.now()

@@ -78,11 +78,18 @@ class Key(Order):
                 keyed.append((self._key(entry), entry))
             except (LookupError, AttributeError):
                 others.append(entry)
+            except Exception as error:
+                raise BadArgument(
+                    "order", f"a key that does not raise ({error!r})", self
+                ) from error
         try:
             keyed.sort(key=lambda pair: pair[0], reverse=self._reverse)
         except TypeError as error:
-            raise BadArgument("order", f"a key that can be compared ({error})", self._of) from error
+            raise BadArgument("order", f"a key that can be compared ({error})", self) from error
         return [entry for _, entry in keyed] + others
+
+    def __repr__(self) -> str:
+        return f"Key({getattr(self._of, '__name__', self._of)!r})"
 
     def _key(self, entry: Entry) -> Any:
         if callable(self._of):

@@ -15,6 +15,7 @@ from tupelo.space import transaction
 from tupelo.space.session import Seen
 from tupelo.store.plan import Question
 from tupelo.values.entry import Entry, freeze, thaw
+from tupelo.values.lease import check_lease
 from tupelo.values.parts import ANY
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ class Step:
         self._txn = txn
 
     def write(self, entry: object, *, lease: float | None = None) -> None:
-        self._core.write_all([(*freeze(entry), None)], lease, self._txn)
+        self._core.write_all([freeze(entry)], check_lease(lease), self._txn)
 
     def read(self, template: object = ANY) -> Any:
         return _thawed(self._core.get(template, take=False, txn=self._txn))

@@ -7,7 +7,7 @@ hindered by their locks, and hands everything to its parent when it commits.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Literal
 
 from tupelo.errors import Deadlock, TransactionEnded, TransactionError
@@ -83,7 +83,6 @@ def prepare(core: Core, txn: Txn) -> Vote:
     if not len(txn.store) and not txn.taken:
         _end(core, txn, "committed")
         _unlock(core, txn)
-        core.waiting.recheck()
         return "not changed"
     reaction.run(core, txn, list(txn.store), undo=abort)
     txn.state = "prepared"
@@ -103,9 +102,12 @@ def commit(core: Core, txn: Txn) -> None:
         reaction.run(core, txn, list(txn.store), undo=abort)
     written = list(txn.store)
     _end(core, txn, "committed")
-    for entry in txn.taken:
+    for entry, home in txn.taken.items():
         entry.txn = None
-        core.took(entry, txn.id)
+        if home is None:
+            core.took(entry, txn.id)
+        else:  # It had written this itself; nobody else will ever see it.
+            core.discard(entry)
     txn.taken.clear()
     for entry in written:
         txn.store.remove(entry)
@@ -116,7 +118,6 @@ def commit(core: Core, txn: Txn) -> None:
     if was_prepared:
         core.log.decided("committed", txn)
     _unlock(core, txn)
-    core.waiting.recheck()
 
 
 def abort(core: Core, txn: Txn, reason: str = "") -> None:
@@ -133,21 +134,27 @@ def abort(core: Core, txn: Txn, reason: str = "") -> None:
         txn.store.remove(entry)
         entry.txn = None
         core.discard(entry)
-    restored = [entry for entry, home in taken.items() if core.give_back(entry, home)]
+    restored = []
+    for entry, home in taken.items():
+        if home is txn:
+            entry.txn = None
+            core.discard(entry)
+        elif core.give_back(entry, home):
+            restored.append(entry)
     txn.taken.clear()
     if was_prepared:
         core.log.decided("aborted", txn)
-    _unlock(core, txn)
-    for entry in restored:
-        core.visible_again(entry)
-    core.waiting.recheck()
+    _unlock(core, txn, but=restored)
+    if txn.id:  # Nobody has seen that the entries were away while a reaction's step lasted.
+        for entry in restored:
+            core.visible_again(entry)
 
 
 def _commit_into(core: Core, txn: Txn, parent: Txn) -> None:
     written = list(txn.store)
     _end(core, txn, "committed")
     for entry, home in txn.taken.items():
-        if home is parent:  # The parent wrote it, the child took it: it will never be seen.
+        if home in (parent, txn):  # Written and taken within: it will never be seen.
             entry.txn = None
             core.discard(entry)
         else:
@@ -157,8 +164,12 @@ def _commit_into(core: Core, txn: Txn, parent: Txn) -> None:
     for entry in txn.read:
         assert entry.readers is not None
         entry.readers.discard(txn)
-        entry.readers.add(parent)
-        parent.read[entry] = None
+        if entry.txn is not parent:
+            entry.readers.add(parent)
+            parent.read[entry] = None
+        elif not entry.readers:
+            entry.readers = None
+            core.read_locks -= 1
     txn.read.clear()
     for entry in written:
         txn.store.remove(entry)
@@ -166,8 +177,7 @@ def _commit_into(core: Core, txn: Txn, parent: Txn) -> None:
         entry.txn = parent
         entry.arrival = core.next_arrival()
         parent.store.add(entry)
-    for entry in written:
-        core.waiting.offer(entry)
+    core.told_within(parent, written)
 
 
 def _require_no_children(txn: Txn) -> None:
@@ -179,14 +189,17 @@ def _require_no_children(txn: Txn) -> None:
 def _end(core: Core, txn: Txn, state: State) -> None:
     txn.state = state
     core.transactions.pop(txn, None)
+    core.locks_changed = True
     if txn.parent is not None:
         txn.parent.children.discard(txn)
     core.end_within(txn)
 
 
-def _unlock(core: Core, txn: Txn) -> None:
-    """Give up what was held by reading; takers may have it again."""
+def _unlock(core: Core, txn: Txn, but: Iterable[Entry] = ()) -> None:
+    """Give up what was held by reading; takers may have it again. Say so, `but` not of these."""
+    core.locks_changed = True
     freed = []
+    unsaid = set(but)
     for entry in txn.read:
         if entry.readers is not None:
             entry.readers.discard(txn)
@@ -196,7 +209,7 @@ def _unlock(core: Core, txn: Txn) -> None:
                 freed.append(entry)
     txn.read.clear()
     for entry in freed:
-        if not entry.gone:
+        if not entry.gone and entry not in unsaid:
             core.available_again(entry)
 
 
@@ -233,6 +246,8 @@ def require_no_deadlock(core: Core, raw: Any, take: bool, txn: Txn) -> None:
     Whoever is not waiting may yet commit, and an operation that depends on nobody's locks may be
     served by anyone's write; as long as one of these can be reached there is hope.
     """
+    if not any(t.taken or t.read or len(t.store) for t in txn.line()):
+        return  # Nobody waits for one who holds nothing.
     pending: list[tuple[Any, bool, Txn]] = [(raw, take, txn)]
     involved = {txn}
     while pending:

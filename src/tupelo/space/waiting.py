@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
-from tupelo.errors import TupeloError
+from tupelo.errors import Deadlock, TupeloError
 from tupelo.space import transaction
 from tupelo.space.transaction import Txn, may_take
 from tupelo.store.plan import Question
@@ -14,6 +15,7 @@ from tupelo.values.entry import Entry, require_known
 
 if TYPE_CHECKING:
     from tupelo.space.core import Core
+    from tupelo.space.order import Order
     from tupelo.space.session import SessionState
 
 
@@ -35,6 +37,7 @@ class Waiter:
         "error",
         "if_exists",
         "limit",
+        "order",
         "question",
         "raw",
         "session",
@@ -54,6 +57,7 @@ class Waiter:
         *,
         take: bool,
         txn: Txn | None,
+        order: Order | None,
         session: SessionState | None,
         limit: int | None,
         if_exists: bool,
@@ -65,6 +69,7 @@ class Waiter:
         self.signal = signal
         self.take = take
         self.txn = txn
+        self.order = order
         self.session = session
         self.limit = limit
         self.if_exists = if_exists
@@ -78,49 +83,21 @@ class Waiter:
 
 
 class Waiting:
-    """Everyone who waits at one space, and the rules by which they are served."""
+    """Everyone who waits at one space, and the rules by which they are served.
+
+    At the end of a step everything that has become available is in place. Then those who wait are
+    served in the order in which they came, all readers first (a taker would hide entries from
+    them), each with what it would find if it asked at that moment.
+    """
 
     def __init__(self, core: Core) -> None:
         self._core = core
         self._readers: Watchers[Waiter] = Watchers()
         self._takers: Watchers[Waiter] = Watchers()
         self._conditional: dict[Waiter, None] = {}
+        self._transactional: dict[Waiter, None] = {}
+        self._delivered: dict[Waiter, None] = {}  # answered, but not yet collected
         self._tickets = 0
-
-    def park(
-        self,
-        raw: Any,
-        signal: Signal,
-        *,
-        take: bool,
-        txn: Txn | None = None,
-        session: SessionState | None = None,
-        limit: int | None = None,
-        if_exists: bool = False,
-    ) -> Waiter:
-        """Wait for a match. With `if_exists`, only while a transaction may still reveal one."""
-        if txn is not None:
-            transaction.require_no_deadlock(self._core, raw, take, txn)
-        waiter = Waiter(
-            raw,
-            self._core.store.question(raw),
-            self.ticket(),
-            signal,
-            take=take,
-            txn=txn,
-            session=session,
-            limit=limit,
-            if_exists=if_exists,
-            since=self._core.now() if self._core.log.on else 0.0,
-        )
-        if if_exists:
-            if not transaction.blockers(self._core, raw, take, txn):
-                waiter.done = True
-                return waiter
-            self._conditional[waiter] = None
-        (self._takers if take else self._readers).add(waiter)
-        self._core.watched += 1
-        return waiter
 
     def __iter__(self) -> Iterator[Waiter]:
         yield from self._readers
@@ -130,51 +107,125 @@ class Waiting:
         self._tickets += 1
         return self._tickets
 
+    def park(
+        self,
+        raw: Any,
+        signal: Signal,
+        *,
+        take: bool,
+        txn: Txn | None = None,
+        order: Order | None = None,
+        session: SessionState | None = None,
+        limit: int | None = None,
+        if_exists: bool = False,
+    ) -> Waiter:
+        """Wait for a match. With `if_exists`, only while a transaction may still reveal one."""
+        core = self._core
+        if txn is not None:
+            transaction.require_no_deadlock(core, raw, take, txn)
+        waiter = Waiter(
+            raw,
+            core.store.question(raw),
+            self.ticket(),
+            signal,
+            take=take,
+            txn=txn,
+            order=order or core.order,
+            session=session,
+            limit=limit,
+            if_exists=if_exists,
+            since=core.now() if core.log.on else 0.0,
+        )
+        if if_exists:
+            if not transaction.blockers(core, raw, take, txn):
+                waiter.done = True
+                return waiter
+            self._conditional[waiter] = None
+        if txn is not None:
+            self._transactional[waiter] = None
+        (self._takers if take else self._readers).add(waiter)
+        core.watched += 1
+        return waiter
+
     def unpark(self, waiter: Waiter) -> None:
         """This waiter waits no more; it was not answered, or it is being answered now."""
         watchers = self._takers if waiter.take else self._readers
         if waiter in watchers:
             watchers.discard(waiter)
             self._conditional.pop(waiter, None)
+            self._transactional.pop(waiter, None)
             self._core.watched -= 1
 
-    def offer(self, entry: Entry) -> None:
-        """An entry can be had: all readers who want it first (a taker would hide it from them)."""
+    # Serving
+
+    def serve(self, fresh: list[Entry]) -> None:
+        """These entries have become available: hand them to those who wait."""
         core = self._core
         before, core.running = core.running, "a template"
         try:
-            self._offer(entry)
+            if self._readers:
+                self._serve_readers(fresh)
+            if self._takers:
+                self._serve_takers(fresh)
         finally:
             core.running = before
-
-    def _offer(self, entry: Entry) -> None:
-        if self._readers:
-            for waiter in list(self._readers.wanting(entry)):
-                if _sees(waiter, entry):
-                    self._deliver(waiter, entry)
-        if self._takers:
-            for waiter in self._takers.wanting(entry):
-                if _sees(waiter, entry) and may_take(entry, waiter.txn):
-                    self._deliver(waiter, entry)
-                    break
         for watchers in (self._readers, self._takers):
             while watchers.failures:
-                waiter, error = watchers.failures.pop()
-                self.fail(waiter, error)
+                self.fail(*watchers.failures.pop())
 
-    def _deliver(self, waiter: Waiter, entry: Entry) -> None:
+    def _serve_readers(self, fresh: list[Entry]) -> None:
+        wanting = {
+            waiter.ticket: (waiter, entry)
+            for entry in fresh
+            for waiter in self._readers.wanting(entry)
+            if _sees(waiter, entry)
+        }
+        for ticket in sorted(wanting):
+            waiter, entry = wanting[ticket]
+            self._deliver(waiter, entry, only=len(fresh) == 1)
+
+    def _serve_takers(self, fresh: list[Entry]) -> None:
+        """The one who came first is served first; then whoever is first for what is left."""
+        queue: list[tuple[int, int, Waiter]] = []
+
+        def enqueue(place: int) -> None:
+            entry = fresh[place]
+            for waiter in self._takers.wanting(entry):
+                if _sees(waiter, entry) and may_take(entry, waiter.txn):
+                    heapq.heappush(queue, (waiter.ticket, place, waiter))
+                    return
+
+        for place in range(len(fresh)):
+            enqueue(place)
+        while queue:
+            _, place, waiter = heapq.heappop(queue)
+            if fresh[place].gone:
+                continue
+            if not waiter.done:
+                self._deliver(waiter, fresh[place], only=len(fresh) == 1)
+                if waiter.error is not None or not waiter.done:
+                    continue  # The entry is not to be had after all.
+            if not fresh[place].gone:
+                enqueue(place)
+
+    def _deliver(self, waiter: Waiter, entry: Entry, only: bool) -> None:
+        """Give a waiter what it would find now, which is the entry if there is `only` that."""
+        core = self._core
         try:
-            if not entry.shape.plain:
-                require_known(entry)
-            if waiter.limit is None:
+            if only and waiter.limit is None:
+                if not entry.shape.plain:
+                    require_known(entry)
                 entries = [entry]
             else:
-                limit, session = waiter.limit, waiter.session
-                entries = self._core.find(waiter.raw, limit, waiter.take, waiter.txn, None, session)
+                limit = 1 if waiter.limit is None else waiter.limit
+                entries = core.find(
+                    waiter.raw, limit, waiter.take, waiter.txn, waiter.order, waiter.session
+                )
         except TupeloError as error:
             self.fail(waiter, error)
             return
-        core = self._core
+        if not entries:
+            return
         waited = core.now() - waiter.since if core.log.on else 0.0
         for found in entries:
             core.acquire(found, waiter.take, waiter.txn, waiter.session, waited, received=False)
@@ -184,43 +235,58 @@ class Waiting:
         self.unpark(waiter)
         waiter.entries = entries
         waiter.done = True
+        self._delivered[waiter] = None
         self._core.woken.append(waiter)
 
     def fail(self, waiter: Waiter, error: Exception) -> None:
         waiter.error = error
         self._answer(waiter, [])
 
+    def recheck(self) -> None:
+        """After the locks have changed: who waits in vain?
+
+        Those who wait only while a transaction may reveal a match, if none can any more; and the
+        last to come of those whose transactions now wait for each other in a circle.
+        """
+        core = self._core
+        for waiter in list(self._conditional):
+            if not transaction.blockers(core, waiter.raw, waiter.take, waiter.txn):
+                self._answer(waiter, [])
+        for waiter in reversed(list(self._transactional)):
+            assert waiter.txn is not None
+            try:
+                transaction.require_no_deadlock(core, waiter.raw, waiter.take, waiter.txn)
+            except Deadlock as error:
+                self.fail(waiter, error)
+
+    # After the answer
+
     def received(self, waiter: Waiter) -> None:
         """The one who waited has what it was given; there is no way back."""
+        self._delivered.pop(waiter, None)
+
+    def forget_taken(self, waiter: Waiter) -> None:
+        """What was received is gone for good; sessions need not remember it."""
         if waiter.take and waiter.txn is None:
             for entry in waiter.entries:
                 self._core.pruning.gone(entry)
 
     def refused(self, waiter: Waiter) -> None:
         """The one who waited has vanished. If it had been answered, undo that."""
+        self._delivered.pop(waiter, None)
         if not waiter.done:
             self.unpark(waiter)
-            return
-        for entry in reversed(waiter.entries):
-            txn = waiter.txn
-            if waiter.session is not None:
-                waiter.session.seen.discard(entry)
-            if not waiter.take:
-                continue
-            if txn is None:
-                self._core.take_back(entry)
-            elif entry in txn.taken and self._core.give_back(entry, txn.taken.pop(entry)):
-                self._core.visible_again(entry)
-        if not waiter.take and waiter.session is not None:
-            for entry in waiter.entries:
-                if not entry.gone:
-                    self.offer(entry)
+        entries, waiter.entries = waiter.entries, []
+        for entry in entries:
+            self._core.undo(entry, waiter.take, waiter.txn, waiter.session)
 
-    def recheck(self) -> None:
-        """Those who wait only while a transaction may reveal a match: is there still one?"""
-        for waiter in list(self._conditional):
-            if not transaction.blockers(self._core, waiter.raw, waiter.take, waiter.txn):
-                self._answer(waiter, [])
+    def close(self, error: Exception) -> None:
+        """Whoever still waits is told, and what was not collected yet stays in the space."""
+        for waiter in [*self._delivered]:
+            self.refused(waiter)
+            waiter.error = waiter.error or error
+        for waiter in self:
+            self.fail(waiter, error)
 
 
 def _sees(waiter: Waiter, entry: Entry) -> bool:

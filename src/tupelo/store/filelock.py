@@ -16,6 +16,9 @@ if sys.platform == "win32":
             return False
         return True
 
+    def sync_folder(folder: Path) -> None:
+        """Windows keeps its folders by itself."""
+
 else:
     import fcntl
 
@@ -25,6 +28,14 @@ else:
         except OSError:
             return False
         return True
+
+    def sync_folder(folder: Path) -> None:
+        """Make a new name in a folder survive a loss of power."""
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
 
 
 class FileLock:

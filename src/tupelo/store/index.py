@@ -74,7 +74,7 @@ class Bucket(Run):
     def narrowest(self, positions: tuple[int, ...], values: tuple[Any, ...]) -> Run | Entry | None:
         """The shortest run known to hold every match, or the only candidate, or None."""
         best: Run = self
-        for position, value in zip(positions, values, strict=True):
+        for position, value in zip(positions, values):
             index = self.indexes.get(position)
             if index is not None:
                 held = index.get(value)
@@ -86,19 +86,26 @@ class Bucket(Run):
 
     def first_match(self, positions: tuple[int, ...], values: tuple[Any, ...]) -> Entry | None:
         """The first match where only values are asked for: `search` without its generality."""
-        held = self.narrowest(positions, values)
+        index = self.indexes.get(positions[0])
+        if index is not None and len(positions) == 1:
+            held = index.get(values[0])
+            if isinstance(held, Run):
+                held = held.first()
+        else:
+            held = self.narrowest(positions, values)
         if held is None:
             return None
-        if not isinstance(held, Run):
+        if isinstance(held, Entry):
             return held if _holds(held.fields, positions, values) else None
         rejections = 0
+        held.first()
         items = held.items
         for place in range(held.head, len(items)):
             entry = items[place]
             if entry.gone:
                 continue
             fields = entry.fields
-            for position, value in zip(positions, values, strict=True):
+            for position, value in zip(positions, values):
                 if fields[position] != value:
                     rejections += 1
                     if rejections >= REJECTIONS_BEFORE_INDEX and position not in self.indexes:
@@ -128,7 +135,7 @@ class Bucket(Run):
         rejections = 0
         for entry in candidates:
             fields = entry.fields
-            for position, value in zip(positions, values, strict=True):
+            for position, value in zip(positions, values):
                 if fields[position] != value:
                     rejections += 1
                     if rejections == REJECTIONS_BEFORE_INDEX and position not in self.indexes:
@@ -268,7 +275,7 @@ class Store:
 
 
 def _holds(fields: tuple[Any, ...], positions: tuple[int, ...], values: tuple[Any, ...]) -> bool:
-    for position, value in zip(positions, values, strict=True):  # noqa: SIM110 (twice as fast)
+    for position, value in zip(positions, values):  # noqa: SIM110 (twice as fast)
         if fields[position] != value:  # also for NaN, which a dict finds by identity
             return False
     return True

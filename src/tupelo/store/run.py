@@ -59,6 +59,7 @@ class Run:
             items.insert(place, entry)  # Nobody looks before the head, should it stand there too.
 
     def __iter__(self) -> Iterator[Entry]:
+        self.first()  # moves the head, or every search would pass over the same dead again
         # By index: entries may be added or removed while a caller looks at one.
         items, place = self.items, self.head
         while place < len(items):

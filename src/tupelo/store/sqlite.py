@@ -11,13 +11,14 @@ import os
 import sqlite3
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, NoReturn, cast, get_args
 
 import msgspec
 
 from tupelo.errors import DamagedFile, ForeignFile, JournalFailed, SpaceInUse
-from tupelo.store.filelock import FileLock
+from tupelo.store.filelock import FileLock, sync_folder
 from tupelo.store.journal import require_kept
 from tupelo.values.change import Change, ChangeKind, Promise
 from tupelo.values.codec import BadBytes, decode_entry, encode_entry
@@ -101,10 +102,12 @@ class SqliteJournal:
 
     # Opening
 
-    def _connect(self, mode: Literal["ro", "rw", "rwc"]) -> sqlite3.Connection:
+    def _connect(
+        self, mode: Literal["ro", "rw", "rwc"], path: Path | None = None
+    ) -> sqlite3.Connection:
         try:
             return sqlite3.connect(
-                f"{self.path.as_uri()}?mode={mode}",
+                f"{(path or self.path).as_uri()}?mode={mode}",
                 uri=True,
                 isolation_level=None,
                 check_same_thread=False,
@@ -113,7 +116,11 @@ class SqliteJournal:
             raise JournalFailed(f"{self.path} cannot be opened: {error}") from error
 
     def _create(self, name: str, agent: str) -> None:
-        db = self._connect("rwc")
+        """Make the file under another name first: a process may die at any moment."""
+        draft = self.path.with_name(self.path.name + ".new")
+        for remnant in ("", "-wal", "-shm"):
+            draft.with_name(draft.name + remnant).unlink(missing_ok=True)
+        db = self._connect("rwc", draft)
         try:
             db.execute("PRAGMA journal_mode = WAL")
             db.execute("BEGIN IMMEDIATE")
@@ -130,6 +137,8 @@ class SqliteJournal:
             raise JournalFailed(f"{self.path} cannot be made: {error}") from error
         finally:
             db.close()
+        draft.replace(self.path)
+        sync_folder(self.path.parent)
 
     def start(self) -> None:
         """Everything was read and found good: from now on, write."""
@@ -210,8 +219,11 @@ class SqliteJournal:
             if self._keep is not None and batch[-1].position - self._first > self._keep * 5 // 4:
                 self._delete_before(batch[-1].position - self._keep + 1)
             self._db.execute("COMMIT")
-        except sqlite3.Error as error:
+        except Exception as error:
             self._failure = JournalFailed(f"{self.path} refused a commit: {error}")
+            self._failure.__cause__ = error
+            with suppress(sqlite3.Error):
+                self._db.execute("ROLLBACK")
             return
         # Only now: what is pending is never lost to an error that a caller could survive.
         del self._pending[:count]
@@ -361,6 +373,8 @@ class SqliteJournal:
             self._db.execute("COMMIT")
         except sqlite3.Error as error:
             self._failure = JournalFailed(f"{self.path} refused a commit: {error}")
+            with suppress(sqlite3.Error):
+                self._db.execute("ROLLBACK")
             raise self._failure from error
 
     def close(self) -> None:

@@ -59,8 +59,11 @@ class Watchers(Generic[W]):
         entered = self._watches.pop(watch, 0)
         plan, values = watch.question
         for shape, positions, fixed, _ in plan.targets[:entered]:
+            asked = values if fixed is None else fixed
+            if _has_nan(asked):
+                continue
             table = self._groups[shape][positions]
-            key = _key(values if fixed is None else fixed)
+            key = _key(asked)
             waiting = table[key]
             waiting.pop(watch, None)
             if not waiting:
@@ -96,6 +99,8 @@ class Watchers(Generic[W]):
         targets = plan.meet()
         for shape, positions, fixed, check in targets[self._watches[watch] :]:
             asked = values if fixed is None else fixed
+            if _has_nan(asked):  # It matches nothing, and a dict would find it by identity.
+                continue
             table = self._groups.setdefault(shape, {}).setdefault(positions, {})
             table.setdefault(_key(asked), OrderedDict())[watch] = check
         self._watches[watch] = len(targets)
@@ -115,3 +120,7 @@ class Watchers(Generic[W]):
 
 def _key(values: tuple[Any, ...]) -> Any:
     return values[0] if len(values) == 1 else values
+
+
+def _has_nan(values: tuple[Any, ...]) -> bool:
+    return any(value != value for value in values)

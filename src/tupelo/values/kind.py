@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from tupelo.errors import BadArgument, UnknownType
+from tupelo.errors import BadArgument, BadEntry, UnknownType
 
 T = TypeVar("T", bound=type)
 
@@ -89,7 +89,12 @@ def values_of(instance: Any) -> tuple[Any, ...]:
     if reader is None:
         kind_of(cls)
         reader = _values_of_class[cls]
-    return reader(instance)
+    try:
+        return reader(instance)
+    except AttributeError:
+        names = kind_of(cls).names
+        absent = next(name for name in names if not hasattr(instance, name))
+        raise BadEntry(f"field {absent!r} of the {cls.__name__} has no value") from None
 
 
 def class_of(kind: Kind) -> type:

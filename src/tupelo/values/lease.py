@@ -6,6 +6,7 @@ do is the landlord's business, which is the space that granted it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -57,7 +58,10 @@ def check_lease(seconds: object) -> float | None:
         return None
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not seconds > 0:
         raise BadArgument("lease", "a number of seconds above 0, or None for ever", seconds)
-    return float(seconds)
+    try:
+        return None if seconds == math.inf else float(seconds)
+    except OverflowError:
+        raise BadArgument("lease", "a number of seconds that a float can hold", seconds) from None
 
 
 def longest(seconds: float) -> LeasePolicy:

@@ -1,0 +1,60 @@
+"""Run the benchmarks: `python -m benchmarks [names...] [--rounds N] [--quick]`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from time import perf_counter
+
+from rich.console import Console
+
+from benchmarks import durable, handover, index, memory, queues, report, thesis
+from benchmarks.measure import ROUNDS, ROUNDS_MIN, Line, Settings, in_fresh_process
+
+THEMES = {
+    "queues": queues.run,
+    "index": index.run,
+    "handover": handover.run,
+    "durable": durable.run,
+    "memory": memory.run,
+}
+NAMES = [*THEMES, "thesis"]
+
+
+def main() -> None:
+    names, settings = _arguments()
+    progress = Console(stderr=True)
+    load_before = os.getloadavg()[0]
+    lines: list[Line] = []
+    rows: list[thesis.Row] = []
+    for name in names:
+        start = perf_counter()
+        with progress.status(f"{name} …"):
+            # Each in a process of its own, so that none meets the heap that another has left.
+            if name == "thesis":
+                rows = in_fresh_process(thesis.run, settings)
+            else:
+                lines += in_fresh_process(THEMES[name], settings)
+        progress.print(f"{name}: {perf_counter() - start:.0f} s")
+    circumstances = report.circumstances_of(settings, load_before)
+    report.show(lines, rows, circumstances)
+    report.keep(lines, rows, circumstances)
+    progress.print(f"kept in {report.OUT}")
+
+
+def _arguments() -> tuple[list[str], Settings]:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="name", help=f"which: {', '.join(NAMES)}")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"at least {ROUNDS_MIN}")
+    parser.add_argument("--quick", action="store_true", help="cut the sizes by 10, to try it")
+    found = parser.parse_args()
+    if unknown := set(found.names) - set(NAMES):
+        parser.error(f"no benchmark is called {', '.join(sorted(unknown))}: try {', '.join(NAMES)}")
+    if found.rounds < ROUNDS_MIN:
+        parser.error(f"--rounds is at least {ROUNDS_MIN}, or the median means little")
+    names = [name for name in NAMES if name in found.names or not found.names]
+    return names, Settings(found.rounds, 10 if found.quick else 1)
+
+
+if __name__ == "__main__":
+    main()

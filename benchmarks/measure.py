@@ -1,0 +1,117 @@
+"""How we measure: two things side by side, in turns, and the medians of their rounds."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from statistics import median
+from typing import Literal, ParamSpec, TypeVar
+
+ROUNDS_MIN = 5
+ROUNDS = 9
+
+P = ParamSpec("P")
+T = TypeVar("T")
+Fields = tuple[str, int, float, bool]
+Sample = Callable[[], float]
+
+TYPES = (str, int, float, bool)
+"""The template that every entry of these benchmarks matches, by its types alone."""
+
+
+def fields(i: int) -> Fields:
+    """An entry: the thesis' tuple, but with a float of its own."""
+    return ("Tuple", i, 3.14159 * i, True)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How often to measure, and by how much to cut the sizes."""
+
+    rounds: int = ROUNDS
+    cut: int = 1
+
+    def size(self, full: int) -> int:
+        return max(1, full // self.cut)
+
+
+@dataclass(frozen=True)
+class Target:
+    """What was promised: of the ratio, or of our own figure."""
+
+    sign: Literal["≥", "≤"]
+    bound: float
+    of: Literal["ratio", "ours"] = "ratio"
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of the table: our figure, theirs, and what was promised. Samples are kept."""
+
+    what: str
+    against: str
+    unit: str
+    target: Target
+    ours_samples: list[float]
+    theirs_samples: list[float]
+
+    @property
+    def ours(self) -> float:
+        return median(self.ours_samples)
+
+    @property
+    def theirs(self) -> float:
+        return median(self.theirs_samples)
+
+    @property
+    def ratio(self) -> float:
+        """The median of the rounds' own ratios: a machine that turns slow half-way slows both."""
+        pairs = zip(self.ours_samples, self.theirs_samples, strict=True)
+        return median(ours / theirs for ours, theirs in pairs)
+
+    @property
+    def measured(self) -> float:
+        """The figure that the target speaks of."""
+        return self.ratio if self.target.of == "ratio" else self.ours
+
+    @property
+    def reached(self) -> bool:
+        if self.target.sign == "≥":
+            return self.measured >= self.target.bound
+        return self.measured <= self.target.bound
+
+
+def compare(
+    what: str,
+    against: str,
+    unit: str,
+    target: Target,
+    ours: Sample,
+    theirs: Sample,
+    rounds: int,
+    *,
+    warm_up: bool = True,
+) -> Line:
+    """Sample ours, theirs, ours, theirs, …; the first pair is thrown away if it only warms up."""
+    if warm_up:
+        ours(), theirs()
+    pairs = [(ours(), theirs()) for _ in range(rounds)]
+    return Line(what, against, unit, target, [a for a, _ in pairs], [b for _, b in pairs])
+
+
+def in_fresh_process(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Call a function of a module where nothing was before: no garbage, no heap of others."""
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, mp_context=context) as pool:
+        return pool.submit(function, *args, **kwargs).result()
+
+
+class NotEqualWork(Exception):
+    """The two sides did not do what the line says, so there is nothing to compare."""
+
+
+def require(holds: bool, otherwise: str) -> None:
+    if not holds:
+        raise NotEqualWork(otherwise)

@@ -1,0 +1,58 @@
+"""A space as a queue: fill it, drain it, against queue.Queue.
+
+Both sides are handed the same tuples, made before the clock starts, and both drain with a call
+that would block if there were nothing.
+"""
+
+from __future__ import annotations
+
+import queue
+from time import perf_counter
+
+from benchmarks.measure import TYPES, Fields, Line, Settings, Target, compare, fields, require
+from tupelo import ANY, Space
+
+SAMPLES_PER_ROUND = 3
+
+
+def run(settings: Settings) -> list[Line]:
+    items = [fields(i) for i in range(settings.size(50_000))]
+
+    def line(name: str, template: object) -> Line:
+        return compare(
+            f"write and take({name}), in pairs",
+            "queue.Queue put and get",
+            "/s",
+            Target("≥", 0.8),
+            lambda: _through_space(items, template),
+            lambda: _through_queue(items),
+            settings.rounds * SAMPLES_PER_ROUND,
+        )
+
+    return [line("types", TYPES), line("ANY", ANY)]
+
+
+def _through_space(items: list[Fields], template: object) -> float:
+    space = Space()
+    write, take = space.write, space.take
+    start = perf_counter()
+    for item in items:
+        write(item)
+    for _ in items:
+        take(template)
+    seconds = perf_counter() - start
+    require(space.count() == 0, "the space should be empty")
+    return len(items) / seconds
+
+
+def _through_queue(items: list[Fields]) -> float:
+    channel: queue.Queue[Fields] = queue.Queue()
+    put, get = channel.put, channel.get
+    start = perf_counter()
+    for item in items:
+        put(item)
+    for _ in items:
+        get()
+    seconds = perf_counter() - start
+    require(channel.empty(), "the queue should be empty")
+    return len(items) / seconds

@@ -1,0 +1,122 @@
+"""What is shown and kept of a run: tables on the screen, and JSON, Markdown and a plot in OUT."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks import thesis
+from benchmarks.measure import Line, Settings
+
+OUT = Path(__file__).parent / "out"
+WIDTH_PIPED = 150
+
+Cells = list[tuple[str, ...]]
+
+LINE_HEADS = ("what was compared", "ours", "theirs", "ratio", "target", "reached")
+THESIS_HEADS = ("n", "write n, ms", "read 1, ms", "take n, ms", "write/s", "take/s")
+
+
+def circumstances_of(settings: Settings, load_before: float) -> str:
+    """What a reader must know to trust the figures: a busy disk flatters group commit."""
+    sizes = "" if settings.cut == 1 else f", sizes cut by {settings.cut}"
+    return (
+        f"Medians of {settings.rounds} rounds in turns, and of the rounds' ratios{sizes}; "
+        f"Python {platform.python_version()}, {os.cpu_count()} cores, "
+        f"load {load_before:.1f} before and {os.getloadavg()[0]:.1f} after"
+    )
+
+
+def show(lines: list[Line], rows: list[thesis.Row], circumstances: str) -> None:
+    console = Console(width=None if sys.stdout.isatty() else WIDTH_PIPED)
+    if lines:
+        console.print(_table(circumstances, LINE_HEADS, _line_cells(lines)))
+    if rows:
+        title = "The thesis' benchmark 6.4, through tupelo.Space"
+        console.print(_table(title, THESIS_HEADS, _thesis_cells(rows)))
+
+
+def keep(lines: list[Line], rows: list[thesis.Row], circumstances: str) -> None:
+    OUT.mkdir(exist_ok=True)
+    results = {
+        "circumstances": circumstances,
+        "lines": [{**asdict(line), "ratio": line.ratio, "reached": line.reached} for line in lines],
+        "thesis": [asdict(row) for row in rows],
+    }
+    (OUT / "results.json").write_text(json.dumps(results, indent=2, ensure_ascii=False) + "\n")
+    parts = ["# Benchmarks", circumstances + "."]
+    if lines:
+        parts.append(_markdown(LINE_HEADS, _line_cells(lines)))
+    if rows:
+        thesis.plot(rows, OUT / "thesis.png")
+        parts.append("## The thesis' benchmark 6.4")
+        parts.append(_markdown(THESIS_HEADS, _thesis_cells(rows)))
+        parts.append("![write, read and take over n](thesis.png)")
+    (OUT / "results.md").write_text("\n\n".join(parts) + "\n")
+
+
+def _line_cells(lines: list[Line]) -> Cells:
+    return [
+        (
+            f"{line.what} / {line.against}",
+            _figure(line.ours, line.unit),
+            _figure(line.theirs, line.unit),
+            _number(line.ratio),
+            _target(line),
+            "yes" if line.reached else f"not reached: {_shortfall(line)}",
+        )
+        for line in lines
+    ]
+
+
+def _target(line: Line) -> str:
+    if line.target.of == "ratio":
+        return f"{line.target.sign} {_number(line.target.bound)} ×"
+    return f"{line.target.sign} {_figure(line.target.bound, line.unit)}"
+
+
+def _shortfall(line: Line) -> str:
+    return f"{_number(line.measured)} of {_number(line.target.bound)}"
+
+
+def _thesis_cells(rows: list[thesis.Row]) -> Cells:
+    return [
+        (
+            f"{row.n:,}",
+            f"{row.write_ms:,.2f}",
+            f"{row.read_ms:.4f}",
+            f"{row.take_ms:,.2f}",
+            f"{row.n / row.write_ms * 1e3:,.0f}",
+            f"{row.n / row.take_ms * 1e3:,.0f}",
+        )
+        for row in rows
+    ]
+
+
+def _figure(value: float, unit: str) -> str:
+    return f"{_number(value)}{unit}" if unit.startswith("/") else f"{_number(value)} {unit}"
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _table(title: str, heads: tuple[str, ...], cells: Cells) -> Table:
+    table = Table(title=title)
+    for head in heads:
+        table.add_column(head, justify="left" if head in (LINE_HEADS[0], "reached") else "right")
+    for row in cells:
+        table.add_row(*row)
+    return table
+
+
+def _markdown(heads: tuple[str, ...], cells: Cells) -> str:
+    rule = tuple("---" for _ in heads)
+    return "\n".join("| " + " | ".join(row) + " |" for row in (heads, rule, *cells))

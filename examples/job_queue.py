@@ -1,0 +1,63 @@
+"""A job queue. Workers take jobs inside transactions, so that none is lost and none done twice.
+
+python job_queue.py             in memory
+python job_queue.py jobs.tupelo in a file; run it again and it counts on
+
+"""
+
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import tupelo
+from tupelo.errors import TransactionEnded
+
+JOB = ("job", int, str)
+DONE = ("done", int, str, str)
+
+
+def worker(space: tupelo.Space, name: str) -> None:
+    """Do jobs until there are none left, and none that a transaction could give back."""
+    while True:
+        try:
+            with space.transaction(lease=5) as txn:  # Whoever dies here gives the job back in 5 s.
+                job = space.take(JOB, txn=txn, if_exists=True)
+                if job is None:
+                    return
+                _, number, text = job
+                space.write(("done", number, text.upper(), name), txn=txn)
+        except TransactionEnded:
+            continue  # Too slow: somebody else has the job by now.
+
+
+def clumsy(space: tupelo.Space) -> None:
+    """Fails in mid-job: the error aborts the transaction, and the job is there again at once."""
+    try:
+        with space.transaction(lease=5) as txn:
+            _, number, _ = space.take(JOB, txn=txn)
+            raise RuntimeError(f"job {number} was dropped")
+    except RuntimeError as error:
+        print(f"clumsy: {error}")
+
+
+def silent(space: tupelo.Space) -> None:
+    """Stops in mid-job and says nothing: the job is there again when the lease has run out."""
+    txn = space.transaction(lease=0.5)
+    _, number, _ = space.take(JOB, txn=txn)
+    print(f"silent: holds job {number} and is gone")
+
+
+def main(path: str | None = None) -> None:
+    with tupelo.Space("queue", path=path) as space:
+        before = space.count(DONE)
+        space.write_all([("job", n, f"task {n}") for n in range(before + 1, before + 11)])
+        clumsy(space)
+        silent(space)
+        with ThreadPoolExecutor() as threads:
+            list(threads.map(worker, [space] * 3, ["ada", "ben", "cleo"]))
+        for _, number, text, _ in sorted(space.read_all(DONE))[before:]:
+            print(f"{number}: {text}")
+        print(f"{space.count(JOB)} jobs left, {space.count(DONE)} done")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,254 @@
+"""The tour: producers, workers, a worker that dies, a process that is killed, and recovery.
+
+Everything it says is measured. A child process (the workshop) owns a durable space and reports
+what was acknowledged to it; the tour kills it, opens the file, and compares the two.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from rich import box
+from rich.console import Console
+from rich.panel import Panel
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.table import Table
+
+from tupelo import Space, TupeloError
+from tupelo.apps import workshop
+from tupelo.apps.audit import Found, Heard, examine, look
+from tupelo.apps.child import Child, TourFailed, events
+from tupelo.apps.workshop import DOOMED, PRODUCERS, WORKERS, Pace
+
+FILE_NAME = "tour.tupelo"
+WIDTH = 88
+CALM = Pace(job_min=0.7, job_max=1.5, write_every=0.9, lease=3.0)
+FAST = Pace(job_min=0.08, job_max=0.18, write_every=0.08, lease=0.8)
+NOTICES = 8
+
+NEXT = (
+    "Write your own: job_queue.py, chat.py and async_workers.py in examples/",
+    "Look into a file: tupelo show FILE, tupelo log FILE (README, 'Command line')",
+    "Templates, leases, transactions, reactions: README, 'In ten minutes'",
+)
+
+
+class Tour:
+    def __init__(self, console: Console, path: Path, seed: int, *, fast: bool) -> None:
+        self.console = console
+        self.path = path
+        self.seed = seed
+        self.pace = FAST if fast else CALM
+        self.pause_seconds = 0.0 if fast else 1.5
+        self.heard = Heard()
+        self.began = time.monotonic()
+
+    def run(self) -> bool:
+        """Take the tour. False if it found something that must not be."""
+        self._welcome()
+        try:
+            with self._child() as child:
+                self._produce(child)
+                self._work(child)
+                self._lose_a_worker(child)
+                self._lose_the_process(child)
+            with Space(workshop.SPACE, path=self.path) as space:
+                after_crash = self._reopen(space)
+                self._finish(space, after_crash)
+                at_end = look(space)
+            self._check(at_end)
+        except (TourFailed, TupeloError) as failure:
+            self.console.print(f"\nTHE TOUR FAILED: {failure}", style="bold red", markup=False)
+            return False
+        self._summarise(after_crash, at_end)
+        return True
+
+    @contextmanager
+    def _child(self) -> Iterator[Child]:
+        child = Child(self.path, self.seed, self.pace, self.heard)
+        try:
+            yield child
+        finally:
+            child.kill()
+
+    # The parts
+
+    def _welcome(self) -> None:
+        text = (
+            "Programs meet in a space: they write entries and find them by content. Here,"
+            " producers and workers share a durable one. A worker dies in mid-job, then the whole"
+            " process is killed, and we look at what the file still knows."
+        )
+        self.console.print(Panel(text, title="A tour of Tupelo", title_align="left"))
+        self._say(f"The file: {self.path} (seed {self.seed})")
+
+    def _produce(self, child: Child) -> None:
+        self._part(
+            "1. Producers write jobs",
+            f"A child process (pid {child.pid}) opens the space. {len(PRODUCERS)} producers,"
+            ' threads in it, write jobs such as ("job", 1001, "resize", 0.9). A write returns when'
+            " the job is on disk.",
+        )
+        child.tell("produce")
+        stocked = 0
+        for what, count, by in child.events():
+            if what == "stocked":
+                stocked += 1
+                self._say(f"  {by} has written {count} jobs in one step, and goes on writing")
+            if stocked == len(PRODUCERS):
+                break
+
+    def _work(self, child: Child) -> None:
+        self._part(
+            "2. Workers do them",
+            f"{len(WORKERS)} workers take a job, do it, and write its result, in one transaction."
+            " A subscription tells us of each result; a reaction counts them inside the same"
+            " atomic step.",
+        )
+        child.tell("work")
+        seen = 0
+        for what, job, by in child.events():
+            seen += self._show_notice(what, job, by)
+            if seen == NOTICES:
+                break
+
+    def _lose_a_worker(self, child: Child) -> None:
+        self._part(
+            "3. A worker dies in mid-job",
+            f"{DOOMED} takes a job and dies: no commit, no abort, no word. While the lease of his"
+            f" transaction ({self.pace.lease:g} s) runs, the job is his; after that, anyone's.",
+        )
+        child.tell("fail")
+        held, since = 0, 0.0
+        for what, job, by in child.events():
+            self._show_notice(what, job, by)
+            if by == DOOMED and what == "begun":
+                held, since = job, time.monotonic()
+                self._say(f"  {DOOMED} has begun job {job}")
+            elif by == DOOMED and what == "died":
+                self._say(f"  {DOOMED} is dead, and holds job {job}", "yellow")
+            elif job == held and what == "begun":
+                waited = time.monotonic() - since
+                self._say(f"  the lease ran out: after {waited:.1f} s {by} has job {job}", "yellow")
+            elif job == held and what == "finished":
+                break
+
+    def _lose_the_process(self, child: Child) -> None:
+        heard = self.heard
+        self._part(
+            "4. The process dies",
+            "Now the child is killed, with SIGKILL, in the middle of its work.",
+        )
+        goal = len(heard.finished) + random.Random(self.seed).randint(3, 6)
+        for what, job, by in child.events():
+            self._show_notice(what, job, by)
+            if len(heard.finished) >= goal and len(heard.in_hand) >= 2:
+                break
+        code = child.kill()
+        hands = ", ".join(f"{by} {job}" for job, by in sorted(heard.in_hand.items()))
+        self._say(f"  killed pid {child.pid} (exit code {code})", "yellow")
+        told = f"{len(heard.written)} jobs written and {len(heard.finished)} finished"
+        self._say(f"  it had told us of {told},")
+        self._say(f"  and in hand: {hands or 'none'}")
+
+    def _reopen(self, space: Space) -> Found:
+        self._part(
+            "5. The file is opened again",
+            "What was acknowledged must be there; what was finished must not come back; a job that"
+            " was in someone's hands must be free again: its transaction died with the process.",
+        )
+        found = look(space)
+        back = set(self.heard.in_hand) & set(found.waiting)
+        self._say(
+            f"  {found.written.total()} jobs in the log, {found.results.total()} results,"
+            f" {found.waiting.total()} jobs waiting, {len(back)} of which were in hand"
+        )
+        unheard = len(set(found.written) - self.heard.written)
+        unheard += len(set(found.results) - self.heard.finished)
+        if unheard:
+            self._say(f"  {unheard} more reached the disk, but nobody lived to hear of it")
+        self._check(found)
+        return found
+
+    def _finish(self, space: Space, found: Found) -> None:
+        self._part("6. The rest is done", "New workers, in this process, finish what is left.")
+        inbox = Space("inbox")
+        # The results that are there have been counted, in the steps that wrote them.
+        space.react(workshop.RESULT, workshop.count_result, existing=False)
+
+        def report(what: str, job: int, by: str) -> None:
+            inbox.write((what, job, by))
+
+        columns = TextColumn("  jobs"), BarColumn(30), MofNCompleteColumn()
+        with Progress(*columns, console=self.console) as progress:
+            task = progress.add_task("jobs", total=found.waiting.total())
+            for name in WORKERS:
+                workshop.start(workshop.work, space, name, self.pace, report, to_the_end=True)
+            working = len(WORKERS)
+            for what, _, _ in events(inbox, self.heard):
+                progress.advance(task, what == "finished")
+                working -= what == "left"
+                if not working:
+                    break
+        self._say("The same checks, now that all is done:")
+
+    # Telling
+
+    def _check(self, found: Found) -> None:
+        wrong = 0
+        for text, holds in examine(self.heard, found):
+            self._say(
+                f"  ok    {text}" if holds else f"  WRONG {text}", "green" if holds else "red"
+            )
+            wrong += not holds
+        if wrong:
+            raise TourFailed(
+                f"{wrong} of these must hold and do not; take the tour again with --keep DIR"
+                " to look at the file"
+            )
+
+    def _summarise(self, after_crash: Found, at_end: Found) -> None:
+        heard = self.heard
+        recovered = set(after_crash.waiting) & set(at_end.results)
+        table = Table(title="Summary", title_justify="left", box=box.SIMPLE, show_header=False)
+        table.add_column()
+        table.add_column(justify="right")
+        for label, figure in (
+            ("Jobs written", at_end.written.total()),
+            ("Jobs finished", at_end.results.total()),
+            ("Lost", len(at_end.lost(heard.written))),
+            ("Done twice", len(at_end.repeated)),
+            ("Begun more than once", sum(times > 1 for times in heard.begun.values())),
+            ("Recovered from a dead worker", len(set(heard.died) & set(at_end.results))),
+            ("Recovered after the crash", len(recovered)),
+            ("Changes in the log", at_end.changes),
+            ("Time", f"{time.monotonic() - self.began:.1f} s"),
+        ):
+            table.add_row(label, str(figure))
+        self.console.print()
+        self.console.print(table)
+        self._say("Where to go next:")
+        for line in NEXT:
+            self._say(f"  {line}")
+
+    def _show_notice(self, what: str, job: int, by: str) -> bool:
+        if what == "notice":
+            self._say(f"  result of job {job}, by {by}")
+        return what == "notice"
+
+    def _part(self, title: str, text: str) -> None:
+        self._pause()
+        self.console.print()
+        self.console.rule(title, align="left", characters="-", style="bold")
+        self._say(text)
+        self._pause()
+
+    def _say(self, text: str, style: str | None = None) -> None:
+        self.console.print(text, style=style, markup=False, highlight=False)
+
+    def _pause(self) -> None:
+        time.sleep(self.pause_seconds)

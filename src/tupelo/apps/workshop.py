@@ -1,0 +1,154 @@
+"""The workshop of the tour: producers that write jobs, and workers that do them, around one space.
+
+Run as a program it owns the space's file. It obeys the commands that it reads (`produce`, `work`,
+`fail`) and reports one event a line, each after the space has acknowledged what it tells. When
+nobody is left to command it, it ends.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import sys
+import time
+from collections.abc import Callable
+from threading import Thread
+from typing import Any
+
+import msgspec
+
+from tupelo import Space, Step
+from tupelo.errors import TransactionEnded
+
+SPACE = "workshop"
+JOB = ("job", int, str, float)  # number, what to do, how many seconds it takes
+RESULT = ("result", int, str, str)  # number, what was done, by whom
+TALLY = ("tally", int)  # how many results there are
+
+PRODUCERS = ("north", "south")
+WORKERS = ("ada", "ben", "cleo")
+DOOMED = "dan"
+TASKS = ("resize", "rotate", "crop", "sharpen")
+BURST = 4
+
+Report = Callable[[str, int, str], object]
+"""(what happened, the job's number, who did it)"""
+
+
+class Pace(msgspec.Struct, frozen=True):
+    """How fast things go in the workshop, in seconds."""
+
+    job_min: float
+    job_max: float
+    write_every: float
+    lease: float
+
+
+class Event(msgspec.Struct, array_like=True):
+    """One line of the child's report."""
+
+    what: str
+    job: int
+    by: str
+
+
+def produce(space: Space, producer: int, seed: int, pace: Pace, report: Report) -> None:
+    """Write some jobs at once, and then one after the other until the process ends."""
+    name, chance = PRODUCERS[producer], random.Random(f"{seed} {producer}")
+
+    def job(i: int) -> tuple[Any, ...]:
+        seconds = round(chance.uniform(pace.job_min, pace.job_max), 3)
+        return "job", 1_000 * (producer + 1) + i, chance.choice(TASKS), seconds
+
+    jobs = [job(i) for i in range(1, BURST + 1)]
+    space.write_all(jobs)
+    for _, number, _, _ in jobs:
+        report("written", number, name)
+    report("stocked", len(jobs), name)
+    for i in range(BURST + 1, 1_000):
+        time.sleep(pace.write_every)
+        _, number, _, _ = one = job(i)
+        space.write(one)
+        report("written", number, name)
+
+
+def work(space: Space, name: str, pace: Pace, report: Report, *, to_the_end: bool = False) -> None:
+    """Do one job after the other; `to_the_end`, until there is none and none can come back."""
+    wait = None if to_the_end else pace.lease / 2
+    while True:
+        try:
+            with space.transaction(lease=pace.lease) as txn:
+                job = space.take(JOB, wait=wait, txn=txn, if_exists=to_the_end)
+                if job is not None:
+                    txn.lease.renew(pace.lease)  # Waiting has used up some of it.
+                    _, number, task, seconds = job
+                    report("begun", number, name)
+                    time.sleep(seconds)
+                    space.write(("result", number, task, name), txn=txn)
+        except TransactionEnded:  # Too slow: the job is back in the space, for anyone.
+            continue
+        if job is not None:
+            report("finished", number, name)
+        elif to_the_end:
+            report("left", 0, name)
+            return
+
+
+def fail(space: Space, pace: Pace, report: Report) -> None:
+    """Take a job and stop in the middle of it: no commit, no abort, no word to the space."""
+    txn = space.transaction(lease=pace.lease)
+    _, number, _, seconds = space.take(JOB, txn=txn)
+    txn.lease.renew(pace.lease)
+    report("begun", number, DOOMED)
+    time.sleep(seconds / 2)
+    report("died", number, DOOMED)
+
+
+def watch(space: Space, report: Report) -> None:
+    """Tell of every result as it becomes visible."""
+    with space.subscribe(RESULT) as notices:
+        for notice in notices:
+            _, number, _, name = notice.entry
+            report("notice", number, name)
+
+
+def count_result(result: tuple[Any, ...], step: Step) -> None:
+    """A reaction: the tally changes in the same atomic step in which the result appears."""
+    _, tally = step.take(TALLY)
+    step.write(("tally", tally + 1))
+
+
+def start(function: Callable[..., None], *args: Any, **options: Any) -> Thread:
+    thread = Thread(target=function, args=args, kwargs=options, daemon=True)
+    thread.start()
+    return thread
+
+
+def tell(what: str, job: int, by: str) -> None:
+    # One small write to a pipe is all there or not at all, also when this process is killed.
+    os.write(sys.stdout.fileno(), msgspec.json.encode(Event(what, job, by)) + b"\n")
+
+
+def main() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Control-C ends the tour, and the tour this.
+    path, seed, pace = sys.argv[1], int(sys.argv[2]), msgspec.json.decode(sys.argv[3], type=Pace)
+    space = Space(SPACE, path=path)
+    space.write(("tally", 0))
+    space.react(RESULT, count_result)
+    for line in sys.stdin:
+        match line.strip():
+            case "produce":
+                for producer in range(len(PRODUCERS)):
+                    start(produce, space, producer, seed, pace, tell)
+            case "work":
+                start(watch, space, tell)
+                for name in WORKERS:
+                    start(work, space, name, pace, tell)
+            case "fail":
+                start(fail, space, pace, tell)
+    os._exit(1)  # The tour is gone; there is nobody to report to.
+
+
+if __name__ == "__main__":
+    main()

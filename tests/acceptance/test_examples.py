@@ -1,0 +1,60 @@
+"""The examples run, and print what their readers are promised."""
+
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+JOB_QUEUE = """\
+clumsy: job 1 was dropped
+silent: holds job 1 and is gone
+1: TASK 1
+2: TASK 2
+3: TASK 3
+4: TASK 4
+5: TASK 5
+6: TASK 6
+7: TASK 7
+8: TASK 8
+9: TASK 9
+10: TASK 10
+0 jobs left, 10 done
+"""
+
+CHAT = """\
+ada's screen | #garden 1 ada: The tulips are out.
+ada's screen | #garden 2 ben: I saw them!
+ben's screen | #garden 1 ada: The tulips are out.
+ben's screen | #kitchen 2 cleo: Soup is ready.
+dora reads 3 lines of history
+then only Hello!
+"""
+
+ASYNC_WORKERS = """\
+/: 2 words
+/about: 12 words
+/news: 10 words
+/news/today: 22 words
+0 requests left
+"""
+
+OUTPUT = {"job_queue.py": JOB_QUEUE, "chat.py": CHAT, "async_workers.py": ASYNC_WORKERS}
+
+
+def test_no_example_is_forgotten():
+    assert {path.name for path in EXAMPLES.glob("*.py")} == set(OUTPUT)
+
+
+@pytest.mark.parametrize("name", OUTPUT)
+def test_an_example_prints_what_it_should(name, run):
+    result = run("-W", "error", EXAMPLES / name)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout == OUTPUT[name]
+
+
+def test_the_job_queue_goes_on_where_its_file_ends(run):
+    for done in (10, 20):
+        result = run(EXAMPLES / "job_queue.py", "jobs.tupelo")
+        assert (result.returncode, result.stderr) == (0, "")
+        assert result.stdout.endswith(f"\n{done}: TASK {done}\n0 jobs left, {done} done\n")

@@ -1,0 +1,113 @@
+"""What all tests share: a clock that is moved by hand, and calls that wait in threads of their own.
+
+Hypothesis plays the same examples in every run; `HYPOTHESIS_PROFILE=explore` looks for new ones.
+"""
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import settings
+
+import tupelo
+
+settings.register_profile("replay", deadline=None, derandomize=True)
+settings.register_profile("explore", deadline=None, max_examples=1_000)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "replay"))
+
+PATIENCE_SECONDS = 20.0
+
+
+class HandClock(tupelo.ManualClock):
+    """A manual clock that counts who has gone to sleep on it, so that a test need not guess."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sleepers = 0
+
+    def call_at(self, when: float, callback: Callable[[], object]) -> Callable[[], None]:
+        cancel = super().call_at(when, callback)
+        if getattr(callback, "__name__", "") != "_on_alarm":  # The space's own: for its leases.
+            self.sleepers += 1
+        return cancel
+
+
+class Call(threading.Thread):
+    """One call in a thread of its own; `result()` is its answer or raises its error."""
+
+    def __init__(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+        super().__init__(daemon=True)
+        self._work: Callable[[], Any] = lambda: function(*args, **kwargs)
+        self._answer: Any = None
+        self._error: BaseException | None = None
+        self.start()
+
+    def run(self) -> None:
+        try:
+            self._answer = self._work()
+        except BaseException as error:
+            self._error = error
+
+    @property
+    def waits(self) -> bool:
+        return self.is_alive()
+
+    def result(self) -> Any:
+        self.join(PATIENCE_SECONDS)
+        assert not self.is_alive(), "the call still waits"
+        if self._error is not None:
+            raise self._error
+        return self._answer
+
+
+def until_true(condition: Callable[[], object], what: str = "it happens") -> None:
+    """Look again and again until the condition holds."""
+    end = time.monotonic() + PATIENCE_SECONDS
+    while not condition():
+        assert time.monotonic() < end, f"waited in vain until {what}"
+        time.sleep(0.0005)
+
+
+def parked_call(space: Any, operation: Callable[..., Any], *args: Any, **kwargs: Any) -> Call:
+    """Start an operation in a thread and come back when it has begun to wait at the space."""
+    core = space._operations.core
+    clock = space._operations.engine.clock
+    waiting, sleepers = len(list(core.waiting)), getattr(clock, "sleepers", 0)
+    call = Call(operation, *args, **kwargs)
+
+    def parked() -> bool:
+        with space._operations.engine.lock:
+            count = len(list(core.waiting))
+        timed = kwargs.get("wait") is not None and hasattr(clock, "sleepers")
+        return not call.waits or (
+            count > waiting and (not timed or getattr(clock, "sleepers", 0) > sleepers)
+        )
+
+    until_true(parked, "the call waits")
+    assert call.waits, f"the call did not wait: {call.result()!r}"
+    return call
+
+
+@pytest.fixture
+def clock():
+    return HandClock()
+
+
+@pytest.fixture
+def later():
+    """`later(function, ...)` calls it in a thread."""
+    return Call
+
+
+@pytest.fixture
+def park():
+    """`park(space, space.take, template)` starts a call and returns when it waits."""
+    return parked_call
+
+
+@pytest.fixture
+def until():
+    return until_true
