@@ -17,6 +17,13 @@ from tupelo import ANY, Between, Exactly, Named, Not, OneOf, Template, Where
 NAN = float("nan")
 
 
+class Printed:
+    """Hypothesis prints these as we do."""
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(repr(self))
+
+
 @dataclass
 class Job:
     name: str
@@ -47,7 +54,7 @@ POPULAR_ENTRIES: list[Any] = [("n", 1), ("n", 2), ("n", 3), ("k", 1), ("k", "a")
 
 
 @dataclass(frozen=True)
-class Asking:
+class Asking(Printed):
     """A template, and what it means."""
 
     name: str
@@ -135,7 +142,7 @@ POPULAR_TEMPLATES: list[Asking] = [EVERYTHING, NUMBERS, PAIRS, JOBS, TEMPLATES[-
 
 
 @dataclass(frozen=True)
-class Ordering:
+class Ordering(Printed):
     name: str
     order: tupelo.Order
     arrange: Arrange
@@ -166,7 +173,7 @@ ORDERS: list[Ordering] = [
 
 
 @dataclass(frozen=True)
-class Reacting:
+class Reacting(Printed):
     """What a reaction does. `ask` turns an Asking into what this side's step understands."""
 
     name: str

@@ -55,7 +55,7 @@ flag = st.booleans()
 
 
 @dataclass(frozen=True)
-class Request:
+class Request(domain.Printed):
     """A read or take that may wait; `txn` and `session` are chosen from those that there are."""
 
     asking: Asking

@@ -24,7 +24,7 @@ from tupelo.space.subscription import SubscriptionState
 from tupelo.space.tasks import Flusher, TaskSignal
 from tupelo.space.transaction import Txn, Vote
 from tupelo.space.waiting import Waiter
-from tupelo.store.sqlite import Durability
+from tupelo.store.sqlite import Durability, LogKeep
 from tupelo.values.change import Change
 from tupelo.values.entry import Entry
 from tupelo.values.lease import Lease, LeasePolicy
@@ -37,14 +37,14 @@ class Space:
 
     def __init__(
         self,
-        name: str | blocking.Space = "space",
+        name: str | blocking.Space | None = None,
         *,
         path: str | Path | None = None,
         durability: Durability | None = None,
         order: Order | None = None,
         capacity: Capacity | None = None,
         lease_policy: LeasePolicy | None = None,
-        log_keep: int | None = None,
+        log_keep: LogKeep | None = None,
         log_reads: bool = False,
         reactions_max: int = 10_000,
         agent: str | None = None,
@@ -245,7 +245,9 @@ class Space:
         backlog_max: int = 1_000,
         available: bool = False,
     ) -> Subscription:
-        state = self._operations.subscribe(template, lease, txn, handback, backlog_max, available)
+        state = self._operations.subscribe(
+            template, lease, txn, handback, backlog_max, available, callback
+        )
         return Subscription(self._operations, state, self._flusher, callback)
 
     async def react(
@@ -399,8 +401,7 @@ class Subscription:
                 blocking.logger.exception(
                     "a subscription's callback raised; the subscription is closed"
                 )
-                self._state.error = error
-                await self.close()
+                self._operations.end_subscription(self._state, error)
                 return
 
     @property

@@ -19,7 +19,7 @@ from tupelo.space.session import SessionState
 from tupelo.space.subscription import SubscriptionState
 from tupelo.space.transaction import Vote
 from tupelo.space.waiting import Waiter
-from tupelo.store.sqlite import Durability
+from tupelo.store.sqlite import Durability, LogKeep
 from tupelo.values.change import Change
 from tupelo.values.entry import Entry, plain_shapes, types_of
 from tupelo.values.lease import Lease, LeasePolicy
@@ -66,14 +66,14 @@ class Space(Closing):
 
     def __init__(
         self,
-        name: str = "space",
+        name: str | None = None,
         *,
         path: str | Path | None = None,
         durability: Durability | None = None,
         order: Order | None = None,
         capacity: Capacity | None = None,
         lease_policy: LeasePolicy | None = None,
-        log_keep: int | None = None,
+        log_keep: LogKeep | None = None,
         log_reads: bool = False,
         reactions_max: int = 10_000,
         agent: str | None = None,
@@ -304,7 +304,9 @@ class Space(Closing):
         Iterate over the subscription, or give a callback, which a thread of its own will call.
         When `backlog_max` notices wait, the oldest is dropped; the next one tells how many were.
         """
-        state = self._operations.subscribe(template, lease, txn, handback, backlog_max, available)
+        state = self._operations.subscribe(
+            template, lease, txn, handback, backlog_max, available, callback
+        )
         return Subscription(self._operations, state, callback)
 
     def react(
@@ -452,8 +454,7 @@ class Subscription(Closing):
                 callback(notice)
             except Exception as error:
                 logger.exception("a subscription's callback raised; the subscription is closed")
-                self._state.error = error
-                self.close()
+                self._operations.end_subscription(self._state, error)
                 return
 
     @property

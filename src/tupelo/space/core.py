@@ -64,7 +64,7 @@ class Core:
         self.arrivals = 0
         self.deadlines = Deadlines()
         self.pruning = Pruning()
-        self.subscriptions = Subscriptions(self.woken)
+        self.subscriptions = Subscriptions(self.woken, self.end_subscription)
         self.order = None if order is None or type(order) is Fifo else order
         self.room = None if capacity is None else Room(capacity)
         self.lease_policy = lease_policy
@@ -111,7 +111,7 @@ class Core:
         if txn is not None:
             txn.require("active")
         payloads = [encode_entry(*item) for item in items] if self._spells else None
-        expires = self._grant("entry", lease, now)
+        expires = self.grant("entry", lease, now)
         entries = []
         for shape, fields in items:
             self.arrivals = n = self.arrivals + 1
@@ -302,6 +302,8 @@ class Core:
                 (self.store if home is None else home.store).remove(entry)
                 txn.taken[entry] = home
                 entry.txn = txn
+                if waited:
+                    txn.waited[entry] = waited
                 self.locks_changed = True
             return
         if txn is not None and entry.txn is not txn and txn.agenda is None:
@@ -422,7 +424,7 @@ class Core:
             self.serve()
         return now
 
-    def _grant(self, kind: str, asked: float | None, now: float) -> float | None:
+    def grant(self, kind: str, asked: float | None, now: float) -> float | None:
         return leases.grant(self.lease_policy, kind, asked, now)
 
     # Transactions, sessions, subscriptions, reactions
@@ -432,7 +434,7 @@ class Core:
         if parent is not None:
             parent.require("active")
         txn = Txn(txn_id, parent)
-        txn.expires = self._grant("transaction", lease, now)
+        txn.expires = self.grant("transaction", lease, now)
         self.transactions[txn] = None
         if parent is not None:
             parent.children.add(txn)
@@ -441,7 +443,7 @@ class Core:
 
     def open_session(self, lease: float | None, seen: Seen | None = None) -> SessionState:
         now = self.expire()
-        session = SessionState(seen or Seen(), self._grant("session", lease, now))
+        session = SessionState(seen or Seen(), self.grant("session", lease, now))
         self.pruning.memories[session.seen] = None
         self.deadlines.add(session)
         return session
@@ -453,38 +455,12 @@ class Core:
             if waiter.session is session:
                 self.waiting.fail(waiter, LeaseLost("this session is over"))
 
-    def subscribe(
-        self,
-        raw: Any,
-        *,
-        available: bool,
-        txn: Txn | None,
-        handback: Any,
-        backlog_max: int,
-        lease: float | None,
-    ) -> SubscriptionState:
-        now = self.expire()
-        if txn is not None:
-            txn.require("active")
-        subscription = SubscriptionState(
-            self.store.question(raw),
-            self.waiting.ticket(),
-            self.subscriptions.event(raw, available, txn),
-            available=available,
-            txn=txn,
-            handback=handback,
-            backlog_max=backlog_max,
-            expires=self._grant("subscription", lease, now),
-        )
-        self.subscriptions.watchers.add(subscription)
-        self.watched += 1
-        self.deadlines.add(subscription)
-        return subscription
-
-    def end_subscription(self, subscription: SubscriptionState) -> None:
+    def end_subscription(
+        self, subscription: SubscriptionState, error: Exception | None = None
+    ) -> None:
         if not subscription.ended:
             self.watched -= 1
-            self.subscriptions.end(subscription)
+            self.subscriptions.end(subscription, error)
 
     def end_reaction(self, state: ReactionState) -> None:
         state.ended = True

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from uuid import uuid4
 
-from tupelo.errors import BadArgument, BadInput, DamagedFile, SpaceClosed
+from tupelo.errors import BadArgument, BadInput, DamagedFile, LogTrimmed, SpaceClosed
 from tupelo.space import recovery
 from tupelo.space.capacity import Capacity
 from tupelo.space.clock import Clock, SystemClock
@@ -21,45 +21,45 @@ from tupelo.space.core import Core
 from tupelo.space.order import Order
 from tupelo.space.waiting import Waiter
 from tupelo.store.journal import Journal, MemoryJournal
-from tupelo.store.sqlite import Durability, SqliteJournal
+from tupelo.store.sqlite import Durability, LogKeep, SqliteJournal
 from tupelo.values.change import Change
 from tupelo.values.codec import BadBytes, decode_entry
 from tupelo.values.entry import Entry
 from tupelo.values.lease import LeasePolicy
 
-LOG_KEEP = 100_000
 _system_clock = SystemClock()
 
 
 class Engine:
     def __init__(
         self,
-        name: str,
+        name: str | None,
         *,
         path: str | Path | None = None,
         durability: Durability | None = None,
         order: Order | None = None,
         capacity: Capacity | None = None,
         lease_policy: LeasePolicy | None = None,
-        log_keep: int | None = None,
+        log_keep: LogKeep | None = None,
         log_reads: bool = False,
         reactions_max: int = 10_000,
         agent: str | None = None,
         clock: Clock | None = None,
     ) -> None:
         durability = _check_options(name, path, durability, order, capacity, log_keep)
-        self.name = name
         self.clock: Clock = clock or _system_clock
         self.lock = threading.RLock()
         self.saved: SqliteJournal | None = None
         self.journal: Journal | None = None
         if path is not None:
-            keep = LOG_KEEP if log_keep is None else log_keep
-            self.saved = SqliteJournal(Path(path), name, agent or uuid4().hex, durability, keep)
+            self.saved = SqliteJournal(
+                Path(path), name or Path(path).stem, agent or uuid4().hex, durability, log_keep
+            )
             self.journal = self.saved
             agent = self.saved.agent
         elif log_keep:
-            self.journal = MemoryJournal(log_keep)
+            self.journal = MemoryJournal(None if log_keep == "all" else log_keep)
+        self.name = name or (self.saved.name if self.saved else "space")
         self.core = Core(
             agent or uuid4().hex,
             self.clock.now,
@@ -204,7 +204,7 @@ class Engine:
 
     def log(self) -> Journal:
         if self.journal is None:
-            raise BadArgument("log_keep", "given when a space in memory is made, to keep a log", 0)
+            raise LogTrimmed("this space keeps no log; give it log_keep= when you make it", 1)
         return self.journal
 
 
@@ -216,7 +216,7 @@ def _check_options(
     capacity: object,
     log_keep: object,
 ) -> Durability:
-    if not isinstance(name, str) or not name:
+    if name is not None and (not isinstance(name, str) or not name):
         raise BadArgument("name", "a text that is not empty", name)
     if path is not None and not isinstance(path, (str, Path)):
         raise BadArgument("path", "a file name", path)
@@ -228,8 +228,8 @@ def _check_options(
         raise BadArgument("order", "an order such as Fifo() or Lifo()", order)
     if capacity is not None and not isinstance(capacity, Capacity):
         raise BadArgument("capacity", "a Capacity(...)", capacity)
-    if log_keep is not None and (
+    if log_keep not in (None, "all") and (
         isinstance(log_keep, bool) or not isinstance(log_keep, int) or log_keep < 0
     ):
-        raise BadArgument("log_keep", "a number of changes, or None", log_keep)
+        raise BadArgument("log_keep", 'a number of changes, or "all"', log_keep)
     return durability or ("none" if path is None else "full")

@@ -13,7 +13,7 @@ from typing import Any
 from uuid import uuid4
 
 from tupelo.errors import BadArgument, BadEntry
-from tupelo.space import leases, reaction, transaction
+from tupelo.space import leases, reaction, subscription, transaction
 from tupelo.space.engine import Engine
 from tupelo.space.order import Order
 from tupelo.space.reaction import ReactionState
@@ -294,18 +294,22 @@ class Operations:
     def subscribe(
         self,
         template: Any,
+        callback: object,
         lease: float | None,
         txn: TransactionHandle | None,
         handback: Any,
         backlog_max: int,
         available: bool,
     ) -> SubscriptionState:
+        if callback is not None and not callable(callback):
+            raise BadArgument("callback", "a function of a notice", callback)
         if isinstance(backlog_max, bool) or not isinstance(backlog_max, int) or backlog_max < 1:
             raise BadArgument("backlog_max", "a whole number above 0", backlog_max)
         lease = check_lease(lease)
 
         def work() -> SubscriptionState:
-            return self.core.subscribe(
+            return subscription.register(
+                self.core,
                 template,
                 available=bool(available),
                 txn=self._of(txn),
@@ -317,35 +321,35 @@ class Operations:
         return self._step(work)[0]  # type: ignore[no-any-return]
 
     def next_notice(
-        self, subscription: SubscriptionState, signal: Callable[[], Signal], wait: float | None
+        self, state: SubscriptionState, signal: Callable[[], Signal], wait: float | None
     ) -> tuple[Notice | Signal | None, int]:
         """A notice; None if there is none and none to wait for; or a signal to wait for."""
         with self._lock:
             if self.core.deadlines.heap and not self.core.closed:
                 self.core.expire()
                 self.engine.settle()
-            notice = subscription.next()
+            notice = state.next()
             if notice is not None:
                 return notice, self.engine.position_for([notice.subject])
-            if subscription.error is not None:
-                raise subscription.error
-            if subscription.ended or wait == 0:
+            if state.error is not None:
+                raise state.error
+            if state.ended or wait == 0:
                 return None, 0
             waiting = signal()
-            subscription.waiting.append(waiting)
+            state.waiting.append(waiting)
             return waiting, 0
 
-    def forget_signal(self, subscription: SubscriptionState, signal: Signal) -> None:
+    def forget_signal(self, state: SubscriptionState, signal: Signal) -> None:
         """The one who waited for a notice does so no more; the next one gets its turn."""
         with self._lock:
-            if signal in subscription.waiting:
-                subscription.waiting.remove(signal)
-            elif subscription.backlog and subscription.waiting:
-                subscription.waiting.popleft().wake()
+            if signal in state.waiting:
+                state.waiting.remove(signal)
+            elif state.backlog and state.waiting:
+                state.waiting.popleft().wake()
 
-    def end_subscription(self, subscription: SubscriptionState) -> None:
+    def end_subscription(self, state: SubscriptionState, error: Exception | None = None) -> None:
         with self._lock:
-            self.core.end_subscription(subscription)
+            self.core.end_subscription(state, error)
             self.engine.settle()
 
     def react(

@@ -4,7 +4,7 @@ is full the oldest notice is dropped, and the next one delivered says how many w
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any, Literal
 
 from tupelo.store.plan import Question
@@ -14,6 +14,7 @@ from tupelo.values.kind import is_typed, values_of
 from tupelo.values.notice import Notice
 
 if TYPE_CHECKING:
+    from tupelo.space.core import Core
     from tupelo.space.transaction import Txn
     from tupelo.space.waiting import Signal
 
@@ -96,9 +97,12 @@ class SubscriptionState:
 class Subscriptions:
     """All subscriptions of a space; `woken` gathers the signals of those to be woken."""
 
-    def __init__(self, woken: list[Any]) -> None:
+    def __init__(
+        self, woken: list[Any], on_failure: Callable[[SubscriptionState, Exception], None]
+    ) -> None:
         self.watchers: Watchers[SubscriptionState] = Watchers()
         self._woken = woken
+        self._on_failure = on_failure
         self._events: dict[Hashable, Event] = {}
         self._event_count = 0
 
@@ -149,9 +153,38 @@ class Subscriptions:
             )
             if subscription.waiting:
                 self._woken.append(subscription.waiting.popleft())
-        for subscription, error in self.watchers.failures:
-            self.end(subscription, error)
-        self.watchers.failures.clear()
+        while self.watchers.failures:
+            self._on_failure(*self.watchers.failures.pop())
+
+
+def register(
+    core: Core,
+    raw: Any,
+    *,
+    available: bool,
+    txn: Txn | None,
+    handback: Any,
+    backlog_max: int,
+    lease: float | None,
+) -> SubscriptionState:
+    """A new subscription, to what becomes visible from now on."""
+    now = core.expire()
+    if txn is not None:
+        txn.require("active")
+    subscription = SubscriptionState(
+        core.store.question(raw),
+        core.waiting.ticket(),
+        core.subscriptions.event(raw, available, txn),
+        available=available,
+        txn=txn,
+        handback=handback,
+        backlog_max=backlog_max,
+        expires=core.grant("subscription", lease, now),
+    )
+    core.subscriptions.watchers.add(subscription)
+    core.watched += 1
+    core.deadlines.add(subscription)
+    return subscription
 
 
 def _key(raw: Any) -> Hashable:

@@ -29,8 +29,8 @@ class Txn:
     """A transaction as the core knows it.
 
     `store` holds what it wrote; `taken` what it took, with the transaction whose write that was
-    (None for an entry of the space); `read` what it holds by reading. `agenda` gathers its writes
-    while reactions run.
+    (None for an entry of the space), and how long it `waited` for it; `read` what it holds by
+    reading. `agenda` gathers its writes while reactions run.
     """
 
     __slots__ = (
@@ -44,6 +44,7 @@ class Txn:
         "state",
         "store",
         "taken",
+        "waited",
     )
 
     def __init__(self, txn_id: str, parent: Txn | None = None) -> None:
@@ -56,6 +57,7 @@ class Txn:
         self.store = Store()
         self.taken: dict[Entry, Txn | None] = {}
         self.read: dict[Entry, None] = {}
+        self.waited: dict[Entry, float] = {}
         self.agenda: list[Entry] | None = None
 
     @property
@@ -105,7 +107,7 @@ def commit(core: Core, txn: Txn) -> None:
     for entry, home in txn.taken.items():
         entry.txn = None
         if home is None:
-            core.took(entry, txn.id)
+            core.took(entry, txn.id, txn.waited.get(entry, 0.0))
         else:  # It had written this itself; nobody else will ever see it.
             core.discard(entry)
     txn.taken.clear()
@@ -160,6 +162,7 @@ def _commit_into(core: Core, txn: Txn, parent: Txn) -> None:
         else:
             entry.txn = parent
             parent.taken[entry] = home
+            parent.waited.update({entry: txn.waited[entry]} if entry in txn.waited else {})
     txn.taken.clear()
     for entry in txn.read:
         assert entry.readers is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 if sys.platform == "win32":
@@ -39,21 +40,29 @@ else:
 
 
 class FileLock:
-    """The lock file stays behind, empty: removing it would let two processes lock two files."""
+    """Holds a file of this name, locked; it is removed when the lock is released."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._handle: int | None = None
 
     def acquire(self) -> bool:
-        handle = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        if not _try_lock(handle):
+        while True:
+            handle = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            if not _try_lock(handle):
+                os.close(handle)
+                return False
+            # The last holder may have removed the file after we opened it: then another has a
+            # new one by this name, and ours locks nothing.
+            with suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(handle), self._path.stat()):
+                    self._handle = handle
+                    return True
             os.close(handle)
-            return False
-        self._handle = handle
-        return True
 
     def release(self) -> None:
         if self._handle is not None:
+            with suppress(OSError):  # Windows removes no file that is open; it stays, and is empty.
+                self._path.unlink()
             os.close(self._handle)
             self._handle = None

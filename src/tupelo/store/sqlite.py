@@ -24,6 +24,10 @@ from tupelo.values.change import Change, ChangeKind, Promise
 from tupelo.values.codec import BadBytes, decode_entry, encode_entry
 
 Durability = Literal["full", "process", "none"]
+LogKeep = int | Literal["all"]
+"""How many changes to keep, the newest; or all of them."""
+
+LOG_KEEP = 100_000
 
 APPLICATION_ID = 0x7457_0E10
 FORMAT_VERSION = 1
@@ -69,38 +73,59 @@ class SqliteJournal:
     """The journal in one file. Opening it refuses what is in use, foreign or damaged."""
 
     def __init__(
-        self, path: Path, name: str, agent: str, durability: Durability, keep: int | None
+        self,
+        path: Path,
+        name: str,
+        agent: str,
+        durability: Durability,
+        log_keep: LogKeep | None,
     ) -> None:
         self.path = Path(os.path.realpath(path))
         self._durability = durability
         self.waits = durability != "none"
-        self._keep = keep
         self._pending: list[Change] = []
         self._commit_lock = threading.Lock()
         self._failure: JournalFailed | None = None
         self._file_lock = FileLock(self.path.with_name(self.path.name + ".lock"))
         try:
+            if not self._is_new():
+                _check_header(self.path)  # before a lock file is left beside a foreign file
             if not self._file_lock.acquire():
                 raise SpaceInUse(f"{path} is open in another space, here or in another process")
         except OSError as error:
-            raise JournalFailed(f"{path} cannot be opened: {error}") from error
+            raise JournalFailed(f"{path} cannot be opened: {error.strerror}") from error
         try:
-            if self.path.exists() and self.path.stat().st_size:
-                _check_header(self.path)
-            else:
+            if self._is_new():
                 self._create(name, agent)
+            else:
+                _check_header(self.path)
+            self._had_wal = self._beside("-wal").exists()
             # Until `start`, read only: a file that turns out to be damaged is left as it was.
             self._db = self._connect("ro")
             try:
-                self._load_meta()
+                self._load_meta(log_keep)
             except BaseException:
-                self._db.close()
+                self._close_unchanged()
                 raise
         except BaseException:
             self._file_lock.release()
             raise
 
     # Opening
+
+    def _is_new(self) -> bool:
+        return not self.path.exists() or (self.path.is_file() and not self.path.stat().st_size)
+
+    def _beside(self, ending: str) -> Path:
+        return self.path.with_name(self.path.name + ending)
+
+    def _close_unchanged(self) -> None:
+        """SQLite makes an empty log beside a file that it only reads; leave no trace of that."""
+        self._db.close()
+        log = self._beside("-wal")
+        if not self._had_wal and log.exists() and not log.stat().st_size:
+            log.unlink()
+            self._beside("-shm").unlink(missing_ok=True)
 
     def _connect(
         self, mode: Literal["ro", "rw", "rwc"], path: Path | None = None
@@ -147,13 +172,15 @@ class SqliteJournal:
         level = "FULL" if self._durability == "full" else "NORMAL"
         self._db.execute(f"PRAGMA synchronous = {level}")
         self._db.execute("PRAGMA wal_autocheckpoint = 4000")
+        keep = "all" if self._keep is None else self._keep
+        self._run(lambda: self._db.execute("REPLACE INTO meta VALUES ('log_keep', ?)", (keep,)))
 
     def stop(self) -> None:
         """Opening failed further up: let go of the file, unchanged."""
-        self._db.close()
+        self._close_unchanged()
         self._file_lock.release()
 
-    def _load_meta(self) -> None:
+    def _load_meta(self, log_keep: LogKeep | None) -> None:
         try:
             meta = dict(self._db.execute("SELECT key, value FROM meta"))
             last = self._db.execute("SELECT max(position) FROM change").fetchone()[0] or 0
@@ -164,6 +191,8 @@ class SqliteJournal:
             self.durable = max(last, meta["position"])
             self.arrivals = max(newest, meta["arrivals"])
             self._first = first if first is not None else self.durable + 1
+            kept = meta.get("log_keep", LOG_KEEP) if log_keep is None else log_keep
+            self._keep: int | None = None if kept == "all" else int(kept)
         except (sqlite3.DatabaseError, KeyError, TypeError) as error:
             _refuse(self.path, error)
 
@@ -283,13 +312,17 @@ class SqliteJournal:
             if self._failure is not None:
                 raise self._failure
             require_kept(since, self._first)
-            rows = self._db.execute(
-                "SELECT c.position, c.time, c.kind, c.arrival, c.agent, c.txn, c.waited, c.expires,"
-                " e.origin, e.n, e.payload FROM change c LEFT JOIN entry e USING (arrival)"
-                " WHERE c.position > ? ORDER BY c.position LIMIT ?",
-                (since, -1 if limit is None else limit),
-            ).fetchall()
-        return [self._change(*row) for row in rows]
+            try:
+                rows = self._db.execute(
+                    "SELECT c.position, c.time, c.kind, c.arrival, c.agent, c.txn, c.waited,"
+                    " c.expires, e.origin, e.n, e.payload"
+                    " FROM change c LEFT JOIN entry e USING (arrival)"
+                    " WHERE c.position > ? ORDER BY c.position LIMIT ?",
+                    (since, -1 if limit is None else limit),
+                ).fetchall()
+                return [self._change(*row) for row in rows]
+            except (sqlite3.Error, BadBytes, LookupError, TypeError, ValueError) as error:
+                raise DamagedFile(f"the log in {self.path} is damaged: {error}") from error
 
     def _change(
         self,
@@ -305,12 +338,7 @@ class SqliteJournal:
         n: int | None,
         payload: bytes | None,
     ) -> Change:
-        shape = fields = None
-        if payload is not None:
-            try:
-                shape, fields = decode_entry(payload)
-            except BadBytes as error:
-                _refuse(self.path, error)
+        shape, fields = (None, None) if payload is None else decode_entry(payload)
         return Change(
             position=position,
             time=time,
@@ -389,7 +417,7 @@ class SqliteJournal:
 
 def _check_header(path: Path) -> None:
     """Refuse a file that SQLite should not even be asked to open. Reads 100 bytes, changes none."""
-    with path.open("rb") as file:
+    with path.open("rb") as file:  # OSError, for a folder or one that may not be read
         header = file.read(100)
     if len(header) < 100 or not header.startswith(b"SQLite format 3\x00"):
         raise ForeignFile(f"{path} is not a Tupelo journal; it was left as it was")
