@@ -246,7 +246,7 @@ class Space:
         available: bool = False,
     ) -> Subscription:
         state = self._operations.subscribe(
-            template, lease, txn, handback, backlog_max, available, callback
+            template, callback, lease, txn, handback, backlog_max, available
         )
         return Subscription(self._operations, state, self._flusher, callback)
 

@@ -305,7 +305,7 @@ class Space(Closing):
         When `backlog_max` notices wait, the oldest is dropped; the next one tells how many were.
         """
         state = self._operations.subscribe(
-            template, lease, txn, handback, backlog_max, available, callback
+            template, callback, lease, txn, handback, backlog_max, available
         )
         return Subscription(self._operations, state, callback)
 
