@@ -6,7 +6,6 @@ from tests.laws.talk import drained, entries_of, state_of
 from tupelo import ANY
 from tupelo.errors import BadArgument, Deadlock, TransactionEnded, TransactionError
 
-
 # Isolation
 
 
@@ -427,10 +426,9 @@ def test_the_end_of_a_with_block_commits(space):
 
 @pytest.mark.parametrize("error", [ValueError("oh"), KeyboardInterrupt()])
 def test_an_error_in_a_with_block_aborts_and_goes_on(space, error):
-    with pytest.raises(type(error)):
-        with space.transaction() as txn:
-            space.write(("a",), txn=txn)
-            raise error
+    with pytest.raises(type(error)), space.transaction() as txn:
+        space.write(("a",), txn=txn)
+        raise error
     assert txn.state == "aborted" and space.count() == 0
 
 
@@ -458,11 +456,10 @@ def test_a_with_block_whose_transaction_expired_says_so(space, clock):
 
 
 def test_an_error_in_a_with_block_whose_transaction_expired_stays_the_error(space, clock):
-    with pytest.raises(ValueError, match="oh"):
-        with space.transaction(lease=5) as txn:
-            space.write(("a",), txn=txn)
-            clock.advance(5)
-            raise ValueError("oh")
+    with pytest.raises(ValueError, match="oh"), space.transaction(lease=5) as txn:
+        space.write(("a",), txn=txn)
+        clock.advance(5)
+        raise ValueError("oh")
     assert txn.state == "aborted"
 
 

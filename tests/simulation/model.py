@@ -183,7 +183,7 @@ class Space:
         if txn is not None:
             txn.require("active")
         before = self._snapshot()
-        self._make_room(len(values))
+        self._require_room(len(values))
         items = [self._new(value, lease, txn) for value in values]
         if txn is not None:
             self._notify(items, "visible", txn)
@@ -206,17 +206,25 @@ class Space:
         self.items.append(item)
         return item
 
-    def _make_room(self, coming: int) -> None:
+    def _require_room(self, coming: int) -> None:
+        """Can these be made to fit? They push others out when they become visible."""
         if self.capacity is None:
             return
         excess = len(self.items) + coming - self.capacity
-        free = [i for i in self.items if i.writer is None and i.taker is None and not i.readers]
-        if self.evict == "lru":
-            free.sort(key=lambda item: item.used)
-        if excess > (len(free) if self.evict else 0):
+        if excess > (len(self._evictable()) if self.evict else 0):
             raise SpaceFull
-        for victim in free[: max(0, excess)]:
+
+    def _make_room(self, newest: list[Item]) -> None:
+        if self.capacity is None or self.evict is None:
+            return
+        excess = max(0, len(self.items) - self.capacity)
+        for victim in [item for item in self._evictable() if item not in newest][:excess]:
             self.items.remove(victim)
+
+    def _evictable(self) -> list[Item]:
+        """What may give way, the first to go first: nothing that a transaction holds."""
+        free = [i for i in self.items if i.writer is None and i.taker is None and not i.readers]
+        return sorted(free, key=lambda item: item.used) if self.evict == "lru" else free
 
     # Finding
 
@@ -275,13 +283,13 @@ class Space:
 
     def _acquire(self, item: Item, take: bool, txn: Txn | None, session: Session | None) -> None:
         if take:
-            if txn is None or item.writer is txn:
+            if txn is None:
                 self.items.remove(item)
             else:
                 item.taker = txn
                 txn.takes.append(item)
             return
-        if txn is not None and item.writer is None and txn not in item.readers:
+        if txn is not None and item.writer is not txn and txn not in item.readers:
             item.readers.append(txn)
             txn.reads.append(item)
         if session is not None:
@@ -346,15 +354,14 @@ class Space:
         self.serve()
 
     def _undo_take(self, item: Item, txn: Txn | None) -> None:
-        if txn is None or item.writer is txn:
+        if txn is None:
             item.used = self._next()
             self.items.append(item)
             self.items.sort(key=lambda i: i.arrival)
         else:
             item.taker = None
             txn.takes.remove(item)
-            if item.writer is None:
-                self._notify([item], "visible")
+            self._visible_again([item])
 
     def time_out(self) -> None:
         """Those whose patience has come to its end look up."""
@@ -370,7 +377,8 @@ class Space:
         for txn in self.txns:
             for item in held:
                 if item.taker is not None:
-                    blocks = item.taker is txn and not self._is_over(item)
+                    comes_back = item.writer is not txn and not self._is_over(item)
+                    blocks = item.taker is txn and comes_back
                 else:
                     blocks = item.writer is txn or (waiter.take and txn in item.readers)
                 if blocks and txn not in line and txn not in found:
@@ -378,10 +386,11 @@ class Space:
         return found
 
     def is_stuck(self, waiter: Waiter) -> bool:
-        """Does it depend, over any number of corners, only on those who wait themselves?"""
+        """Does it depend only on those who wait themselves, and they, in a circle, on it?"""
         if waiter.txn is None:
             return False
         reached = [waiter]
+        depended_on: list[Txn] = []
         for one in reached:
             blockers = self.blockers(one)
             if not blockers:
@@ -391,7 +400,8 @@ class Space:
                 if not waits:
                     return False  # It may yet commit.
                 reached += [w for w in waits if w not in reached]
-        return True
+            depended_on += blockers
+        return any(txn in depended_on for txn in waiter.txn.line())
 
     def _answer(
         self, waiter: Waiter, items: list[Item], error: type[Exception] | None = None
@@ -413,7 +423,7 @@ class Space:
         self._require_no_children(txn)
         if txn.parent is not None:
             raise TransactionError
-        if not txn.takes and not any(item.writer is txn for item in self.items):
+        if not any((item.writer is txn) != (item.taker is txn) for item in self.items):
             self.commit(txn)
             return "not changed"
         self._react_or_abort(txn)
@@ -447,22 +457,24 @@ class Space:
         """A transaction becomes everybody's: what it took is gone, what it wrote arrives."""
         for item in txn.takes:
             self.items.remove(item)
+        freed = self._unlock(txn)
         written = [item for item in self.items if item.writer is txn]
         for item in written:
             self._arrive(item, None)
+        self._make_room(written)
         self._notify(written, "visible")
-        self._unlock(txn)
+        self._available_again(freed)
 
     def _hand_over(self, txn: Txn, parent: Txn) -> None:
         for item in txn.takes:
-            if item.writer is parent:
+            if item.writer in (parent, txn):
                 self.items.remove(item)
             else:
                 item.taker = parent
                 parent.takes.append(item)
         for item in txn.reads:
             item.readers.remove(txn)
-            if parent not in item.readers:
+            if parent not in item.readers and item.writer is not parent:
                 item.readers.append(parent)
                 parent.reads.append(item)
         written = [item for item in self.items if item.writer is txn]
@@ -487,33 +499,34 @@ class Space:
         for child in [child for child in self.txns if child.parent is txn]:
             self._abort(child)
         self._end(txn, "aborted")
-        self.items = [item for item in self.items if item.writer is not txn or item.taker]
+        self.items = [item for item in self.items if item.writer is not txn]
         back = []
-        for item in txn.takes:
+        for item in [item for item in txn.takes if item in self.items]:
             item.taker = None
             if self._is_over(item):
                 self.items.remove(item)
             else:
                 back.append(item)
-        for item in back:
-            if txn in item.readers:  # It was taken too: that it can be had again is said once.
-                item.readers.remove(txn)
-                txn.reads.remove(item)
-        self._unlock(txn)
-        for item in back:
-            if item.writer is None:
-                self._notify([item], "visible")
-        for item in back:
-            if item.writer is None and item in self.items:
-                self._react_to([item])
+        freed = self._unlock(txn)
+        self._available_again([item for item in freed if item not in back])
+        self._visible_again(back)
 
-    def _unlock(self, txn: Txn) -> None:
-        freed = []
+    def _unlock(self, txn: Txn) -> list[Item]:
+        """Give up what was held by reading: what can be taken again?"""
         for item in txn.reads:
             item.readers.remove(txn)
-            if not item.readers and item in self.items and item.taker is None:
-                freed.append(item)
-        self._notify(freed, "available")
+        return [item for item in txn.reads if not item.readers]
+
+    def _available_again(self, items: list[Item]) -> None:
+        for item in items:
+            if item in self.items and item.taker is None:
+                self._notify([item], "available", item.writer)
+
+    def _visible_again(self, items: list[Item]) -> None:
+        for item in items:
+            if item.writer is None and item in self.visible():
+                self._notify([item], "visible")
+                self._react_to([item])
 
     def _end(self, txn: Txn, state: str) -> None:
         txn.state = state
@@ -534,13 +547,19 @@ class Space:
     def renew(self, thing: Item | Txn | Session | Subscription, lease: float | None) -> None:
         if not self._lives(thing) or (isinstance(thing, Txn) and thing.state == "prepared"):
             raise LeaseLost
+        self._require_undecided(thing)
         thing.expires = self._until(lease)
         thing.granted = self._next()
 
     def cancel(self, thing: Item | Txn | Session | Subscription) -> None:
         if not self._lives(thing) or (isinstance(thing, Item) and thing.taker is not None):
             raise LeaseLost
+        self._require_undecided(thing)
         self._finish(thing)
+
+    def _require_undecided(self, thing: Item | Txn | Session | Subscription) -> None:
+        if isinstance(thing, Item) and thing.writer is not None:
+            thing.writer.require("active")  # What was promised is not changed any more.
 
     def _lives(self, thing: Item | Txn | Session | Subscription) -> bool:
         if isinstance(thing, Item):
@@ -754,7 +773,7 @@ class Step:
         self._agenda = agenda
 
     def write(self, entry: Any, *, lease: float | None = None) -> None:
-        self._space._make_room(1)
+        self._space._require_room(1)
         item = self._space._new(entry, lease, self._txn)
         self._space._notify([item], "visible", self._txn)
         self._agenda.append(item)

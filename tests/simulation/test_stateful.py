@@ -37,7 +37,6 @@ EXAMPLES = int(os.environ.get("TUPELO_EXAMPLES", "0"))
 STEPS = int(os.environ.get("TUPELO_STEPS", "50"))
 START = 1_000_000.0
 REACTIONS_MAX = 6
-LOG_KEEP = 1_000_000
 
 # What lives until when. Each kind of thing ends at its own fraction of a second, so that no two
 # kinds end at the same moment, where it would be open which comes first.
@@ -133,13 +132,14 @@ class Programs(RuleBasedStateMachine):
         if longest is not None:
             self.options["lease_policy"] = tupelo.longest(longest)
         if self.kept != "nowhere":
-            self.options["log_keep"] = LOG_KEEP
+            self.options["log_keep"] = "all"
         if self.kept == "on disk":
             self.options |= {"path": self.folder / "space", "durability": "process"}
         self.is_lru = capacity is not None and evict == "lru"
         self.twin = model.Space(START, order.arrange, capacity, evict, longest, REACTIONS_MAX)
         self.replayed = Replay()
         self.parked: list[Parked] = []
+        self.steps = 0
         self.names: dict[str, model.Txn] = {}
         self.connect()
 
@@ -533,7 +533,8 @@ class Programs(RuleBasedStateMachine):
     def the_contents_are_the_same(self) -> None:
         if not hasattr(self, "space"):
             return
-        for one in domain.TEMPLATES:
+        self.steps += 1
+        for one in domain.TEMPLATES[self.steps % 7 :: 7]:
             assert self.space.count(one.template) == self.twin.count(one.means), one
         if not self.is_lru:  # where reading changes what is evicted next
             expected = [item.value for item in self.twin.visible()]

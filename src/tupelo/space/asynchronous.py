@@ -85,6 +85,10 @@ class Space:
         txn: Transaction | None = None,
         at: int | None = None,
     ) -> Lease:
+        if lease is None and txn is None and at is None:
+            granted = self._operations.write_plainly(entry)
+            if granted is not None:
+                return granted
         granted, position = self._operations.write(entry, lease, txn, at)
         if position:
             await self._flusher.flush(position)
@@ -195,7 +199,10 @@ class Space:
         try:
             if not waiter.done:
                 assert isinstance(waiter.signal, TaskSignal)
-                await waiter.signal.wait(self._clock, wait)
+                if wait is None:
+                    await waiter.signal.future
+                else:
+                    await waiter.signal.wait(self._clock, wait)
             if not self._operations.give_up(waiter):
                 return [], 0
             return self._operations.collect(waiter)

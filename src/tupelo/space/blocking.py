@@ -21,7 +21,7 @@ from tupelo.space.transaction import Vote
 from tupelo.space.waiting import Waiter
 from tupelo.store.sqlite import Durability, LogKeep
 from tupelo.values.change import Change
-from tupelo.values.entry import Entry, plain_shapes, types_of
+from tupelo.values.entry import Entry
 from tupelo.values.lease import Lease, LeasePolicy
 from tupelo.values.notice import Notice
 from tupelo.values.parts import ANY
@@ -95,11 +95,6 @@ class Space(Closing):
             )
         )
         self._flush = self._operations.engine.flush
-        # Most operations on most spaces need no more than these, and take the short way. Calling
-        # the lock's bound methods costs half of what a `with` does.
-        self._core = self._operations.core
-        self._acquire = self._operations.engine.lock.acquire
-        self._release = self._operations.engine.lock.release
 
     @property
     def name(self) -> str:
@@ -116,15 +111,10 @@ class Space(Closing):
         at: int | None = None,
     ) -> Lease:
         """Write an entry: a tuple, or an instance of a dataclass. The space keeps a copy."""
-        if lease is None and txn is None and at is None and type(entry) is tuple:
-            shape = plain_shapes.get(types_of(entry))
-            if shape is not None:
-                self._acquire()
-                try:
-                    if self._core.plain:
-                        return Lease(self._operations, self._core.write_plainly(shape, entry))
-                finally:
-                    self._release()
+        if lease is None and txn is None and at is None:
+            granted = self._operations.write_plainly(entry)
+            if granted is not None:
+                return granted
         granted, position = self._operations.write(entry, lease, txn, at)
         if position:
             self._flush(position)
@@ -158,14 +148,9 @@ class Space(Closing):
         With `if_exists`, wait only while a transaction may still reveal or release a match.
         """
         if (wait is None or wait == 0) and txn is None and order is None:
-            self._acquire()
-            try:
-                if self._core.plain:
-                    entry = self._core.store.first_plainly(template, False)
-                    if entry is not None and entry is not NotImplemented:
-                        return entry.fields
-            finally:
-                self._release()
+            fields = self._operations.get_plainly(template, False)
+            if fields is not NotImplemented and (fields is not None or wait == 0):
+                return fields
         return self._get(template, False, wait, txn, order, if_exists)
 
     def take(
@@ -179,14 +164,9 @@ class Space(Closing):
     ) -> Any:
         """Remove a matching entry and get it; nobody else will. None if there is none in time."""
         if (wait is None or wait == 0) and txn is None and order is None:
-            self._acquire()
-            try:
-                if self._core.plain:
-                    entry = self._core.store.first_plainly(template, True)
-                    if entry is not None and entry is not NotImplemented:
-                        return entry.fields
-            finally:
-                self._release()
+            fields = self._operations.get_plainly(template, True)
+            if fields is not NotImplemented and (fields is not None or wait == 0):
+                return fields
         return self._get(template, True, wait, txn, order, if_exists)
 
     def read_all(

@@ -76,14 +76,14 @@ class Core:
         self._has_policy = (
             self.order is not None or capacity is not None or lease_policy is not None or logging
         )
-        # Whether an operation now has nothing to heed but the store; see `first_plainly`.
+        # Whether operations now have nothing to heed but the store and plain takers.
         self.plain = not self._has_policy
 
     def reconsider(self) -> None:
         """At the end of a step, in which anything may have changed: is the space plain again?"""
         self.plain = not (
             self._has_policy
-            or self.watched
+            or self.watched > self.waiting.plain_takers
             or self.deadlines.heap
             or self.read_locks
             or self.pruning.memories
@@ -92,11 +92,19 @@ class Core:
 
     # Writing
 
-    def write_plainly(self, shape: Shape, fields: tuple[Any, ...]) -> Entry:
-        """Write to a plain space."""
+    def write_plainly(self, shape: Shape, fields: tuple[Any, ...]) -> Entry | None:
+        """Write to a plain space, straight to the one who waits, if one does. None: it is not
+        that plain, and nothing was done."""
+        taker = self.waiting.plain_taker(shape, fields) if self.watched else None
+        if taker is NotImplemented:
+            return None
         self.arrivals = n = self.arrivals + 1
         entry = Entry(fields, shape, self.agent, n, n)
-        self.store.add(entry)
+        if taker is None:
+            self.store.add(entry)
+        else:
+            entry.gone = True
+            self.waiting.hand_over(taker, entry)
         return entry
 
     def write_all(

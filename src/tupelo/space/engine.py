@@ -144,12 +144,8 @@ class Engine:
         """
         core = self.core
         core.serve()
-        while core.woken:
-            woken, core.woken[:] = list(core.woken), []
-            for signal in woken:
-                if not signal.wake() and isinstance(signal, Waiter):
-                    core.waiting.refused(signal)
-            core.serve()
+        if core.woken:
+            self.wake()
         if core.log.changes:
             assert self.journal is not None
             self.journal.append(core.log.changes)
@@ -160,6 +156,18 @@ class Engine:
             self._set_alarm()
         core.reconsider()
         return core.log.position
+
+    def wake(self) -> None:
+        """Wake who was answered; what nobody is left to receive goes back, perhaps to others."""
+        core = self.core
+        while core.woken:
+            lost = [signal for signal in core.woken if not signal.wake()]
+            core.woken.clear()
+            for signal in lost:
+                if isinstance(signal, Waiter):
+                    core.waiting.refused(signal)
+            if lost:
+                core.serve()
 
     def _set_alarm(self) -> None:
         """Someone waits, so leases must end at their time and not at the next operation."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from threading import get_ident
 
 from tupelo.space.clock import Clock, SystemClock
 from tupelo.space.engine import Engine
@@ -17,15 +18,16 @@ class TaskSignal:
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._thread = threading.get_ident()
+        self._thread = get_ident()
         self.future: asyncio.Future[None] = self._loop.create_future()
 
     def wake(self) -> bool:
-        if threading.get_ident() == self._thread:
-            self._set()
-            return not self._loop.is_closed()
         try:
-            self._loop.call_soon_threadsafe(self._set)
+            if get_ident() == self._thread:
+                if not self.future.done():
+                    self.future.set_result(None)
+            else:
+                self._loop.call_soon_threadsafe(self._set)
         except RuntimeError:  # The loop is closed, and the task went with it.
             return False
         return True

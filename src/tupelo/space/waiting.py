@@ -11,7 +11,7 @@ from tupelo.space import transaction
 from tupelo.space.transaction import Txn, may_take
 from tupelo.store.plan import Question
 from tupelo.store.watchers import Watchers
-from tupelo.values.entry import Entry, require_known
+from tupelo.values.entry import Entry, Shape, require_known
 
 if TYPE_CHECKING:
     from tupelo.space.core import Core
@@ -38,6 +38,7 @@ class Waiter:
         "if_exists",
         "limit",
         "order",
+        "plain",
         "question",
         "raw",
         "session",
@@ -74,6 +75,7 @@ class Waiter:
         self.limit = limit
         self.if_exists = if_exists
         self.since = since
+        self.plain = take and txn is None and limit is None and not if_exists and order is None
         self.done = False
         self.entries: list[Entry] = []
         self.error: Exception | None = None
@@ -98,6 +100,7 @@ class Waiting:
         self._transactional: dict[Waiter, None] = {}
         self._delivered: dict[Waiter, None] = {}  # answered, but not yet collected
         self._tickets = 0
+        self.plain_takers = 0  # those who want one entry, outside a transaction
 
     def __iter__(self) -> Iterator[Waiter]:
         yield from self._readers
@@ -145,16 +148,24 @@ class Waiting:
             self._transactional[waiter] = None
         (self._takers if take else self._readers).add(waiter)
         core.watched += 1
+        self.plain_takers += waiter.plain
         return waiter
 
     def unpark(self, waiter: Waiter) -> None:
         """This waiter waits no more; it was not answered, or it is being answered now."""
-        watchers = self._takers if waiter.take else self._readers
-        if waiter in watchers:
-            watchers.discard(waiter)
+        if (self._takers if waiter.take else self._readers).discard(waiter):
             self._conditional.pop(waiter, None)
             self._transactional.pop(waiter, None)
             self._core.watched -= 1
+            self.plain_takers -= waiter.plain
+
+    def plain_taker(self, shape: Shape, fields: tuple[Any, ...]) -> Any:
+        """Of plain takers, the one whose turn it is; None if none wants it; or NotImplemented."""
+        return self._takers.first_plainly(shape, fields)
+
+    def hand_over(self, waiter: Waiter, entry: Entry) -> None:
+        """An entry that never needs to be stored: it goes straight to a plain taker."""
+        self._answer(waiter, [entry])
 
     # Serving
 

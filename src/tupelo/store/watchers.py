@@ -26,8 +26,20 @@ class Watch(Protocol):
 
 
 W = TypeVar("W", bound=Watch)
-Table = dict[Any, OrderedDict[W, Check | None]]
+Groups = dict[tuple[int, ...], dict[Any, OrderedDict[W, Check | None]]]
+"""For the positions asked: for the values asked there: who asks, and what else it checks."""
+
 _ticket = attrgetter("ticket")
+
+
+class _Places(Generic[W]):
+    """Where a watch stands, so that it is found again."""
+
+    __slots__ = ("found", "looked_at")
+
+    def __init__(self) -> None:
+        self.found: list[tuple[Groups[W], tuple[int, ...], Any]] = []
+        self.looked_at = 0
 
 
 class Watchers(Generic[W]):
@@ -37,8 +49,9 @@ class Watchers(Generic[W]):
     """
 
     def __init__(self) -> None:
-        self._watches: dict[W, int] = {}  # → how many of its plan's targets are entered
-        self._groups: dict[Shape, dict[tuple[int, ...], Table[W]]] = {}
+        # For each watch, the groups in which it stands, and how many of its targets were looked at.
+        self._watches: dict[W, _Places[W]] = {}
+        self._groups: dict[Shape, Groups[W]] = {}
         self._shapes_met: dict[Shape, None] = {}
         self.failures: list[tuple[W, BadTemplate]] = []
 
@@ -52,24 +65,23 @@ class Watchers(Generic[W]):
         return watch in self._watches
 
     def add(self, watch: W) -> None:
-        self._watches[watch] = 0
+        self._watches[watch] = _Places()
         self._enter(watch)
 
-    def discard(self, watch: W) -> None:
-        entered = self._watches.pop(watch, 0)
-        plan, values = watch.question
-        for shape, positions, fixed, _ in plan.targets[:entered]:
-            asked = values if fixed is None else fixed
-            if _has_nan(asked):
-                continue
-            table = self._groups[shape][positions]
-            key = _key(asked)
+    def discard(self, watch: W) -> bool:
+        """Remove a watch; was it there?"""
+        places = self._watches.pop(watch, None)
+        if places is None:
+            return False
+        for groups, positions, key in places.found:
+            table = groups[positions]
             waiting = table[key]
-            waiting.pop(watch, None)
+            del waiting[watch]
             if not waiting:
                 del table[key]
                 if not table:
-                    del self._groups[shape][positions]
+                    del groups[positions]
+        return True
 
     def wanting(self, entry: Entry) -> Iterator[W]:
         """The watches that match this entry, oldest first. Discard none while you iterate."""
@@ -93,17 +105,40 @@ class Watchers(Generic[W]):
             return self._checked(found[0], fields)
         return heapq.merge(*(self._checked(w, fields) for w in found), key=_ticket)
 
+    def first_plainly(self, shape: Shape, fields: tuple[Any, ...]) -> Any:
+        """The oldest watch that wants such an entry, or None; NotImplemented if this is not plain:
+        several groups to look into, a function to ask, or a shape that is new."""
+        groups = self._groups.get(shape)
+        if not groups:
+            return None if shape in self._shapes_met else NotImplemented
+        if len(groups) > 1:
+            return NotImplemented
+        ((positions, table),) = groups.items()
+        if not positions:
+            waiting = table.get(())
+        elif len(positions) == 1:
+            waiting = table.get(fields[positions[0]])
+        else:
+            waiting = table.get(tuple([fields[p] for p in positions]))
+        if not waiting:
+            return None
+        watch = next(iter(waiting))
+        return watch if waiting[watch] is None else NotImplemented
+
     def _enter(self, watch: W) -> None:
         """Put the watch where entries of every shape that it can match will look."""
         plan, values = watch.question
+        places = self._watches[watch]
         targets = plan.meet()
-        for shape, positions, fixed, check in targets[self._watches[watch] :]:
+        for shape, positions, fixed, check in targets[places.looked_at :]:
             asked = values if fixed is None else fixed
             if _has_nan(asked):  # It matches nothing, and a dict would find it by identity.
                 continue
-            table = self._groups.setdefault(shape, {}).setdefault(positions, {})
-            table.setdefault(_key(asked), OrderedDict())[watch] = check
-        self._watches[watch] = len(targets)
+            groups = self._groups.setdefault(shape, {})
+            key = _key(asked)
+            groups.setdefault(positions, {}).setdefault(key, OrderedDict())[watch] = check
+            places.found.append((groups, positions, key))
+        places.looked_at = len(targets)
 
     def _checked(
         self, waiting: OrderedDict[W, Check | None], fields: tuple[Any, ...]
@@ -123,4 +158,7 @@ def _key(values: tuple[Any, ...]) -> Any:
 
 
 def _has_nan(values: tuple[Any, ...]) -> bool:
-    return any(value != value for value in values)
+    for value in values:  # noqa: SIM110 (a generator costs more than the comparison)
+        if value != value:
+            return True
+    return False
