@@ -79,7 +79,7 @@ def _commits(settings: Settings, directory: Path) -> list[Line]:
             ),
         ]
     with closing(sqlite3.connect(path)) as db:
-        (size,) = db.execute("SELECT length(payload) FROM entry ORDER BY arrival DESC").fetchone()
+        (size,) = db.execute("SELECT length(payload) FROM change ORDER BY position DESC").fetchone()
     require(abs(size - ROW_BYTES) < 5, f"an entry should take {ROW_BYTES} bytes, and not {size}")
     return lines
 
@@ -179,7 +179,7 @@ def _open(path: Path, count: int) -> float:
 def _select(path: Path, count: int) -> float:
     start = perf_counter()
     with closing(sqlite3.connect(path)) as db:
-        rows = db.execute("SELECT * FROM entry WHERE ended IS NULL ORDER BY arrival").fetchall()
+        rows = db.execute("SELECT * FROM change WHERE kind = 0 AND ended IS NULL ORDER BY position").fetchall()
     seconds = perf_counter() - start
     require(len(rows) == count, "all rows should be there")
     return count / seconds

@@ -18,7 +18,7 @@ settings.register_profile("replay", deadline=None, derandomize=True)
 settings.register_profile("explore", deadline=None, max_examples=1_000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "replay"))
 
-PATIENCE_SECONDS = 20.0
+PATIENCE_SECONDS = 10.0
 
 
 class HandClock(tupelo.ManualClock):

@@ -1,6 +1,7 @@
 """Orders: of several matches, which comes first."""
 
 import random
+from typing import Any
 
 import pytest
 
@@ -10,7 +11,7 @@ from tupelo import ANY, Fifo, Key, Lifo, Random, Vector
 from tupelo.errors import BadArgument, BadInput
 
 
-def numbers(space, **options):
+def numbers(space: Any, **options: Any) -> list[Any]:
     return [entry[1] for entry in space.read_all(("n", ANY), **options)]
 
 

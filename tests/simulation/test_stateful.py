@@ -19,27 +19,31 @@ from typing import Any, ClassVar
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
-    precondition,
-    rule,
-)
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 import tupelo
 from tests.simulation import domain, model
 from tests.simulation.domain import Asking, Ordering, Reacting
+from tests.simulation.replay import Replay
 from tupelo import aio
 from tupelo.errors import TupeloError
+from tupelo.space import deadlines, session
+from tupelo.store import index, plan, run
 
 EXAMPLES = int(os.environ.get("TUPELO_EXAMPLES", "0"))
 STEPS = int(os.environ.get("TUPELO_STEPS", "50"))
 START = 1_000_000.0
 REACTIONS_MAX = 6
+LOW_THRESHOLDS = {
+    "REJECTIONS_BEFORE_INDEX": 2,
+    "SWEEP_MIN": 1,
+    "_SWEEP_MIN": 4,
+    "_PLANS_MAX": 3,
+    "_PRUNE_AFTER": 2,
+}
 
-# What lives until when. Each kind of thing ends at its own fraction of a second, so that no two
-# kinds end at the same moment, where it would be open which comes first.
+# Each kind of thing ends at its own fraction of a second, so that no two kinds end at the same
+# moment, where it would be open which comes first.
 ENTRY, TRANSACTION, OTHER, PATIENCE = 0.0, 0.5, 0.25, 0.75
 
 # Half of the time the popular ones, so that many want the same.
@@ -48,36 +52,61 @@ templates = st.sampled_from(domain.POPULAR_TEMPLATES) | st.sampled_from(domain.T
 orders = st.sampled_from([None, None, None, *domain.ORDERS])
 limits = st.sampled_from([None, None, None, 0, 2])  # None: one entry; 0: all
 seconds = st.sampled_from([None, None, None, 1, 3, 8])
-passing = st.sampled_from([0, 0, 0, 0, 0, 0, 1, 2])
-some = st.integers(0, 9)  # one of some things, or none of them
+one_of_them = st.integers(0, 9)
+perhaps_one = st.sampled_from([None, None, None, 0, 1, 2])
+seldom_one = st.sampled_from([None, None, None, None, None, 0, 1])
 flag = st.booleans()
+seldom = st.sampled_from([False, False, False, True])
+
+
+@dataclass(frozen=True)
+class Write(domain.Printed):
+    entries: list[Any]
+    lease: float | None
+    txn: int | None
 
 
 @dataclass(frozen=True)
 class Request(domain.Printed):
-    """A read or take that may wait; `txn` and `session` are chosen from those that there are."""
+    """A read or take; `waits` tells whether it parks. `txn` and `session`: which, of those open."""
 
+    waits: bool
     asking: Asking
     take: bool
     limit: int | None
     wait: float | None
-    txn: int
+    txn: int | None
     order: Ordering | None
-    session: int
+    session: int | None
     if_exists: bool
+    awaited: bool
 
 
+@dataclass(frozen=True)
+class Pause(domain.Printed):
+    """Time passes; in a rush, the tasks get no chance to notice."""
+
+    seconds: float
+    rush: bool
+
+
+writes = st.builds(Write, st.lists(entries, min_size=1, max_size=4), lease=seconds, txn=perhaps_one)
 requests = st.builds(
     Request,
+    waits=flag,
     asking=templates,
     take=flag,
     limit=limits,
     wait=seconds,
-    txn=some,
+    txn=perhaps_one,
     order=orders,
-    session=some,
-    if_exists=st.sampled_from([False, False, False, True]),
+    session=seldom_one,
+    if_exists=seldom,
+    awaited=flag,
 )
+pauses = st.builds(Pause, seconds=st.sampled_from([1, 1, 2, 5]), rush=flag)
+Deed = Write | Request | Pause
+deeds = st.lists(st.one_of(writes, writes, requests, requests, requests, pauses), max_size=5)
 
 
 @dataclass(eq=False)
@@ -99,15 +128,15 @@ class Listening:
 
 
 class Programs(RuleBasedStateMachine):
-    """The rules: what a program may do next, with both."""
+    """The rules: what a program may do next, with both. Every rule begins with common `deeds`."""
 
     kept: ClassVar[str] = "nowhere"
 
     # Opening and closing
 
     @initialize(
-        order=st.sampled_from(domain.ORDERS),
-        capacity=st.sampled_from([None, None, None, 3, 5]),
+        order=st.sampled_from([domain.FIFO, *domain.ORDERS]),
+        capacity=st.sampled_from([None, None, 4, 7]),
         evict=st.sampled_from([None, "fifo", "lru"]),
         longest=st.sampled_from([None, None, None, 3]),
         small=flag,
@@ -116,7 +145,7 @@ class Programs(RuleBasedStateMachine):
         self,
         order: Ordering,
         capacity: int | None,
-        evict: str | None,
+        evict: Any,
         longest: float | None,
         small: bool,
     ) -> None:
@@ -128,7 +157,7 @@ class Programs(RuleBasedStateMachine):
         self.clock = tupelo.ManualClock(START)
         self.options: dict[str, Any] = {"order": order.order, "reactions_max": REACTIONS_MAX}
         if capacity is not None:
-            self.options["capacity"] = tupelo.Capacity(entries=capacity, evict=evict)  # type: ignore[arg-type]
+            self.options["capacity"] = tupelo.Capacity(entries=capacity, evict=evict)
         if longest is not None:
             self.options["lease_policy"] = tupelo.longest(longest)
         if self.kept != "nowhere":
@@ -139,8 +168,8 @@ class Programs(RuleBasedStateMachine):
         self.twin = model.Space(START, order.arrange, capacity, evict, longest, REACTIONS_MAX)
         self.replayed = Replay()
         self.parked: list[Parked] = []
-        self.steps = 0
         self.names: dict[str, model.Txn] = {}
+        self.checks = 0
         self.connect()
 
     def connect(self) -> None:
@@ -154,14 +183,9 @@ class Programs(RuleBasedStateMachine):
 
     def lower_the_thresholds(self) -> None:
         """Small programs are to build indexes, sweep and prune as large ones do."""
-        for name, value in {
-            "store.index.REJECTIONS_BEFORE_INDEX": 2,
-            "store.run._SWEEP_MIN": 1,
-            "store.plan._PLANS_MAX": 3,
-            "space.deadlines._SWEEP_MIN": 4,
-            "space.session._PRUNE_AFTER": 2,
-        }.items():
-            self.patch.setattr(f"tupelo.{name}", value)
+        for module in (index, plan, run, deadlines, session):
+            for name in set(vars(module)) & set(LOW_THRESHOLDS):
+                self.patch.setattr(module, name, LOW_THRESHOLDS[name])
 
     def teardown(self) -> None:
         if not hasattr(self, "space"):
@@ -169,9 +193,11 @@ class Programs(RuleBasedStateMachine):
         try:
             self.close()
         finally:
-            for task in self.tasks():
+            getters = [getter for one in self.listening for getter in one.getters]
+            for task in [one.task for one in self.parked] + getters:
                 task.cancel()
             self.run(asyncio.sleep(0))
+            self.run(self.door.close())
             self.loop.close()
             self.patch.undo()
             shutil.rmtree(self.folder)
@@ -185,9 +211,10 @@ class Programs(RuleBasedStateMachine):
             self.check_notices(one)
 
     @precondition(lambda self: self.kept == "on disk")
-    @rule(asleep=passing, trimmed=flag)
-    def close_and_reopen(self, asleep: int, trimmed: bool) -> None:
-        if trimmed:
+    @rule(before=deeds, asleep=st.sampled_from([0, 0, 1, 3]), compacted=flag)
+    def close_and_reopen(self, before: list[Deed], asleep: int, compacted: bool) -> None:
+        self.do(before)
+        if compacted:
             self.space.compact()
         self.close()
         self.run(self.door.close())
@@ -198,85 +225,80 @@ class Programs(RuleBasedStateMachine):
         self.txns = [(txn, self.names[txn.id]) for txn in self.space.in_doubt()]
         assert {twin for _, twin in self.txns} == set(self.twin.txns)
 
-    # The rules of writing, reading and taking
+    # Writing, reading, taking, and letting time pass
 
-    @rule(written=st.lists(entries, min_size=1, max_size=4), lease=seconds, txn=some, late=passing)
-    def write(self, written: list[Any], lease: float | None, txn: int, late: int) -> None:
-        self.let_pass(late)
-        self.write_both(written, lease, txn)
-        self.let_tasks_run()
+    @rule(work=deeds)
+    def work(self, work: list[Deed]) -> None:
+        self.do(work)
 
-    def write_both(self, written: list[Any], lease: float | None, which: int) -> None:
-        txn, twin = pick(self.txns, which)
+    def do(self, deeds: list[Deed]) -> None:
+        for deed in deeds:
+            if isinstance(deed, Write):
+                self.write(deed)
+            elif isinstance(deed, Pause):
+                self.pause(deed)
+                if deed.rush:
+                    continue
+            elif deed.waits:
+                self.park(deed)
+            else:
+                self.get(deed)
+            self.let_tasks_run()
+
+    def write(self, deed: Write) -> None:
+        txn, twin = pick(self.txns, deed.txn)
         granted, items = self.both(
             lambda: (
-                [self.space.write(written[0], lease=lease, txn=txn)]
-                if len(written) == 1
-                else self.space.write_all(written, lease=lease, txn=txn)
+                [self.space.write(deed.entries[0], lease=deed.lease, txn=txn)]
+                if len(deed.entries) == 1
+                else self.space.write_all(deed.entries, lease=deed.lease, txn=txn)
             ),
-            lambda: self.twin.write_all(written, lease, twin),
+            lambda: self.twin.write_all(deed.entries, deed.lease, twin),
         )
         if granted is not None:
             self.leases += zip(granted, items, strict=True)
+            del self.leases[:-30]
 
-    @rule(request=requests, late=passing, rush=flag, awaited=flag)
-    def get(self, request: Request, late: int, rush: bool, awaited: bool) -> None:
+    def get(self, deed: Request) -> None:
         """Read or take without waiting, through either door."""
-        self.let_pass(late, rush)
-        real, twin = self.options_of(request)
+        real, twin = self.options_of(deed)
         got, items = self.both(
             lambda: (
-                self.run(self.awaiting(request, real, 0))
-                if awaited
-                else self.blocking(request, real)
+                self.run(self.awaiting(deed, real, 0))
+                if deed.awaited
+                else self.blocking(deed, real)
             ),
-            lambda: self.twin.get(request.asking.means, request.limit, request.take, **twin),
+            lambda: self.twin.get(deed.asking.means, deed.limit, deed.take, **twin),
         )
         if items is not None:
             values = [item.value for item in items]
-            expected = (values[0] if values else None) if request.limit is None else values
+            expected = (values[0] if values else None) if deed.limit is None else values
             assert repr(got) == repr(expected)
-        self.let_tasks_run()
 
-    @rule(waiting=st.lists(requests, min_size=1, max_size=4), late=passing)
-    def park(self, waiting: list[Request], late: int) -> None:
+    def park(self, deed: Request) -> None:
         """Read or take, and wait for a match if there is none."""
-        self.let_pass(late)
-        for request in waiting:
-            real, twin = self.options_of(request)
-            if request.limit is None and "session" not in real:
-                real["if_exists"] = twin["if_exists"] = request.if_exists
-            wait = None if request.wait is None else request.wait + PATIENCE
-            task = self.loop.create_task(self.awaiting(request, real, wait))
-            waiter = self.twin.park(request.asking.means, request.limit, request.take, wait, **twin)
-            self.parked.append(Parked(task, waiter))
-            self.let_tasks_run()
+        real, twin = self.options_of(deed)
+        if deed.limit is None and "session" not in real:
+            real["if_exists"] = twin["if_exists"] = deed.if_exists
+        wait = None if deed.wait is None else deed.wait + PATIENCE
+        task = self.loop.create_task(self.awaiting(deed, real, wait))
+        waiter = self.twin.park(deed.asking.means, deed.limit, deed.take, wait, **twin)
+        self.parked.append(Parked(task, waiter))
 
-    @rule(asking=templates, txn=some, late=passing)
-    def count(self, asking: Asking, txn: int, late: int) -> None:
-        self.let_pass(late, rush=True)
-        within, twin = pick(self.txns, txn)
-        got, expected = self.both(
-            lambda: self.space.count(asking.template, txn=within),
-            lambda: self.twin.count(asking.means, twin),
-        )
-        assert got == expected
-        self.let_tasks_run()
-
-    def options_of(self, request: Request) -> tuple[dict[str, Any], dict[str, Any]]:
+    def options_of(self, deed: Request) -> tuple[dict[str, Any], dict[str, Any]]:
         """The same arguments for the engine and for the model."""
-        reader, seen = pick(self.sessions, request.session)
-        if reader is not None and not request.take:
+        reader, seen = pick(self.sessions, deed.session)
+        if reader is not None and not deed.take:
             return {"session": reader}, {"session": seen}
         real: dict[str, Any] = {}
         twin: dict[str, Any] = {}
-        if request.order is not None:
-            real["order"], twin["arrange"] = request.order.order, request.order.arrange
-        real["txn"], twin["txn"] = pick(self.txns, request.txn)
+        if deed.order is not None:
+            real["order"], twin["arrange"] = deed.order.order, deed.order.arrange
+        real["txn"], twin["txn"] = pick(self.txns, deed.txn)
         return real, twin
 
-    def blocking(self, request: Request, options: dict[str, Any]) -> Any:
-        asked, take, limit = request.asking.template, request.take, request.limit
+    def blocking(self, deed: Request, options: dict[str, Any]) -> Any:
+        asked, take, limit = deed.asking.template, deed.take, deed.limit
         options = dict(options)
         door = options.pop("session", self.space)
         if limit is None:
@@ -284,9 +306,9 @@ class Programs(RuleBasedStateMachine):
         return (door.take_all if take else door.read_all)(asked, limit=limit or None, **options)
 
     def awaiting(
-        self, request: Request, options: dict[str, Any], wait: float | None
+        self, deed: Request, options: dict[str, Any], wait: float | None
     ) -> Coroutine[Any, Any, Any]:
-        asked, take, limit = request.asking.template, request.take, request.limit
+        asked, take, limit = deed.asking.template, deed.take, deed.limit
         options = {"wait": wait, **options}
         door: Any = self.door
         if "session" in options:
@@ -296,65 +318,72 @@ class Programs(RuleBasedStateMachine):
         options["limit"] = limit or None
         return (door.take_all if take else door.read_all)(asked, **options)  # type: ignore[no-any-return]
 
-    # The rules of cancelling
+    def pause(self, deed: Pause) -> None:
+        until = self.twin.now + deed.seconds
+        while not deed.rush:
+            due = [w.until for w in self.twin.waiters if w.until is not None and w.until <= until]
+            if not due:
+                break
+            self.move_to(min(due))
+            self.let_tasks_run()
+        self.move_to(until)
+
+    def move_to(self, until: float) -> None:
+        self.clock.advance(until - self.twin.now)
+        self.twin.advance(until)
+
+    # Cancelling
 
     @precondition(lambda self: self.parked)
-    @rule(which=some)
-    def cancel(self, which: int) -> None:
-        one = self.parked[which % len(self.parked)]
-        self.cancel_both(one)
-        self.let_tasks_run()
-
-    @precondition(lambda self: self.parked)
-    @rule(which=some, written=st.lists(entries, min_size=1, max_size=3), lease=seconds, txn=some)
-    def cancel_at_the_moment_of_delivery(
-        self, which: int, written: list[Any], lease: float | None, txn: int
-    ) -> None:
-        self.write_both(written, lease, txn)
+    @rule(
+        before=deeds,
+        which=one_of_them,
+        at=st.sampled_from(["any time", "delivery", "delivery", "abort", "commit"]),
+        write=writes,
+        txn=one_of_them,
+    )
+    def cancel(self, before: list[Deed], which: int, at: str, write: Write, txn: int) -> None:
+        """Cancel one who waits, perhaps just when it is given something."""
+        self.do(before)
+        if at == "delivery":
+            self.write(write)
+        elif at in ("abort", "commit") and self.txns:
+            ended, twin = pick(self.txns, txn)
+            self.both(getattr(ended, at), lambda: getattr(self.twin, at)(twin))
         answered = [one for one in self.parked if one.waiter.done] or self.parked
-        one = answered[which % len(answered)]
-        self.cancel_both(one)
-        self.let_tasks_run()
-
-    @precondition(lambda self: self.parked and self.txns)
-    @rule(which=some, txn=some)
-    def cancel_at_the_moment_of_abort(self, which: int, txn: int) -> None:
-        ended, twin = self.txns[txn % len(self.txns)]
-        self.both(ended.abort, lambda: self.twin.abort(twin))
-        answered = [one for one in self.parked if one.waiter.done] or self.parked
-        self.cancel_both(answered[which % len(answered)])
+        if answered:
+            self.cancel_both(answered[which % len(answered)])
         self.let_tasks_run()
 
     def cancel_both(self, one: Parked) -> None:
         self.parked.remove(one)
         one.task.cancel()
         self.run(asyncio.wait([one.task]))
-        if one.waiter.error is not None and not one.task.cancelled():
-            assert isinstance(one.task.exception(), one.waiter.error)
-            return
         assert one.task.cancelled()
         self.twin.vanish(one.waiter)
 
-    @rule(request=requests)
-    def cancel_while_the_disk_is_awaited(self, request: Request) -> None:
+    @rule(before=deeds, deed=requests)
+    def cancel_while_the_disk_is_awaited(self, before: list[Deed], deed: Request) -> None:
         """What was found, but never handed over, is still there."""
-        real, twin = self.options_of(request)
-        task = self.loop.create_task(self.awaiting(request, real, 0))
+        self.do(before)
+        real, twin = self.options_of(deed)
+        task = self.loop.create_task(self.awaiting(deed, real, 0))
         self.run(asyncio.sleep(0))
         task.cancel()
         self.run(asyncio.wait([task]))
         if not task.cancelled():
             self.both(
-                task.result,
-                lambda: self.twin.get(request.asking.means, request.limit, request.take, **twin),
+                task.result, lambda: self.twin.get(deed.asking.means, deed.limit, deed.take, **twin)
             )
         self.let_tasks_run()
 
-    # The rules of transactions
+    # Transactions
 
-    @rule(parent=some, lease=seconds, late=passing)
-    def begin(self, parent: int, lease: float | None, late: int) -> None:
-        self.let_pass(late)
+    @rule(before=deeds, parent=perhaps_one, lease=seconds, after=deeds)
+    def begin(
+        self, before: list[Deed], parent: int | None, lease: float | None, after: list[Deed]
+    ) -> None:
+        self.do(before)
         above, twin = pick(self.txns, parent)
         if lease is not None:
             lease += TRANSACTION
@@ -364,94 +393,79 @@ class Programs(RuleBasedStateMachine):
         )
         if real is not None:
             self.names[real.id] = txn
-            self.txns.append((real, txn))
+            self.txns.insert(0, (real, txn))
             self.leases.append((real.lease, txn))
-            del self.txns[:-6]
-        self.let_tasks_run()
+        self.do(after)
 
     @precondition(lambda self: self.txns)
-    @rule(txn=some, end=st.sampled_from(["commit", "abort", "prepare"]), late=passing)
-    def end(self, txn: int, end: str, late: int) -> None:
-        self.let_pass(late, rush=True)
-        real, twin = self.txns[txn % len(self.txns)]
-        got, expected = self.both(getattr(real, end), lambda: getattr(self.twin, end)(twin))
+    @rule(before=deeds, txn=one_of_them, how=st.sampled_from(["commit", "abort", "prepare"]))
+    def end(self, before: list[Deed], txn: int, how: str) -> None:
+        self.do(before)
+        real, twin = pick(self.txns, txn)
+        got, expected = self.both(getattr(real, how), lambda: getattr(self.twin, how)(twin))
         assert got == expected
         assert real.state == twin.state
         self.let_tasks_run()
+        ended = [one for one in self.txns if one[1] not in self.twin.txns]
+        for one in ended[:-1]:  # One that has ended is kept, to be refused.
+            self.txns.remove(one)
 
-    # The rules of leases and time
+    # Leases
 
     @precondition(lambda self: self.leases)
-    @rule(which=st.integers(0, 50), lease=seconds, late=passing)
-    def renew(self, which: int, lease: float | None, late: int) -> None:
-        self.let_pass(late)
-        granted, thing = self.leases[which % len(self.leases)]
+    @rule(before=deeds, which=st.integers(0, 50), lease=seconds, cancelled=seldom)
+    def change_lease(
+        self, before: list[Deed], which: int, lease: float | None, cancelled: bool
+    ) -> None:
+        self.do(before)
+        granted, thing = pick(self.leases, which)
         if lease is not None:
             lease += fraction(thing)
-        self.both(lambda: granted.renew(lease), lambda: self.twin.renew(thing, lease))
+        if cancelled:
+            self.both(granted.cancel, lambda: self.twin.cancel(thing))
+        else:
+            self.both(lambda: granted.renew(lease), lambda: self.twin.renew(thing, lease))
         self.let_tasks_run()
 
-    @precondition(lambda self: self.leases)
-    @rule(which=st.integers(0, 50), late=passing)
-    def cancel_lease(self, which: int, late: int) -> None:
-        self.let_pass(late)
-        granted, thing = self.leases[which % len(self.leases)]
-        self.both(granted.cancel, lambda: self.twin.cancel(thing))
-        self.let_tasks_run()
+    # Sessions, subscriptions and reactions
 
-    @rule(late=st.sampled_from([1, 2, 5]))
-    def time_passes(self, late: int) -> None:
-        self.let_pass(late)
-        self.let_tasks_run()
-
-    def let_pass(self, late: float, rush: bool = False) -> None:
-        """Let time pass; in a rush, the tasks get no chance to notice."""
-        until = self.twin.now + late
-        while late and not rush:
-            due = [w.until for w in self.twin.waiters if w.until is not None and w.until <= until]
-            if not due:
-                break
-            self.move_to(min(due))
-            self.let_tasks_run()
-        self.move_to(until)
-        if late and not rush:
-            self.let_tasks_run()
-
-    def move_to(self, until: float) -> None:
-        self.clock.advance(until - self.twin.now)
-        self.twin.advance(until)
-
-    # The rules of sessions, subscriptions and reactions
-
-    @rule(lease=seconds, like=some)
-    def open_session(self, lease: float | None, like: int) -> None:
+    @rule(before=deeds, lease=seconds, like=perhaps_one, close=perhaps_one)
+    def open_session(
+        self, before: list[Deed], lease: float | None, like: int | None, close: int | None
+    ) -> None:
+        self.do(before)
         if lease is not None:
             lease += OTHER
         first, twin = pick(self.sessions, like)
         real = first.clone(lease=lease) if first else self.space.session(lease=lease)
-        session = self.twin.open_session(lease, twin)
-        self.sessions.append((real, session))
-        self.leases.append((real.lease, session))
-        del self.sessions[:-3]
-
-    @precondition(lambda self: self.sessions)
-    @rule(which=some)
-    def close_session(self, which: int) -> None:
-        real, twin = self.sessions.pop(which % len(self.sessions))
-        real.close()
-        self.twin.end_session(twin)
+        seen = self.twin.open_session(lease, twin)
+        self.sessions.append((real, seen))
+        self.leases.append((real.lease, seen))
+        closed, twin = pick(self.sessions, close)
+        if closed is not None:
+            closed.close()
+            self.twin.end_session(twin)
+            self.sessions.remove((closed, twin))
         self.let_tasks_run()
 
     @rule(
+        before=deeds,
         asking=templates,
         available=flag,
-        txn=some,
+        txn=perhaps_one,
         backlog_max=st.sampled_from([1, 2, 100]),
         lease=seconds,
     )
     def subscribe(
-        self, asking: Asking, available: bool, txn: int, backlog_max: int, lease: float | None
+        self,
+        before: list[Deed],
+        asking: Asking,
+        available: bool,
+        txn: int | None,
+        backlog_max: int,
+        lease: float | None,
     ) -> None:
+        self.do(before)
         if lease is not None:
             lease += OTHER
         within, twin = pick(self.txns, txn)
@@ -473,59 +487,65 @@ class Programs(RuleBasedStateMachine):
             self.leases.append((real.lease, subscription))
 
     @precondition(lambda self: self.listening)
-    @rule(which=some)
-    def await_a_notice(self, which: int) -> None:
+    @rule(
+        before=deeds,
+        which=one_of_them,
+        what=st.sampled_from(["poll", "await", "await", "cancel", "close"]),
+        write=writes,
+    )
+    def listen(self, before: list[Deed], which: int, what: str, write: Write) -> None:
+        self.do(before)
         one = self.listening[which % len(self.listening)]
-        one.getters.append(self.loop.create_task(one.door.get()))
-        self.let_tasks_run()
-
-    @precondition(lambda self: self.listening)
-    @rule(which=some, written=st.lists(entries, max_size=2))
-    def cancel_awaiting_a_notice(self, which: int, written: list[Any]) -> None:
-        one = self.listening[which % len(self.listening)]
-        if written:
-            self.write_both(written, None, 0)
-        if one.getters:
+        if what == "poll":
+            self.check_notices(one)
+        elif what == "await":
+            one.getters.append(self.loop.create_task(one.door.get()))
+        elif what == "cancel" and one.getters:
+            self.write(write)  # which may wake the one who is cancelled
             getter = one.getters.pop(which % len(one.getters))
             getter.cancel()
             self.run(asyncio.wait([getter]))
             assert getter.cancelled()
+        elif what == "close":
+            one.real.close()
+            self.twin.unsubscribe(one.twin)
+            self.check_notices(one)
+            self.listening.remove(one)
         self.let_tasks_run()
 
-    @precondition(lambda self: self.listening)
-    @rule(which=some)
-    def read_notices(self, which: int) -> None:
-        self.check_notices(self.listening[which % len(self.listening)])
-
-    @precondition(lambda self: self.listening)
-    @rule(which=some)
-    def unsubscribe(self, which: int) -> None:
-        one = self.listening.pop(which % len(self.listening))
-        one.real.close()
-        self.twin.unsubscribe(one.twin)
-        self.check_getters(one)
-        self.check_notices(one)
-        self.let_tasks_run()
-
-    @rule(asking=templates, reacting=st.sampled_from(domain.REACTIONS), once=flag, existing=flag)
-    def react(self, asking: Asking, reacting: Reacting, once: bool, existing: bool) -> None:
+    @rule(
+        before=deeds,
+        asking=templates,
+        reacting=st.sampled_from(domain.REACTIONS),
+        once=flag,
+        existing=flag,
+        after=deeds,
+        kept=seldom,
+    )
+    def react(
+        self,
+        before: list[Deed],
+        asking: Asking,
+        reacting: Reacting,
+        once: bool,
+        existing: bool,
+        after: list[Deed],
+        kept: bool,
+    ) -> None:
+        self.do(before)
         real, twin = self.both(
             lambda: self.space.react(
                 asking.template, reacting.for_engine(), once=once, existing=existing
             ),
             lambda: self.twin.react(asking.means, reacting.for_model(), once, existing),
         )
-        if real is not None:
-            self.reactions.append((real, twin))
         self.let_tasks_run()
-
-    @precondition(lambda self: self.reactions)
-    @rule(which=some)
-    def stop_reacting(self, which: int) -> None:
-        real, twin = self.reactions.pop(which % len(self.reactions))
-        assert real.active == (not twin.ended)
-        real.cancel()
-        self.twin.end_reaction(twin)
+        if real is not None:
+            self.do(after)
+            assert real.active == (not twin.ended)
+            if not kept:
+                real.cancel()
+                self.twin.end_reaction(twin)
 
     # What must hold after every step
 
@@ -533,30 +553,25 @@ class Programs(RuleBasedStateMachine):
     def the_contents_are_the_same(self) -> None:
         if not hasattr(self, "space"):
             return
-        self.steps += 1
-        for one in domain.TEMPLATES[self.steps % 7 :: 7]:
+        self.let_tasks_run()
+        self.checks += 1
+        for one in domain.TEMPLATES[self.checks % 7 :: 7]:
             assert self.space.count(one.template) == self.twin.count(one.means), one
         if not self.is_lru:  # where reading changes what is evicted next
             expected = [item.value for item in self.twin.visible()]
-            assert list(map(repr, self.space.read_all(order=tupelo.Fifo()))) == list(
-                map(repr, expected)
-            )
+            assert repr(self.space.read_all(order=tupelo.Fifo())) == repr(expected)
         for real, twin in self.txns:
             assert real.state == twin.state
             if twin.state == "active":
                 for one in (domain.EVERYTHING, domain.NUMBERS, domain.JOBS):
-                    expected_count = self.twin.count(one.means, twin)
-                    assert self.space.count(one.template, txn=real) == expected_count
+                    inside = self.twin.count(one.means, twin)
+                    assert self.space.count(one.template, txn=real) == inside
         for lease, thing in self.leases:
             assert lease.expires == thing.expires
-
-    @invariant()
-    def the_log_tells_the_contents(self) -> None:
-        if self.kept == "nowhere" or not hasattr(self, "space"):
-            return
-        self.replayed.follow(self.space.changes(since=self.replayed.position))
-        living = [item for item in self.twin.items if item.writer is None]
-        assert self.replayed.contents() == [(repr(item.value), item.expires) for item in living]
+        if self.kept != "nowhere":
+            self.replayed.follow(self.space.changes(since=self.replayed.position))
+            living = [item for item in self.twin.items if item.writer is None]
+            assert self.replayed.contents() == [(repr(i.value), i.expires) for i in living]
 
     # Both at once
 
@@ -580,13 +595,12 @@ class Programs(RuleBasedStateMachine):
     def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         return self.loop.run_until_complete(coroutine)
 
-    def tasks(self) -> list[asyncio.Task[Any]]:
-        getters = [task for one in self.listening for task in one.getters]
-        return [one.task for one in self.parked] + getters
-
     def let_tasks_run(self) -> None:
         """Let those who were answered go on; they must have the model's answer, and only they."""
         self.twin.time_out()
+        getters = [getter for one in self.listening for getter in one.getters]
+        if not self.parked and not getters:
+            return
         self.run(self.spin([one.task for one in self.parked if one.waiter.done]))
         for one in self.parked:
             assert one.task.done() == one.waiter.done, (one.task, one.waiter)
@@ -600,19 +614,19 @@ class Programs(RuleBasedStateMachine):
             self.check_getters(listening)
 
     async def spin(self, answered: list[asyncio.Task[Any]]) -> None:
-        for _ in range(4):
+        for _ in range(3):
             await asyncio.sleep(0)
-        if answered:
+        if not all(task.done() for task in answered):  # They wait for the disk.
             await asyncio.wait(answered, timeout=20)
 
     def check_getters(self, one: Listening) -> None:
         """As many of those who wait for a notice have one as there are notices."""
-        backlog = len(one.twin.backlog)
-        served = one.getters if one.twin.ended else one.getters[:backlog]
+        if not one.getters:
+            return
+        served = one.getters if one.twin.ended else one.getters[: len(one.twin.backlog)]
         self.run(self.spin(served))
         for getter in served:
-            expected = one.twin.next()
-            assert spell(getter.result()) == spell_twin(expected)
+            assert spell(getter.result()) == spell_twin(one.twin.next())
         one.getters = one.getters[len(served) :]
         assert not any(getter.done() for getter in one.getters)
 
@@ -626,42 +640,12 @@ class Programs(RuleBasedStateMachine):
         assert one.real.sequence == one.twin.event.sequence
 
 
-class Replay:
-    """The contents of a space, made from its log alone."""
-
-    def __init__(self) -> None:
-        self.position = 0
-        self.living: dict[int, tuple[str, float | None]] = {}
-        self.ended: dict[int, tuple[str, float | None]] = {}
-
-    def follow(self, changes: list[tupelo.Change]) -> None:
-        for change in changes:
-            self.position += 1
-            assert change.position == self.position
-            arrival, said = change.arrival, (repr(change.entry), change.expires)
-            match change.kind:
-                case "written":
-                    assert arrival not in self.living and arrival not in self.ended
-                    self.living[arrival] = said
-                case "taken" | "expired" | "cancelled" | "evicted":
-                    self.ended[arrival] = self.living.pop(arrival)
-                    assert self.ended[arrival] == said
-                case "returned":
-                    assert self.ended.pop(arrival) == said
-                    self.living[arrival] = said
-                case "renewed":
-                    assert self.living[arrival][0] == said[0]
-                    self.living[arrival] = said
-                case "prepared" | "committed" | "aborted":
-                    assert change.txn is not None
-
-    def contents(self) -> list[tuple[str, float | None]]:
-        return [self.living[arrival] for arrival in sorted(self.living)]
-
-
-def pick(things: list[Any], which: int) -> tuple[Any, Any]:
+def pick(things: list[Any], which: int | None) -> tuple[Any, Any]:
     """One of the things and its twin, or neither."""
-    return things[which - 1] if 1 <= which <= len(things) else (None, None)
+    if which is None or not things:
+        return None, None
+    thing: tuple[Any, Any] = things[which % len(things)]
+    return thing
 
 
 def fraction(thing: object) -> float:
@@ -711,8 +695,8 @@ if EXAMPLES:
     pytestmark = pytest.mark.timeout(0)
 
 TestInMemory = InMemory.TestCase
-TestInMemory.settings = profile(300)
+TestInMemory.settings = profile(200)
 TestWithLog = WithLog.TestCase
-TestWithLog.settings = profile(200)
+TestWithLog.settings = profile(150)
 TestDurable = Durable.TestCase
 TestDurable.settings = profile(60)

@@ -95,6 +95,8 @@ class Space(Closing):
             )
         )
         self._flush = self._operations.engine.flush
+        self._write_plainly = self._operations.write_plainly
+        self._get_plainly = self._operations.get_plainly
 
     @property
     def name(self) -> str:
@@ -112,7 +114,7 @@ class Space(Closing):
     ) -> Lease:
         """Write an entry: a tuple, or an instance of a dataclass. The space keeps a copy."""
         if lease is None and txn is None and at is None:
-            granted = self._operations.write_plainly(entry)
+            granted = self._write_plainly(entry)
             if granted is not None:
                 return granted
         granted, position = self._operations.write(entry, lease, txn, at)
@@ -148,7 +150,7 @@ class Space(Closing):
         With `if_exists`, wait only while a transaction may still reveal or release a match.
         """
         if (wait is None or wait == 0) and txn is None and order is None:
-            fields = self._operations.get_plainly(template, False)
+            fields = self._get_plainly(template, False)
             if fields is not NotImplemented and (fields is not None or wait == 0):
                 return fields
         return self._get(template, False, wait, txn, order, if_exists)
@@ -164,7 +166,7 @@ class Space(Closing):
     ) -> Any:
         """Remove a matching entry and get it; nobody else will. None if there is none in time."""
         if (wait is None or wait == 0) and txn is None and order is None:
-            fields = self._operations.get_plainly(template, True)
+            fields = self._get_plainly(template, True)
             if fields is not NotImplemented and (fields is not None or wait == 0):
                 return fields
         return self._get(template, True, wait, txn, order, if_exists)

@@ -101,7 +101,12 @@ class Core:
         self.arrivals = n = self.arrivals + 1
         entry = Entry(fields, shape, self.agent, n, n)
         if taker is None:
-            self.store.add(entry)
+            bucket = self.store.buckets.get(shape)
+            if bucket is None:
+                bucket = self.store.know(shape)
+            bucket.items.append(entry)  # as `Store.add` does, without the call
+            if bucket.indexes:
+                bucket.enter(entry)
         else:
             entry.gone = True
             self.waiting.hand_over(taker, entry)
@@ -179,6 +184,8 @@ class Core:
     ) -> None:
         """These entries are in the space now, all at once."""
         for i, entry in enumerate(entries):
+            if self.log.on:
+                entry.arrival = self.log.position + 1
             self.store.add(entry)
             self.log.add("written", entry, txn_id, payload=payloads[i] if payloads else None)
         if self.room is not None:

@@ -8,7 +8,6 @@ outside the lock, so that many callers share one commit.
 from __future__ import annotations
 
 import threading
-from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from uuid import uuid4
@@ -71,10 +70,6 @@ class Engine:
             log_reads=log_reads,
             reactions_max=reactions_max,
         )
-        # What a reader is shown must not vanish in a crash: which arrivals are known to be on
-        # disk, and at which positions others will be.
-        self._durable_arrival = 0
-        self._arrivals_at: deque[tuple[int, int]] = deque()
         self._alarm_at: float | None = None
         self._cancel_alarm: Callable[[], None] = lambda: None
         if self.saved is not None:
@@ -93,7 +88,7 @@ class Engine:
                     for arrival, origin, n, expires, payload in saved.entries()
                     for shape, fields in (decode_entry(payload),)
                 ),
-                saved.arrivals,
+                saved.n,
                 saved.durable,
             )
             for txn_id, promise in saved.promises():
@@ -108,7 +103,6 @@ class Engine:
             saved.stop()
             raise
         saved.start()
-        self._durable_arrival = self.core.arrivals
         with self.lock:
             self.core.expire()
             self.settle()
@@ -150,8 +144,6 @@ class Engine:
             assert self.journal is not None
             self.journal.append(core.log.changes)
             core.log.changes = []
-            self._advance()
-            self._arrivals_at.append((core.log.position, core.arrivals))
         if core.watched and core.deadlines.heap:
             self._set_alarm()
         core.reconsider()
@@ -190,18 +182,14 @@ class Engine:
             self.journal.flush(position)
 
     def position_for(self, entries: list[Entry]) -> int:
-        """Under the lock: what must be durable before a reader may be shown these; 0 if it is."""
-        newest = max((entry.arrival for entry in entries), default=0)
-        if newest <= self._durable_arrival or self.journal is None:
-            return 0
-        self._advance()
-        return 0 if newest <= self._durable_arrival else self.core.log.position
+        """What must be durable before a reader may be shown these; 0 if nothing is pending.
 
-    def _advance(self) -> None:
-        assert self.journal is not None
-        durable, marks = self.journal.durable, self._arrivals_at
-        while marks and marks[0][0] <= durable:
-            self._durable_arrival = marks.popleft()[1]
+        What a reader has seen must not vanish in a crash.
+        """
+        if self.journal is None:
+            return 0
+        written = max((entry.arrival for entry in entries if entry.txn is None), default=0)
+        return 0 if written <= self.journal.durable else written
 
     def changes(self, since: int, limit: int | None) -> list[Change]:
         with self.lock:

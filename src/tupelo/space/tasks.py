@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from threading import get_ident
 
 from tupelo.space.clock import Clock, SystemClock
 from tupelo.space.engine import Engine
+
+Loop = asyncio.AbstractEventLoop
 
 
 class TaskSignal:
@@ -60,7 +63,7 @@ class Flusher:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._lock = threading.Lock()
-        self._waiting: list[tuple[int, TaskSignal, list[Exception]]] = []
+        self._waiting: list[tuple[int, Loop, asyncio.Future[None]]] = []
         self._busy = False
         self._thread: ThreadPoolExecutor | None = None
 
@@ -69,17 +72,16 @@ class Flusher:
         if journal is None or not journal.waits or journal.durable >= position:
             self._engine.flush(position)
             return
-        signal, errors = TaskSignal(), list[Exception]()
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[None] = loop.create_future()
         with self._lock:
-            self._waiting.append((position, signal, errors))
+            self._waiting.append((position, loop, done))
             if not self._busy:
                 self._busy = True
                 if self._thread is None:
                     self._thread = ThreadPoolExecutor(1, thread_name_prefix="tupelo-journal")
                 self._thread.submit(self._run)
-        await signal.future
-        if errors:
-            raise errors[0]
+        await done
 
     def _run(self) -> None:
         while True:
@@ -93,11 +95,24 @@ class Flusher:
                 self._engine.flush(max(position for position, _, _ in waiting))
             except Exception as raised:
                 error = raised
-            for _, signal, errors in waiting:
-                if error is not None:
-                    errors.append(error)
-                signal.wake()
+            # One call for each loop: every one of them has to wake it.
+            by_loop: dict[Loop, list[asyncio.Future[None]]] = {}
+            for _, loop, done in waiting:
+                by_loop.setdefault(loop, []).append(done)
+            for loop, futures in by_loop.items():
+                with suppress(RuntimeError):  # The loop is closed, and its tasks went with it.
+                    loop.call_soon_threadsafe(_resolve, futures, error)
 
     def close(self) -> None:
         if self._thread is not None:
             self._thread.shutdown(wait=True)
+
+
+def _resolve(futures: list[asyncio.Future[None]], error: Exception | None) -> None:
+    for future in futures:
+        if future.done():
+            continue
+        if error is None:
+            future.set_result(None)
+        else:
+            future.set_exception(error)

@@ -13,7 +13,7 @@ from operator import attrgetter
 from typing import Any
 
 from tupelo.store.plan import Planner, Question, Target
-from tupelo.store.run import Run
+from tupelo.store.run import SWEEP_MIN, Run
 from tupelo.values.entry import Entry, Shape
 from tupelo.values.template import Check
 
@@ -40,7 +40,9 @@ class Bucket(Run):
 
     def remove(self, entry: Entry) -> None:
         entry.gone = True
-        self.removed()
+        self.dead = dead = self.dead + 1  # as `removed` does, without the call
+        if dead > SWEEP_MIN and dead + dead > len(self.items):
+            self.sweep()
         if self.indexes:
             for position, index in self.indexes.items():
                 value = entry.fields[position]
@@ -156,16 +158,16 @@ class Store:
 
     def __init__(self) -> None:
         self._planner = Planner()
-        self._buckets: dict[Shape, Bucket] = {}
+        self.buckets: dict[Shape, Bucket] = {}
         # Templates of types and wildcards that one shape only can match, and its bucket.
         self._lanes: dict[Any, Bucket] = {}
         self.question = self._planner.question
 
     def __len__(self) -> int:
-        return sum(map(len, self._buckets.values()))
+        return sum(map(len, self.buckets.values()))
 
     def add(self, entry: Entry) -> None:
-        bucket = self._buckets.get(entry.shape)
+        bucket = self.buckets.get(entry.shape)
         if bucket is None:
             bucket = self.know(entry.shape)
         bucket.items.append(entry)
@@ -174,19 +176,19 @@ class Store:
 
     def know(self, shape: Shape) -> Bucket:
         """Make room for entries of this shape, so that plans meet it."""
-        bucket = self._buckets.get(shape)
+        bucket = self.buckets.get(shape)
         if bucket is None:
-            bucket = self._buckets[shape] = Bucket()
+            bucket = self.buckets[shape] = Bucket()
             self._planner.shapes[shape] = None
             self._lanes.clear()
         return bucket
 
     def remove(self, entry: Entry) -> None:
-        self._buckets[entry.shape].remove(entry)
+        self.buckets[entry.shape].remove(entry)
 
     def restore(self, entry: Entry) -> None:
         """Put back, in its place, an entry that was removed from this store."""
-        self._buckets[entry.shape].restore(entry)
+        self.buckets[entry.shape].restore(entry)
 
     def first_plainly(self, raw: Any, take: bool) -> Any:
         """The oldest match of a template without functions, read or taken: the everyday operation.
@@ -210,7 +212,7 @@ class Store:
             shape, positions, _, check = targets[0]
             if check is not None or not shape.plain:
                 return NotImplemented
-            bucket = self._buckets[shape]
+            bucket = self.buckets[shape]
             if positions:
                 entry = bucket.first_match(positions, values)
             else:
@@ -237,7 +239,7 @@ class Store:
         self, target: Target, values: tuple[Any, ...], accept: Accept | None
     ) -> Entry | None:
         shape, positions, fixed, check = target
-        bucket = self._buckets[shape]
+        bucket = self.buckets[shape]
         asked = values if fixed is None else fixed
         if check is None and accept is None:
             return bucket.first_match(positions, asked) if positions else bucket.first()
@@ -249,7 +251,7 @@ class Store:
         """Every match in order of arrival, or the other way round."""
         plan, values = question
         found = [
-            self._buckets[shape].search(
+            self.buckets[shape].search(
                 positions, values if fixed is None else fixed, check, accept, reverse
             )
             for shape, positions, fixed, check in plan.meet()
@@ -262,7 +264,7 @@ class Store:
         plan, values = question
         total = 0
         for shape, positions, fixed, check in plan.meet():
-            bucket = self._buckets[shape]
+            bucket = self.buckets[shape]
             if not positions and check is None:
                 total += len(bucket)
             else:
@@ -271,7 +273,7 @@ class Store:
         return total
 
     def __iter__(self) -> Iterator[Entry]:
-        return heapq.merge(*self._buckets.values(), key=_arrival)
+        return heapq.merge(*self.buckets.values(), key=_arrival)
 
 
 def _holds(fields: tuple[Any, ...], positions: tuple[int, ...], values: tuple[Any, ...]) -> bool:

@@ -14,7 +14,7 @@ from operator import attrgetter
 from tupelo.values.entry import Entry
 
 _arrival = attrgetter("arrival")
-_SWEEP_MIN = 128
+SWEEP_MIN = 128
 
 
 class Run:
@@ -45,9 +45,12 @@ class Run:
     def removed(self) -> None:
         """One of the entries has been marked as gone."""
         self.dead = dead = self.dead + 1
-        if dead > _SWEEP_MIN and dead + dead > len(self.items):
-            self.items = [entry for entry in self.items[self.head :] if not entry.gone]
-            self.head = self.dead = 0
+        if dead > SWEEP_MIN and dead + dead > len(self.items):
+            self.sweep()
+
+    def sweep(self) -> None:
+        self.items = [entry for entry in self.items[self.head :] if not entry.gone]
+        self.head = self.dead = 0
 
     def restored(self, entry: Entry) -> None:
         """An entry that had gone is back, in its place."""

@@ -1,24 +1,26 @@
 """The journal on disk: SQLite in WAL mode, with group commit.
 
-Whoever needs its changes on disk first commits everything that is pending, its own and the
-others'; the others find theirs done. Entries and changes are two tables: an entry keeps its
-fields as long as it lives or a change that is kept speaks of it.
+There is one table of changes. The row of a change that wrote an entry keeps the entry's fields,
+and lives as long as the entry lives or a change that is kept speaks of it; the entry's arrival is
+the position of that row.
 """
 
 from __future__ import annotations
 
 import os
 import sqlite3
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Literal, NoReturn, cast, get_args
+from typing import Any, Literal, NoReturn, get_args
 
 import msgspec
 
 from tupelo.errors import DamagedFile, ForeignFile, JournalFailed, SpaceInUse
 from tupelo.store.filelock import FileLock, sync_folder
+from tupelo.store.groupcommit import GroupCommit, execute_many
 from tupelo.store.journal import require_kept
 from tupelo.values.change import Change, ChangeKind, Promise
 from tupelo.values.codec import BadBytes, decode_entry, encode_entry
@@ -35,30 +37,32 @@ _WRITE_BEHIND = 4_096
 _KINDS: tuple[ChangeKind, ...] = get_args(ChangeKind)
 _CODES = {kind: code for code, kind in enumerate(_KINDS)}
 _ENDINGS = frozenset({"taken", "expired", "cancelled", "evicted"})
-_ENDING_CODES = ", ".join(str(_CODES[cast(ChangeKind, kind)]) for kind in sorted(_ENDINGS))
+_WRITTEN = _CODES["written"]
 
 _SCHEMA = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value) WITHOUT ROWID;
-CREATE TABLE entry (
-    arrival INTEGER PRIMARY KEY,
-    origin TEXT,      -- NULL: this space's own agent
-    n INTEGER,        -- NULL: the same as arrival
-    expires REAL,
-    ended INTEGER,    -- the position of the change that ended it; NULL while it lives
-    payload BLOB NOT NULL
-);
 CREATE TABLE change (
     position INTEGER PRIMARY KEY,
     time REAL NOT NULL,
     kind INTEGER NOT NULL,
-    arrival INTEGER,  -- NULL: not about an entry
-    agent TEXT,       -- NULL: this space's own agent
+    arrival INTEGER,  -- the position at which its entry was written; NULL: not about an entry
+    agent TEXT,       -- who acted; NULL: this space's own agent
     txn TEXT,
     waited REAL,
-    expires REAL
+    expires REAL,     -- the lease after this change; of a written entry, as it is now
+    ended INTEGER,    -- of a written entry, the position at which it ended; NULL while it lives
+    origin TEXT,      -- of a written entry; NULL: this space's own agent
+    n INTEGER,        -- of a written entry
+    payload BLOB      -- of a written entry
 );
 CREATE TABLE promise (txn TEXT PRIMARY KEY, payload BLOB NOT NULL) WITHOUT ROWID;
 """
+
+_INSERT = "INSERT INTO change VALUES {}"
+_UPDATE = (
+    "UPDATE change SET expires = v.column1, ended = v.column2"
+    " FROM (VALUES {}) AS v WHERE position = v.column3"
+)
 
 
 class SavedPromise(msgspec.Struct, array_like=True):
@@ -85,6 +89,7 @@ class SqliteJournal:
         self.waits = durability != "none"
         self._pending: list[Change] = []
         self._commit_lock = threading.Lock()
+        self._commits = GroupCommit(self._commit)
         self._failure: JournalFailed | None = None
         self._file_lock = FileLock(self.path.with_name(self.path.name + ".lock"))
         try:
@@ -153,7 +158,7 @@ class SqliteJournal:
                 db.execute(statement)
             db.executemany(
                 "INSERT INTO meta VALUES (?, ?)",
-                [("name", name), ("agent", agent), ("position", 0), ("arrivals", 0)],
+                [("name", name), ("agent", agent), ("first", 1), ("position", 0), ("n", 0)],
             )
             db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
             db.execute(f"PRAGMA user_version = {FORMAT_VERSION}")
@@ -183,14 +188,12 @@ class SqliteJournal:
     def _load_meta(self, log_keep: LogKeep | None) -> None:
         try:
             meta = dict(self._db.execute("SELECT key, value FROM meta"))
-            last = self._db.execute("SELECT max(position) FROM change").fetchone()[0] or 0
-            newest = self._db.execute("SELECT max(arrival) FROM entry").fetchone()[0] or 0
-            first = self._db.execute("SELECT min(position) FROM change").fetchone()[0]
+            last, newest = self._db.execute("SELECT max(position), max(n) FROM change").fetchone()
             self.name: str = meta["name"]
             self.agent: str = meta["agent"]
-            self.durable = max(last, meta["position"])
-            self.arrivals = max(newest, meta["arrivals"])
-            self._first = first if first is not None else self.durable + 1
+            self.durable: int = max(last or 0, meta["position"])
+            self.n: int = max(newest or 0, meta["n"])
+            self._first: int = meta["first"]
             kept = meta.get("log_keep", LOG_KEEP) if log_keep is None else log_keep
             self._keep: int | None = None if kept == "all" else int(kept)
         except (sqlite3.DatabaseError, KeyError, TypeError) as error:
@@ -201,10 +204,11 @@ class SqliteJournal:
         agent = self.agent
         try:
             for arrival, origin, n, expires, payload in self._db.execute(
-                "SELECT arrival, origin, n, expires, payload FROM entry"
-                " WHERE ended IS NULL ORDER BY arrival"
+                "SELECT position, origin, n, expires, payload FROM change"
+                " WHERE kind = ? AND ended IS NULL ORDER BY position",
+                (_WRITTEN,),
             ):
-                yield arrival, origin or agent, n or arrival, expires, payload
+                yield arrival, origin or agent, n, expires, payload
         except sqlite3.DatabaseError as error:
             _refuse(self.path, error)
 
@@ -224,17 +228,17 @@ class SqliteJournal:
     def flush(self, position: int) -> None:
         if not self.waits:
             if len(self._pending) >= _WRITE_BEHIND:
-                self._commit_up_to(position)
+                self._commit()
         elif self.durable < position:
-            self._commit_up_to(position)
+            self._commits.share(position)
         if self._failure is not None:
             raise self._failure
 
-    def _commit_up_to(self, position: int) -> None:
+    def _commit(self) -> int:
         with self._commit_lock:
-            # Someone else may have committed for us while we waited for the lock.
-            if self.durable < position and self._failure is None:
+            if self._failure is None:
                 self._commit_pending()
+        return sys.maxsize if self._failure else self.durable
 
     def _commit_pending(self) -> None:
         """Commit all that is pending as one transaction of SQLite. Holds the commit lock."""
@@ -242,12 +246,21 @@ class SqliteJournal:
         batch = self._pending[:count]
         if not batch:
             return
+        rows, updates, decisions = self._rows(batch)
+        last = batch[-1].position
+        surplus = 0 if self._keep is None else last - self._first - self._keep
         try:
-            self._db.execute("BEGIN")
-            self._insert(batch)
-            if self._keep is not None and batch[-1].position - self._first > self._keep * 5 // 4:
-                self._delete_before(batch[-1].position - self._keep + 1)
-            self._db.execute("COMMIT")
+            if len(rows) == 1 and not updates and not decisions and surplus <= 0:
+                execute_many(self._db, _INSERT, rows)  # a statement is a transaction by itself
+            else:
+                self._db.execute("BEGIN")
+                execute_many(self._db, _INSERT, rows)
+                execute_many(self._db, _UPDATE, updates)
+                for decision in decisions:
+                    self._keep_decision(decision)
+                if surplus > (self._keep or 0) // 4:
+                    self._delete_before(last - (self._keep or 0) + 1)
+                self._db.execute("COMMIT")
         except Exception as error:
             self._failure = JournalFailed(f"{self.path} refused a commit: {error}")
             self._failure.__cause__ = error
@@ -256,44 +269,54 @@ class SqliteJournal:
             return
         # Only now: what is pending is never lost to an error that a caller could survive.
         del self._pending[:count]
-        self.durable = batch[-1].position
+        self.durable = last
 
-    def _insert(self, batch: list[Change]) -> None:
+    def _rows(
+        self, batch: list[Change]
+    ) -> tuple[list[list[Any]], list[tuple[Any, ...]], list[Change]]:
+        """The rows to add, what to update in older ones, and the decisions of transactions."""
         own = self.agent
-        entries: list[tuple[Any, ...]] = []
-        updates: list[tuple[Any, ...]] = []
-        rows: list[tuple[Any, ...]] = []
+        rows: list[list[Any]] = []
+        written: dict[int, list[Any]] = {}
+        updates: dict[int, tuple[Any, ...]] = {}
+        decisions: list[Change] = []
         for c in batch:
-            kind = c.kind
+            kind, arrival = c.kind, c.arrival
+            row: list[Any] = [
+                c.position,
+                c.time,
+                _CODES[kind],
+                arrival or None,
+                None if c.agent == own else c.agent,
+                c.txn,
+                c.waited,
+                c.expires,
+                None,
+                None,
+                None,
+                None,
+            ]
+            rows.append(row)
             if kind == "written":
                 if c.payload is not None:
                     payload = c.payload
                 else:
                     assert c.shape is not None and c.fields is not None
                     payload = encode_entry(c.shape, c.fields)
-                n = None if c.n == c.arrival else c.n
-                origin = None if c.origin == own else c.origin
-                entries.append((c.arrival, origin, n, c.expires, payload))
-            elif kind in _ENDINGS:
-                updates.append((c.position, c.expires, c.arrival))
-            elif kind in ("returned", "renewed"):
-                updates.append((None, c.expires, c.arrival))
+                row[9:] = None if c.origin == own else c.origin, c.n, payload
+                written[arrival] = row
+            elif not arrival:
+                decisions.append(c)
             elif kind != "read":
-                self._insert_decision(c)
-            agent = None if c.agent == own else c.agent
-            code = _CODES[kind]
-            rows.append((c.position, c.time, code, c.arrival, agent, c.txn, c.waited, c.expires))
-        db = self._db
-        if entries:
-            db.executemany(
-                "INSERT INTO entry (arrival, origin, n, expires, payload) VALUES (?, ?, ?, ?, ?)",
-                entries,
-            )
-        if updates:
-            db.executemany("UPDATE entry SET ended = ?, expires = ? WHERE arrival = ?", updates)
-        db.executemany("INSERT INTO change VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows)
+                ended = c.position if kind in _ENDINGS else None
+                if arrival in written:
+                    written[arrival][7:9] = c.expires, ended
+                else:
+                    updates[arrival] = (c.expires, ended, arrival)
+        return rows, list(updates.values()), decisions
 
-    def _insert_decision(self, change: Change) -> None:
+    def _keep_decision(self, change: Change) -> None:
+        """Keep what a prepared transaction promises; forget it when it is decided."""
         if change.promise is None:
             self._db.execute("DELETE FROM promise WHERE txn = ?", (change.txn,))
             return
@@ -315,8 +338,8 @@ class SqliteJournal:
             try:
                 rows = self._db.execute(
                     "SELECT c.position, c.time, c.kind, c.arrival, c.agent, c.txn, c.waited,"
-                    " c.expires, e.origin, e.n, e.payload"
-                    " FROM change c LEFT JOIN entry e USING (arrival)"
+                    " c.expires, w.origin, w.n, w.payload"
+                    " FROM change c LEFT JOIN change w ON w.position = c.arrival"
                     " WHERE c.position > ? ORDER BY c.position LIMIT ?",
                     (since, -1 if limit is None else limit),
                 ).fetchall()
@@ -329,7 +352,7 @@ class SqliteJournal:
         position: int,
         time: float,
         kind: int,
-        arrival: int,
+        arrival: int | None,
         agent: str | None,
         txn: str | None,
         waited: float,
@@ -343,9 +366,9 @@ class SqliteJournal:
             position=position,
             time=time,
             kind=_KINDS[kind],
-            arrival=arrival,
-            origin=origin or self.agent,
-            n=n or arrival,
+            arrival=arrival or 0,
+            origin=origin or (self.agent if arrival else ""),
+            n=n or 0,
             agent=agent or self.agent,
             txn=txn,
             waited=waited,
@@ -366,18 +389,17 @@ class SqliteJournal:
             return
         # The numbering goes on even when nothing is left to count from.
         self._db.execute(
-            "UPDATE meta SET value = max(value, (SELECT coalesce(max(arrival), 0) FROM entry))"
-            " WHERE key = 'arrivals'"
+            "UPDATE meta SET value = max(value, (SELECT coalesce(max(n), 0) FROM change))"
+            " WHERE key = 'n'"
         )
         self._db.execute(
             "UPDATE meta SET value = max(value, ?) WHERE key = 'position'", (position - 1,)
         )
+        self._db.execute("UPDATE meta SET value = ? WHERE key = 'first'", (position,))
         self._db.execute(
-            "DELETE FROM entry WHERE ended < ?1 AND arrival IN (SELECT arrival FROM change"
-            f" WHERE position < ?1 AND kind IN ({_ENDING_CODES}))",
-            (position,),
+            "DELETE FROM change WHERE position < ?1 AND (kind != ?2 OR ended < ?1)",
+            (position, _WRITTEN),
         )
-        self._db.execute("DELETE FROM change WHERE position < ?", (position,))
         self._first = position
 
     def compact(self) -> None:

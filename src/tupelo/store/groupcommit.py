@@ -1,0 +1,74 @@
+"""Group commit: many who need the disk share one commit, and one statement writes many rows."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Callable, Sequence
+from itertools import chain
+from typing import Any
+
+_CHUNKS = (256, 64, 16, 4, 1)
+
+
+class GroupCommit:
+    """Whoever comes while nobody commits leads: it commits for all who have come by then.
+
+    The others sleep, each on a lock of its own, until their position is durable, or until one of
+    them is woken to lead the next round. So nobody who comes later can commit alone in between.
+    """
+
+    def __init__(self, commit: Callable[[], int]) -> None:
+        self._commit = commit
+        self._gate = threading.Lock()
+        self._followers: list[tuple[int, threading.Lock]] = []
+        self._led = False
+        self._durable = 0
+
+    def share(self, position: int) -> None:
+        """Return when the commit up to this position is done, or has failed."""
+        with self._gate:
+            if self._durable >= position:
+                return
+            if self._led:
+                turn = threading.Lock()
+                turn.acquire()
+                self._followers.append((position, turn))
+            else:
+                self._led = True
+                turn = None
+        if turn is not None:
+            turn.acquire()
+            if self._durable >= position:
+                return
+        self._lead()
+
+    def _lead(self) -> None:
+        try:
+            durable = self._commit()
+        finally:
+            with self._gate:
+                self._durable = max(self._durable, durable)
+                served = [turn for position, turn in self._followers if position <= durable]
+                self._followers = [f for f in self._followers if f[0] > durable]
+                if self._followers:
+                    served.append(self._followers.pop(0)[1])  # It leads the next round.
+                else:
+                    self._led = False
+            for turn in served:
+                turn.release()
+
+
+def execute_many(db: sqlite3.Connection, statement: str, rows: Sequence[Sequence[Any]]) -> None:
+    """Like `executemany`, with many rows a statement: `{}` stands for the list of values.
+
+    Python lets go of its global lock for every statement, and may wait long to get it back.
+    """
+    done = 0
+    while done < len(rows):
+        left = len(rows) - done
+        size = next(chunk for chunk in _CHUNKS if chunk <= left)
+        row = "(" + ", ".join("?" * len(rows[0])) + ")"
+        values = chain.from_iterable(rows[done : done + size])
+        db.execute(statement.format(", ".join([row] * size)), tuple(values))
+        done += size
