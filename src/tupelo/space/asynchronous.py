@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
-from tupelo.errors import TupeloError
+from tupelo.errors import SpaceClosed, TupeloError
 from tupelo.space import blocking
 from tupelo.space.capacity import Capacity
+from tupelo.space.checks import check_wait
 from tupelo.space.clock import Clock
 from tupelo.space.engine import Engine
-from tupelo.space.operations import Operations, TransactionHandle, check_wait, value_of
+from tupelo.space.operations import Operations, TransactionHandle, value_of
 from tupelo.space.order import Order
 from tupelo.space.reaction import Function
 from tupelo.space.session import SessionState
@@ -88,6 +90,8 @@ class Space:
         if lease is None and txn is None and at is None:
             granted = self._operations.write_plainly(entry)
             if granted is not None:
+                if self._operations.journaled:
+                    await self._flusher.flush(granted.thing.arrival)
                 return granted
         granted, position = self._operations.write(entry, lease, txn, at)
         if position:
@@ -275,10 +279,10 @@ class Space:
         return await asyncio.to_thread(self._operations.engine.changes, since, limit)
 
     async def trim(self, *, before: int) -> None:
-        await asyncio.to_thread(self._operations.engine.log().trim, before)
+        await asyncio.to_thread(self._operations.engine.trim, before)
 
     async def compact(self) -> None:
-        await asyncio.to_thread(self._operations.engine.log().compact)
+        await asyncio.to_thread(self._operations.engine.compact)
 
     async def close(self) -> None:
         self._operations.engine.close()
@@ -321,8 +325,9 @@ class Transaction(TransactionHandle):
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is not None:
-            if self.state == "active":
-                await self.abort()
+            with suppress(SpaceClosed):  # That would hide the error, and has ended it anyway.
+                if self.state == "active":
+                    await self.abort()
         elif self.must_commit:
             await self.commit()
 

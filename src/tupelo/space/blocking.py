@@ -5,14 +5,16 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
-from tupelo.errors import TupeloError
+from tupelo.errors import SpaceClosed, TupeloError
 from tupelo.space.capacity import Capacity
+from tupelo.space.checks import check_wait
 from tupelo.space.clock import Clock
 from tupelo.space.engine import Engine
-from tupelo.space.operations import Operations, TransactionHandle, check_wait, value_of
+from tupelo.space.operations import Operations, TransactionHandle, value_of
 from tupelo.space.order import Order
 from tupelo.space.reaction import Function, ReactionState
 from tupelo.space.session import SessionState
@@ -95,6 +97,7 @@ class Space(Closing):
             )
         )
         self._flush = self._operations.engine.flush
+        self._journaled = self._operations.journaled
         self._write_plainly = self._operations.write_plainly
         self._get_plainly = self._operations.get_plainly
 
@@ -116,6 +119,8 @@ class Space(Closing):
         if lease is None and txn is None and at is None:
             granted = self._write_plainly(entry)
             if granted is not None:
+                if self._journaled:
+                    self._flush(granted.thing.arrival)
                 return granted
         granted, position = self._operations.write(entry, lease, txn, at)
         if position:
@@ -317,11 +322,11 @@ class Space(Closing):
 
     def trim(self, *, before: int) -> None:
         """Forget the changes before a position. What the space holds is not touched."""
-        self._operations.engine.log().trim(before)
+        self._operations.engine.trim(before)
 
     def compact(self) -> None:
         """Trim the log by the space's policy and give the room back to the disk."""
-        self._operations.engine.log().compact()
+        self._operations.engine.compact()
 
     def close(self) -> None:
         """Close: those who wait get SpaceClosed; a durable space can be opened again."""
@@ -355,8 +360,9 @@ class Transaction(TransactionHandle):
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is not None:
-            if self.state == "active":
-                self.abort()
+            with suppress(SpaceClosed):  # That would hide the error, and has ended it anyway.
+                if self.state == "active":
+                    self.abort()
         elif self.must_commit:
             self.commit()
 

@@ -49,20 +49,22 @@ class Room:
     def require(self, coming: list[Entry], stored: Iterable[Entry]) -> None:
         """SpaceFull if these cannot be made to fit. Nothing is changed."""
         size = sum(map(self._size, coming))
-        self._victims(len(self._held) + len(coming), self._bytes + size, (), stored, len(coming))
+        count = len(self._held) + len(coming)
+        _, enough = self._victims(count, self._bytes + size, (), stored)
+        if not enough:
+            raise SpaceFull(self._full(len(coming)))
 
     def overflow(self, newest: Iterable[Entry], stored: Iterable[Entry]) -> list[Entry]:
         """Who gives way to the newest, which are in the space now."""
         for entry in newest:
             self.touch(entry)
-        try:
-            return self._victims(len(self._held), self._bytes, newest, stored, 0)
-        except SpaceFull:  # Transactions hold what could go; it goes when they end.
-            return []
+        victims, _ = self._victims(len(self._held), self._bytes, newest, stored)
+        return victims
 
     def _victims(
-        self, count: int, size: int, spared: Iterable[Entry], stored: Iterable[Entry], coming: int
-    ) -> list[Entry]:
+        self, count: int, size: int, spared: Iterable[Entry], stored: Iterable[Entry]
+    ) -> tuple[list[Entry], bool]:
+        """Who would have to go, and whether that is enough: what transactions hold stays."""
         capacity = self._capacity
         victims: list[Entry] = []
         kept = set(spared)
@@ -73,11 +75,11 @@ class Room:
         ):
             victim = next(candidates, None) if capacity.evict else None
             if victim is None:
-                raise SpaceFull(self._full(coming))
+                return victims, False
             victims.append(victim)
             count -= 1
             size -= self._held[victim]
-        return victims
+        return victims, True
 
     def add(self, entries: Iterable[Entry]) -> None:
         for entry in entries:

@@ -7,8 +7,8 @@ collects both before anyone else gets in.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from itertools import islice
 from operator import attrgetter
 from typing import Any
@@ -20,7 +20,7 @@ from tupelo.space.deadlines import Deadlines
 from tupelo.space.log import Log
 from tupelo.space.order import Fifo, Lifo, Order
 from tupelo.space.reaction import ReactionState
-from tupelo.space.session import Pruning, Seen, SessionState
+from tupelo.space.session import Pruning, SessionState
 from tupelo.space.subscription import Subscriptions, SubscriptionState
 from tupelo.space.transaction import Txn, may_take
 from tupelo.space.waiting import Signal, Waiting
@@ -64,7 +64,7 @@ class Core:
         self.arrivals = 0
         self.deadlines = Deadlines()
         self.pruning = Pruning()
-        self.subscriptions = Subscriptions(self.woken, self.end_subscription)
+        self.subscriptions = Subscriptions(self)
         self.order = None if order is None or type(order) is Fifo else order
         self.room = None if capacity is None else Room(capacity)
         self.lease_policy = lease_policy
@@ -74,7 +74,10 @@ class Core:
         self.watched = 0
         self._spells = spells  # into bytes, for the journal: what has no spelling is refused
         self._has_policy = (
-            self.order is not None or capacity is not None or lease_policy is not None or logging
+            self.order is not None
+            or capacity is not None
+            or lease_policy is not None
+            or self.log.reads
         )
         # Whether operations now have nothing to heed but the store and plain takers.
         self.plain = not self._has_policy
@@ -90,9 +93,20 @@ class Core:
             or self.closed
         )
 
+    @contextmanager
+    def user_code(self, what: str) -> Iterator[None]:
+        """While functions of the user's run, which may not use the space."""
+        before, self.running = self.running, what
+        try:
+            yield
+        finally:
+            self.running = before
+
     # Writing
 
-    def write_plainly(self, shape: Shape, fields: tuple[Any, ...]) -> Entry | None:
+    def write_plainly(
+        self, shape: Shape, fields: tuple[Any, ...], payload: bytes | None = None
+    ) -> Entry | None:
         """Write to a plain space, straight to the one who waits, if one does. None: it is not
         that plain, and nothing was done."""
         taker = self.waiting.plain_taker(shape, fields) if self.watched else None
@@ -100,6 +114,10 @@ class Core:
             return None
         self.arrivals = n = self.arrivals + 1
         entry = Entry(fields, shape, self.agent, n, n)
+        log = self.log
+        if log.on:
+            entry.arrival = log.position + 1
+            log.add("written", entry, None, 0.0, payload)
         if taker is None:
             bucket = self.store.buckets.get(shape)
             if bucket is None:
@@ -110,6 +128,13 @@ class Core:
         else:
             entry.gone = True
             self.waiting.hand_over(taker, entry)
+        return entry
+
+    def first_plainly(self, raw: Any, take: bool) -> Any:
+        """A match in a plain space, or None, or NotImplemented: see `Store.first_plainly`."""
+        entry = self.store.first_plainly(raw, take)
+        if take and self.log.on and entry is not None and entry is not NotImplemented:
+            self.log.add("taken", entry)
         return entry
 
     def write_all(
@@ -241,11 +266,8 @@ class Core:
             self.expire()
         if txn is not None:
             txn.require("active")
-        before, self.running = self.running, "a template"
-        try:
+        with self.user_code("a template"):
             return sum(store.count(store.question(raw)) for store in self._stores(txn))
-        finally:
-            self.running = before
 
     def _stores(self, txn: Txn | None) -> list[Store]:
         """What an operation sees, the oldest entries first."""
@@ -367,7 +389,8 @@ class Core:
                 if not entry.gone and self.watched:
                     self._fresh.append(entry)
         elif txn is not None:
-            if entry in txn.taken and self.give_back(entry, txn.taken.pop(entry)):
+            promised = txn.state != "active"
+            if not promised and entry in txn.taken and self.give_back(entry, txn.taken.pop(entry)):
                 self.visible_again(entry)
         elif entry.expires is None or entry.expires > self.now():
             self.store.restore(entry)
@@ -394,7 +417,7 @@ class Core:
 
     def available_again(self, entry: Entry) -> None:
         if self.watched:
-            self.subscriptions.notify(entry, "available")
+            self.subscriptions.notify(entry, "available", entry.txn)
             self._fresh.append(entry)
 
     def serve(self) -> None:
@@ -442,33 +465,7 @@ class Core:
     def grant(self, kind: str, asked: float | None, now: float) -> float | None:
         return leases.grant(self.lease_policy, kind, asked, now)
 
-    # Transactions, sessions, subscriptions, reactions
-
-    def begin(self, txn_id: str, lease: float | None, parent: Txn | None = None) -> Txn:
-        now = self.expire()
-        if parent is not None:
-            parent.require("active")
-        txn = Txn(txn_id, parent)
-        txn.expires = self.grant("transaction", lease, now)
-        self.transactions[txn] = None
-        if parent is not None:
-            parent.children.add(txn)
-        self.deadlines.add(txn)
-        return txn
-
-    def open_session(self, lease: float | None, seen: Seen | None = None) -> SessionState:
-        now = self.expire()
-        session = SessionState(seen or Seen(), self.grant("session", lease, now))
-        self.pruning.memories[session.seen] = None
-        self.deadlines.add(session)
-        return session
-
-    def end_session(self, session: SessionState) -> None:
-        session.ended = True
-        self.pruning.memories.pop(session.seen, None)
-        for waiter in self.waiting:
-            if waiter.session is session:
-                self.waiting.fail(waiter, LeaseLost("this session is over"))
+    # Endings
 
     def end_subscription(
         self, subscription: SubscriptionState, error: Exception | None = None

@@ -15,6 +15,7 @@ from uuid import uuid4
 from tupelo.errors import BadArgument, BadInput, DamagedFile, LogTrimmed, SpaceClosed
 from tupelo.space import recovery
 from tupelo.space.capacity import Capacity
+from tupelo.space.checks import check_limit, check_position
 from tupelo.space.clock import Clock, SystemClock
 from tupelo.space.core import Core
 from tupelo.space.order import Order
@@ -109,6 +110,7 @@ class Engine:
 
     def close(self) -> None:
         with self.lock:
+            self.refuse_inside()
             if self.core.closed:
                 return
             self.core.expire()
@@ -120,14 +122,18 @@ class Engine:
 
     def begin(self) -> None:
         """Begin a step, under the lock: it may not be inside another, and the space is open."""
+        self.refuse_inside()
+        if self.core.closed:
+            raise SpaceClosed(f"the space {self.name!r} is closed")
+        self.core.plain = False  # until the step is settled
+
+    def refuse_inside(self) -> None:
+        """A function that runs inside a step may not begin another."""
         if self.core.running:
             raise BadInput(
                 f"{self.core.running}'s function runs inside the step and may not use the space "
                 "itself" + (": use its second argument" if "reaction" in self.core.running else "")
             )
-        if self.core.closed:
-            raise SpaceClosed(f"the space {self.name!r} is closed")
-        self.core.plain = False  # until the step is settled
 
     # Steps
 
@@ -140,14 +146,19 @@ class Engine:
         core.serve()
         if core.woken:
             self.wake()
-        if core.log.changes:
-            assert self.journal is not None
-            self.journal.append(core.log.changes)
-            core.log.changes = []
+        self.keep_changes()
         if core.watched and core.deadlines.heap:
             self._set_alarm()
         core.reconsider()
         return core.log.position
+
+    def keep_changes(self) -> None:
+        """Hand what happened to the journal, in order."""
+        log = self.core.log
+        if log.changes:
+            assert self.journal is not None
+            self.journal.append(log.changes)
+            log.changes = []
 
     def wake(self) -> None:
         """Wake who was answered; what nobody is left to receive goes back, perhaps to others."""
@@ -191,14 +202,26 @@ class Engine:
         written = max((entry.arrival for entry in entries if entry.txn is None), default=0)
         return 0 if written <= self.journal.durable else written
 
+    # The log
+
     def changes(self, since: int, limit: int | None) -> list[Change]:
+        check_position("since", since)
+        check_limit(limit)
+        return self._log().read(since, limit)
+
+    def trim(self, before: int) -> None:
+        check_position("before", before)
+        self._log().trim(before)
+
+    def compact(self) -> None:
+        self._log().compact()
+
+    def _log(self) -> Journal:
+        """The journal, with everything in it that has happened by now."""
         with self.lock:
             self.begin()
             self.core.expire()
             self.settle()
-        return self.log().read(since, limit)
-
-    def log(self) -> Journal:
         if self.journal is None:
             raise LogTrimmed("this space keeps no log; give it log_keep= when you make it", 1)
         return self.journal

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 from tupelo.errors import LeaseLost
-from tupelo.space import transaction
+from tupelo.space import session, transaction
 from tupelo.space.deadlines import Leased
 from tupelo.space.session import SessionState
 from tupelo.space.subscription import SubscriptionState
@@ -65,7 +65,7 @@ def end(core: Core, thing: Leased, how: Literal["expired", "cancelled"], reason:
     elif isinstance(thing, SubscriptionState):
         core.end_subscription(thing)
     elif isinstance(thing, SessionState):
-        core.end_session(thing)
+        session.end(core, thing)
 
 
 def _end_entry(core: Core, entry: Entry, how: Literal["expired", "cancelled"]) -> None:

@@ -54,7 +54,7 @@ class Log:
 
     def prepared(self, txn: Txn) -> None:
         """What the transaction promises, so that the promise outlives the process."""
-        taken = tuple([entry.arrival for entry in txn.taken])
+        taken = tuple([entry.arrival for entry, home in txn.taken.items() if home is None])
         read = tuple([entry.arrival for entry in txn.read])
         promise = Promise(tuple(txn.store), taken, read)
         self._add_decision("prepared", txn, promise)

@@ -9,11 +9,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable
 from inspect import iscoroutinefunction
-from typing import Any
+from typing import Any, TypeVar
 from uuid import uuid4
 
 from tupelo.errors import BadArgument, BadEntry
-from tupelo.space import leases, reaction, subscription, transaction
+from tupelo.space import leases, reaction, session, subscription, transaction
+from tupelo.space.checks import check_limit, check_order, check_wait
 from tupelo.space.engine import Engine
 from tupelo.space.order import Order
 from tupelo.space.reaction import ReactionState
@@ -21,9 +22,12 @@ from tupelo.space.session import SessionState
 from tupelo.space.subscription import SubscriptionState
 from tupelo.space.transaction import Txn, Vote
 from tupelo.space.waiting import Signal, Waiter
+from tupelo.values.codec import encode_entry
 from tupelo.values.entry import Entry, freeze, plain_shapes, thaw, types_of
 from tupelo.values.lease import Lease, check_lease
 from tupelo.values.notice import Notice
+
+T = TypeVar("T")
 
 
 class TransactionHandle:
@@ -60,9 +64,10 @@ class Operations:
         self.engine = engine
         self.core = engine.core
         self._lock = engine.lock
+        self._spells = engine.saved is not None
         self._acquire = engine.lock.acquire
         self._release = engine.lock.release
-        self._journaled = engine.journal is not None
+        self.journaled = engine.journal is not None
 
     # The short way, which most operations on most spaces can take. The lock's bound methods cost
     # half of what a `with` does.
@@ -72,22 +77,27 @@ class Operations:
         if type(entry) is not tuple:
             return None
         shape = plain_shapes.get(types_of(entry))
-        if shape is None:
+        core = self.core
+        if shape is None or not core.plain:
             return None
+        payload = encode_entry(shape, entry) if self._spells else None
         self._acquire()
         try:
-            core = self.core
             if not core.plain:
                 return None
-            written = core.write_plainly(shape, entry)
+            written = core.write_plainly(shape, entry, payload)
             if core.woken:
                 self.engine.wake()
+            if self.journaled:
+                self.engine.keep_changes()
         finally:
             self._release()
         return None if written is None else Lease(self, written)
 
     def get_plainly(self, template: Any, take: bool) -> Any:
         """The fields of a match in a plain space, or None. NotImplemented: take the longer way."""
+        if self.journaled:
+            return NotImplemented
         self._acquire()
         try:
             if not self.core.plain:
@@ -152,12 +162,15 @@ class Operations:
         if wait is not None and wait != 0:
             check_wait(wait)
         if order is not None:
-            _check_order(order)
+            check_order(order)
         core = self.core
         with self._lock:
             if txn is None and order is None and session is None and core.plain:
-                entry = core.store.first_plainly(template, take)
+                entry = core.first_plainly(template, take)
                 if entry is not NotImplemented:
+                    if entry is not None and self.journaled:
+                        self.engine.keep_changes()
+                        return entry, self._position(take, None, [entry])
                     if entry is not None or wait == 0:
                         return entry, 0
                     waiter = core.waiting.park(template, signal(), take=take, if_exists=if_exists)
@@ -180,7 +193,7 @@ class Operations:
                         ),
                         0,
                     )
-                if not self._journaled or entry is None:
+                if not self.journaled or entry is None:
                     return entry, 0
                 return entry, self._position(take, state, [entry])
             finally:
@@ -198,9 +211,9 @@ class Operations:
         session: SessionState | None = None,
     ) -> tuple[list[Entry] | Waiter, int]:
         check_wait(wait)
-        _check_limit(limit)
+        check_limit(limit)
         if order is not None:
-            _check_order(order)
+            check_order(order)
         core = self.core
         state = self._of(txn)
 
@@ -222,10 +235,10 @@ class Operations:
                 return waiter, 0
             return found, self._position(take, state, found)
 
-        return self._step(work)[0]  # type: ignore[no-any-return]
+        return self._step(work)[0]
 
     def count(self, template: Any, txn: TransactionHandle | None) -> int:
-        return self._step(lambda: self.core.count(template, self._of(txn)))[0]  # type: ignore[no-any-return]
+        return self._step(lambda: self.core.count(template, self._of(txn)))[0]
 
     def give_up(self, waiter: Waiter) -> bool:
         """Patience is at an end. True if the answer came just before that."""
@@ -270,7 +283,7 @@ class Operations:
         if self.core.pruning.memories and waiter.take:
             with self._lock:
                 waiting.forget_taken(waiter)
-        if not self._journaled:
+        if not self.journaled:
             return waiter.entries, 0
         with self._lock:
             return waiter.entries, self._position(waiter.take, waiter.txn, waiter.entries)
@@ -300,7 +313,7 @@ class Operations:
 
     def begin(self, lease: float | None, parent: Txn | None = None) -> Txn:
         lease = check_lease(lease)
-        return self._step(lambda: self.core.begin(uuid4().hex, lease, parent))[0]  # type: ignore[no-any-return]
+        return self._step(lambda: transaction.begin(self.core, uuid4().hex, lease, parent))[0]
 
     def prepare(self, txn: Txn) -> tuple[Vote, int]:
         return self._step(lambda: transaction.prepare(self.core, txn))
@@ -312,19 +325,22 @@ class Operations:
         return self._step(lambda: transaction.abort(self.core, txn, "it was called off"))[1]
 
     def in_doubt(self) -> list[Txn]:
-        with self._lock:
-            return [txn for txn in self.core.transactions if txn.state == "prepared"]
+        return self._step(
+            lambda: [txn for txn in self.core.transactions if txn.state == "prepared"]
+        )[0]
 
     def open_session(self, lease: float | None, like: SessionState | None = None) -> SessionState:
         lease = check_lease(lease)
 
         def work() -> SessionState:
-            return self.core.open_session(lease, like.seen.copy() if like else None)
+            return session.begin(self.core, lease, like.seen.copy() if like else None)
 
-        return self._step(work)[0]  # type: ignore[no-any-return]
+        return self._step(work)[0]
 
-    def end_session(self, session: SessionState) -> None:
-        self._step(lambda: self.core.end_session(session))
+    def end_session(self, state: SessionState) -> None:
+        with self._lock:
+            session.end(self.core, state)
+            self.engine.settle()
 
     # Subscriptions and reactions
 
@@ -355,13 +371,14 @@ class Operations:
                 lease=lease,
             )
 
-        return self._step(work)[0]  # type: ignore[no-any-return]
+        return self._step(work)[0]
 
     def next_notice(
         self, state: SubscriptionState, signal: Callable[[], Signal], wait: float | None
     ) -> tuple[Notice | Signal | None, int]:
         """A notice; None if there is none and none to wait for; or a signal to wait for."""
         with self._lock:
+            self.engine.refuse_inside()
             if self.core.deadlines.heap and not self.core.closed:
                 self.core.expire()
                 self.engine.settle()
@@ -406,7 +423,7 @@ class Operations:
 
     # Common ground
 
-    def _step(self, work: Callable[[], Any]) -> tuple[Any, int]:
+    def _step(self, work: Callable[[], T]) -> tuple[T, int]:
         """Do some work as one step; its answer, and the position to make durable."""
         with self._lock:
             self.engine.begin()
@@ -429,24 +446,3 @@ class Operations:
 def value_of(entry: Entry) -> Any:
     """What the reader of an entry gets."""
     return entry.fields if entry.shape.plain else thaw(entry.shape, entry.fields)
-
-
-def check_wait(wait: object) -> None:
-    if wait is None:
-        return
-    if isinstance(wait, bool) or not isinstance(wait, (int, float)) or not wait >= 0:
-        raise BadArgument("wait", "a number of seconds, 0 or more, or None for ever", wait)
-
-
-def _check_limit(limit: object) -> None:
-    if limit is None:
-        return
-    if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
-        raise BadArgument("limit", "a whole number above 0, or None for all", limit)
-
-
-def _check_order(order: object) -> None:
-    if not isinstance(order, Order):
-        raise BadArgument("order", "an order such as Fifo() or Lifo()", order)
-    if order.keeps_books:
-        raise BadArgument("order", "one that needs no books: give a Vector to the space", order)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from tupelo.errors import Livelock, ReactionFailed
 from tupelo.space import transaction
+from tupelo.space.checks import check_limit
 from tupelo.space.session import Seen
 from tupelo.store.plan import Question
 from tupelo.values.entry import Entry, freeze, thaw
@@ -57,10 +58,12 @@ class Step:
         return _thawed(self._core.get(template, take=True, txn=self._txn))
 
     def read_all(self, template: object = ANY, *, limit: int | None = None) -> list[Any]:
+        check_limit(limit)
         found = self._core.get_all(template, take=False, limit=limit, txn=self._txn)
         return [_thawed(entry) for entry in found]
 
     def take_all(self, template: object = ANY, *, limit: int | None = None) -> list[Any]:
+        check_limit(limit)
         found = self._core.get_all(template, take=True, limit=limit, txn=self._txn)
         return [_thawed(entry) for entry in found]
 
@@ -76,7 +79,8 @@ def register(core: Core, raw: Any, function: Function, once: bool, existing: boo
     core.watched += 1
     core.pruning.memories[state.fired] = None
     try:
-        there = list(core.store.matches(state.question)) if existing else []
+        with core.user_code("a template"):
+            there = list(core.store.matches(state.question)) if existing else []
         if there:
             react_to(core, there, state)
     except BaseException:
@@ -94,7 +98,8 @@ def react_to(core: Core, entries: list[Entry], only: ReactionState | None = None
 
 def wanted(core: Core, entries: Iterable[Entry]) -> list[ReactionState]:
     """The reactions that want one of these entries. One whose own template fails is ended."""
-    found = [state for entry in entries for state in core.reactions.wanting(entry)]
+    with core.user_code("a template"):
+        found = [state for entry in entries for state in core.reactions.wanting(entry)]
     while core.reactions.failures:
         state, error = core.reactions.failures.pop()
         state.error = error
@@ -113,6 +118,7 @@ def run(
     if not core.reactions:
         return
     agenda = [(entry, only) for entry in entries]
+    taken_before = set(txn.taken)
     fired: list[tuple[ReactionState, Entry]] = []
     txn.agenda = []
     step = Step(core, txn)
@@ -137,6 +143,8 @@ def run(
             reaction.fired.discard(entry)
             reaction.ended = False
         txn.agenda = None
+        for entry in [entry for entry in txn.taken if entry not in taken_before]:
+            core.give_back(entry, txn.taken.pop(entry))  # nobody has noticed that it was away
         undo(core, txn, f"a reaction stopped it: {error}")
         raise
     txn.agenda = None

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from pyroaring import BitMap64
 
+from tupelo.errors import LeaseLost
 from tupelo.values.entry import Entry
+
+if TYPE_CHECKING:
+    from tupelo.space.core import Core
 
 _PRUNE_AFTER = 1_024
 
@@ -83,3 +89,20 @@ class Pruning:
             memory.prune(self._gone)
         self._gone.clear()
         self._count = 0
+
+
+def begin(core: Core, lease: float | None, seen: Seen | None = None) -> SessionState:
+    """A new session, which has seen nothing or what is given."""
+    now = core.expire()
+    session = SessionState(seen or Seen(), core.grant("session", lease, now))
+    core.pruning.memories[session.seen] = None
+    core.deadlines.add(session)
+    return session
+
+
+def end(core: Core, session: SessionState) -> None:
+    session.ended = True
+    core.pruning.memories.pop(session.seen, None)
+    for waiter in core.waiting:
+        if waiter.session is session:
+            core.waiting.fail(waiter, LeaseLost("this session is over"))

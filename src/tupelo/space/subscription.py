@@ -4,7 +4,7 @@ is full the oldest notice is dropped, and the next one delivered says how many w
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from typing import TYPE_CHECKING, Any, Literal
 
 from tupelo.store.plan import Question
@@ -95,14 +95,11 @@ class SubscriptionState:
 
 
 class Subscriptions:
-    """All subscriptions of a space; `woken` gathers the signals of those to be woken."""
+    """All subscriptions of a space."""
 
-    def __init__(
-        self, woken: list[Any], on_failure: Callable[[SubscriptionState, Exception], None]
-    ) -> None:
+    def __init__(self, core: Core) -> None:
         self.watchers: Watchers[SubscriptionState] = Watchers()
-        self._woken = woken
-        self._on_failure = on_failure
+        self._core = core
         self._events: dict[Hashable, Event] = {}
         self._event_count = 0
 
@@ -128,15 +125,19 @@ class Subscriptions:
         subscription.event.users -= 1
         if not subscription.event.users:
             self._events.pop(subscription.event.key, None)
-        self._woken.extend(subscription.waiting)
+        self._core.woken.extend(subscription.waiting)
         subscription.waiting.clear()
 
     def notify(
         self, entry: Entry, kind: Literal["visible", "available"], txn: Txn | None = None
     ) -> None:
         """Tell those who asked: everyone, or only the transaction that can see the entry."""
+        if not self.watchers:
+            return
         told: dict[Event, int] = {}
-        for subscription in list(self.watchers.wanting(entry)):
+        with self._core.user_code("a template"):
+            wanting = list(self.watchers.wanting(entry))
+        for subscription in wanting:
             if kind == "available" and not subscription.available:
                 continue
             if txn is not None and subscription.txn is not txn:
@@ -152,9 +153,9 @@ class Subscriptions:
                 Notice(event.id, told[event], kind, entry, subscription.handback)
             )
             if subscription.waiting:
-                self._woken.append(subscription.waiting.popleft())
+                self._core.woken.append(subscription.waiting.popleft())
         while self.watchers.failures:
-            self._on_failure(*self.watchers.failures.pop())
+            self._core.end_subscription(*self.watchers.failures.pop())
 
 
 def register(

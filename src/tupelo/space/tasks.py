@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from threading import get_ident
 
@@ -65,7 +64,8 @@ class Flusher:
         self._lock = threading.Lock()
         self._waiting: list[tuple[int, Loop, asyncio.Future[None]]] = []
         self._busy = False
-        self._thread: ThreadPoolExecutor | None = None
+        self._go = threading.Semaphore(0)
+        self._thread: threading.Thread | None = None
 
     async def flush(self, position: int) -> None:
         journal = self._engine.journal
@@ -78,18 +78,24 @@ class Flusher:
             self._waiting.append((position, loop, done))
             if not self._busy:
                 self._busy = True
-                if self._thread is None:
-                    self._thread = ThreadPoolExecutor(1, thread_name_prefix="tupelo-journal")
-                self._thread.submit(self._run)
+                # Not at once: the tasks that are ready now shall share the commit.
+                loop.call_soon(self._start)
         await done
+
+    def _start(self) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="tupelo-journal", daemon=True)
+            self._thread.start()
+        self._go.release()
 
     def _run(self) -> None:
         while True:
+            self._go.acquire()
             with self._lock:
                 waiting, self._waiting = self._waiting, []
-                if not waiting:
-                    self._busy = False
-                    return
+                self._busy = False
+            if not waiting:
+                return  # closed
             error: Exception | None = None
             try:
                 self._engine.flush(max(position for position, _, _ in waiting))
@@ -105,7 +111,9 @@ class Flusher:
 
     def close(self) -> None:
         if self._thread is not None:
-            self._thread.shutdown(wait=True)
+            self._go.release()
+            self._thread.join()
+            self._thread = None
 
 
 def _resolve(futures: list[asyncio.Future[None]], error: Exception | None) -> None:

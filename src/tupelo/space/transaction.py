@@ -76,13 +76,27 @@ class Txn:
             raise TransactionEnded(self.id, self.state, self.reason)
 
 
+def begin(core: Core, txn_id: str, lease: float | None, parent: Txn | None = None) -> Txn:
+    """A new transaction, which aborts itself when its lease runs out."""
+    now = core.expire()
+    if parent is not None:
+        parent.require("active")
+    txn = Txn(txn_id, parent)
+    txn.expires = core.grant("transaction", lease, now)
+    core.transactions[txn] = None
+    if parent is not None:
+        parent.children.add(txn)
+    core.deadlines.add(txn)
+    return txn
+
+
 def prepare(core: Core, txn: Txn) -> Vote:
     """Promise to commit. "not changed" ends a transaction that has nothing to commit."""
     txn.require("active")
     _require_no_children(txn)
     if txn.parent is not None:
         raise TransactionError("a nested transaction takes no part in a vote; commit it instead")
-    if not len(txn.store) and not txn.taken:
+    if not len(txn.store) and all(home is txn for home in txn.taken.values()):
         _end(core, txn, "committed")
         _unlock(core, txn)
         return "not changed"
@@ -104,6 +118,7 @@ def commit(core: Core, txn: Txn) -> None:
         reaction.run(core, txn, list(txn.store), undo=abort)
     written = list(txn.store)
     _end(core, txn, "committed")
+    _unlock(core, txn)
     for entry, home in txn.taken.items():
         entry.txn = None
         if home is None:
@@ -119,7 +134,6 @@ def commit(core: Core, txn: Txn) -> None:
     core.publish(written, txn_id=txn.id)
     if was_prepared:
         core.log.decided("committed", txn)
-    _unlock(core, txn)
 
 
 def abort(core: Core, txn: Txn, reason: str = "") -> None:
@@ -231,14 +245,14 @@ def blockers(core: Core, raw: Any, take: bool, txn: Txn | None) -> set[Txn]:
         binding = template.bind(entry.shape)
         return binding is not None and binding.test(entry.fields)
 
-    found = {
-        other
-        for other in core.transactions
-        if other not in line and (any(map(matches, other.taken)) or any(map(matches, other.store)))
-    }
-    if take:
+    found = set()
+    with core.user_code("a template"):
         for other in core.transactions:
-            if other not in line and any(matches(e) and not e.gone for e in other.read):
+            if other not in line and (
+                any(matches(e) for e, home in other.taken.items() if home is None or home in line)
+                or any(map(matches, other.store))
+                or (take and any(matches(e) and not e.gone for e in other.read))
+            ):
                 found.add(other)
     return found
 

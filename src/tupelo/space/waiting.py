@@ -165,6 +165,9 @@ class Waiting:
 
     def hand_over(self, waiter: Waiter, entry: Entry) -> None:
         """An entry that never needs to be stored: it goes straight to a plain taker."""
+        core = self._core
+        if core.log.on:
+            core.log.add("taken", entry, None, core.now() - waiter.since)
         self._answer(waiter, [entry])
 
     # Serving
@@ -193,7 +196,8 @@ class Waiting:
         }
         for ticket in sorted(wanting):
             waiter, entry = wanting[ticket]
-            self._deliver(waiter, entry, only=len(fresh) == 1)
+            if _sees(waiter, entry):  # Another reader of its session may have just seen it.
+                self._deliver(waiter, entry, only=len(fresh) == 1)
 
     def _serve_takers(self, fresh: list[Entry]) -> None:
         """The one who came first is served first; then whoever is first for what is left."""
