@@ -1,6 +1,9 @@
 """Small words that the laws are told with."""
 
+from collections.abc import Callable
 from typing import Any
+
+import pytest
 
 import tupelo
 
@@ -28,3 +31,10 @@ def state_of(space: Any) -> tuple[list[str], list[tuple[int, str, str]]]:
     entries = [repr(entry) for entry in space.read_all()]
     log = space.changes() if space._operations.engine.journal is not None else []
     return entries, [(change.position, change.kind, repr(change.entry)) for change in log]
+
+
+def refused(error: type[Exception], match: str, *attempts: Callable[[], Any]) -> None:
+    """Each of these raises this error."""
+    for attempt in attempts:
+        with pytest.raises(error, match=match):
+            attempt()

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.laws.kinds import Job
-from tests.laws.talk import drained, entries_of, state_of
+from tests.laws.talk import drained, entries_of, refused, state_of
 from tupelo import Capacity
 from tupelo.errors import BadArgument, LeaseLost, SpaceFull
 
@@ -18,13 +18,13 @@ def test_a_full_space_refuses(make_space):
     space = make_space(capacity=Capacity(entries=2))
     space.write_all([("n", 0), ("n", 1)])
     before = state_of(space)
-    for attempt in (
+    refused(
+        SpaceFull,
+        "2 entries",
         lambda: space.write(("n", 2)),
         lambda: space.write_all([("n", 2), ("n", 3)]),
         lambda: space.write(("n", 2), txn=space.transaction()),
-    ):
-        with pytest.raises(SpaceFull, match="2 entries"):
-            attempt()
+    )
     assert state_of(space) == before
     space.take(("n", 0), wait=0)
     space.write(("n", 2))

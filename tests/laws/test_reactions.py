@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.laws.talk import drained, entries_of, state_of
+from tests.laws.talk import drained, entries_of, refused, state_of
 from tupelo import ANY, Capacity, Key, Not, Where
 from tupelo.errors import (
     BadArgument,
@@ -409,10 +409,14 @@ def test_a_reaction_may_not_use_the_space_itself(space):
 
 def test_a_template_may_not_use_the_space(space):
     space.write(("go", "x"))
-    for name, attempt in uses_of(space).items():
-        with pytest.raises(BadTemplate, match="a template's function") as refused:
-            space.read(("go", Where(lambda v, attempt=attempt: attempt() or True)), wait=0)
-        assert isinstance(refused.value.__cause__, BadInput), name
+    for name, use in uses_of(space).items():
+
+        def asked(value: Any, use: Any = use) -> Any:
+            return use() or True
+
+        with pytest.raises(BadTemplate, match="a template's function") as refusal:
+            space.read(("go", Where(asked)), wait=0)
+        assert isinstance(refusal.value.__cause__, BadInput), name
     assert space.count(("go", "x")) == 1
 
 
@@ -461,14 +465,14 @@ def test_a_step_is_over_when_it_is_over(space):
     space.react(("go",), lambda entry, step: kept.append(step))
     space.write(("go",))
     (step,) = kept
-    for attempt in (
+    refused(
+        TransactionEnded,
+        "is committed",
         lambda: step.write(("late",)),
         lambda: step.read(),
         lambda: step.take(),
         lambda: step.count(),
-    ):
-        with pytest.raises(TransactionEnded):
-            attempt()
+    )
     assert space.read_all() == [("go",)]
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from tests.laws.kinds import Job, PrintJob
 from tests.laws.talk import drained, entries_of
-from tupelo import ANY, Where
+from tupelo import ANY, Notice, Where
 from tupelo.errors import BadArgument, BadTemplate
 
 
@@ -224,7 +224,7 @@ def test_a_listener_in_a_transaction_ends_with_it(space, end):
 
 
 def test_a_callback_is_called_for_each_notice(space, until):
-    heard = []
+    heard: list[Notice] = []
     listener = space.subscribe(("a", int), heard.append)
     for i in range(3):
         space.write(("a", i))

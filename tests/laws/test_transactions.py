@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.laws.talk import drained, entries_of, state_of
+from tests.laws.talk import drained, entries_of, refused, state_of
 from tupelo import ANY
 from tupelo.errors import BadArgument, Deadlock, TransactionEnded, TransactionError
 
@@ -359,28 +359,27 @@ def test_a_deadlock_leaves_the_transaction_as_it_was(space, park):
 # Ends
 
 
-def test_an_ended_transaction_can_do_no_more(space):
-    for end in ("commit", "abort"):
-        txn = space.transaction()
-        getattr(txn, end)()
-        space.write(("a",))
-        for attempt in (
-            lambda txn=txn: space.write(("b",), txn=txn),
-            lambda txn=txn: space.write_all([("b",)], txn=txn),
-            lambda txn=txn: space.read(("a",), txn=txn),
-            lambda txn=txn: space.take(("a",), txn=txn),
-            lambda txn=txn: space.read_all(txn=txn),
-            lambda txn=txn: space.take_all(txn=txn),
-            lambda txn=txn: space.count(txn=txn),
-            lambda txn=txn: space.subscribe(txn=txn),
-            lambda txn=txn: txn.transaction(),
-            lambda txn=txn: txn.commit(),
-            lambda txn=txn: txn.prepare(),
-        ):
-            with pytest.raises(TransactionEnded, match=txn.id) as ended:
-                attempt()
-            assert ended.value.state == txn.state
-        assert space.take_all() == [("a",)]
+@pytest.mark.parametrize("end", ["commit", "abort"])
+def test_an_ended_transaction_can_do_no_more(space, end):
+    txn = space.transaction()
+    getattr(txn, end)()
+    space.write(("a",))
+    refused(
+        TransactionEnded,
+        f"{txn.id} is {txn.state}",
+        lambda: space.write(("b",), txn=txn),
+        lambda: space.write_all([("b",)], txn=txn),
+        lambda: space.read(("a",), txn=txn),
+        lambda: space.take(("a",), txn=txn),
+        lambda: space.read_all(txn=txn),
+        lambda: space.take_all(txn=txn),
+        lambda: space.count(txn=txn),
+        lambda: space.subscribe(txn=txn),
+        lambda: txn.transaction(),
+        lambda: txn.commit(),
+        lambda: txn.prepare(),
+    )
+    assert space.take_all() == [("a",)]
 
 
 def test_aborting_twice_is_harmless_but_a_commit_cannot_be_called_off(space):
@@ -406,15 +405,15 @@ def test_whoever_waits_in_a_transaction_that_ends_is_told(space, park):
 
 def test_a_transaction_of_another_space_is_refused(space, make_space):
     stranger = make_space().transaction()
-    for attempt in (
+    refused(
+        BadArgument,
+        "txn=",
         lambda: space.write(("a",), txn=stranger),
         lambda: space.take(("a",), txn=stranger),
         lambda: space.read_all(txn=stranger),
         lambda: space.count(txn=stranger),
         lambda: space.subscribe(txn=stranger),
-    ):
-        with pytest.raises(BadArgument, match="txn="):
-            attempt()
+    )
     assert space.count() == 0
 
 
@@ -622,15 +621,15 @@ def test_a_prepared_transaction_waits_for_the_decision(space):
     space.write(("new",), txn=txn)
     assert txn.prepare() == "prepared" and txn.state == "prepared"
     assert space.read_all() == []
-    for attempt in (
+    refused(
+        TransactionEnded,
+        "prepared",
         lambda: space.write(("late",), txn=txn),
         lambda: space.take(("new",), txn=txn),
         lambda: space.read_all(txn=txn),
         lambda: txn.prepare(),
         lambda: txn.transaction(),
-    ):
-        with pytest.raises(TransactionEnded, match="prepared"):
-            attempt()
+    )
     txn.commit()
     assert txn.state == "committed" and space.read_all() == [("new",)]
 

@@ -1,5 +1,8 @@
 """write, write_all, read, take, read_all, take_all, count."""
 
+from collections.abc import Iterator
+from typing import Any
+
 import pytest
 
 from tests.laws.kinds import Job
@@ -105,7 +108,7 @@ def test_a_write_of_many_is_all_or_nothing(space):
 
 
 def test_a_write_of_many_that_cannot_be_counted_out_writes_nothing(space):
-    def entries():
+    def entries() -> Iterator[Any]:
         yield ("a",)
         raise OSError("the source broke")
 

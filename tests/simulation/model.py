@@ -215,7 +215,7 @@ class Space:
             raise SpaceFull
 
     def _make_room(self, newest: list[Item]) -> None:
-        if self.capacity is None or self.evict is None:
+        if self.capacity is None or self.evict is None or not newest:
             return
         excess = max(0, len(self.items) - self.capacity)
         for victim in [item for item in self._evictable() if item not in newest][:excess]:

@@ -320,6 +320,8 @@ class Programs(RuleBasedStateMachine):
 
     def pause(self, deed: Pause) -> None:
         until = self.twin.now + deed.seconds
+        if not deed.rush:
+            self.let_tasks_run()
         while not deed.rush:
             due = [w.until for w in self.twin.waiters if w.until is not None and w.until <= until]
             if not due:

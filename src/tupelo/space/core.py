@@ -386,8 +386,8 @@ class Core:
         if not take:
             if session is not None:
                 session.seen.discard(entry)
-                if not entry.gone and self.watched:
-                    self._fresh.append(entry)
+                if not entry.gone:
+                    self.offer(entry)
         elif txn is not None:
             promised = txn.state != "active"
             if not promised and entry in txn.taken and self.give_back(entry, txn.taken.pop(entry)):
@@ -401,8 +401,7 @@ class Core:
                 self.room.add([entry])
             self.deadlines.add(entry)
             self.log.add("returned", entry)
-            if self.watched:
-                self._fresh.append(entry)
+            self.offer(entry)
 
     def visible_again(self, entry: Entry) -> None:
         if entry.gone:
@@ -412,12 +411,16 @@ class Core:
             if self.reactions and reaction.wanted(self, [entry]):
                 with suppress(ReactionError):  # It keeps its error; the entry is back all the same.
                     reaction.react_to(self, [entry])
-        if not entry.gone and self.watched:
-            self._fresh.append(entry)
+        if not entry.gone:
+            self.offer(entry)
 
     def available_again(self, entry: Entry) -> None:
+        self.subscriptions.notify(entry, "available", entry.txn)
+        self.offer(entry)
+
+    def offer(self, entry: Entry) -> None:
+        """This entry may now be had by someone who waits; see at the end of the step."""
         if self.watched:
-            self.subscriptions.notify(entry, "available", entry.txn)
             self._fresh.append(entry)
 
     def serve(self) -> None:

@@ -87,7 +87,10 @@ class Operations:
                 return None
             written = core.write_plainly(shape, entry, payload)
             if core.woken:
-                self.engine.wake()
+                if core.woken[0].wake():  # There is one at most: the plain taker.
+                    core.woken.clear()
+                else:
+                    self.engine.wake()
             if self.journaled:
                 self.engine.keep_changes()
         finally:

@@ -184,6 +184,7 @@ def _commit_into(core: Core, txn: Txn, parent: Txn) -> None:
         if entry.txn is not parent:
             entry.readers.add(parent)
             parent.read[entry] = None
+            core.offer(entry)
         elif not entry.readers:
             entry.readers = None
             core.read_locks -= 1
@@ -224,6 +225,8 @@ def _unlock(core: Core, txn: Txn, but: Iterable[Entry] = ()) -> None:
                 entry.readers = None
                 core.read_locks -= 1
                 freed.append(entry)
+            elif not entry.gone:
+                core.offer(entry)  # Perhaps to the only one who still holds it.
     txn.read.clear()
     for entry in freed:
         if not entry.gone and entry not in unsaid:

@@ -168,7 +168,13 @@ class Waiting:
         core = self._core
         if core.log.on:
             core.log.add("taken", entry, None, core.now() - waiter.since)
-        self._answer(waiter, [entry])
+        self._takers.discard(waiter)
+        core.watched -= 1
+        self.plain_takers -= 1
+        waiter.entries = [entry]
+        waiter.done = True
+        self._delivered[waiter] = None
+        core.woken.append(waiter)
 
     # Serving
 

@@ -345,7 +345,7 @@ class SqliteJournal:
                 ).fetchall()
                 return [self._change(*row) for row in rows]
             except (sqlite3.Error, BadBytes, LookupError, TypeError, ValueError) as error:
-                raise DamagedFile(f"the log in {self.path} is damaged: {error}") from error
+                raise DamagedFile(f"{self.path} is damaged ({error})") from error
 
     def _change(
         self,

@@ -1,0 +1,127 @@
+"""The public names are a contract: people write programs against them."""
+
+from __future__ import annotations
+
+import inspect
+
+import tupelo
+from tupelo import aio, errors
+from tupelo.models import linda
+
+PROMISED = [
+    "ANY",
+    "Between",
+    "OneOf",
+    "Not",
+    "Where",
+    "Exactly",
+    "Named",
+    "Template",
+    "entry",
+    "Space",
+    "Transaction",
+    "Session",
+    "Subscription",
+    "Reaction",
+    "Step",
+    "Lease",
+    "Notice",
+    "Change",
+    "Order",
+    "Fifo",
+    "Lifo",
+    "Random",
+    "Key",
+    "Vector",
+    "Capacity",
+    "ManualClock",
+    "longest",
+    "TupeloError",
+    "errors",
+    "aio",
+]
+
+METHODS = [
+    "write",
+    "write_all",
+    "read",
+    "take",
+    "read_all",
+    "take_all",
+    "count",
+    "transaction",
+    "in_doubt",
+    "session",
+    "subscribe",
+    "react",
+    "changes",
+    "trim",
+    "compact",
+    "close",
+    "name",
+]
+
+LINDA = [
+    "out",
+    "in_",
+    "rd",
+    "inp",
+    "rdp",
+    "ing",
+    "rdg",
+    "eval",
+    "collect",
+    "copy_collect",
+    "count",
+    "delete",
+    "exchange",
+    "close",
+]
+
+
+def public(thing: object) -> set[str]:
+    return {name for name in vars(thing) if not name.startswith("_")}
+
+
+def test_tupelo_offers_what_was_promised_and_nothing_else():
+    assert set(tupelo.__all__) == set(PROMISED)
+    assert all(hasattr(tupelo, name) for name in PROMISED)
+
+
+def test_both_doors_have_the_same_methods():
+    assert public(tupelo.Space) == public(aio.Space) == set(METHODS)
+
+
+def test_both_doors_take_the_same_arguments():
+    for name in METHODS:
+        blocking, waiting = getattr(tupelo.Space, name), getattr(aio.Space, name)
+        if callable(blocking):
+            ours = [(p.name, p.kind, p.default) for p in signature(blocking)]
+            theirs = [(p.name, p.kind, p.default) for p in signature(waiting)]
+            assert ours == theirs, name
+    for kind in ("Transaction", "Session", "Subscription"):
+        assert public(getattr(tupelo, kind)) == public(getattr(aio, kind)), kind
+
+
+def signature(function):
+    return inspect.signature(function).parameters.values()
+
+
+def test_linda_speaks_all_its_words():
+    assert set(LINDA) <= public(linda.TupleSpace)
+
+
+def test_every_error_is_a_tupelo_error_and_stands_in_the_tree():
+    for name, error in vars(errors).items():
+        if inspect.isclass(error) and error.__module__ == errors.__name__:
+            assert issubclass(error, tupelo.TupeloError), name
+            assert name in errors.__doc__, f"{name} is missing from the tree at the top"
+
+
+def test_every_public_name_is_documented():
+    for name in PROMISED:
+        thing = getattr(tupelo, name)
+        assert inspect.getdoc(thing), name
+    for name in METHODS:
+        if callable(getattr(tupelo.Space, name)):
+            assert inspect.getdoc(getattr(tupelo.Space, name)), name

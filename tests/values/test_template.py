@@ -1,0 +1,121 @@
+"""Templates on their own: what can be said, and what cannot."""
+
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from hypothesis import given
+
+from tests.values.strategies import Branch, Leaf, entries, positional
+from tupelo import ANY, Between, Exactly, Named, Not, OneOf, Template, Where
+from tupelo.errors import BadTemplate
+from tupelo.values.entry import freeze, same
+
+NAN = float("nan")
+
+
+@given(entries)
+def test_any_matches_every_entry_and_its_opposite_none(entry):
+    assert Template(ANY).matches(entry) and not (~Template(ANY)).matches(entry)
+    assert Template(object).matches(entry)
+
+
+@given(positional)
+def test_an_entry_matches_the_template_that_looks_like_it(entry):
+    if all(map(_matches_itself, entry)):
+        assert Template(entry).matches(entry)
+
+
+def _matches_itself(value: Any) -> bool:
+    """NaN is like nothing, and None in a nested dataclass is a wildcard."""
+    (frozen,) = freeze((value,))[1]
+    return same(frozen, frozen)
+
+
+@given(positional, positional)
+def test_a_template_matches_only_what_is_the_same(one, other):
+    if "(" not in repr([v for v in one if isinstance(v, Leaf)]):  # no wildcards by None
+        assert Template(one).matches(other) <= same(freeze(one)[1], freeze(other)[1])
+
+
+@given(positional)
+def test_a_template_of_types_matches(entry):
+    assert Template(tuple(type(value) for value in entry)).matches(entry)
+    assert Template(tuple(ANY for _ in entry)).matches(entry)
+    assert not Template((*(ANY for _ in entry), ANY)).matches(entry)
+
+
+@given(entries, positional)
+def test_the_laws_of_and_or_and_not(entry, other):
+    one, two = Template(tuple(type(v) for v in other)), Template(Named(value=ANY))
+    a, b = one.matches(entry), two.matches(entry)
+    assert (one & two).matches(entry) == (a and b)
+    assert (one | two).matches(entry) == (a or b)
+    assert (~one).matches(entry) == (not a)
+    assert (~(one | two)).matches(entry) == (~one & ~two).matches(entry)
+    assert (~(one & two)).matches(entry) == (~one | ~two).matches(entry)
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: Template(None), "template"),
+        (lambda: Template(1), "template"),
+        (lambda: Template("text"), "template"),
+        (lambda: Template([1]), r"tuple\(template\)"),
+        (lambda: Template({"a": 1}), "template"),
+        (lambda: Template(object()), "template"),
+        (lambda: Template(Between(1, 2)), "one field"),
+        (lambda: Template(OneOf(1, 2)), "one field"),
+        (lambda: Template((1, {2})), "field 1"),
+        (lambda: Template((object(),)), "field 0"),
+        (lambda: Template((1, (2, {3}))), r"field 1\[1\]"),
+        (lambda: Template((1, [2, {3}])), r"field 1\[1\]"),
+        (lambda: Template(Leaf({1})), "value"),
+        (lambda: Template((Branch(1, {2}),)), "left"),
+        (lambda: Template(("a", Template(("b",)))), "field 1"),
+        (lambda: Template(("a", Named(x=1))), "field 1"),
+        (lambda: Template((list[int],)), "field 0"),
+        (lambda: Between(1, "a"), "Between"),
+        (lambda: Between(None, None), "Between"),
+        (lambda: Between(5, 1), "nothing lies between"),
+        (lambda: Between([1], [2]), "Between"),
+        (lambda: Between(1, 2.0), "Between"),
+        (lambda: Between(datetime(2024, 1, 1), datetime(2024, 1, 1, tzinfo=UTC)), "Between"),
+        (lambda: Between(NAN, 1.0), "Between"),
+        (lambda: Between(Decimal("NaN"), Decimal(1)), "Between"),
+        (lambda: Between(Decimal("sNaN"), Decimal(1)), "Between"),
+        (lambda: OneOf(), "OneOf"),
+        (lambda: OneOf(1, {2}), "choice 1"),
+        (lambda: Not({1}), r"Not\(\)"),
+        (lambda: Where(1), "Where"),
+        (lambda: Exactly(1), "Exactly"),
+        (lambda: Named(), "Named"),
+        (lambda: Named(x={1}), "'x'"),
+        (lambda: Template(("a",)) & [1], "template"),
+        (lambda: Template(("a",)) | 1, "template"),
+        (lambda: Between(1, 2) & {1}, "&"),
+        (lambda: Between(1, 2) | {1}, r"\|"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(make, says):
+    with pytest.raises(BadTemplate, match=says):
+        make()
+
+
+def test_a_template_says_what_it_is():
+    template = Template(("a", Between(1, 2), OneOf(int, "x"), Not(None))) | Named(x=1)
+    text = repr(template)
+    for part in ("'a'", "Between(1, 2)", "OneOf", "int", "Not", "Named"):
+        assert part in text
+
+
+def test_a_where_of_one_field_gets_a_copy():
+    def spoil(value: Any) -> bool:
+        value.append("spoilt")
+        return True
+
+    entry = ([1],)
+    template = Template((Where(spoil),))
+    assert template.matches(entry) and entry == ([1],)
