@@ -219,3 +219,10 @@ def test_a_nested_entry_names_its_class_and_fields():
     assert shape.kind.names == ("value", "left", "right")
     assert shape.kind.lineage[1:] == (f"{Leaf.__module__}.Leaf",)
     assert fields[2].values == (3,)
+
+
+@pytest.mark.parametrize("depth", [DEPTH_MAX + 2, 300, 900, 5_000])
+def test_bytes_that_nest_deeper_than_an_entry_may_are_refused(depth):
+    for payload in (b"\x91" * depth + b"\x01", b"\x91" + b"\x81\xa1k" * depth + b"\x01"):
+        with pytest.raises(BadBytes, match="deeper"):
+            decode_entry(payload)

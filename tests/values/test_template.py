@@ -89,8 +89,8 @@ def test_the_laws_of_and_or_and_not(entry, other):
         (lambda: OneOf(), "OneOf"),
         (lambda: OneOf(1, {2}), "choice 1"),
         (lambda: Not({1}), r"Not\(\)"),
-        (lambda: Where(1), "Where"),
-        (lambda: Exactly(1), "Exactly"),
+        (lambda: Where(1), "Where"),  # type: ignore[arg-type]
+        (lambda: Exactly(1), "Exactly"),  # type: ignore[arg-type]
         (lambda: Named(), "Named"),
         (lambda: Named(x={1}), "'x'"),
         (lambda: Template(("a",)) & [1], "template"),

@@ -213,7 +213,7 @@ class Core:
                 entry.arrival = self.log.position + 1
             self.store.add(entry)
             self.log.add("written", entry, txn_id, payload=payloads[i] if payloads else None)
-        if self.room is not None:
+        if self.room is not None and entries:
             for victim in self.room.overflow(entries, self.store):
                 self.store.remove(victim)
                 self.release(victim)

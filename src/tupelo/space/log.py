@@ -33,22 +33,23 @@ class Log:
     ) -> None:
         if not self.on:
             return
-        self.position += 1
+        self.position = position = self.position + 1
+        expires = entry.expires
         self.changes.append(
-            Change(
-                position=self.position,
-                time=entry.expires if kind == "expired" and entry.expires else self._now(),
-                kind=kind,
-                arrival=entry.arrival,
-                origin=entry.origin,
-                n=entry.n,
-                agent=self._agent,
-                txn=txn_id or None,
-                waited=waited,
-                expires=entry.expires,
-                shape=entry.shape,
-                fields=entry.fields,
-                payload=payload,
+            Change(  # by position: a change is made for everything that happens
+                position,
+                expires if kind == "expired" and expires else self._now(),
+                kind,
+                entry.arrival,
+                entry.origin,
+                entry.n,
+                self._agent,
+                txn_id or None,
+                waited,
+                expires,
+                entry.shape,
+                entry.fields,
+                payload,
             )
         )
 

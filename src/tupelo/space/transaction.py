@@ -97,8 +97,7 @@ def prepare(core: Core, txn: Txn) -> Vote:
     if txn.parent is not None:
         raise TransactionError("a nested transaction takes no part in a vote; commit it instead")
     if not len(txn.store) and all(home is txn for home in txn.taken.values()):
-        _end(core, txn, "committed")
-        _unlock(core, txn)
+        commit(core, txn)
         return "not changed"
     reaction.run(core, txn, list(txn.store), undo=abort)
     txn.state = "prepared"
@@ -252,7 +251,7 @@ def blockers(core: Core, raw: Any, take: bool, txn: Txn | None) -> set[Txn]:
     with core.user_code("a template"):
         for other in core.transactions:
             if other not in line and (
-                any(matches(e) for e, home in other.taken.items() if home is None or home in line)
+                any(matches(e) for e, home in other.taken.items() if home is not other)
                 or any(map(matches, other.store))
                 or (take and any(matches(e) and not e.gone for e in other.read))
             ):

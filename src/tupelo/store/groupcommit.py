@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 from collections.abc import Callable, Sequence
+from functools import cache
 from itertools import chain
 from typing import Any
 
@@ -44,19 +45,25 @@ class GroupCommit:
         self._lead()
 
     def _lead(self) -> None:
+        durable = 0
         try:
             durable = self._commit()
         finally:
-            with self._gate:
-                self._durable = max(self._durable, durable)
+            self._hand_on(durable)
+
+    def _hand_on(self, durable: int) -> None:
+        """Wake those whose changes are durable now, and one of the others, to lead the next."""
+        served = []
+        with self._gate:
+            self._durable = max(self._durable, durable)
+            if self._followers:
                 served = [turn for position, turn in self._followers if position <= durable]
                 self._followers = [f for f in self._followers if f[0] > durable]
-                if self._followers:
-                    served.append(self._followers.pop(0)[1])  # It leads the next round.
-                else:
-                    self._led = False
-            for turn in served:
-                turn.release()
+            self._led = bool(self._followers)
+            if self._led:
+                served.append(self._followers.pop(0)[1])
+        for turn in served:
+            turn.release()
 
 
 def execute_many(db: sqlite3.Connection, statement: str, rows: Sequence[Sequence[Any]]) -> None:
@@ -64,11 +71,15 @@ def execute_many(db: sqlite3.Connection, statement: str, rows: Sequence[Sequence
 
     Python lets go of its global lock for every statement, and may wait long to get it back.
     """
-    done = 0
-    while done < len(rows):
-        left = len(rows) - done
-        size = next(chunk for chunk in _CHUNKS if chunk <= left)
-        row = "(" + ", ".join("?" * len(rows[0])) + ")"
-        values = chain.from_iterable(rows[done : done + size])
-        db.execute(statement.format(", ".join([row] * size)), tuple(values))
+    done, count = 0, len(rows)
+    while done < count:
+        size = next(chunk for chunk in _CHUNKS if chunk <= count - done) if count > 1 else 1
+        values = chain.from_iterable(rows[done : done + size]) if size > 1 else rows[done]
+        db.execute(_filled(statement, size, len(rows[0])), tuple(values))
         done += size
+
+
+@cache
+def _filled(statement: str, rows: int, columns: int) -> str:
+    row = "(" + ", ".join("?" * columns) + ")"
+    return statement.format(", ".join([row] * rows))

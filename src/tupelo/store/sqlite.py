@@ -282,30 +282,28 @@ class SqliteJournal:
         decisions: list[Change] = []
         for c in batch:
             kind, arrival = c.kind, c.arrival
+            agent = None if c.agent == own else c.agent
             row: list[Any] = [
                 c.position,
                 c.time,
                 _CODES[kind],
                 arrival or None,
-                None if c.agent == own else c.agent,
+                agent,
                 c.txn,
                 c.waited,
-                c.expires,
-                None,
-                None,
-                None,
-                None,
             ]
             rows.append(row)
             if kind == "written":
-                if c.payload is not None:
-                    payload = c.payload
-                else:
+                payload = c.payload
+                if payload is None:
                     assert c.shape is not None and c.fields is not None
                     payload = encode_entry(c.shape, c.fields)
-                row[9:] = None if c.origin == own else c.origin, c.n, payload
+                origin = None if c.origin == own else c.origin
+                row += (c.expires, None, origin, c.n, payload)
                 written[arrival] = row
-            elif not arrival:
+                continue
+            row += (c.expires, None, None, None, None)
+            if not arrival:
                 decisions.append(c)
             elif kind != "read":
                 ended = c.position if kind in _ENDINGS else None

@@ -32,7 +32,7 @@ class Promise(msgspec.Struct, frozen=True, eq=False):
     read: tuple[int, ...]
 
 
-class Change(msgspec.Struct, frozen=True, eq=False, kw_only=True):
+class Change(msgspec.Struct, frozen=True, eq=False):
     """One change of one space.
 
     `position` numbers the changes of a space without gaps. `arrival` names the entry within its
