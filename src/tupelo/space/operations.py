@@ -280,7 +280,9 @@ class Operations:
     def collect(self, waiter: Waiter) -> tuple[list[Entry], int]:
         """The answer of a waiter that was woken, and the position to make durable."""
         waiting = self.core.waiting
-        waiting.received(waiter)
+        if not waiting.received(waiter):
+            with self._lock:  # until whoever has closed the space has told the waiter
+                pass
         if waiter.error is not None:
             raise waiter.error
         if self.core.pruning.memories and waiter.take:

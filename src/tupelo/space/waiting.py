@@ -98,7 +98,7 @@ class Waiting:
         self._takers: Watchers[Waiter] = Watchers()
         self._conditional: dict[Waiter, None] = {}
         self._transactional: dict[Waiter, None] = {}
-        self._delivered: dict[Waiter, None] = {}  # answered, but not yet collected
+        self._delivered: dict[Waiter, bool] = {}  # answered, but not yet collected
         self._tickets = 0
         self.plain_takers = 0  # those who want one entry, outside a transaction
 
@@ -141,7 +141,7 @@ class Waiting:
         )
         if if_exists:
             if not transaction.blockers(core, raw, take, txn):
-                waiter.done = True
+                waiter.done = self._delivered[waiter] = True
                 return waiter
             self._conditional[waiter] = None
         if txn is not None:
@@ -172,8 +172,7 @@ class Waiting:
         core.watched -= 1
         self.plain_takers -= 1
         waiter.entries = [entry]
-        waiter.done = True
-        self._delivered[waiter] = None
+        waiter.done = self._delivered[waiter] = True
         core.woken.append(waiter)
 
     # Serving
@@ -255,8 +254,7 @@ class Waiting:
     def _answer(self, waiter: Waiter, entries: list[Entry]) -> None:
         self.unpark(waiter)
         waiter.entries = entries
-        waiter.done = True
-        self._delivered[waiter] = None
+        waiter.done = self._delivered[waiter] = True
         self._core.woken.append(waiter)
 
     def fail(self, waiter: Waiter, error: Exception) -> None:
@@ -282,9 +280,10 @@ class Waiting:
 
     # After the answer
 
-    def received(self, waiter: Waiter) -> None:
-        """The one who waited has what it was given; there is no way back."""
-        self._delivered.pop(waiter, None)
+    def received(self, waiter: Waiter) -> bool:
+        """The one who waited has what it was given, and there is no way back; or the space was
+        closed before, and it has nothing. Whoever removes the waiter decides, without a lock."""
+        return self._delivered.pop(waiter, False)
 
     def forget_taken(self, waiter: Waiter) -> None:
         """What was received is gone for good; sessions need not remember it."""
@@ -304,8 +303,9 @@ class Waiting:
     def close(self, error: Exception) -> None:
         """Whoever still waits is told, and what was not collected yet stays in the space."""
         for waiter in [*self._delivered]:
-            self.refused(waiter)
-            waiter.error = waiter.error or error
+            if self._delivered.pop(waiter, False):
+                self.refused(waiter)
+                waiter.error = waiter.error or error
         for waiter in self:
             self.fail(waiter, error)
 
