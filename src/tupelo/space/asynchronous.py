@@ -7,7 +7,7 @@ space: `aio.Space(space)` is an async door to a space that threads use.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
@@ -111,7 +111,7 @@ class Space:
 
     # Reading and taking
 
-    async def read(
+    def read(
         self,
         template: object = ANY,
         *,
@@ -119,10 +119,10 @@ class Space:
         txn: Transaction | None = None,
         order: Order | None = None,
         if_exists: bool = False,
-    ) -> Any:
-        return await self._get(template, False, wait, txn, order, if_exists)
+    ) -> Coroutine[Any, Any, Any]:
+        return self._get(template, False, wait, txn, order, if_exists)
 
-    async def take(
+    def take(
         self,
         template: object = ANY,
         *,
@@ -130,8 +130,8 @@ class Space:
         txn: Transaction | None = None,
         order: Order | None = None,
         if_exists: bool = False,
-    ) -> Any:
-        return await self._get(template, True, wait, txn, order, if_exists)
+    ) -> Coroutine[Any, Any, Any]:
+        return self._get(template, True, wait, txn, order, if_exists)
 
     async def read_all(
         self,

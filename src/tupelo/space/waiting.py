@@ -160,15 +160,15 @@ class Waiting:
             self.plain_takers -= waiter.plain
 
     def plain_taker(self, shape: Shape, fields: tuple[Any, ...]) -> Any:
-        """Of plain takers, the one whose turn it is; None if none wants it; or NotImplemented."""
-        return self._takers.first_plainly(shape, fields)
+        """Of plain takers, the one whose turn it is, which then waits no more; None if none wants
+        the entry; or NotImplemented."""
+        return self._takers.take_first(shape, fields)
 
     def hand_over(self, waiter: Waiter, entry: Entry) -> None:
         """An entry that never needs to be stored: it goes straight to a plain taker."""
         core = self._core
         if core.log.on:
             core.log.add("taken", entry, None, core.now() - waiter.since)
-        self._takers.discard(waiter)
         core.watched -= 1
         self.plain_takers -= 1
         waiter.entries = [entry]

@@ -26,8 +26,11 @@ class Watch(Protocol):
 
 
 W = TypeVar("W", bound=Watch)
-Groups = dict[tuple[int, ...], dict[Any, OrderedDict[W, Check | None]]]
-"""For the positions asked: for the values asked there: who asks, and what else it checks."""
+Queue = OrderedDict[W, Check | None]
+"""Who asks the same, oldest first, and what else each checks."""
+
+Groups = dict[tuple[int, ...], dict[Any, Queue[W]]]
+"""For the positions asked: for the values asked there: who asks."""
 
 _ticket = attrgetter("ticket")
 
@@ -38,7 +41,7 @@ class _Places(Generic[W]):
     __slots__ = ("found", "looked_at")
 
     def __init__(self) -> None:
-        self.found: list[tuple[Groups[W], tuple[int, ...], Any]] = []
+        self.found: list[tuple[Queue[W], Groups[W], tuple[int, ...], Any]] = []
         self.looked_at = 0
 
 
@@ -73,11 +76,11 @@ class Watchers(Generic[W]):
         places = self._watches.pop(watch, None)
         if places is None:
             return False
-        for groups, positions, key in places.found:
-            table = groups[positions]
-            waiting = table[key]
+        for waiting, groups, positions, key in places.found:
             del waiting[watch]
-            if not waiting:
+            # Templates without values are few, and are asked again; their place is kept.
+            if positions and not waiting:
+                table = groups[positions]
                 del table[key]
                 if not table:
                     del groups[positions]
@@ -105,25 +108,31 @@ class Watchers(Generic[W]):
             return self._checked(found[0], fields)
         return heapq.merge(*(self._checked(w, fields) for w in found), key=_ticket)
 
-    def first_plainly(self, shape: Shape, fields: tuple[Any, ...]) -> Any:
-        """The oldest watch that wants such an entry, or None; NotImplemented if this is not plain:
-        several groups to look into, a function to ask, or a shape that is new."""
+    def take_first(self, shape: Shape, fields: tuple[Any, ...]) -> Any:
+        """Remove and return the oldest watch that wants such an entry, or None; NotImplemented if
+        several kinds of them do, if there is a function to ask, or if the shape is new."""
         groups = self._groups.get(shape)
         if not groups:
             return None if shape in self._shapes_met else NotImplemented
-        if len(groups) > 1:
-            return NotImplemented
-        ((positions, table),) = groups.items()
-        if not positions:
-            waiting = table.get(())
-        elif len(positions) == 1:
-            waiting = table.get(fields[positions[0]])
-        else:
-            waiting = table.get(tuple([fields[p] for p in positions]))
-        if not waiting:
+        found = None
+        for positions, table in groups.items():
+            if not positions:
+                waiting = table.get(())
+            elif len(positions) == 1:
+                waiting = table.get(fields[positions[0]])
+            else:
+                waiting = table.get(tuple([fields[p] for p in positions]))
+            if waiting:
+                if found is not None:
+                    return NotImplemented
+                found = waiting
+        if found is None:
             return None
-        watch = next(iter(waiting))
-        return watch if waiting[watch] is None else NotImplemented
+        watch = next(iter(found))
+        if found[watch] is not None:
+            return NotImplemented
+        self.discard(watch)
+        return watch
 
     def _enter(self, watch: W) -> None:
         """Put the watch where entries of every shape that it can match will look."""
@@ -136,13 +145,15 @@ class Watchers(Generic[W]):
                 continue
             groups = self._groups.setdefault(shape, {})
             key = _key(asked)
-            groups.setdefault(positions, {}).setdefault(key, OrderedDict())[watch] = check
-            places.found.append((groups, positions, key))
+            table = groups.setdefault(positions, {})
+            waiting = table.get(key)
+            if waiting is None:
+                waiting = table[key] = OrderedDict()
+            waiting[watch] = check
+            places.found.append((waiting, groups, positions, key))
         places.looked_at = len(targets)
 
-    def _checked(
-        self, waiting: OrderedDict[W, Check | None], fields: tuple[Any, ...]
-    ) -> Iterator[W]:
+    def _checked(self, waiting: Queue[W], fields: tuple[Any, ...]) -> Iterator[W]:
         for watch, check in waiting.items():
             try:
                 wanted = check is None or check(fields)
