@@ -13,5 +13,5 @@ def test_longest_grants_what_is_asked_for_up_to_a_limit():
 
 @pytest.mark.parametrize("seconds", [None, 0, -1, "5", True, float("nan")])
 def test_a_limit_that_makes_no_sense_is_refused(seconds):
-    with pytest.raises(BadArgument, match="lease="):
+    with pytest.raises(BadArgument, match="seconds="):
         longest(seconds)

@@ -13,7 +13,7 @@ from itertools import islice
 from operator import attrgetter
 from typing import Any
 
-from tupelo.errors import BadArgument, LeaseLost, ReactionError, SpaceClosed, TransactionEnded
+from tupelo.errors import BadArgument, LeaseLost, ReactionError, TransactionEnded
 from tupelo.space import leases, reaction, transaction
 from tupelo.space.capacity import Capacity, Room
 from tupelo.space.deadlines import Deadlines
@@ -344,11 +344,7 @@ class Core:
                 self.locks_changed = True
             return
         if txn is not None and entry.txn is not txn and txn.agenda is None:
-            if entry.readers is None:
-                entry.readers = set()
-                self.read_locks += 1
-            entry.readers.add(txn)
-            txn.read[entry] = None
+            transaction.hold(self, txn, entry)
         if session is not None:
             session.seen.add(entry)
         if self.room is not None:
@@ -484,9 +480,9 @@ class Core:
             self.watched -= 1
             self.pruning.memories.pop(state.fired, None)
 
-    def close(self) -> None:
-        """Whoever waits is told; nothing more will happen here."""
+    def close(self, error: Exception) -> None:
+        """Whoever waits is told why; nothing more will happen here."""
         self.closed = True
-        self.waiting.close(SpaceClosed("the space was closed"))
+        self.waiting.close(error)
         for subscription in self.subscriptions.watchers:
             self.end_subscription(subscription)

@@ -12,7 +12,14 @@ from collections.abc import Callable
 from pathlib import Path
 from uuid import uuid4
 
-from tupelo.errors import BadArgument, BadInput, DamagedFile, LogTrimmed, SpaceClosed
+from tupelo.errors import (
+    BadArgument,
+    BadInput,
+    DamagedFile,
+    JournalFailed,
+    LogTrimmed,
+    SpaceClosed,
+)
 from tupelo.space import recovery
 from tupelo.space.capacity import Capacity
 from tupelo.space.checks import check_limit, check_position
@@ -71,6 +78,7 @@ class Engine:
             log_reads=log_reads,
             reactions_max=reactions_max,
         )
+        self._failure: JournalFailed | None = None
         self._alarm_at: float | None = None
         self._cancel_alarm: Callable[[], None] = lambda: None
         if self.saved is not None:
@@ -114,17 +122,27 @@ class Engine:
             if self.core.closed:
                 return
             self.core.expire()
-            self.core.close()
+            self.core.close(SpaceClosed("the space was closed"))
             self.settle()
             self._cancel_alarm()
         if self.journal is not None:
             self.journal.close()
 
+    def fail(self, error: JournalFailed) -> None:
+        """The disk has refused: memory is ahead of it, so the space is closed."""
+        with self.lock:
+            if not self.core.closed:
+                self._failure = error
+                self.core.close(error)
+                self.wake()
+                self._cancel_alarm()
+                self.core.reconsider()
+
     def begin(self) -> None:
         """Begin a step, under the lock: it may not be inside another, and the space is open."""
         self.refuse_inside()
         if self.core.closed:
-            raise SpaceClosed(f"the space {self.name!r} is closed")
+            raise self._failure or SpaceClosed(f"the space {self.name!r} is closed")
         self.core.plain = False  # until the step is settled
 
     def refuse_inside(self) -> None:
@@ -190,7 +208,11 @@ class Engine:
     def flush(self, position: int) -> None:
         """Block until the changes up to here are as durable as was promised."""
         if self.journal is not None:
-            self.journal.flush(position)
+            try:
+                self.journal.flush(position)
+            except JournalFailed as error:
+                self.fail(error)
+                raise
 
     def position_for(self, entries: list[Entry]) -> int:
         """What must be durable before a reader may be shown these; 0 if nothing is pending.

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from tupelo.space.core import Core
-from tupelo.space.transaction import Txn
+from tupelo.space.transaction import Txn, hold
 from tupelo.values.entry import Entry, Shape
 
 
@@ -37,7 +37,7 @@ def restore_prepared(
     found = {entry.arrival: entry for entry in core.store if entry.arrival in held}
     for arrival in read:
         if arrival in found:
-            core.acquire(found[arrival], False, txn, None)
+            hold(core, txn, found[arrival])
     for arrival in taken:
         core.acquire(found[arrival], True, txn, None)
     for shape, fields, n, expires in written:

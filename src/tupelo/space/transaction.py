@@ -232,6 +232,15 @@ def _unlock(core: Core, txn: Txn, but: Iterable[Entry] = ()) -> None:
             core.available_again(entry)
 
 
+def hold(core: Core, txn: Txn, entry: Entry) -> None:
+    """Hold an entry by reading it: nobody else may take it until the transaction ends."""
+    if entry.readers is None:
+        entry.readers = set()
+        core.read_locks += 1
+    entry.readers.add(txn)
+    txn.read[entry] = None
+
+
 def may_take(entry: Entry, txn: Txn | None) -> bool:
     """Do other transactions hold this entry by reading it?"""
     readers = entry.readers

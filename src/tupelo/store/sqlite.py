@@ -14,6 +14,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from types import NoneType
 from typing import Any, Literal, NoReturn, get_args
 
 import msgspec
@@ -208,8 +209,10 @@ class SqliteJournal:
                 " WHERE kind = ? AND ended IS NULL ORDER BY position",
                 (_WRITTEN,),
             ):
+                if type(n) is not int or type(expires) not in (float, NoneType):
+                    raise ValueError(f"the entry at {arrival} has n={n!r} and expires={expires!r}")
                 yield arrival, origin or agent, n, expires, payload
-        except sqlite3.DatabaseError as error:
+        except (sqlite3.DatabaseError, ValueError) as error:
             _refuse(self.path, error)
 
     def promises(self) -> Iterator[tuple[str, SavedPromise]]:

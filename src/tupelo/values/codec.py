@@ -7,7 +7,7 @@ with the values. Within a field an array is a list, and everything else that msg
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from decimal import Decimal
 from typing import Any
@@ -58,22 +58,47 @@ def decode_entry(payload: bytes) -> tuple[Shape, tuple[Any, ...]]:
         if payload[0] in _ARRAY_STARTS:
             fields = _decode_fields(payload)
             types = types_of(fields)
-            return plain_shapes.get(types) or shape_of(None, _checked(types)), fields
+            shape = plain_shapes.get(types)
+            if shape is None:
+                _check_values(fields)
+                shape = shape_of(None, types)
+            return shape, fields
         typed = _decode_any(payload)
         if type(typed) is not Typed:
             raise BadBytes(f"an entry expected, not a {type(typed).__name__}")
-        return shape_of(typed.kind, _checked(tuple(map(type, typed.values)))), typed.values
+        _check_values(typed.values)
+        return shape_of(typed.kind, types_of(typed.values)), typed.values
     except (msgspec.DecodeError, ValueError, TypeError, IndexError, ArithmeticError) as error:
         raise BadBytes(f"these bytes do not spell an entry: {error}") from error
     except RecursionError as error:
         raise BadBytes(f"nested deeper than {DEPTH_MAX} levels") from error
 
 
-def _checked(types: tuple[type, ...]) -> tuple[type, ...]:
-    for cls in types:
-        if cls not in SCALARS and cls not in (tuple, list, dict, Typed):
+def _check_values(values: Iterable[Any], depth: int = 1) -> None:
+    """Only what `freeze` lets in: the closed set of values, nested no deeper than it allows."""
+    for value in values:
+        cls = type(value)
+        if cls in SCALARS:
+            continue
+        if depth > DEPTH_MAX:
+            raise BadBytes(f"nested deeper than {DEPTH_MAX} levels")
+        if cls is tuple or cls is list:
+            _check_values(value, depth + 1)
+        elif cls is Typed:
+            _check_values(value.values, depth + 1)
+        elif cls is dict:
+            _check_keys(value, depth + 1)
+            _check_values(value.values(), depth + 1)
+        else:
             raise BadBytes(f"a {cls.__name__} is not a value of an entry")
-    return types
+
+
+def _check_keys(keys: Iterable[Any], depth: int) -> None:
+    for key in keys:
+        if type(key) is tuple and depth <= DEPTH_MAX:
+            _check_keys(key, depth + 1)
+        elif type(key) not in SCALARS:
+            raise BadBytes(f"a {type(key).__name__} is not a key")
 
 
 def _spell(value: Any) -> Any:
@@ -108,8 +133,8 @@ def _spell_typed(kind: Any, values: tuple[Any, ...]) -> Ext:
 
 def _read_typed(data: memoryview) -> Typed:
     name, names, above, values = _decode_typed(data)
-    if len(names) != len(values):
-        raise BadBytes(f"{name!r} has {len(names)} names and {len(values)} values")
+    if len(names) != len(values) or len(set(names)) != len(names):
+        raise BadBytes(f"{name!r} has the fields {names} and {len(values)} values")
     return Typed(kind_named(name, names, (name, *above)), values)
 
 

@@ -159,7 +159,7 @@ def freeze_value(value: Any, where: str, depth: int) -> Any:
 def _freeze_key(key: Any, where: str, depth: int) -> Any:
     if type(key) in SCALARS:
         return key
-    if type(key) is tuple:
+    if type(key) is tuple and depth < DEPTH_MAX:
         return tuple([_freeze_key(k, where, depth + 1) for k in key])
     raise BadEntry(
         f"a key of {where} is a {type(key).__qualname__}: keys are scalars or tuples of them",

@@ -53,21 +53,22 @@ class Lease(msgspec.Struct, frozen=True, eq=False, gc=False):
         self.landlord.cancel_lease(self.thing)
 
 
-def check_lease(seconds: object) -> float | None:
+def check_lease(seconds: object, name: str = "lease") -> float | None:
     if seconds is None:
         return None
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not seconds > 0:
-        raise BadArgument("lease", "a number of seconds above 0, or None for ever", seconds)
+        raise BadArgument(name, "a number of seconds above 0, or None for ever", seconds)
     try:
         return None if seconds == math.inf else float(seconds)
     except OverflowError:
-        raise BadArgument("lease", "a number of seconds that a float can hold", seconds) from None
+        raise BadArgument(name, "a number of seconds that a float can hold", seconds) from None
 
 
 def longest(seconds: float) -> LeasePolicy:
     """A policy that grants what is asked for, but never more than `seconds`."""
-    limit = check_lease(seconds)
-    assert limit is not None
+    limit = check_lease(seconds, "seconds")
+    if limit is None:
+        raise BadArgument("seconds", "a number of seconds above 0", seconds)
 
     def grant(kind: str, asked: float | None) -> float | None:
         return limit if asked is None else min(asked, limit)

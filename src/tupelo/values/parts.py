@@ -6,7 +6,7 @@ import types as python_types
 from collections.abc import Callable
 from typing import Any, get_args
 
-from tupelo.errors import BadEntry, BadTemplate
+from tupelo.errors import BadEntry, BadTemplate, UnknownType
 from tupelo.values.entry import SCALARS, Typed, freeze_value, same, thaw_value
 from tupelo.values.kind import Kind, class_if_known, is_typed, kind_of, name_of, values_of
 
@@ -114,7 +114,7 @@ class Between(Part):
         try:
             if low is not None and high is not None and not low <= high:
                 raise BadTemplate(f"Between({low!r}, {high!r}): nothing lies between")
-        except TypeError as error:
+        except (TypeError, ArithmeticError) as error:
             raise BadTemplate(f"Between({low!r}, {high!r}): {error}") from error
         self.low, self.high = low, high
 
@@ -179,7 +179,11 @@ class Where(Part):
         self.function = function
 
     def matches(self, value: Any) -> bool:
-        return self.holds(thaw_value(value))
+        try:
+            argument = thaw_value(value)
+        except UnknownType:  # The function cannot be asked about what cannot be built here.
+            return False
+        return self.holds(argument)
 
     def holds(self, argument: Any) -> bool:
         try:

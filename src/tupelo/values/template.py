@@ -21,9 +21,9 @@ from uuid import UUID
 
 import msgspec
 
-from tupelo.errors import BadTemplate
+from tupelo.errors import BadTemplate, UnknownType
 from tupelo.values.entry import Shape, Typed, freeze, thaw
-from tupelo.values.kind import class_if_known, is_typed, name_of
+from tupelo.values.kind import is_typed, name_of
 from tupelo.values.parts import (
     ANY,
     AnyPart,
@@ -220,9 +220,11 @@ def _shape_is(shape: Shape, cls: type) -> bool:
 
 
 def _holds(where: Where, shape: Shape, fields: tuple[Any, ...]) -> bool:
-    if shape.kind is not None and class_if_known(shape.kind) is None:
+    try:
+        argument = thaw(shape, fields)
+    except UnknownType:  # The function cannot be asked about what cannot be built here.
         return False
-    return where.holds(thaw(shape, fields))
+    return where.holds(argument)
 
 
 def _bind_named(fields: dict[str, Part], shape: Shape) -> Binding | None:

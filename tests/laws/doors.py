@@ -1,0 +1,80 @@
+"""The async door, to be used like the blocking one: each call runs on a loop in a thread."""
+
+import asyncio
+import inspect
+import threading
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any
+
+import tupelo
+
+
+class LoopThread:
+    """An event loop that lives in a thread, for blocking callers."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self.loop.run_forever, daemon=True)
+        self._thread.start()
+
+    def call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        async def run() -> Any:
+            answer = function(*args, **kwargs)
+            return await answer if inspect.isawaitable(answer) else answer
+
+        work = run()
+        if threading.current_thread() is self._thread:
+            return self._call_inside(work)
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result()
+
+    def _call_inside(self, work: Coroutine[Any, Any, Any]) -> Any:
+        """A function that runs on the loop cannot wait for it: drive the coroutine by hand."""
+        try:
+            work.send(None)
+        except StopIteration as end:
+            return end.value
+        work.close()
+        raise AssertionError("this call would wait inside the loop")
+
+    def close(self) -> None:
+        asyncio.run_coroutine_threadsafe(self.loop.shutdown_default_executor(), self.loop).result()
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join()
+        self.loop.close()
+
+
+class Door:
+    """A thing of the async door (space, transaction, ...) that is called like a blocking one."""
+
+    def __init__(self, inner: Any, loop: LoopThread) -> None:
+        self._inner = inner
+        self._loop = loop
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._inner, name)
+        if not inspect.ismethod(found):
+            return found
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if isinstance(kwargs.get("txn"), Door):
+                kwargs["txn"] = kwargs["txn"]._inner
+            return self._wrapped(self._loop.call(found, *args, **kwargs))
+
+        return call
+
+    def _wrapped(self, answer: Any) -> Any:
+        if isinstance(answer, list):
+            return [self._wrapped(one) for one in answer]
+        kinds = (tupelo.aio.Transaction, tupelo.aio.Session, tupelo.aio.Subscription)
+        return Door(answer, self._loop) if isinstance(answer, kinds) else answer
+
+    def __enter__(self) -> "Door":
+        self._loop.call(self._inner.__aenter__)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._loop.call(self._inner.__aexit__, *error)
+
+    def __iter__(self) -> Iterator[Any]:
+        while (notice := self.get()) is not None:
+            yield notice

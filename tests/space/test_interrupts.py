@@ -1,0 +1,220 @@
+"""Threads that die, and Ctrl-C, lose nothing, not even at the moment of delivery."""
+
+import ctypes
+import signal
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import tupelo
+
+
+def interrupt(call: threading.Thread) -> None:
+    """Raise KeyboardInterrupt in a thread, as soon as it runs Python again."""
+    assert call.ident is not None
+    error = ctypes.py_object(KeyboardInterrupt)
+    assert ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(call.ident), error) == 1
+
+
+@pytest.fixture
+def ctrl_c(until):
+    """`ctrl_c(condition)` sends a real SIGINT to this thread once the condition holds."""
+    helpers: list[threading.Thread] = []
+
+    def send_when(condition: Callable[[], object]) -> None:
+        def work() -> None:
+            until(condition)
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)  # type: ignore[arg-type]
+
+        helpers.append(threading.Thread(target=work))
+        helpers[-1].start()
+
+    yield send_when
+    for helper in helpers:
+        helper.join()
+
+
+def waiting(space: Any) -> int:
+    return len(list(space._operations.core.waiting))
+
+
+@pytest.mark.parametrize("verb", ["take", "take_all", "read"])
+def test_a_thread_interrupted_at_the_moment_of_delivery_loses_nothing(park, verb):
+    space = tupelo.Space()
+    call = park(space, getattr(space, verb), ("a",), wait=None)
+    interrupt(call)  # It sleeps, and finds this when the entry wakes it.
+    space.write(("a",))
+    with pytest.raises(KeyboardInterrupt):
+        call.result()
+    assert space.read_all() == [("a",)] and waiting(space) == 0
+    assert space.take(("a",), wait=0) == ("a",)
+
+
+def test_what_an_interrupted_thread_did_not_get_goes_to_the_next_in_line(park):
+    space = tupelo.Space()
+    first, second = park(space, space.take, ("a",)), park(space, space.take, ("a",))
+    interrupt(first)
+    space.write(("a",))
+    with pytest.raises(KeyboardInterrupt):
+        first.result()
+    assert second.result() == ("a",) and space.count() == 0
+
+
+def test_a_session_has_not_seen_what_an_interrupted_thread_did_not_get(park):
+    space = tupelo.Space()
+    session = space.session()
+    call = park(space, session.read, ("a",))
+    interrupt(call)
+    space.write(("a",))
+    with pytest.raises(KeyboardInterrupt):
+        call.result()
+    assert session.read(("a",), wait=0) == ("a",)
+
+
+def test_a_transaction_has_not_taken_what_an_interrupted_thread_did_not_get(park):
+    space = tupelo.Space()
+    txn = space.transaction()
+    call = park(space, space.take, ("a",), txn=txn)
+    interrupt(call)
+    space.write(("a",))
+    with pytest.raises(KeyboardInterrupt):
+        call.result()
+    assert space.read_all() == [("a",)]
+    txn.commit()
+    assert space.read_all() == [("a",)]
+
+
+def test_a_notice_that_an_interrupted_thread_did_not_get_is_the_next_ones(later, until):
+    space = tupelo.Space()
+    subscription = space.subscribe(("a",))
+    call = later(subscription.get)
+    until(lambda: subscription._state.waiting)
+    interrupt(call)
+    space.write(("a",))
+    with pytest.raises(KeyboardInterrupt):
+        call.result()
+    notice = subscription.get(wait=0)
+    assert notice is not None and notice.entry == ("a",)
+
+
+def test_ctrl_c_ends_a_wait_and_loses_nothing(ctrl_c):
+    space = tupelo.Space()
+    ctrl_c(lambda: waiting(space))
+    with pytest.raises(KeyboardInterrupt):
+        space.take(("a",))
+    assert waiting(space) == 0
+    space.write(("a",))
+    assert space.take(("a",), wait=0) == ("a",)
+
+
+def test_ctrl_c_ends_a_wait_with_patience_too(ctrl_c):
+    space = tupelo.Space()
+    ctrl_c(lambda: waiting(space))
+    with pytest.raises(KeyboardInterrupt):
+        space.read(("a",), wait=100)
+    assert waiting(space) == 0
+
+
+def test_a_thread_that_ends_with_an_error_of_its_own_gives_back_what_its_transaction_held(later):
+    space = tupelo.Space()
+    space.write(("job",))
+
+    def work() -> None:
+        with space.transaction() as txn:
+            space.take(("job",), txn=txn)
+            raise SystemExit
+
+    with pytest.raises(SystemExit):
+        later(work).result()
+    assert space.read_all() == [("job",)]
+
+
+# While the disk is slow
+
+
+def busy(space: tupelo.Space) -> bool:
+    """Has someone done a step that is not on disk yet?"""
+    engine = space._operations.engine
+    assert engine.journal is not None
+    return space._operations.core.log.position > engine.journal.durable
+
+
+def reopened(space: tupelo.Space, path: Any) -> list[Any]:
+    space.close()
+    with tupelo.Space(path=path) as again:
+        return again.read_all()
+
+
+def test_a_taker_interrupted_while_it_waits_for_the_disk_gives_it_back(
+    durable, disk, later, until, path
+):
+    durable.write(("a",))
+    slow = disk()
+    slow.hold()
+    call = later(durable.take, ("a",))
+    until(lambda: busy(durable))
+    interrupt(call)
+    slow.let_go()
+    with pytest.raises(KeyboardInterrupt):
+        call.result()
+    assert durable.count() == 1
+    assert reopened(durable, path) == [("a",)]
+
+
+def test_a_commit_to_disk_that_is_interrupted_leaves_the_space_usable(
+    durable, disk, later, until, path
+):
+    slow = disk()
+    slow.hold()
+    call = later(durable.write_all, [("a",), ("b",)])
+    until(lambda: busy(durable))
+    interrupt(call)
+    slow.let_go()
+    with pytest.raises(KeyboardInterrupt):
+        call.result()
+    durable.write_all([("c",), ("d",)])
+    assert reopened(durable, path) == [("a",), ("b",), ("c",), ("d",)]
+
+
+def test_one_who_waits_for_anothers_commit_and_is_interrupted_holds_nobody_up(
+    durable, disk, later, until, ctrl_c, path
+):
+    slow = disk()
+    slow.hold()
+    leader = later(durable.write, ("a",))
+    until(lambda: busy(durable))
+    followers = durable._operations.engine.saved._commits._followers  # type: ignore[union-attr]
+    until(lambda: durable._operations.engine.saved._commits._led)  # type: ignore[union-attr]
+    ctrl_c(lambda: len(followers) == 1)
+    with pytest.raises(KeyboardInterrupt):
+        durable.write(("b",))
+    slow.let_go()
+    leader.result()
+    later(durable.write, ("c",)).result()
+    later(durable.write, ("d",)).result()
+    assert reopened(durable, path) == [("a",), ("b",), ("c",), ("d",)]
+
+
+def test_a_process_interrupted_while_it_writes_keeps_what_was_acknowledged(tmp_path):
+    """Ctrl-C at some moment under load, then a proper close: nothing acknowledged is lost."""
+    path = tmp_path / "busy.tupelo"
+    for delay in (0.003, 0.007, 0.012, 0.02, 0.03):
+        space = tupelo.Space("busy", path=path, durability="process")
+        start = space.count()
+        acknowledged = start
+        signal.setitimer(signal.ITIMER_REAL, delay)
+        before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+        try:
+            while True:
+                space.write_all([("n", acknowledged), ("m", acknowledged)])
+                acknowledged += 2
+        except KeyboardInterrupt:
+            pass
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
+        space.close()
+        with tupelo.Space("busy", path=path) as again:
+            assert acknowledged <= again.count() <= acknowledged + 2
