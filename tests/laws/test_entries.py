@@ -162,3 +162,14 @@ def test_a_typed_entry_without_one_of_its_fields_is_refused(space):
     with pytest.raises(BadEntry, match="later"):
         space.write(Unfinished(1))
     assert space.count() == 0
+
+
+def test_a_text_that_is_no_unicode_comes_back_or_is_refused(space):
+    """A store that spells its entries cannot spell it; one that does not has no reason to look."""
+    entry = ("half a pair", "\ud83d")
+    try:
+        space.write(entry)
+    except BadEntry:
+        assert space.count() == 0
+    else:
+        assert space.take(entry, wait=0) == entry

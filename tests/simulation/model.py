@@ -428,6 +428,7 @@ class Space:
             return "not changed"
         self._react_or_abort(txn)
         txn.state, txn.expires = "prepared", None
+        self._dismiss(txn)
         self.serve()
         return "prepared"
 
@@ -531,12 +532,15 @@ class Space:
     def _end(self, txn: Txn, state: str) -> None:
         txn.state = state
         self.txns.remove(txn)
-        for waiter in list(self.waiters):
-            if waiter.txn is txn:
-                self._answer(waiter, [], TransactionEnded)
+        self._dismiss(txn)
         for subscription in list(self.subscriptions):
             if subscription.txn is txn:
                 self.unsubscribe(subscription)
+
+    def _dismiss(self, txn: Txn) -> None:
+        for waiter in list(self.waiters):
+            if waiter.txn is txn:
+                self._answer(waiter, [], TransactionEnded)
 
     def _require_no_children(self, txn: Txn) -> None:
         if any(child.parent is txn for child in self.txns):
@@ -563,7 +567,7 @@ class Space:
 
     def _lives(self, thing: Item | Txn | Session | Subscription) -> bool:
         if isinstance(thing, Item):
-            return thing in self.items
+            return thing in self.items and not self._is_over(thing)
         if isinstance(thing, Txn):
             return thing in self.txns
         return not thing.ended

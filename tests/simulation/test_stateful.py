@@ -618,8 +618,8 @@ class Programs(RuleBasedStateMachine):
     async def spin(self, answered: list[asyncio.Task[Any]]) -> None:
         for _ in range(3):
             await asyncio.sleep(0)
-        if not all(task.done() for task in answered):  # They wait for the disk.
-            await asyncio.wait(answered, timeout=20)
+        if self.kept == "on disk" and not all(task.done() for task in answered):
+            await asyncio.wait(answered, timeout=5)
 
     def check_getters(self, one: Listening) -> None:
         """As many of those who wait for a notice have one as there are notices."""

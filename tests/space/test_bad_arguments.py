@@ -246,21 +246,23 @@ def test_what_is_no_transaction_is_told_before_anything_else_is_done(space):
 PLACES: list[Any] = [tupelo.Space, tupelo.aio.Space]
 
 
+BAD_OPTIONS: dict[str, list[Any]] = {
+    "name": ["", 1, b"x", True, ["x"]],
+    "path": ["", b"x", 1, True, [], "nul\x00byte"],
+    "durability": ["fast", 1, True, [], "", "FULL"],
+    "order": ["fifo", Lifo, 1, []],
+    "capacity": [10, "10", Capacity, {"entries": 1}],
+    "lease_policy": [10, "longest", 2.5],
+    "log_keep": [-1, 1.5, True, "some", []],
+    "reactions_max": [0, -1, 1.5, "many", True, None],
+    "agent": ["", 1, b"me"],
+    "clock": [1, "noon", object()],
+}
+
+
 @pytest.mark.parametrize("make", PLACES, ids=["blocking", "async"])
 @pytest.mark.parametrize(
-    ("argument", "value"),
-    [
-        *[("name", value) for value in ("", 1, b"x", True, ["x"])],
-        *[("path", value) for value in ("", b"x", 1, True, [], "nul\x00byte")],
-        *[("durability", value) for value in ("fast", 1, True, [], "", "FULL")],
-        *[("order", value) for value in ("fifo", Lifo, 1, [])],
-        *[("capacity", value) for value in (10, "10", Capacity, {"entries": 1})],
-        *[("lease_policy", value) for value in (10, "longest", 2.5)],
-        *[("log_keep", value) for value in (-1, 1.5, True, "some", [])],
-        *[("reactions_max", value) for value in (0, -1, 1.5, "many", True, None)],
-        *[("agent", value) for value in ("", 1, b"me")],
-        *[("clock", value) for value in (1, "noon", object())],
-    ],
+    ("argument", "value"), [(name, value) for name, bad in BAD_OPTIONS.items() for value in bad]
 )
 def test_a_space_that_cannot_be_made(make, argument, value, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -12,7 +12,7 @@ import tupelo
 from tests.laws.kinds import Job, Point, PrintJob
 from tests.values.strategies import entries
 from tupelo import ANY, Capacity, Lifo, Vector
-from tupelo.errors import BadArgument, LogTrimmed
+from tupelo.errors import BadArgument, BadEntry, LogTrimmed
 
 DURABILITIES = ["full", "process", "none"]
 
@@ -51,6 +51,28 @@ def test_what_is_opened_again_matches_as_before(open_space, reopened):
     assert repr(space.read_all((float("nan"),))) == "[]"
     assert space.read_all(Job("x")) == [PrintJob("x", 1, 2)]
     assert space.read_all((Point(1),)) == [(Point(1, 2),)]
+
+
+def test_a_text_that_cannot_be_spelled_is_refused_with_its_place(open_space, reopened):
+    space = open_space()
+    txn = space.transaction()
+    attempts: list[Any] = [
+        lambda: space.write(("fine", "\ud800")),
+        lambda: space.write_all([("fine",), ("fine", "\udfff")]),
+        lambda: space.write(("fine", "\ud800"), txn=txn),
+        lambda: space.write(("fine", [{"k": "\ud800"}])),
+        lambda: space.write(("fine", Job("\ud800"))),
+        lambda: space.write(("fine", {"\ud800": 1}), lease=5),
+    ]
+    for attempt in attempts:
+        with pytest.raises(BadEntry, match="field 1.*Unicode"):
+            attempt()
+    with pytest.raises(BadEntry, match="field 'name'"):
+        space.write(Job("\ud800"))
+    txn.commit()
+    assert space.count() == 0 and space.changes() == []
+    space.write(("after",))
+    assert reopened(space).read_all() == [("after",)]
 
 
 def test_opening_again_and_again_changes_nothing(open_space, reopened):

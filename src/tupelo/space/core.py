@@ -13,14 +13,14 @@ from itertools import islice
 from operator import attrgetter
 from typing import Any
 
-from tupelo.errors import BadArgument, LeaseLost, ReactionError, TransactionEnded
+from tupelo.errors import BadArgument, ReactionError, TransactionEnded
 from tupelo.space import leases, reaction, transaction
 from tupelo.space.capacity import Capacity, Room
 from tupelo.space.deadlines import Deadlines
 from tupelo.space.log import Log
 from tupelo.space.order import Fifo, Lifo, Order
 from tupelo.space.reaction import ReactionState
-from tupelo.space.session import Pruning, SessionState
+from tupelo.space.session import Pruning, SessionState, read_next
 from tupelo.space.subscription import Subscriptions, SubscriptionState
 from tupelo.space.transaction import Txn, may_take
 from tupelo.space.waiting import Signal, Waiting
@@ -62,6 +62,7 @@ class Core:
         self.log = Log(agent, now, logging, log_reads)
         self.waiting = Waiting(self)
         self.arrivals = 0
+        self.returns = 0  # how often an entry came back to its place
         self.deadlines = Deadlines()
         self.pruning = Pruning()
         self.subscriptions = Subscriptions(self)
@@ -237,6 +238,8 @@ class Core:
         """One match, read or taken; None if there is none at this moment."""
         if self.deadlines.heap:
             self.expire()
+        if session is not None and self.order is None:
+            return read_next(self, raw, session)
         found = self.find(raw, 1, take, txn, order, session)
         if not found:
             return None
@@ -286,8 +289,8 @@ class Core:
     ) -> list[Entry]:
         if txn is not None:
             txn.require("active")
-        if session is not None and session.ended:
-            raise LeaseLost("this session is over: it was closed or its lease ran out")
+        if session is not None:
+            session.require_open()
         order = order or self.order
         accept = self._accept(take, txn, session)
         found: list[Entry] = []
@@ -415,7 +418,8 @@ class Core:
         self.offer(entry)
 
     def offer(self, entry: Entry) -> None:
-        """This entry may now be had by someone who waits; see at the end of the step."""
+        """This entry may be had again; who waits for it gets it at the end of the step."""
+        self.returns += 1
         if self.watched:
             self._fresh.append(entry)
 

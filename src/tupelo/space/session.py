@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyroaring import BitMap64
 
 from tupelo.errors import LeaseLost
-from tupelo.values.entry import Entry
+from tupelo.store.plan import Question
+from tupelo.values.entry import Entry, require_known
 
 if TYPE_CHECKING:
     from tupelo.space.core import Core
 
 _PRUNE_AFTER = 1_024
+_CURSORS_MAX = 256
 
 
 class Seen:
@@ -58,12 +60,29 @@ class Seen:
 class SessionState:
     """A session as the core knows it."""
 
-    __slots__ = ("ended", "expires", "seen")
+    __slots__ = ("_cursors", "_returns", "ended", "expires", "seen")
 
     def __init__(self, seen: Seen, expires: float | None) -> None:
         self.seen = seen
         self.expires = expires
         self.ended = False
+        self._cursors: dict[Question, int] = {}
+        self._returns = 0
+
+    def require_open(self) -> None:
+        if self.ended:
+            raise LeaseLost("this session is over: it was closed or its lease ran out")
+
+    def cursor(self, question: Question, returns: int) -> int:
+        """The arrival up to which it has seen all that match, so that a stream is not read from
+        its start again and again. `returns` counts the entries that came back to their places."""
+        if returns != self._returns or len(self._cursors) > _CURSORS_MAX:
+            self._cursors.clear()
+            self._returns = returns
+        return self._cursors.get(question, 0)
+
+    def advance(self, question: Question, arrival: int) -> None:
+        self._cursors[question] = arrival
 
 
 class Pruning:
@@ -98,6 +117,22 @@ def begin(core: Core, lease: float | None, seen: Seen | None = None) -> SessionS
     core.pruning.memories[session.seen] = None
     core.deadlines.add(session)
     return session
+
+
+def read_next(core: Core, raw: Any, session: SessionState) -> Entry | None:
+    """The oldest match that a session has not seen."""
+    session.require_open()
+    seen = session.seen
+    with core.user_code("a template"):
+        question = core.store.question(raw)
+        after = session.cursor(question, core.returns)
+        entry = core.store.first(question, lambda entry: entry not in seen, after)
+    if entry is not None:
+        if not entry.shape.plain:
+            require_known(entry)
+        core.acquire(entry, False, None, session)
+        session.advance(question, entry.arrival)
+    return entry
 
 
 def end(core: Core, session: SessionState) -> None:

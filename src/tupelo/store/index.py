@@ -125,15 +125,17 @@ class Bucket(Run):
         check: Check | None,
         accept: Accept | None,
         reverse: bool = False,
+        after: int = 0,
     ) -> Iterator[Entry]:
-        """The matches, in order of arrival. Builds an index when one would have paid."""
+        """The matches that arrived later than `after`, in order of arrival. Builds an index when
+        one would have paid."""
         held = self.narrowest(positions, values)
         if not isinstance(held, Run):
             if held is None:
                 return
             candidates: Any = (held,)
         else:
-            candidates = reversed(held) if reverse else held
+            candidates = reversed(held) if reverse else held.after(after)
         rejections = 0
         for entry in candidates:
             fields = entry.fields
@@ -222,28 +224,30 @@ class Store:
             bucket.remove(entry)
         return entry
 
-    def first(self, question: Question, accept: Accept | None = None) -> Entry | None:
-        """The match that arrived first."""
+    def first(
+        self, question: Question, accept: Accept | None = None, after: int = 0
+    ) -> Entry | None:
+        """The match that arrived first; if `accept` is given, the first later than `after`."""
         plan, values = question
         targets = plan.meet()
         if len(targets) == 1:
-            return self._first_in(targets[0], values, accept)
+            return self._first_in(targets[0], values, accept, after)
         best: Entry | None = None
         for target in targets:
-            entry = self._first_in(target, values, accept)
+            entry = self._first_in(target, values, accept, after)
             if entry is not None and (best is None or entry.arrival < best.arrival):
                 best = entry
         return best
 
     def _first_in(
-        self, target: Target, values: tuple[Any, ...], accept: Accept | None
+        self, target: Target, values: tuple[Any, ...], accept: Accept | None, after: int
     ) -> Entry | None:
         shape, positions, fixed, check = target
         bucket = self.buckets[shape]
         asked = values if fixed is None else fixed
         if check is None and accept is None:
             return bucket.first_match(positions, asked) if positions else bucket.first()
-        return next(bucket.search(positions, asked, check, accept), None)
+        return next(bucket.search(positions, asked, check, accept, after=after), None)
 
     def matches(
         self, question: Question, accept: Accept | None = None, reverse: bool = False

@@ -7,7 +7,7 @@ after many deletions at the front is a scan.
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from operator import attrgetter
 
@@ -62,9 +62,15 @@ class Run:
             items.insert(place, entry)  # Nobody looks before the head, should it stand there too.
 
     def __iter__(self) -> Iterator[Entry]:
+        return self.after(0)
+
+    def after(self, arrival: int) -> Iterator[Entry]:
+        """Those that arrived later than this."""
         self.first()  # moves the head, or every search would pass over the same dead again
         # By index: entries may be added or removed while a caller looks at one.
         items, place = self.items, self.head
+        if arrival:
+            place = bisect_right(items, arrival, lo=place, key=_arrival)
         while place < len(items):
             entry = items[place]
             if not entry.gone:

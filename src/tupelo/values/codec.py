@@ -50,7 +50,18 @@ def encode_entry(shape: Shape, fields: tuple[Any, ...]) -> bytes:
                 pass
         return _encoder.encode([_spell(value) for value in fields])
     except UnicodeEncodeError as error:
-        raise BadEntry(f"a text of the entry is not valid Unicode: {error}") from error
+        where = _where_unspellable(shape, fields)
+        raise BadEntry(f"{where} is not valid Unicode: {error}", where=where, found=str) from error
+
+
+def _where_unspellable(shape: Shape, fields: tuple[Any, ...]) -> str:
+    names = shape.kind.names if shape.kind else range(len(fields))
+    for name, value in zip(names, fields, strict=True):
+        try:
+            _encoder.encode(_spell(value))
+        except UnicodeEncodeError:
+            return f"field {name!r}"
+    return "a name"
 
 
 def decode_entry(payload: bytes) -> tuple[Shape, tuple[Any, ...]]:
