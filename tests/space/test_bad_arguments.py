@@ -14,7 +14,7 @@ from tupelo.errors import BadArgument, BadEntry, BadInput, BadTemplate
 NAN = float("nan")
 Pair = namedtuple("Pair", "a b")
 
-BAD_WAITS: list[Any] = [-1, -0.5, "1", NAN, True, False, [], object(), 10**400]
+BAD_WAITS: list[Any] = [-1, -0.5, "1", NAN, True, False, [], object(), 10**400, 1e300]
 BAD_LEASES: list[Any] = [0, -1, "1", NAN, True, False, [], object(), 10**400]
 BAD_LIMITS: list[Any] = [0, -1, 1.0, "1", True, [], NAN]
 BAD_TXNS: list[Any] = ["txn", 1, True, object(), tupelo.Space().transaction()]
@@ -293,8 +293,8 @@ def test_what_is_durable_needs_a_file(durability):
         (lambda: Key(1.5), "of="),  # type: ignore[arg-type]
         (lambda: Key(True), "of="),
         (lambda: Key(None), "of="),  # type: ignore[arg-type]
-        (lambda: tupelo.longest("5"), "lease="),  # type: ignore[arg-type]
-        (lambda: tupelo.longest(0), "lease="),
+        (lambda: tupelo.longest("5"), "seconds="),  # type: ignore[arg-type]
+        (lambda: tupelo.longest(0), "seconds="),
         (lambda: tupelo.entry(""), "name="),
         (lambda: tupelo.entry(1), "name="),  # type: ignore[arg-type]
     ],

@@ -146,16 +146,15 @@ def test_a_lease_of_a_million_years_is_a_lease(seconds, park, later):
     assert waiter.result() == ("held",)
 
 
-@pytest.mark.parametrize("wait", [float("inf"), 1e300, 1e12])
-def test_patience_of_a_million_years_is_patience(wait, park, run):
+def test_patience_of_thirty_years_is_patience(park, run):
     space = tupelo.Space()
-    waiter = park(space, space.take, ("a",), wait=wait)
+    waiter = park(space, space.take, ("a",), wait=1e9)
     space.write(("a",))
     assert waiter.result() == ("a",)
     door = tupelo.aio.Space(space)
 
     async def meet():
-        task = asyncio.create_task(door.take(("b",), wait=wait))
+        task = asyncio.create_task(door.take(("b",), wait=1e9))
         await asyncio.sleep(0)
         await door.write(("b",))
         return await task

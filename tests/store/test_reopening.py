@@ -65,7 +65,7 @@ def test_a_text_that_cannot_be_spelled_is_refused_with_its_place(open_space, reo
         lambda: space.write(("fine", {"\ud800": 1}), lease=5),
     ]
     for attempt in attempts:
-        with pytest.raises(BadEntry, match="field 1.*Unicode"):
+        with pytest.raises(BadEntry, match=r"field 1.*Unicode"):
             attempt()
     with pytest.raises(BadEntry, match="field 'name'"):
         space.write(Job("\ud800"))

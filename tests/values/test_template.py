@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime
 from decimal import Decimal
-from typing import Any
+from typing import Any, Protocol
 
 import pytest
 from hypothesis import given
@@ -119,3 +119,20 @@ def test_a_where_of_one_field_gets_a_copy():
     entry = ([1],)
     template = Template((Where(spoil),))
     assert template.matches(entry) and entry == ([1],)
+
+
+class Walks(Protocol):
+    def walk(self) -> None: ...
+
+
+def test_a_type_that_cannot_be_asked_is_refused():
+    with pytest.raises(BadTemplate, match="Walks"):
+        Template((Walks,)).matches((1,))
+
+
+def test_any_of_typing_is_any_or_refused_but_never_silently_nothing():
+    try:
+        template = Template(("a", Any))
+    except BadTemplate:
+        return
+    assert template.matches(("a", 1)) and template.matches(("a", None))

@@ -226,9 +226,12 @@ class Space:
     ) -> None:
         try:
             await self._flusher.flush(position)
-        except asyncio.CancelledError:
+        except TupeloError:
+            raise
+        except BaseException:  # cancelled, or its loop was closed
             self._operations.undo(entries, take, txn, session)
             raise
+        self._operations.received(entries, take, txn)
 
     # Transactions, sessions
 

@@ -6,10 +6,11 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from inspect import iscoroutinefunction
 from pathlib import Path
 from typing import Any, Self
 
-from tupelo.errors import SpaceClosed, TupeloError
+from tupelo.errors import BadArgument, SpaceClosed, TupeloError
 from tupelo.space.capacity import Capacity
 from tupelo.space.checks import check_wait
 from tupelo.space.clock import Clock
@@ -154,7 +155,7 @@ class Space(Closing):
 
         With `if_exists`, wait only while a transaction may still reveal or release a match.
         """
-        if (wait is None or wait == 0) and txn is None and order is None:
+        if (wait is None or (wait == 0 and wait is not False)) and txn is None and order is None:
             fields = self._get_plainly(template, False)
             if fields is not NotImplemented and (fields is not None or wait == 0):
                 return fields
@@ -170,7 +171,7 @@ class Space(Closing):
         if_exists: bool = False,
     ) -> Any:
         """Remove a matching entry and get it; nobody else will. None if there is none in time."""
-        if (wait is None or wait == 0) and txn is None and order is None:
+        if (wait is None or (wait == 0 and wait is not False)) and txn is None and order is None:
             fields = self._get_plainly(template, True)
             if fields is not NotImplemented and (fields is not None or wait == 0):
                 return fields
@@ -220,9 +221,11 @@ class Space(Closing):
         if type(found) is Waiter:
             entries, position = self._await(found, wait)
             found = entries[0] if entries else None
+        if found is None:
+            return None
         if position:
-            self._flush(position)
-        return None if found is None else value_of(found)  # type: ignore[arg-type]
+            self._flush_got([found], position, take, txn, session)  # type: ignore[list-item]
+        return value_of(found)  # type: ignore[arg-type]
 
     def _get_all(
         self,
@@ -240,8 +243,26 @@ class Space(Closing):
         if isinstance(found, Waiter):
             found, position = self._await(found, wait)
         if position:
-            self._flush(position)
+            self._flush_got(found, position, take, txn, session)
         return [value_of(entry) for entry in found]
+
+    def _flush_got(
+        self,
+        entries: list[Entry],
+        position: int,
+        take: bool,
+        txn: Transaction | None,
+        session: SessionState | None,
+    ) -> None:
+        """Wait for the disk; who is interrupted meanwhile has not got the entries."""
+        try:
+            self._flush(position)
+        except TupeloError:
+            raise
+        except BaseException:
+            self._operations.undo(entries, take, txn, session)
+            raise
+        self._operations.received(entries, take, txn)
 
     def _await(self, waiter: Waiter, wait: float | None) -> tuple[list[Entry], int]:
         """Block until the waiter is answered or `wait` seconds have passed."""
@@ -291,6 +312,8 @@ class Space(Closing):
         Iterate over the subscription, or give a callback, which a thread of its own will call.
         When `backlog_max` notices wait, the oldest is dropped; the next one tells how many were.
         """
+        if iscoroutinefunction(callback):
+            raise BadArgument("callback", "a plain function, or use tupelo.aio", callback)
         state = self._operations.subscribe(
             template, callback, lease, txn, handback, backlog_max, available
         )

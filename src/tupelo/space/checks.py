@@ -5,12 +5,17 @@ from __future__ import annotations
 from tupelo.errors import BadArgument
 from tupelo.space.order import Order
 
+WAIT_MAX = 1e9
+"""Some thirty years; None waits longer."""
+
 
 def check_wait(wait: object) -> None:
     if wait is None:
         return
-    if isinstance(wait, bool) or not isinstance(wait, (int, float)) or not wait >= 0:
-        raise BadArgument("wait", "a number of seconds, 0 or more, or None for ever", wait)
+    if isinstance(wait, bool) or not isinstance(wait, (int, float)) or not 0 <= wait <= WAIT_MAX:
+        raise BadArgument(
+            "wait", f"a number of seconds from 0 to {WAIT_MAX:.0e}, or None for ever", wait
+        )
 
 
 def check_limit(limit: object) -> None:

@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
+from tupelo.errors import BadArgument
+
 
 class Clock(Protocol):
     def now(self) -> float:
@@ -79,6 +81,8 @@ class ManualClock:
 
     def advance(self, seconds: float) -> None:
         """Move on, calling back everyone whose moment comes on the way, each at its moment."""
+        if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not seconds >= 0:
+            raise BadArgument("seconds", "a number of seconds, 0 or more", seconds)
         end = self._now + seconds
         while True:
             with self._lock:
@@ -137,7 +141,8 @@ class _AlarmThread:
                 when = self._heap.next()
                 now = time.monotonic()
                 if when is None or when > now:
-                    self._changed.wait(None if when is None else when - now)
+                    left = None if when is None else min(when - now, threading.TIMEOUT_MAX)
+                    self._changed.wait(left)
                     continue
                 callback = self._heap.pop()
             callback()

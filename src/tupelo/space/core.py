@@ -13,7 +13,7 @@ from itertools import islice
 from operator import attrgetter
 from typing import Any
 
-from tupelo.errors import BadArgument, ReactionError, TransactionEnded
+from tupelo.errors import BadArgument, ReactionError
 from tupelo.space import leases, reaction, transaction
 from tupelo.space.capacity import Capacity, Room
 from tupelo.space.deadlines import Deadlines
@@ -193,6 +193,7 @@ class Core:
             txn.store.add(entry)
         if txn.agenda is not None:
             txn.agenda.extend(entries)
+        self.locks_changed = True
         self.told_within(txn, entries)
 
     def told_within(self, txn: Txn, entries: list[Entry]) -> None:
@@ -234,6 +235,7 @@ class Core:
         txn: Txn | None = None,
         order: Order | None = None,
         session: SessionState | None = None,
+        received: bool = True,
     ) -> Entry | None:
         """One match, read or taken; None if there is none at this moment."""
         if self.deadlines.heap:
@@ -243,7 +245,7 @@ class Core:
         found = self.find(raw, 1, take, txn, order, session)
         if not found:
             return None
-        self.acquire(found[0], take, txn, session)
+        self.acquire(found[0], take, txn, session, received=received)
         return found[0]
 
     def get_all(
@@ -255,13 +257,14 @@ class Core:
         txn: Txn | None = None,
         order: Order | None = None,
         session: SessionState | None = None,
+        received: bool = True,
     ) -> list[Entry]:
         """All matches at this moment, at most `limit` of them."""
         if self.deadlines.heap:
             self.expire()
         found = self.find(raw, limit, take, txn, order, session)
         for entry in found:
-            self.acquire(entry, take, txn, session)
+            self.acquire(entry, take, txn, session, received=received)
         return found
 
     def count(self, raw: Any, txn: Txn | None = None) -> int:
@@ -448,9 +451,7 @@ class Core:
 
     def end_within(self, txn: Txn) -> None:
         """A transaction ends: whoever waits or listens in it does so no more."""
-        for waiter in self.waiting:
-            if waiter.txn is txn:
-                self.waiting.fail(waiter, TransactionEnded(txn.id, txn.state, txn.reason))
+        self.waiting.end_within(txn)
         for subscription in self.subscriptions.watchers:
             if subscription.txn is txn:
                 self.end_subscription(subscription)

@@ -54,6 +54,7 @@ class Engine:
         clock: Clock | None = None,
     ) -> None:
         durability = _check_options(name, path, durability, order, capacity, log_keep)
+        _check_more_options(lease_policy, reactions_max, agent, clock)
         self.clock: Clock = clock or _system_clock
         self.lock = threading.RLock()
         self.saved: SqliteJournal | None = None
@@ -259,7 +260,9 @@ def _check_options(
 ) -> Durability:
     if name is not None and (not isinstance(name, str) or not name):
         raise BadArgument("name", "a text that is not empty", name)
-    if path is not None and not isinstance(path, (str, Path)):
+    if path is not None and (not isinstance(path, (str, Path)) or not str(path)):
+        raise BadArgument("path", "a file name", path)
+    if path is not None and "\0" in str(path):
         raise BadArgument("path", "a file name", path)
     if durability not in (None, "full", "process", "none"):
         raise BadArgument("durability", '"full", "process" or "none"', durability)
@@ -274,3 +277,16 @@ def _check_options(
     ):
         raise BadArgument("log_keep", 'a number of changes, or "all"', log_keep)
     return durability or ("none" if path is None else "full")
+
+
+def _check_more_options(
+    lease_policy: object, reactions_max: object, agent: object, clock: object
+) -> None:
+    if lease_policy is not None and not callable(lease_policy):
+        raise BadArgument("lease_policy", "a function such as longest(60)", lease_policy)
+    if isinstance(reactions_max, bool) or not isinstance(reactions_max, int) or reactions_max < 1:
+        raise BadArgument("reactions_max", "a whole number above 0", reactions_max)
+    if agent is not None and (not isinstance(agent, str) or not agent):
+        raise BadArgument("agent", "a text that is not empty", agent)
+    if clock is not None and not all(hasattr(clock, m) for m in ("now", "acquire", "call_at")):
+        raise BadArgument("clock", "a clock such as ManualClock()", clock)

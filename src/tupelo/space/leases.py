@@ -11,7 +11,7 @@ from tupelo.space.session import SessionState
 from tupelo.space.subscription import SubscriptionState
 from tupelo.space.transaction import Txn
 from tupelo.values.entry import Entry
-from tupelo.values.lease import LeasePolicy
+from tupelo.values.lease import LeasePolicy, check_lease
 
 if TYPE_CHECKING:
     from tupelo.space.core import Core
@@ -27,7 +27,7 @@ _KINDS: dict[type, str] = {
 def grant(policy: LeasePolicy | None, kind: str, asked: float | None, now: float) -> float | None:
     """Until when: what was asked for, or less if the space's policy says so."""
     if policy is not None:
-        granted = policy(kind, asked)
+        granted = check_lease(policy(kind, asked), "lease_policy")
         if granted is not None and (asked is None or granted < asked):
             asked = granted
     return None if asked is None else now + asked
@@ -36,7 +36,7 @@ def grant(policy: LeasePolicy | None, kind: str, asked: float | None, now: float
 def renew(core: Core, thing: Leased, asked: float | None) -> None:
     now = core.expire()
     kind = _KINDS[type(thing)]
-    if thing.ended:
+    if thing.ended or (thing.expires is not None and thing.expires <= now):
         raise LeaseLost(f"the {kind} is gone; its lease cannot be renewed")
     if isinstance(thing, Txn) and thing.state == "prepared":
         raise LeaseLost("a prepared transaction has no lease; it waits for the decision")
@@ -69,7 +69,8 @@ def end(core: Core, thing: Leased, how: Literal["expired", "cancelled"], reason:
 
 
 def _end_entry(core: Core, entry: Entry, how: Literal["expired", "cancelled"]) -> None:
-    if entry.gone:  # A transaction holds it; whether it comes back is decided when that ends.
+    core.locks_changed = True
+    if entry.gone:  # A transaction holds it; it will not come back when that ends.
         return
     within: Txn | None = entry.txn
     (core.store if within is None else within.store).remove(entry)
@@ -82,7 +83,6 @@ def _end_entry(core: Core, entry: Entry, how: Literal["expired", "cancelled"]) -
     core.release(entry)
     if within is None:
         core.log.add(how, entry)
-    core.locks_changed = True
 
 
 def _require_undecided(entry: Entry) -> None:

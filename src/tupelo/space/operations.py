@@ -162,7 +162,7 @@ class Operations:
         session: SessionState | None = None,
     ) -> tuple[Entry | Waiter | None, int]:
         """One match, or None, or a waiter; and the position to make durable before it is shown."""
-        if wait is not None and wait != 0:
+        if wait is not None:
             check_wait(wait)
         if order is not None:
             check_order(order)
@@ -182,7 +182,14 @@ class Operations:
             self.engine.begin()
             try:
                 state = self._of(txn)
-                entry = core.get(template, take=take, txn=state, order=order, session=session)
+                entry = core.get(
+                    template,
+                    take=take,
+                    txn=state,
+                    order=order,
+                    session=session,
+                    received=not self.journaled,
+                )
                 if entry is None and wait != 0:
                     return (
                         core.waiting.park(
@@ -222,7 +229,13 @@ class Operations:
 
         def work() -> tuple[list[Entry] | Waiter, int]:
             found = core.get_all(
-                template, take=take, limit=limit, txn=state, order=order, session=session
+                template,
+                take=take,
+                limit=limit,
+                txn=state,
+                order=order,
+                session=session,
+                received=not self.journaled,
             )
             if not found and wait != 0:
                 most = sys.maxsize if limit is None else limit
@@ -277,6 +290,13 @@ class Operations:
             position = self.engine.settle()
         self.engine.flush(position)
 
+    def received(self, entries: list[Entry], take: bool, txn: TransactionHandle | None) -> None:
+        """The one who asked has these, and they are on disk: what was taken is gone for good."""
+        if take and txn is None and self.core.pruning.memories:
+            with self._lock:
+                for entry in entries:
+                    self.core.pruning.gone(entry)
+
     def collect(self, waiter: Waiter) -> tuple[list[Entry], int]:
         """The answer of a waiter that was woken, and the position to make durable."""
         waiting = self.core.waiting
@@ -285,13 +305,21 @@ class Operations:
                 pass
         if waiter.error is not None:
             raise waiter.error
-        if self.core.pruning.memories and waiter.take:
-            with self._lock:
-                waiting.forget_taken(waiter)
         if not self.journaled:
+            self._forget_taken(waiter)
             return waiter.entries, 0
         with self._lock:
-            return waiter.entries, self._position(waiter.take, waiter.txn, waiter.entries)
+            position = self._position(waiter.take, waiter.txn, waiter.entries)
+        if not position:
+            self._forget_taken(waiter)
+        return waiter.entries, position
+
+    def _forget_taken(self, waiter: Waiter) -> None:
+        """It was received without a wait for the disk."""
+        if waiter.take and waiter.txn is None and self.core.pruning.memories:
+            with self._lock:
+                for entry in waiter.entries:
+                    self.core.pruning.gone(entry)
 
     def _position(self, take: bool, txn: Txn | None, entries: list[Entry]) -> int:
         """What must be durable before these may be shown to the one who asked."""

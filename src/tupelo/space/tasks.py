@@ -63,9 +63,10 @@ class Flusher:
         self._engine = engine
         self._lock = threading.Lock()
         self._waiting: list[tuple[int, Loop, asyncio.Future[None]]] = []
-        self._busy = False
+        self._starting: Loop | None = None  # the loop that is about to start a commit
         self._go = threading.Semaphore(0)
         self._thread: threading.Thread | None = None
+        self._closing = False
 
     async def flush(self, position: int) -> None:
         journal = self._engine.journal
@@ -76,16 +77,20 @@ class Flusher:
         done: asyncio.Future[None] = loop.create_future()
         with self._lock:
             self._waiting.append((position, loop, done))
-            if not self._busy:
-                self._busy = True
+            if self._starting is None or self._starting.is_closed():
+                self._starting = loop
                 # Not at once: the tasks that are ready now shall share the commit.
                 loop.call_soon(self._start)
         await done
 
     def _start(self) -> None:
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="tupelo-journal", daemon=True)
-            self._thread.start()
+        with self._lock:
+            self._starting = None
+            if self._thread is None and not self._closing:
+                self._thread = threading.Thread(
+                    target=self._run, name="tupelo-journal", daemon=True
+                )
+                self._thread.start()
         self._go.release()
 
     def _run(self) -> None:
@@ -93,9 +98,10 @@ class Flusher:
             self._go.acquire()
             with self._lock:
                 waiting, self._waiting = self._waiting, []
-                self._busy = False
             if not waiting:
-                return  # closed
+                if self._closing:
+                    return
+                continue
             error: Exception | None = None
             try:
                 self._engine.flush(max(position for position, _, _ in waiting))
@@ -110,10 +116,10 @@ class Flusher:
                     loop.call_soon_threadsafe(_resolve, futures, error)
 
     def close(self) -> None:
+        self._closing = True
         if self._thread is not None:
             self._go.release()
             self._thread.join()
-            self._thread = None
 
 
 def _resolve(futures: list[asyncio.Future[None]], error: Exception | None) -> None:

@@ -102,6 +102,7 @@ def prepare(core: Core, txn: Txn) -> Vote:
     reaction.run(core, txn, list(txn.store), undo=abort)
     txn.state = "prepared"
     txn.expires = None
+    core.waiting.end_within(txn)
     core.log.prepared(txn)
     return "prepared"
 
@@ -252,7 +253,11 @@ def blockers(core: Core, raw: Any, take: bool, txn: Txn | None) -> set[Txn]:
     template = as_template(raw)
     line = set(txn.line()) if txn is not None else set()
 
+    now = core.now()
+
     def matches(entry: Entry) -> bool:
+        if entry.expires is not None and entry.expires <= now:
+            return False  # Whatever becomes of the transaction, this is gone.
         binding = template.bind(entry.shape)
         return binding is not None and binding.test(entry.fields)
 

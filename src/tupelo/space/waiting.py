@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
-from tupelo.errors import Deadlock, TupeloError
+from tupelo.errors import Deadlock, TransactionEnded, TupeloError
 from tupelo.space import transaction
 from tupelo.space.transaction import Txn, may_take
 from tupelo.store.plan import Question
@@ -261,6 +261,11 @@ class Waiting:
         waiter.error = error
         self._answer(waiter, [])
 
+    def end_within(self, txn: Txn) -> None:
+        """Nobody waits in a transaction that has ended, or has promised what it will do."""
+        for waiter in [waiter for waiter in self._transactional if waiter.txn is txn]:
+            self.fail(waiter, TransactionEnded(txn.id, txn.state, txn.reason))
+
     def recheck(self) -> None:
         """After the locks have changed: who waits in vain?
 
@@ -284,12 +289,6 @@ class Waiting:
         """The one who waited has what it was given, and there is no way back; or the space was
         closed before, and it has nothing. Whoever removes the waiter decides, without a lock."""
         return self._delivered.pop(waiter, False)
-
-    def forget_taken(self, waiter: Waiter) -> None:
-        """What was received is gone for good; sessions need not remember it."""
-        if waiter.take and waiter.txn is None:
-            for entry in waiter.entries:
-                self._core.pruning.gone(entry)
 
     def refused(self, waiter: Waiter) -> None:
         """The one who waited has vanished. If it had been answered, undo that."""

@@ -28,28 +28,32 @@ class GroupCommit:
 
     def share(self, position: int) -> None:
         """Return when the commit up to this position is done, or has failed."""
-        with self._gate:
-            if self._durable >= position:
-                return
-            if self._led:
-                turn = threading.Lock()
-                turn.acquire()
-                self._followers.append((position, turn))
-            else:
-                self._led = True
-                turn = None
-        if turn is not None:
-            turn.acquire()
-            if self._durable >= position:
-                return
-        self._lead()
-
-    def _lead(self) -> None:
+        turn: threading.Lock | None = None
         durable = 0
         try:
+            with self._gate:
+                if self._durable >= position:
+                    return
+                if self._led:
+                    turn = threading.Lock()
+                    turn.acquire()
+                    self._followers.append((position, turn))
+                self._led = True
+            if turn is not None:
+                turn.acquire()
+                if self._durable >= position:
+                    return
             durable = self._commit()
-        finally:
-            self._hand_on(durable)
+        except BaseException:
+            # Interrupted, by Ctrl-C say. If it follows, it leaves; else it leads, and hands on.
+            with self._gate:
+                followers = [f for f in self._followers if f[1] is not turn]
+                leads = turn is None or len(followers) == len(self._followers)
+                self._followers = followers
+            if leads and (turn is None or self._durable < position):
+                self._hand_on(durable)
+            raise
+        self._hand_on(durable)
 
     def _hand_on(self, durable: int) -> None:
         """Wake those whose changes are durable now, and one of the others, to lead the next."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from itertools import islice
 from typing import Protocol
 
 from tupelo.errors import LogTrimmed
@@ -53,10 +52,11 @@ class MemoryJournal:
         pass
 
     def read(self, since: int, limit: int | None) -> list[Change]:
-        first = self._changes[0].position if self._changes else self.durable + 1
+        kept = list(self._changes)  # in one go: others append, and push the oldest out
+        first = kept[0].position if kept else self.durable + 1
         require_kept(since, first)
         start = since + 1 - first
-        return list(islice(self._changes, start, None if limit is None else start + limit))
+        return kept[start : None if limit is None else start + limit]
 
     def trim(self, before: int) -> None:
         while self._changes and self._changes[0].position < before:

@@ -92,6 +92,7 @@ class SqliteJournal:
         self._commit_lock = threading.Lock()
         self._commits = GroupCommit(self._commit)
         self._failure: JournalFailed | None = None
+        self._uncertain = False  # whether what was last begun has been done
         self._file_lock = FileLock(self.path.with_name(self.path.name + ".lock"))
         try:
             if not self._is_new():
@@ -245,10 +246,12 @@ class SqliteJournal:
 
     def _commit_pending(self) -> None:
         """Commit all that is pending as one transaction of SQLite. Holds the commit lock."""
+        self._reconcile()
         count = len(self._pending)
         batch = self._pending[:count]
         if not batch:
             return
+        self._uncertain = True
         rows, updates, decisions = self._rows(batch)
         last = batch[-1].position
         surplus = 0 if self._keep is None else last - self._first - self._keep
@@ -273,6 +276,17 @@ class SqliteJournal:
         # Only now: what is pending is never lost to an error that a caller could survive.
         del self._pending[:count]
         self.durable = last
+        self._uncertain = False
+
+    def _reconcile(self) -> None:
+        """After a commit that was interrupted, by Ctrl-C say: did it happen? Holds the lock."""
+        if self._uncertain:
+            if self._db.in_transaction:
+                self._db.execute("ROLLBACK")
+            (last,) = self._db.execute("SELECT max(position) FROM change").fetchone()
+            self.durable = max(self.durable, last or 0)
+            self._pending[:] = [c for c in self._pending if c.position > self.durable]
+            self._uncertain = False
 
     def _rows(
         self, batch: list[Change]
@@ -419,9 +433,11 @@ class SqliteJournal:
     def _run(self, work: Any) -> None:
         """Do this work as one transaction of SQLite. Holds the commit lock."""
         try:
+            self._uncertain = True
             self._db.execute("BEGIN")
             work()
             self._db.execute("COMMIT")
+            self._uncertain = False
         except sqlite3.Error as error:
             self._failure = JournalFailed(f"{self.path} refused a commit: {error}")
             with suppress(sqlite3.Error):

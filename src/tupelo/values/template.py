@@ -210,7 +210,7 @@ def _whole(part: Part) -> Callable[[Shape], Binding | None]:
             return reduce(or_, map(Template, choices))._bind_shape
         case Both(first=first, second=second):
             return _AllOf(Template(first), Template(second)).bind
-    raise BadTemplate(f"{part!r} speaks of one field; write it inside a tuple")
+    raise BadTemplate(f"the template {part!r} speaks of one field; write it inside a tuple")
 
 
 def _shape_is(shape: Shape, cls: type) -> bool:
