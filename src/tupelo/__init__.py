@@ -2,9 +2,10 @@
 
 from tupelo import aio, errors
 from tupelo.errors import TupeloError
-from tupelo.space.blocking import Reaction, Session, Space, Subscription, Transaction
+from tupelo.space.blocking import Space, Transaction
 from tupelo.space.capacity import Capacity
 from tupelo.space.clock import ManualClock
+from tupelo.space.handles import Reaction, Session, Subscription
 from tupelo.space.order import Fifo, Key, Lifo, Order, Random, Vector
 from tupelo.space.reaction import Step
 from tupelo.values.change import Change

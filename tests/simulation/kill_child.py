@@ -4,7 +4,7 @@ Run as a program it is a nursery: it reads orders from its input, one JSON objec
 forks a child for each; a fork of a warm process is much quicker than a start. What the children
 say goes to its output, a line each, in one `os.write`:
 
-    ["born", pid]                       a child was made
+    ["born", pid]                       a child is there
     ["seen", [entries], [txn ids]]      what the child found when it opened the space
     ["begin", worker, operation]        a worker is about to do this
     ["done", worker, answer]            and it was done: the call has returned
@@ -302,8 +302,8 @@ def nurse() -> None:
         order = json.loads(line)
         pid = os.fork()
         if not pid:
+            say("born", os.getpid())
             guard(partial(live if order["do"] == "live" else be_born, order))
-        say("born", pid)
         _, status = os.waitpid(pid, 0)
         say("dead", pid, status)
 

@@ -44,6 +44,7 @@ class Nursery:
         )
         self._unread = b""
         self._lines: list[Any] = []
+        self._child = 0
 
     def order(self, **order: Any) -> int:
         """A new child; its process id."""
@@ -51,7 +52,8 @@ class Nursery:
         self._process.stdin.write((json.dumps(order) + "\n").encode())
         said = self.hear(PATIENCE_SECONDS)
         assert said is not None and said[0] == "born", said
-        return int(said[1])
+        self._child = int(said[1])
+        return self._child
 
     def hear(self, seconds: float) -> Any:
         """What was said next, or None if nothing was said for so long."""
@@ -65,10 +67,15 @@ class Nursery:
             assert read, "the nursery has died"
             *whole, self._unread = (self._unread + read).split(b"\n")
             self._lines += map(json.loads, whole)
-        return self._lines.pop(0)
+        said = self._lines.pop(0)
+        if said[0] == "dead":
+            self._child = 0
+        return said
 
     def close(self) -> None:
         assert self._process.stdin is not None and self._process.stdout is not None
+        if self._child:
+            os.kill(self._child, signal.SIGKILL)
         self._process.stdin.close()
         self._process.wait()
         self._process.stdout.close()
@@ -92,6 +99,7 @@ class Ledger:
     def __init__(self) -> None:
         self.there: dict[int, str] = {}  # number → kind of entry
         self.promised: dict[str, tuple[list[int], list[int]]] = {}
+        self.taken_early: set[int] = set()
         self.forever: set[int] = set()  # leases that were renewed
         self.perhaps_forever: set[int] = set()
         self.under_way: dict[int, list[Any]] = {}  # worker → operation
@@ -117,11 +125,14 @@ class Ledger:
             case ["write", number]:
                 self.there[number] = "own"
             case ["pool", number]:
-                self.there[number] = "pool"
+                self._came(number)
             case ["all", taken, written]:
                 self._replace(taken, written)
             case ["take", _]:
-                self._replace(answer, [])
+                for number in answer:
+                    if self.there.pop(number, None) is None:
+                        assert ["pool", number] in self.under_way.values(), ("taken twice", number)
+                        self.taken_early.add(number)
             case ["lease", number]:
                 self.there[number] = "leased"
             case ["renew", number]:
@@ -139,6 +150,13 @@ class Ledger:
                 pass
             case _:
                 raise AssertionError(operation)
+
+    def _came(self, number: int) -> None:
+        """It is in the pool now, unless it was taken before its writer could say so."""
+        if number in self.taken_early:
+            self.taken_early.remove(number)
+        else:
+            self.there[number] = "pool"
 
     def _replace(self, taken: list[int], written: list[int]) -> None:
         for number in taken:
@@ -258,7 +276,7 @@ def test_a_process_killed_while_it_makes_the_file_leaves_one_that_opens(tmp_path
             durability = chance.choice(["full", "process"])
             pid = nursery.order(do="be born", path=str(path), first=round_, durability=durability)
             until = time.monotonic() + chance.uniform(0, 0.008)
-            lines = []
+            lines: list[Any] = []
             while not lines or lines[-1][0] != "dead":
                 said = nursery.hear(max(0.0, until - time.monotonic()))
                 if said is not None:

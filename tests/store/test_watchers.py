@@ -25,7 +25,7 @@ class Place:
 
     def __init__(self) -> None:
         self.store = Store()
-        self.watchers: Watchers[Watch] = Watchers()
+        self.watchers: Watchers[Watch] = Watchers(self.store.shapes)
         self.arrivals = 0
         self.tickets = 0
 

@@ -16,7 +16,6 @@ from tupelo.store.sqlite import SqliteJournal
 from tupelo.values.codec import decode_entry
 from tupelo.values.entry import Shape, Typed
 
-KEEP_ALL = 2**62
 TEXT_MAX = 200
 
 
@@ -31,7 +30,7 @@ def open_space(path: Path) -> Space:
     journal = _open_journal(path)
     name = journal.name
     journal.stop()
-    return Space(name, path=path, log_keep=KEEP_ALL)
+    return Space(name, path=path)
 
 
 def living_entries(path: Path) -> Iterator[tuple[Shape, tuple[Any, ...]]]:

@@ -20,10 +20,12 @@ LIME (section 3.1) leaves open which of several matches is chosen; here it is th
 from __future__ import annotations
 
 import multiprocessing
+import reprlib
 import threading
 import traceback
 from collections.abc import Callable
 from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -180,7 +182,11 @@ class TupleSpace:
                 # A forked child would inherit locks that threads of this program hold.
                 context = multiprocessing.get_context("spawn")
                 self._processes = ProcessPoolExecutor(mp_context=context)
-            return self._processes.submit(compute)
+            try:
+                return self._processes.submit(compute)
+            except BrokenProcessPool:  # A child has died; the next one starts afresh.
+                self._processes = None
+                return self._start(compute)
         # A thread for each, not a pool: live tuples may wait for one another in the space.
         future: Future[Any] = Future()
         threading.Thread(
@@ -201,11 +207,12 @@ class TupleSpace:
 
     def _fail(self, fields: Fields, error: BaseException, outcome: LiveTuple) -> None:
         reason = f"{type(error).__name__}: {error}"
-        failure = EvalFailed(f"the live tuple {fields!r} failed: {reason}")
+        what = reprlib.repr(fields)
+        failure = EvalFailed(f"the live tuple {what} failed: {reason}")
         failure.__cause__ = error
         detail = "".join(traceback.format_exception(error))
         with suppress(TupeloError):  # Should the space be closed by now, the holder is told still.
-            self.space.write(EvalError(repr(fields), reason, detail))
+            self.space.write(EvalError(what, reason, detail))
         outcome._outcome.set_exception(failure)
 
     # Exchange
@@ -217,6 +224,7 @@ class TupleSpace:
         """
         if type(fields) is not tuple:
             raise BadArgument("fields", "a tuple", fields)
+        self.space.count(fields)  # refuses what is no entry, and a space that is closed
         meeting = _meeting_of(self.space)
         mine = uuid4()
         signature = tuple([type(field).__qualname__ for field in fields])
@@ -224,6 +232,8 @@ class TupleSpace:
         try:
             meeting.write(("offer", signature, mine, fields))
             met = meeting.take(answer, wait=wait)
+        except TupeloError:  # nothing was offered, or the space was closed
+            raise
         except BaseException:
             # Interrupted: withdraw. If the swap has just happened, what was got is offered again.
             if meeting.take(("offer", signature, mine, tuple), wait=0) is None:
@@ -237,7 +247,11 @@ class TupleSpace:
         return None if met is None else met[2]
 
     def close(self) -> None:
-        """Close the space; live tuples on processes are waited for."""
+        """Close the space, and whoever waits to exchange is told; processes are waited for."""
+        with _meetings_lock:
+            meeting = _meetings.pop(self.space, None)
+        if meeting is not None:
+            meeting.close()
         if self._processes is not None:
             self._processes.shutdown()
         self.space.close()

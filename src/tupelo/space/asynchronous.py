@@ -12,8 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
-from tupelo.errors import SpaceClosed, TupeloError
-from tupelo.space import blocking
+from tupelo.errors import BadArgument, SpaceClosed, TupeloError
+from tupelo.space import blocking, handles
 from tupelo.space.capacity import Capacity
 from tupelo.space.checks import check_wait
 from tupelo.space.clock import Clock
@@ -53,6 +53,9 @@ class Space:
         clock: Clock | None = None,
     ) -> None:
         if isinstance(name, blocking.Space):
+            given = (path, durability, order, capacity, lease_policy, log_keep, agent, clock)
+            if any(option is not None for option in given):
+                raise BadArgument("name", "a name, if options are given too", name)
             self._operations = name._operations
         else:
             self._operations = Operations(
@@ -224,14 +227,16 @@ class Space:
         txn: Transaction | None,
         session: SessionState | None,
     ) -> None:
+        handings = self._operations.handings
+        handing = handings.hand(entries, take, self._operations.state_of(txn), session)
         try:
             await self._flusher.flush(position)
         except TupeloError:
             raise
         except BaseException:  # cancelled, or its loop was closed
-            self._operations.undo(entries, take, txn, session)
+            handings.undo(handing)
             raise
-        self._operations.received(entries, take, txn)
+        handings.received(handing)
 
     # Transactions, sessions
 
@@ -271,10 +276,10 @@ class Space:
         *,
         once: bool = False,
         existing: bool = True,
-    ) -> blocking.Reaction:
+    ) -> handles.Reaction:
         state, position = self._operations.react(template, function, once, existing)
         await self._flusher.flush(position)
-        return blocking.Reaction(self._operations, state)
+        return handles.Reaction(self._operations, state)
 
     # The log, closing
 
@@ -288,8 +293,14 @@ class Space:
         await asyncio.to_thread(self._operations.engine.compact)
 
     async def close(self) -> None:
-        self._operations.engine.close()
-        self._flusher.close()
+        engine = self._operations.engine
+        with engine.lock:
+            engine.refuse_inside()
+        if engine.saved is None:
+            engine.close()
+        else:  # It waits for the disk.
+            await asyncio.to_thread(engine.close)
+        await asyncio.to_thread(self._flusher.close)
 
     async def __aenter__(self) -> Self:
         return self
@@ -394,8 +405,12 @@ class Subscription:
             left = None if until is None else max(0.0, until - clock.now())
             found, position = self._operations.next_notice(self._state, TaskSignal, left)
             if not isinstance(found, TaskSignal):
-                if position:
-                    await self._flusher.flush(position)
+                if position and isinstance(found, Notice):
+                    try:
+                        await self._flusher.flush(position)
+                    except BaseException:
+                        self._operations.return_notice(self._state, found)
+                        raise
                 return found  # type: ignore[return-value]
             try:
                 await found.wait(clock, left)
@@ -407,17 +422,14 @@ class Subscription:
             yield notice
 
     async def _call(self, callback: Callable[[Notice], object]) -> None:
-        async for notice in self:
-            try:
+        try:
+            async for notice in self:
                 answer = callback(notice)
                 if asyncio.iscoroutine(answer):
                     await answer
-            except Exception as error:
-                blocking.logger.exception(
-                    "a subscription's callback raised; the subscription is closed"
-                )
-                self._operations.end_subscription(self._state, error)
-                return
+        except Exception as error:
+            handles.logger.exception("a subscription's callback raised; the subscription is closed")
+            self._operations.end_subscription(self._state, error)
 
     @property
     def event_id(self) -> int:

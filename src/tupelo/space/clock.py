@@ -6,12 +6,15 @@ A clock tells the time, wakes a blocked thread when its patience ends, and calls
 from __future__ import annotations
 
 import heapq
+import logging
 import threading
 import time
 from collections.abc import Callable
 from typing import Protocol
 
 from tupelo.errors import BadArgument
+
+logger = logging.getLogger("tupelo")
 
 
 class Clock(Protocol):
@@ -145,7 +148,10 @@ class _AlarmThread:
                     self._changed.wait(left)
                     continue
                 callback = self._heap.pop()
-            callback()
+            try:
+                callback()
+            except Exception:  # The alarms of other spaces must go on.
+                logger.exception("an alarm failed")
 
 
 _alarms = _AlarmThread()

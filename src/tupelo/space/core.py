@@ -18,7 +18,7 @@ from tupelo.space import leases, reaction, transaction
 from tupelo.space.capacity import Capacity, Room
 from tupelo.space.deadlines import Deadlines
 from tupelo.space.log import Log
-from tupelo.space.order import Fifo, Lifo, Order
+from tupelo.space.order import Fifo, Lifo, Order, arranged
 from tupelo.space.reaction import ReactionState
 from tupelo.space.session import Pruning, SessionState, read_next
 from tupelo.space.subscription import Subscriptions, SubscriptionState
@@ -53,7 +53,7 @@ class Core:
         self.now = now
         self.store = Store()
         self.transactions: dict[Txn, None] = {}
-        self.reactions: Watchers[ReactionState] = Watchers()
+        self.reactions: Watchers[ReactionState] = Watchers(self.store.shapes)
         self.reactions_max = reactions_max
         self.read_locks = 0
         self.woken: list[Signal] = []
@@ -310,7 +310,7 @@ class Core:
                     matches = store.matches(store.question(raw), accept, backwards)
                 found.extend(islice(matches, None if enough is None else enough - len(found)))
             if order is not None and not backwards:
-                found = list(order.arrange(found))[:limit]
+                found = list(arranged(order, found))[:limit]
         finally:
             self.running = before
         for entry in found:

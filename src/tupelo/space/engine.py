@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from uuid import uuid4
 
@@ -26,6 +27,7 @@ from tupelo.space.checks import check_limit, check_position
 from tupelo.space.clock import Clock, SystemClock
 from tupelo.space.core import Core
 from tupelo.space.order import Order
+from tupelo.space.transaction import was_published
 from tupelo.space.waiting import Waiter
 from tupelo.store.journal import Journal, MemoryJournal
 from tupelo.store.sqlite import Durability, LogKeep, SqliteJournal
@@ -79,6 +81,7 @@ class Engine:
             log_reads=log_reads,
             reactions_max=reactions_max,
         )
+        self.on_close: Callable[[], None] = lambda: None
         self._failure: JournalFailed | None = None
         self._alarm_at: float | None = None
         self._cancel_alarm: Callable[[], None] = lambda: None
@@ -112,7 +115,11 @@ class Engine:
         except BaseException:
             saved.stop()
             raise
-        saved.start()
+        try:
+            saved.start()
+        except BaseException:
+            saved.stop()
+            raise
         with self.lock:
             self.core.expire()
             self.settle()
@@ -123,6 +130,7 @@ class Engine:
             if self.core.closed:
                 return
             self.core.expire()
+            self.on_close()
             self.core.close(SpaceClosed("the space was closed"))
             self.settle()
             self._cancel_alarm()
@@ -138,6 +146,9 @@ class Engine:
                 self.wake()
                 self._cancel_alarm()
                 self.core.reconsider()
+                assert self.journal is not None
+                with suppress(JournalFailed):
+                    self.journal.close()
 
     def begin(self) -> None:
         """Begin a step, under the lock: it may not be inside another, and the space is open."""
@@ -222,7 +233,7 @@ class Engine:
         """
         if self.journal is None:
             return 0
-        written = max((entry.arrival for entry in entries if entry.txn is None), default=0)
+        written = max((e.arrival for e in entries if was_published(e)), default=0)
         return 0 if written <= self.journal.durable else written
 
     # The log

@@ -44,7 +44,7 @@ def renew(core: Core, thing: Leased, asked: float | None) -> None:
         _require_undecided(thing)
     thing.expires = grant(core.lease_policy, kind, asked, now)
     core.deadlines.add(thing)
-    if isinstance(thing, Entry) and _was_published(thing):
+    if isinstance(thing, Entry) and transaction.was_published(thing):
         core.log.add("renewed", thing)
 
 
@@ -88,11 +88,5 @@ def _end_entry(core: Core, entry: Entry, how: Literal["expired", "cancelled"]) -
 def _require_undecided(entry: Entry) -> None:
     """What a transaction has promised to write is not changed any more."""
     writer: Txn | None = entry.txn
-    if writer is not None and not _was_published(entry):
+    if writer is not None and not transaction.was_published(entry):
         writer.require("active")
-
-
-def _was_published(entry: Entry) -> bool:
-    """Is it an entry of the space, be it that a transaction has taken it, or of a transaction?"""
-    holder: Txn | None = entry.txn
-    return holder is None or (entry.gone and holder.taken.get(entry, holder) is None)

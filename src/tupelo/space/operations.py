@@ -16,6 +16,7 @@ from tupelo.errors import BadArgument, BadEntry
 from tupelo.space import leases, reaction, session, subscription, transaction
 from tupelo.space.checks import check_limit, check_order, check_wait
 from tupelo.space.engine import Engine
+from tupelo.space.handing import Handings
 from tupelo.space.order import Order
 from tupelo.space.reaction import ReactionState
 from tupelo.space.session import SessionState
@@ -64,6 +65,8 @@ class Operations:
         self.engine = engine
         self.core = engine.core
         self._lock = engine.lock
+        self.handings = Handings(engine)
+        engine.on_close = self.handings.take_all_back
         self._spells = engine.saved is not None
         self._acquire = engine.lock.acquire
         self._release = engine.lock.release
@@ -125,11 +128,13 @@ class Operations:
         core = self.core
         with self._lock:
             self.engine.begin()
+            before = core.log.position
             try:
-                written = core.write_all([(shape, fields)], lease, self._of(txn), at)
+                written = core.write_all([(shape, fields)], lease, self.state_of(txn), at)
             finally:
                 self.engine.settle()
-            return Lease(self, written[0]), core.log.position
+            position = core.log.position
+            return Lease(self, written[0]), 0 if position == before else position
 
     def write_all(
         self, entries: Iterable[object], lease: float | None, txn: TransactionHandle | None
@@ -145,7 +150,9 @@ class Operations:
                     f"entry {i}: {error}", where=f"entry {i}, {error.where}", found=error.found
                 ) from None
         lease = check_lease(lease)
-        written, position = self._step(lambda: self.core.write_all(items, lease, self._of(txn)))
+        written, position = self._step(
+            lambda: self.core.write_all(items, lease, self.state_of(txn))
+        )
         return [Lease(self, entry) for entry in written], position
 
     # Reading and taking
@@ -181,7 +188,7 @@ class Operations:
                     return waiter, 0
             self.engine.begin()
             try:
-                state = self._of(txn)
+                state = self.state_of(txn)
                 entry = core.get(
                     template,
                     take=take,
@@ -225,7 +232,7 @@ class Operations:
         if order is not None:
             check_order(order)
         core = self.core
-        state = self._of(txn)
+        state = self.state_of(txn)
 
         def work() -> tuple[list[Entry] | Waiter, int]:
             found = core.get_all(
@@ -254,7 +261,7 @@ class Operations:
         return self._step(work)[0]
 
     def count(self, template: Any, txn: TransactionHandle | None) -> int:
-        return self._step(lambda: self.core.count(template, self._of(txn)))[0]
+        return self._step(lambda: self.core.count(template, self.state_of(txn)))[0]
 
     def give_up(self, waiter: Waiter) -> bool:
         """Patience is at an end. True if the answer came just before that."""
@@ -273,29 +280,6 @@ class Operations:
             self.core.waiting.refused(waiter)
             position = self.engine.settle()
         self.engine.flush(position)
-
-    def undo(
-        self,
-        entries: list[Entry],
-        take: bool,
-        txn: TransactionHandle | None,
-        session: SessionState | None,
-    ) -> None:
-        """The one who read or took these vanished before it got them."""
-        with self._lock:
-            if self.core.closed:
-                return
-            for entry in entries:
-                self.core.undo(entry, take, self._of(txn), session)
-            position = self.engine.settle()
-        self.engine.flush(position)
-
-    def received(self, entries: list[Entry], take: bool, txn: TransactionHandle | None) -> None:
-        """The one who asked has these, and they are on disk: what was taken is gone for good."""
-        if take and txn is None and self.core.pruning.memories:
-            with self._lock:
-                for entry in entries:
-                    self.core.pruning.gone(entry)
 
     def collect(self, waiter: Waiter) -> tuple[list[Entry], int]:
         """The answer of a waiter that was woken, and the position to make durable."""
@@ -398,7 +382,7 @@ class Operations:
                 self.core,
                 template,
                 available=bool(available),
-                txn=self._of(txn),
+                txn=self.state_of(txn),
                 handback=handback,
                 backlog_max=backlog_max,
                 lease=lease,
@@ -425,6 +409,13 @@ class Operations:
             waiting = signal()
             state.waiting.append(waiting)
             return waiting, 0
+
+    def return_notice(self, state: SubscriptionState, notice: Notice) -> None:
+        """The one who was given this notice vanished before it got it."""
+        with self._lock:
+            state.backlog.appendleft(notice)
+            if state.waiting:
+                state.waiting.popleft().wake()
 
     def forget_signal(self, state: SubscriptionState, signal: Signal) -> None:
         """The one who waited for a notice does so no more; the next one gets its turn."""
@@ -460,15 +451,17 @@ class Operations:
         """Do some work as one step; its answer, and the position to make durable."""
         with self._lock:
             self.engine.begin()
+            before = self.core.log.position
             try:
                 if self.core.deadlines.heap:
                     self.core.expire()
                 answer = work()
             finally:
                 self.engine.settle()
-            return answer, self.core.log.position
+            position = self.core.log.position
+            return answer, 0 if position == before else position
 
-    def _of(self, txn: TransactionHandle | None) -> Txn | None:
+    def state_of(self, txn: TransactionHandle | None) -> Txn | None:
         if txn is None:
             return None
         if not isinstance(txn, TransactionHandle) or txn._operations.engine is not self.engine:

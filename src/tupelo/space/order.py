@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from tupelo.errors import BadArgument
+from tupelo.errors import BadArgument, TupeloError
 from tupelo.values.entry import Entry, thaw, thaw_value
 
 if TYPE_CHECKING:
@@ -129,3 +129,13 @@ class Vector(Order):
 
     def forget(self, entry: Entry) -> None:
         self._sequence.remove(entry)
+
+
+def arranged(order: Order, found: list[Entry]) -> Iterable[Entry]:
+    """What an order says; an error of its own is told as one of the argument."""
+    try:
+        return order.arrange(found)
+    except TupeloError:
+        raise
+    except Exception as error:
+        raise BadArgument("order", f"one that does not raise ({error!r})", order) from error

@@ -141,7 +141,7 @@ def run(
     except BaseException as error:
         for reaction, entry in fired:
             reaction.fired.discard(entry)
-            reaction.ended = False
+            reaction.ended = reaction not in core.reactions
         txn.agenda = None
         for entry in [entry for entry in txn.taken if entry not in taken_before]:
             core.give_back(entry, txn.taken.pop(entry))  # nobody has noticed that it was away

@@ -98,7 +98,7 @@ class Subscriptions:
     """All subscriptions of a space."""
 
     def __init__(self, core: Core) -> None:
-        self.watchers: Watchers[SubscriptionState] = Watchers()
+        self.watchers: Watchers[SubscriptionState] = Watchers(core.store.shapes)
         self._core = core
         self._events: dict[Hashable, Event] = {}
         self._event_count = 0
@@ -136,11 +136,10 @@ class Subscriptions:
             return
         told: dict[Event, int] = {}
         with self._core.user_code("a template"):
-            wanting = list(self.watchers.wanting(entry))
+            within = None if txn is None else lambda subscription: subscription.txn is txn
+            wanting = list(self.watchers.wanting(entry, within))
         for subscription in wanting:
             if kind == "available" and not subscription.available:
-                continue
-            if txn is not None and subscription.txn is not txn:
                 continue
             event = subscription.event
             if event not in told:

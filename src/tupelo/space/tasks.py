@@ -96,24 +96,31 @@ class Flusher:
     def _run(self) -> None:
         while True:
             self._go.acquire()
-            with self._lock:
-                waiting, self._waiting = self._waiting, []
-            if not waiting:
-                if self._closing:
-                    return
-                continue
-            error: Exception | None = None
-            try:
-                self._engine.flush(max(position for position, _, _ in waiting))
-            except Exception as raised:
-                error = raised
-            # One call for each loop: every one of them has to wake it.
-            by_loop: dict[Loop, list[asyncio.Future[None]]] = {}
-            for _, loop, done in waiting:
-                by_loop.setdefault(loop, []).append(done)
-            for loop, futures in by_loop.items():
-                with suppress(RuntimeError):  # The loop is closed, and its tasks went with it.
-                    loop.call_soon_threadsafe(_resolve, futures, error)
+            if not self._serve() and self._closing:
+                return
+            if self._closing:
+                self._go.release()  # The loop that would have asked for more waits for us.
+
+    def _serve(self) -> bool:
+        """Commit for all who wait. Its names go with it: a thread that sleeps and still knew a
+        future would keep alive the task of a loop that is closed."""
+        with self._lock:
+            waiting, self._waiting = self._waiting, []
+        if not waiting:
+            return False
+        error: Exception | None = None
+        try:
+            self._engine.flush(max(position for position, _, _ in waiting))
+        except Exception as raised:
+            error = raised
+        # One call for each loop: every one of them has to wake it.
+        by_loop: dict[Loop, list[asyncio.Future[None]]] = {}
+        for _, loop, done in waiting:
+            by_loop.setdefault(loop, []).append(done)
+        for loop, futures in by_loop.items():
+            with suppress(RuntimeError):  # The loop is closed, and its tasks went with it.
+                loop.call_soon_threadsafe(_resolve, futures, error)
+        return True
 
     def close(self) -> None:
         self._closing = True

@@ -248,6 +248,12 @@ def may_take(entry: Entry, txn: Txn | None) -> bool:
     return not readers or (txn is not None and readers <= set(txn.line()))
 
 
+def was_published(entry: Entry) -> bool:
+    """Is it an entry of the space, be it that a transaction has taken it, or of a transaction?"""
+    holder: Txn | None = entry.txn
+    return holder is None or (entry.gone and holder.taken.get(entry, holder) is None)
+
+
 def blockers(core: Core, raw: Any, take: bool, txn: Txn | None) -> set[Txn]:
     """The transactions on whose outcome it depends whether there will be a match."""
     template = as_template(raw)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from tupelo.errors import Deadlock, TransactionEnded, TupeloError
+from tupelo.errors import BadTemplate, Deadlock, TransactionEnded, TupeloError
 from tupelo.space import transaction
 from tupelo.space.transaction import Txn, may_take
 from tupelo.store.plan import Question
 from tupelo.store.watchers import Watchers
 from tupelo.values.entry import Entry, Shape, require_known
+from tupelo.values.template import as_template
 
 if TYPE_CHECKING:
     from tupelo.space.core import Core
@@ -94,8 +96,8 @@ class Waiting:
 
     def __init__(self, core: Core) -> None:
         self._core = core
-        self._readers: Watchers[Waiter] = Watchers()
-        self._takers: Watchers[Waiter] = Watchers()
+        self._readers: Watchers[Waiter] = Watchers(core.store.shapes)
+        self._takers: Watchers[Waiter] = Watchers(core.store.shapes)
         self._conditional: dict[Waiter, None] = {}
         self._transactional: dict[Waiter, None] = {}
         self._delivered: dict[Waiter, bool] = {}  # answered, but not yet collected
@@ -124,6 +126,8 @@ class Waiting:
     ) -> Waiter:
         """Wait for a match. With `if_exists`, only while a transaction may still reveal one."""
         core = self._core
+        if txn is not None or if_exists:
+            raw = as_template(raw)  # compiled once: it will be asked again and again
         if txn is not None:
             transaction.require_no_deadlock(core, raw, take, txn)
         waiter = Waiter(
@@ -141,7 +145,7 @@ class Waiting:
         )
         if if_exists:
             if not transaction.blockers(core, raw, take, txn):
-                waiter.done = self._delivered[waiter] = True
+                self._delivered[waiter] = waiter.done = True
                 return waiter
             self._conditional[waiter] = None
         if txn is not None:
@@ -172,7 +176,7 @@ class Waiting:
         core.watched -= 1
         self.plain_takers -= 1
         waiter.entries = [entry]
-        waiter.done = self._delivered[waiter] = True
+        self._delivered[waiter] = waiter.done = True
         core.woken.append(waiter)
 
     # Serving
@@ -196,12 +200,11 @@ class Waiting:
         wanting = {
             waiter.ticket: (waiter, entry)
             for entry in fresh
-            for waiter in self._readers.wanting(entry)
-            if _sees(waiter, entry)
+            for waiter in self._readers.wanting(entry, partial(_sees, entry))
         }
         for ticket in sorted(wanting):
             waiter, entry = wanting[ticket]
-            if _sees(waiter, entry):  # Another reader of its session may have just seen it.
+            if _sees(entry, waiter):  # Another reader of its session may have just seen it.
                 self._deliver(waiter, entry, only=len(fresh) == 1)
 
     def _serve_takers(self, fresh: list[Entry]) -> None:
@@ -210,8 +213,8 @@ class Waiting:
 
         def enqueue(place: int) -> None:
             entry = fresh[place]
-            for waiter in self._takers.wanting(entry):
-                if _sees(waiter, entry) and may_take(entry, waiter.txn):
+            for waiter in self._takers.wanting(entry, partial(_sees, entry)):
+                if may_take(entry, waiter.txn):
                     heapq.heappush(queue, (waiter.ticket, place, waiter))
                     return
 
@@ -223,7 +226,7 @@ class Waiting:
                 continue
             if not waiter.done:
                 self._deliver(waiter, fresh[place], only=len(fresh) == 1)
-                if waiter.error is not None or not waiter.done:
+                if not waiter.done:
                     continue  # The entry is not to be had after all.
             if not fresh[place].gone:
                 enqueue(place)
@@ -254,7 +257,7 @@ class Waiting:
     def _answer(self, waiter: Waiter, entries: list[Entry]) -> None:
         self.unpark(waiter)
         waiter.entries = entries
-        waiter.done = self._delivered[waiter] = True
+        self._delivered[waiter] = waiter.done = True
         self._core.woken.append(waiter)
 
     def fail(self, waiter: Waiter, error: Exception) -> None:
@@ -274,13 +277,16 @@ class Waiting:
         """
         core = self._core
         for waiter in list(self._conditional):
-            if not transaction.blockers(core, waiter.raw, waiter.take, waiter.txn):
-                self._answer(waiter, [])
+            try:
+                if not transaction.blockers(core, waiter.raw, waiter.take, waiter.txn):
+                    self._answer(waiter, [])
+            except BadTemplate as error:
+                self.fail(waiter, error)
         for waiter in reversed(list(self._transactional)):
             assert waiter.txn is not None
             try:
                 transaction.require_no_deadlock(core, waiter.raw, waiter.take, waiter.txn)
-            except Deadlock as error:
+            except (Deadlock, BadTemplate) as error:
                 self.fail(waiter, error)
 
     # After the answer
@@ -309,7 +315,7 @@ class Waiting:
             self.fail(waiter, error)
 
 
-def _sees(waiter: Waiter, entry: Entry) -> bool:
+def _sees(entry: Entry, waiter: Waiter) -> bool:
     session = waiter.session
     if session is not None and entry in session.seen:
         return False

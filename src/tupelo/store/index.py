@@ -164,6 +164,7 @@ class Store:
         # Templates of types and wildcards that one shape only can match, and its bucket.
         self._lanes: dict[Any, Bucket] = {}
         self.question = self._planner.question
+        self.shapes = self._planner.shapes
 
     def __len__(self) -> int:
         return sum(map(len, self.buckets.values()))

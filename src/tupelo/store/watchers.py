@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from operator import attrgetter
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -51,11 +51,12 @@ class Watchers(Generic[W]):
     `failures` gathers the watches whose own function raised; the core tells them.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, shapes: Mapping[Shape, None]) -> None:
         # For each watch, the groups in which it stands, and how many of its targets were looked at.
         self._watches: dict[W, _Places[W]] = {}
         self._groups: dict[Shape, Groups[W]] = {}
-        self._shapes_met: dict[Shape, None] = {}
+        self._shapes = shapes  # those that the store knows
+        self._shapes_met = 0
         self.failures: list[tuple[W, BadTemplate]] = []
 
     def __len__(self) -> int:
@@ -68,8 +69,16 @@ class Watchers(Generic[W]):
         return watch in self._watches
 
     def add(self, watch: W) -> None:
+        self._meet()  # or those who came before would stand behind it in what is new
         self._watches[watch] = _Places()
         self._enter(watch)
+
+    def _meet(self) -> None:
+        """Enter all watches for the shapes that the store has come to know."""
+        if self._shapes_met != len(self._shapes):
+            self._shapes_met = len(self._shapes)
+            for watch in self._watches:
+                self._enter(watch)
 
     def discard(self, watch: W) -> bool:
         """Remove a watch; was it there?"""
@@ -86,12 +95,10 @@ class Watchers(Generic[W]):
                     del groups[positions]
         return True
 
-    def wanting(self, entry: Entry) -> Iterator[W]:
-        """The watches that match this entry, oldest first. Discard none while you iterate."""
-        if entry.shape not in self._shapes_met:
-            self._shapes_met[entry.shape] = None
-            for watch in self._watches:
-                self._enter(watch)
+    def wanting(self, entry: Entry, sees: Callable[[W], bool] | None = None) -> Iterator[W]:
+        """The watches that match this entry, oldest first, of those that it `sees`: the functions
+        of the others are not asked. Discard none while you iterate."""
+        self._meet()
         groups = self._groups.get(entry.shape)
         if not groups:
             return iter(())
@@ -105,15 +112,16 @@ class Watchers(Generic[W]):
             if waiting:
                 found.append(waiting)
         if len(found) == 1:
-            return self._checked(found[0], fields)
-        return heapq.merge(*(self._checked(w, fields) for w in found), key=_ticket)
+            return self._checked(found[0], fields, sees)
+        return heapq.merge(*(self._checked(w, fields, sees) for w in found), key=_ticket)
 
     def take_first(self, shape: Shape, fields: tuple[Any, ...]) -> Any:
         """Remove and return the oldest watch that wants such an entry, or None; NotImplemented if
         several kinds of them do, if there is a function to ask, or if the shape is new."""
+        self._meet()
         groups = self._groups.get(shape)
         if not groups:
-            return None if shape in self._shapes_met else NotImplemented
+            return None if shape in self._shapes else NotImplemented
         found = None
         for positions, table in groups.items():
             if not positions:
@@ -153,8 +161,12 @@ class Watchers(Generic[W]):
             places.found.append((waiting, groups, positions, key))
         places.looked_at = len(targets)
 
-    def _checked(self, waiting: Queue[W], fields: tuple[Any, ...]) -> Iterator[W]:
+    def _checked(
+        self, waiting: Queue[W], fields: tuple[Any, ...], sees: Callable[[W], bool] | None
+    ) -> Iterator[W]:
         for watch, check in waiting.items():
+            if sees is not None and not sees(watch):
+                continue
             try:
                 wanted = check is None or check(fields)
             except BadTemplate as error:

@@ -48,7 +48,8 @@ class Entry(msgspec.Struct, gc=False, eq=False):
     `gone` entries have left their store. `txn` is the transaction that wrote it (not gone) or
     took it (gone) and has not ended; `readers` are the transactions that hold it by reading.
 
-    The garbage collector does not look into entries, so they must never refer to a store.
+    The garbage collector does not look into entries, so they refer to nothing that refers back to
+    them, but for a transaction while it lasts.
     """
 
     fields: tuple[Any, ...]

@@ -8,6 +8,7 @@ this program has never seen are kept, carried and matched all the same.
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Callable
 from operator import attrgetter
 from typing import Any, TypeVar
@@ -99,7 +100,7 @@ def values_of(instance: Any) -> tuple[Any, ...]:
 
 def class_of(kind: Kind) -> type:
     """The class to build, or UnknownType when this program cannot build it."""
-    cls = _class_of_name.get(kind.name)
+    cls = _class_of_name.get(kind.name) or _find_class(kind.name)
     if cls is None:
         raise UnknownType(kind.name)
     known = kind_of(cls)
@@ -119,6 +120,21 @@ def class_of(kind: Kind) -> type:
                 f"the entry lacks {missing}, the class lacks {extra}",
             )
     return cls
+
+
+def _find_class(name: str) -> type | None:
+    """A dataclass of a module that is loaded, though it was not used as an entry yet."""
+    module, dot, rest = name.rpartition(".")
+    while dot and module not in sys.modules:
+        module, dot, last = module.rpartition(".")
+        rest = f"{last}.{rest}"
+    found: Any = sys.modules.get(module)
+    for part in rest.split("."):
+        found = getattr(found, part, None)
+    if isinstance(found, type) and dataclasses.is_dataclass(found) and name_of(found) == name:
+        kind_of(found)
+        return found
+    return None
 
 
 def class_if_known(kind: Kind) -> type | None:

@@ -252,7 +252,13 @@ def as_part(raw: Any, where: str) -> Part:
     """One field of a template, compiled; BadTemplate says `where` it cannot be."""
     if isinstance(raw, Part):
         return raw
+    if raw is Any:
+        return ANY
     if isinstance(raw, type):
+        try:
+            issubclass(int, raw)
+        except TypeError as error:
+            raise BadTemplate(f"{where}: {raw.__name__} cannot be asked: {error}") from None
         return OfType(raw)
     if isinstance(raw, python_types.UnionType):
         return OneOf(*get_args(raw))

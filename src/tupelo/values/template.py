@@ -22,7 +22,7 @@ from uuid import UUID
 import msgspec
 
 from tupelo.errors import BadTemplate, UnknownType
-from tupelo.values.entry import Shape, Typed, freeze, thaw
+from tupelo.values.entry import SCALARS, Shape, Typed, freeze, thaw
 from tupelo.values.kind import is_typed, name_of
 from tupelo.values.parts import (
     ANY,
@@ -196,11 +196,15 @@ def _whole(part: Part) -> Callable[[Shape], Binding | None]:
                 if shape.kind is not None and is_kind(shape.kind, cls)
                 else None
             )
+        case OfType(cls=cls) if cls in SCALARS or cls in (list, dict):
+            raise BadTemplate(f"no entry is of the type {cls.__name__}: write ({cls.__name__},)")
         case OfType(cls=cls):
             return lambda shape: ALL if _shape_is(shape, cls) else None
         case Exactly(cls=cls):
             return lambda shape: (
-                ALL if shape.kind is not None and shape.kind.name == name_of(cls) else None
+                ALL
+                if (cls is tuple if shape.kind is None else shape.kind.name == name_of(cls))
+                else None
             )
         case Where():
             return lambda shape: Binding(check=lambda fields: _holds(part, shape, fields))
