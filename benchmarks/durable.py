@@ -179,7 +179,8 @@ def _open(path: Path, count: int) -> float:
 def _select(path: Path, count: int) -> float:
     start = perf_counter()
     with closing(sqlite3.connect(path)) as db:
-        rows = db.execute("SELECT * FROM change WHERE kind = 0 AND ended IS NULL ORDER BY position").fetchall()
+        living = "SELECT * FROM change WHERE kind = 0 AND ended IS NULL ORDER BY position"
+        rows = db.execute(living).fetchall()
     seconds = perf_counter() - start
     require(len(rows) == count, "all rows should be there")
     return count / seconds

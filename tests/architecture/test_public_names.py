@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 
 import tupelo
 from tupelo import aio, errors
@@ -103,8 +104,8 @@ def test_both_doors_take_the_same_arguments():
         assert public(getattr(tupelo, kind)) == public(getattr(aio, kind)), kind
 
 
-def signature(function):
-    return inspect.signature(function).parameters.values()
+def signature(function: Callable[..., object]) -> list[inspect.Parameter]:
+    return list(inspect.signature(function).parameters.values())
 
 
 def test_linda_speaks_all_its_words():

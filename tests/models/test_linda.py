@@ -5,6 +5,8 @@ from __future__ import annotations
 import operator
 import os
 import threading
+from collections.abc import Callable
+from typing import Any, cast
 
 import pytest
 
@@ -20,13 +22,13 @@ def ts():
         yield door
 
 
-def in_thread(function, *args):
+def in_thread(function: Callable[..., Any], *args: Any) -> Callable[[], Any]:
     """Call it on a thread; the answer waits for its result."""
-    box = []
+    box: list[Any] = []
     thread = threading.Thread(target=lambda: box.append(function(*args)), daemon=True)
     thread.start()
 
-    def result():
+    def result() -> Any:
         thread.join(timeout=20)
         assert not thread.is_alive(), "it still waits"
         return box[0]
@@ -222,7 +224,7 @@ def test_eval_and_exchange_take_tuples(ts, fields):
 
 def test_live_takes_a_function():
     with pytest.raises(BadArgument, match="function="):
-        live(3)
+        live(cast(Any, 3))
 
 
 def test_exchange_swaps_two_tuples_of_the_same_types(ts):
