@@ -458,13 +458,12 @@ class Space:
         """A transaction becomes everybody's: what it took is gone, what it wrote arrives."""
         for item in txn.takes:
             self.items.remove(item)
-        freed = self._unlock(txn)
+        self._available_again(self._unlock(txn))
         written = [item for item in self.items if item.writer is txn]
         for item in written:
             self._arrive(item, None)
         self._make_room(written)
         self._notify(written, "visible")
-        self._available_again(freed)
 
     def _hand_over(self, txn: Txn, parent: Txn) -> None:
         for item in txn.takes:

@@ -73,6 +73,7 @@ class Core:
         self.closed = False
         # Who must be heeded when an entry comes: how many wait, listen or react.
         self.watched = 0
+        self._logs = logging
         self._spells = spells  # into bytes, for the journal: what has no spelling is refused
         self._has_policy = (
             self.order is not None
@@ -115,10 +116,9 @@ class Core:
             return None
         self.arrivals = n = self.arrivals + 1
         entry = Entry(fields, shape, self.agent, n, n)
-        log = self.log
-        if log.on:
-            entry.arrival = log.position + 1
-            log.add("written", entry, None, 0.0, payload)
+        if self._logs:
+            entry.arrival = self.log.position + 1
+            self.log.add("written", entry, None, 0.0, payload)
         if taker is None:
             bucket = self.store.buckets.get(shape)
             if bucket is None:
