@@ -51,9 +51,9 @@ entries = st.sampled_from(domain.POPULAR_ENTRIES) | st.sampled_from(domain.ENTRI
 templates = st.sampled_from(domain.POPULAR_TEMPLATES) | st.sampled_from(domain.TEMPLATES)
 orders = st.sampled_from([None, None, None, *domain.ORDERS])
 limits = st.sampled_from([None, None, None, 0, 2])  # None: one entry; 0: all
-seconds = st.sampled_from([None, None, None, 1, 3, 8])
+seconds = st.sampled_from([None, None, None, None, 1, 3, 8, 20])
 one_of_them = st.integers(0, 9)
-perhaps_one = st.sampled_from([None, None, None, 0, 1, 2])
+perhaps_one = st.sampled_from([None, None, None, 0, 0, 1, 2])
 seldom_one = st.sampled_from([None, None, None, None, None, 0, 1])
 flag = st.booleans()
 seldom = st.sampled_from([False, False, False, True])
@@ -90,10 +90,30 @@ class Pause(domain.Printed):
     rush: bool
 
 
+@dataclass(frozen=True)
+class Begin(domain.Printed):
+    parent: int | None
+    lease: float | None
+
+
+@dataclass(frozen=True)
+class End(domain.Printed):
+    txn: int
+    how: str
+
+
+@dataclass(frozen=True)
+class Cancel(domain.Printed):
+    """Cancel one who waits; after something was done that may just have given it an answer."""
+
+    which: int
+    after: Write | End | None
+
+
 writes = st.builds(Write, st.lists(entries, min_size=1, max_size=4), lease=seconds, txn=perhaps_one)
 requests = st.builds(
     Request,
-    waits=flag,
+    waits=st.sampled_from([True, True, False]),
     asking=templates,
     take=flag,
     limit=limits,
@@ -105,8 +125,13 @@ requests = st.builds(
     awaited=flag,
 )
 pauses = st.builds(Pause, seconds=st.sampled_from([1, 1, 2, 5]), rush=flag)
-Deed = Write | Request | Pause
-deeds = st.lists(st.one_of(writes, writes, requests, requests, requests, pauses), max_size=5)
+begins = st.builds(Begin, parent=perhaps_one, lease=seconds)
+endings = st.sampled_from(["commit", "commit", "abort", "prepare"])
+ends = st.builds(End, txn=one_of_them, how=endings)
+cancels = st.builds(Cancel, which=one_of_them, after=writes | ends)
+Deed = Write | Request | Pause | Begin | End | Cancel
+often = [requests] * 9 + [writes] * 5 + [begins] * 2 + [ends, cancels, pauses]
+deeds = st.lists(st.sampled_from(often).flatmap(lambda strategy: strategy), min_size=1, max_size=8)
 
 
 @dataclass(eq=False)
@@ -233,17 +258,23 @@ class Programs(RuleBasedStateMachine):
 
     def do(self, deeds: list[Deed]) -> None:
         for deed in deeds:
-            if isinstance(deed, Write):
-                self.write(deed)
-            elif isinstance(deed, Pause):
-                self.pause(deed)
-                if deed.rush:
-                    continue
-            elif deed.waits:
-                self.park(deed)
-            else:
-                self.get(deed)
-            self.let_tasks_run()
+            match deed:
+                case Write():
+                    self.write(deed)
+                case Request(waits=True):
+                    self.park(deed)
+                case Request():
+                    self.get(deed)
+                case Begin():
+                    self.begin(deed)
+                case End():
+                    self.end(deed)
+                case Cancel():
+                    self.cancel(deed)
+                case Pause():
+                    self.pause(deed)
+            if not (isinstance(deed, Pause) and deed.rush):
+                self.let_tasks_run()
 
     def write(self, deed: Write) -> None:
         txn, twin = pick(self.txns, deed.txn)
@@ -336,33 +367,21 @@ class Programs(RuleBasedStateMachine):
 
     # Cancelling
 
-    @precondition(lambda self: self.parked)
-    @rule(
-        before=deeds,
-        which=one_of_them,
-        at=st.sampled_from(["any time", "delivery", "delivery", "abort", "commit"]),
-        write=writes,
-        txn=one_of_them,
-    )
-    def cancel(self, before: list[Deed], which: int, at: str, write: Write, txn: int) -> None:
-        """Cancel one who waits, perhaps just when it is given something."""
-        self.do(before)
-        if at == "delivery":
-            self.write(write)
-        elif at in ("abort", "commit") and self.txns:
-            ended, twin = pick(self.txns, txn)
-            self.both(getattr(ended, at), lambda: getattr(self.twin, at)(twin))
-        answered = [one for one in self.parked if one.waiter.done] or self.parked
+    def cancel(self, deed: Cancel) -> None:
+        if isinstance(deed.after, Write):
+            self.write(deed.after)
+        elif isinstance(deed.after, End):
+            self.end(deed.after)
+        answered = [one for one in self.parked if one.waiter.done]
+        if not answered and not isinstance(deed.after, Write):
+            answered = self.parked
         if answered:
-            self.cancel_both(answered[which % len(answered)])
-        self.let_tasks_run()
-
-    def cancel_both(self, one: Parked) -> None:
-        self.parked.remove(one)
-        one.task.cancel()
-        self.run(asyncio.wait([one.task]))
-        assert one.task.cancelled()
-        self.twin.vanish(one.waiter)
+            one = answered[deed.which % len(answered)]
+            self.parked.remove(one)
+            one.task.cancel()
+            self.run(asyncio.wait([one.task]))
+            assert one.task.cancelled()
+            self.twin.vanish(one.waiter)
 
     @rule(before=deeds, deed=requests)
     def cancel_while_the_disk_is_awaited(self, before: list[Deed], deed: Request) -> None:
@@ -381,14 +400,9 @@ class Programs(RuleBasedStateMachine):
 
     # Transactions
 
-    @rule(before=deeds, parent=perhaps_one, lease=seconds, after=deeds)
-    def begin(
-        self, before: list[Deed], parent: int | None, lease: float | None, after: list[Deed]
-    ) -> None:
-        self.do(before)
-        above, twin = pick(self.txns, parent)
-        if lease is not None:
-            lease += TRANSACTION
+    def begin(self, deed: Begin) -> None:
+        above, twin = pick(self.txns, deed.parent)
+        lease = None if deed.lease is None else deed.lease + TRANSACTION
         real, txn = self.both(
             lambda: (above or self.space).transaction(lease=lease),
             lambda: self.twin.begin(lease, twin),
@@ -397,20 +411,16 @@ class Programs(RuleBasedStateMachine):
             self.names[real.id] = txn
             self.txns.insert(0, (real, txn))
             self.leases.append((real.lease, txn))
-        self.do(after)
 
-    @precondition(lambda self: self.txns)
-    @rule(before=deeds, txn=one_of_them, how=st.sampled_from(["commit", "abort", "prepare"]))
-    def end(self, before: list[Deed], txn: int, how: str) -> None:
-        self.do(before)
-        real, twin = pick(self.txns, txn)
-        got, expected = self.both(getattr(real, how), lambda: getattr(self.twin, how)(twin))
+    def end(self, deed: End) -> None:
+        real, twin = pick(self.txns, deed.txn)
+        if real is None:
+            return
+        got, expected = self.both(
+            getattr(real, deed.how), lambda: getattr(self.twin, deed.how)(twin)
+        )
         assert got == expected
         assert real.state == twin.state
-        self.let_tasks_run()
-        ended = [one for one in self.txns if one[1] not in self.twin.txns]
-        for one in ended[:-1]:  # One that has ended is kept, to be refused.
-            self.txns.remove(one)
 
     # Leases
 
@@ -600,6 +610,8 @@ class Programs(RuleBasedStateMachine):
     def let_tasks_run(self) -> None:
         """Let those who were answered go on; they must have the model's answer, and only they."""
         self.twin.time_out()
+        ended = [one for one in self.txns if one[1] not in self.twin.txns]
+        self.txns = [one for one in self.txns if one not in ended] + ended[:1]
         getters = [getter for one in self.listening for getter in one.getters]
         if not self.parked and not getters:
             return

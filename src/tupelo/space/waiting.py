@@ -40,6 +40,7 @@ class Waiter:
         "if_exists",
         "limit",
         "order",
+        "patient",
         "plain",
         "question",
         "raw",
@@ -64,6 +65,7 @@ class Waiter:
         session: SessionState | None,
         limit: int | None,
         if_exists: bool,
+        patient: bool,
         since: float,
     ) -> None:
         self.raw = raw
@@ -76,6 +78,7 @@ class Waiter:
         self.session = session
         self.limit = limit
         self.if_exists = if_exists
+        self.patient = patient
         self.since = since
         self.plain = take and txn is None and limit is None and not if_exists and order is None
         self.done = False
@@ -123,12 +126,14 @@ class Waiting:
         session: SessionState | None = None,
         limit: int | None = None,
         if_exists: bool = False,
+        patient: bool = True,
     ) -> Waiter:
-        """Wait for a match. With `if_exists`, only while a transaction may still reveal one."""
+        """Wait for a match. With `if_exists`, only while a transaction may still reveal one. Who is
+        not `patient` waits for a while only, and so is never part of a deadlock."""
         core = self._core
         if txn is not None or if_exists:
             raw = as_template(raw)  # compiled once: it will be asked again and again
-        if txn is not None:
+        if txn is not None and patient:
             transaction.require_no_deadlock(core, raw, take, txn)
         waiter = Waiter(
             raw,
@@ -141,6 +146,7 @@ class Waiting:
             session=session,
             limit=limit,
             if_exists=if_exists,
+            patient=patient,
             since=core.now() if core.log.on else 0.0,
         )
         if if_exists:
@@ -283,7 +289,8 @@ class Waiting:
             except BadTemplate as error:
                 self.fail(waiter, error)
         for waiter in reversed(list(self._transactional)):
-            assert waiter.txn is not None
+            if waiter.txn is None or not waiter.patient:
+                continue
             try:
                 transaction.require_no_deadlock(core, waiter.raw, waiter.take, waiter.txn)
             except (Deadlock, BadTemplate) as error:
