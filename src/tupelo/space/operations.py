@@ -207,7 +207,6 @@ class Operations:
                             order=order,
                             session=session,
                             if_exists=if_exists,
-                            patient=wait is None,
                         ),
                         0,
                     )
@@ -255,7 +254,6 @@ class Operations:
                     order=order,
                     session=session,
                     limit=most,
-                    patient=wait is None,
                 )
                 return waiter, 0
             return found, self._position(take, state, found)

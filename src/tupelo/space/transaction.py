@@ -282,9 +282,8 @@ def blockers(core: Core, raw: Any, take: bool, txn: Txn | None) -> set[Txn]:
 def require_no_deadlock(core: Core, raw: Any, take: bool, txn: Txn) -> None:
     """Deadlock, if everyone on whom this operation depends waits as well, in a circle.
 
-    Whoever does not wait, or waits for a while only, may yet commit, and an operation that depends
-    on nobody's locks may be served by anyone's write; as long as one of these can be reached there
-    is hope.
+    Whoever is not waiting may yet commit, and an operation that depends on nobody's locks may be
+    served by anyone's write; as long as one of these can be reached there is hope.
     """
     if not any(t.taken or t.read or len(t.store) for t in txn.line()):
         return  # Nobody waits for one who holds nothing.
@@ -298,7 +297,7 @@ def require_no_deadlock(core: Core, raw: Any, take: bool, txn: Txn) -> None:
         for holder in holders - involved:
             involved.add(holder)
             waits = [w for w in core.waiting if w.txn is not None and holder in w.txn.line()]
-            if not waits or not all(w.patient for w in waits):
+            if not waits:
                 return
             pending.extend((w.raw, w.take, w.txn) for w in waits if w.txn is not None)
     raise Deadlock(txn.id, sorted(other.id for other in involved if other is not txn))

@@ -40,7 +40,6 @@ class Waiter:
         "if_exists",
         "limit",
         "order",
-        "patient",
         "plain",
         "question",
         "raw",
@@ -65,7 +64,6 @@ class Waiter:
         session: SessionState | None,
         limit: int | None,
         if_exists: bool,
-        patient: bool,
         since: float,
     ) -> None:
         self.raw = raw
@@ -78,7 +76,6 @@ class Waiter:
         self.session = session
         self.limit = limit
         self.if_exists = if_exists
-        self.patient = patient
         self.since = since
         self.plain = take and txn is None and limit is None and not if_exists and order is None
         self.done = False
@@ -126,14 +123,12 @@ class Waiting:
         session: SessionState | None = None,
         limit: int | None = None,
         if_exists: bool = False,
-        patient: bool = True,
     ) -> Waiter:
-        """Wait for a match. With `if_exists`, only while a transaction may still reveal one. Who is
-        not `patient` waits for a while only, and so is never part of a deadlock."""
+        """Wait for a match. With `if_exists`, only while a transaction may still reveal one."""
         core = self._core
         if txn is not None or if_exists:
             raw = as_template(raw)  # compiled once: it will be asked again and again
-        if txn is not None and patient:
+        if txn is not None:
             transaction.require_no_deadlock(core, raw, take, txn)
         waiter = Waiter(
             raw,
@@ -146,7 +141,6 @@ class Waiting:
             session=session,
             limit=limit,
             if_exists=if_exists,
-            patient=patient,
             since=core.now() if core.log.on else 0.0,
         )
         if if_exists:
@@ -289,8 +283,7 @@ class Waiting:
             except BadTemplate as error:
                 self.fail(waiter, error)
         for waiter in reversed(list(self._transactional)):
-            if waiter.txn is None or not waiter.patient:
-                continue
+            assert waiter.txn is not None
             try:
                 transaction.require_no_deadlock(core, waiter.raw, waiter.take, waiter.txn)
             except (Deadlock, BadTemplate) as error:
