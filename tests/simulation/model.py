@@ -368,6 +368,7 @@ class Space:
         for waiter in list(self.waiters):
             if waiter.until is not None and waiter.until <= self.now:
                 self._answer(waiter, [])
+        self.serve()  # Those who hoped that they would go on need hope no more.
 
     def blockers(self, waiter: Waiter) -> list[Txn]:
         """The transactions on whose outcome it depends whether there will be a match."""
