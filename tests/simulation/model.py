@@ -7,6 +7,7 @@ everyone who waits, from the top". Time is a number that `advance` moves.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -551,6 +552,8 @@ class Space:
     def renew(self, thing: Item | Txn | Session | Subscription, lease: float | None) -> None:
         if not self._lives(thing) or (isinstance(thing, Txn) and thing.state == "prepared"):
             raise LeaseLost
+        if isinstance(thing, Item) and self._is_over(thing):
+            raise LeaseLost  # A transaction holds it, but it will not come back.
         self._require_undecided(thing)
         thing.expires = self._until(lease)
         thing.granted = self._next()
@@ -560,6 +563,7 @@ class Space:
             raise LeaseLost
         self._require_undecided(thing)
         self._finish(thing)
+        self.serve()
 
     def _require_undecided(self, thing: Item | Txn | Session | Subscription) -> None:
         if isinstance(thing, Item) and thing.writer is not None:
@@ -567,7 +571,7 @@ class Space:
 
     def _lives(self, thing: Item | Txn | Session | Subscription) -> bool:
         if isinstance(thing, Item):
-            return thing in self.items and not self._is_over(thing)
+            return thing in self.items
         if isinstance(thing, Txn):
             return thing in self.txns
         return not thing.ended
@@ -583,9 +587,11 @@ class Space:
             self.end_session(thing)
         else:
             self.unsubscribe(thing)
-        self.serve()
 
-    def leased(self) -> list[Item | Txn | Session | Subscription]:
+    def _next_moment(self) -> float:
+        return min((t.expires for t in self._leased() if t.expires is not None), default=math.inf)
+
+    def _leased(self) -> list[Item | Txn | Session | Subscription]:
         """What will end by itself, the first to end first."""
         free = [item for item in self.items if item.taker is None]
         every: list[Item | Txn | Session | Subscription] = [
@@ -599,12 +605,12 @@ class Space:
 
     def advance(self, until: float) -> None:
         """Let time pass; everything ends at its own moment. Waiters look up at `time_out`."""
-        while True:
-            ending = self.leased()
-            if not ending or ending[0].expires is None or ending[0].expires > until:
-                break
-            self.now = max(self.now, ending[0].expires)
-            self._finish(ending[0])
+        while (moment := self._next_moment()) <= until:
+            self.now = max(self.now, moment)
+            for thing in self._leased():
+                if thing.expires is not None and thing.expires <= moment and self._lives(thing):
+                    self._finish(thing)
+            self.serve()
         self.now = until
         self.serve()  # What a transaction holds may have ended: then it will never be revealed.
 
@@ -778,9 +784,7 @@ class Step:
 
     def write(self, entry: Any, *, lease: float | None = None) -> None:
         self._space._require_room(1)
-        item = self._space._new(entry, lease, self._txn)
-        self._space._notify([item], "visible", self._txn)
-        self._agenda.append(item)
+        self._agenda.append(self._space._new(entry, lease, self._txn))
 
     def read(self, wants: Predicate) -> Any:
         # No lock: nobody can come between the operations of a step.

@@ -463,7 +463,7 @@ class Core:
             return now
         for thing in self.deadlines.due(now):
             leases.end(self, thing, "expired", transaction.LEASE_RAN_OUT)
-            self.serve()
+        self.serve()
         return now
 
     def grant(self, kind: str, asked: float | None, now: float) -> float | None:

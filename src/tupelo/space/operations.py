@@ -269,6 +269,8 @@ class Operations:
             with self._lock:
                 if not waiter.done:
                     self.core.waiting.unpark(waiter)
+                    if waiter.txn is not None and not self.core.closed:
+                        self.engine.settle()
                     return False
         return True
 

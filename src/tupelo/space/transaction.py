@@ -50,7 +50,7 @@ class Txn:
     def __init__(self, txn_id: str, parent: Txn | None = None) -> None:
         self.id = txn_id
         self.parent = parent
-        self.children: set[Txn] = set()
+        self.children: dict[Txn, None] = {}
         self.state: State = "active"
         self.reason = ""
         self.expires: float | None = None
@@ -85,7 +85,7 @@ def begin(core: Core, txn_id: str, lease: float | None, parent: Txn | None = Non
     txn.expires = core.grant("transaction", lease, now)
     core.transactions[txn] = None
     if parent is not None:
-        parent.children.add(txn)
+        parent.children[txn] = None
     core.deadlines.add(txn)
     return txn
 
@@ -209,7 +209,7 @@ def _end(core: Core, txn: Txn, state: State) -> None:
     core.transactions.pop(txn, None)
     core.locks_changed = True
     if txn.parent is not None:
-        txn.parent.children.discard(txn)
+        txn.parent.children.pop(txn, None)
     core.end_within(txn)
 
 
@@ -287,17 +287,19 @@ def require_no_deadlock(core: Core, raw: Any, take: bool, txn: Txn) -> None:
     """
     if not any(t.taken or t.read or len(t.store) for t in txn.line()):
         return  # Nobody waits for one who holds nothing.
+    line = set(txn.line())
+    met: set[Txn] = set()
     pending: list[tuple[Any, bool, Txn]] = [(raw, take, txn)]
-    involved = {txn}
     while pending:
         raw, take, waiting = pending.pop()
         holders = blockers(core, raw, take, waiting)
         if not holders:
             return
-        for holder in holders - involved:
-            involved.add(holder)
+        for holder in holders - met:
+            met.add(holder)
             waits = [w for w in core.waiting if w.txn is not None and holder in w.txn.line()]
-            if not waits:
+            if not waits and holder not in line:
                 return
             pending.extend((w.raw, w.take, w.txn) for w in waits if w.txn is not None)
-    raise Deadlock(txn.id, sorted(other.id for other in involved if other is not txn))
+    if met & line:  # Else it waits for others who are in a circle, and is not in it.
+        raise Deadlock(txn.id, sorted(other.id for other in met - line))

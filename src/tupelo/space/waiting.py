@@ -159,7 +159,9 @@ class Waiting:
         """This waiter waits no more; it was not answered, or it is being answered now."""
         if (self._takers if waiter.take else self._readers).discard(waiter):
             self._conditional.pop(waiter, None)
-            self._transactional.pop(waiter, None)
+            if waiter.txn is not None:
+                del self._transactional[waiter]
+                self._core.locks_changed = True  # Its wait may have been others' hope.
             self._core.watched -= 1
             self.plain_takers -= waiter.plain
 
@@ -204,7 +206,8 @@ class Waiting:
         }
         for ticket in sorted(wanting):
             waiter, entry = wanting[ticket]
-            if _sees(entry, waiter):  # Another reader of its session may have just seen it.
+            # Another reader of its session may have just seen it.
+            if len(fresh) > 1 or _sees(entry, waiter):
                 self._deliver(waiter, entry, only=len(fresh) == 1)
 
     def _serve_takers(self, fresh: list[Entry]) -> None:
