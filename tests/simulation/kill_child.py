@@ -145,7 +145,8 @@ class Worker:
             self.space.compact()
         else:
             try:
-                first = self.space.changes(since=0)[0].position
+                kept = self.space.changes(since=0)
+                first = kept[0].position if kept else 0  # Nothing may have happened yet.
             except LogTrimmed as error:
                 first = error.first
             self.space.trim(before=first + 5)

@@ -368,7 +368,9 @@ class Programs(RuleBasedStateMachine):
     # Cancelling
 
     def cancel(self, deed: Cancel) -> None:
-        if isinstance(deed.after, Write):
+        if any(one.getters for one in self.listening):
+            pass  # Whether they look up before or after the one who is cancelled is open.
+        elif isinstance(deed.after, Write):
             self.write(deed.after)
         elif isinstance(deed.after, End):
             self.end(deed.after)
