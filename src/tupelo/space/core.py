@@ -197,8 +197,8 @@ class Core:
         self.told_within(txn, entries)
 
     def told_within(self, txn: Txn, entries: list[Entry]) -> None:
-        """Tell those who listen or wait within a transaction that it now has these. Nobody sees what
-        a reaction does before the step is over."""
+        """Tell those who listen or wait within a transaction that it now has these. Nobody sees
+        what a reaction does before the step is over."""
         if self.watched and txn.id and txn.agenda is None:
             for entry in entries:
                 self.subscriptions.notify(entry, "visible", txn)
