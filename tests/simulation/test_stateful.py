@@ -711,8 +711,8 @@ if EXAMPLES:
     pytestmark = pytest.mark.timeout(0)
 
 TestInMemory = InMemory.TestCase
-TestInMemory.settings = profile(200)
+TestInMemory.settings = profile(90)
 TestWithLog = WithLog.TestCase
-TestWithLog.settings = profile(150)
+TestWithLog.settings = profile(70)
 TestDurable = Durable.TestCase
-TestDurable.settings = profile(60)
+TestDurable.settings = profile(40)
