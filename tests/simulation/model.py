@@ -356,12 +356,15 @@ class Space:
 
     def _undo_take(self, item: Item, txn: Txn | None) -> None:
         if txn is None:
-            item.used = self._next()
             self.items.append(item)
             self.items.sort(key=lambda i: i.arrival)
+            item.used = self._next()
         else:
             item.taker = None
             txn.takes.remove(item)
+        if self._is_over(item):
+            self.items.remove(item)
+        elif txn is not None:
             self._visible_again([item])
 
     def time_out(self) -> None:
@@ -589,7 +592,12 @@ class Space:
             self.unsubscribe(thing)
 
     def _next_moment(self) -> float:
-        return min((t.expires for t in self._leased() if t.expires is not None), default=math.inf)
+        """When something ends next, be it that a transaction holds it and it is not seen to end."""
+        held = [item for item in self.items if item.taker is not None and not self._is_over(item)]
+        return min(
+            (t.expires for t in [*self._leased(), *held] if t.expires is not None),
+            default=math.inf,
+        )
 
     def _leased(self) -> list[Item | Txn | Session | Subscription]:
         """What will end by itself, the first to end first."""
