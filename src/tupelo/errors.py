@@ -7,11 +7,15 @@ TupeloError
 │   └── BadArgument         any other argument
 ├── UnknownType         the entry's class is not known in this program; the entry stays where it is
 ├── LeaseLost           the leased thing is gone: expired, cancelled or taken
+│   └── MatchSetInvalid     a match set ended, or one of its entries was taken
 ├── SpaceFull           the space's capacity is reached and nothing may be evicted
 ├── SpaceClosed         you closed the space (or it was closed while you waited)
 ├── TransactionError
 │   ├── TransactionEnded    the transaction was committed, aborted or has expired
-│   └── Deadlock            transactions wait for each other; this operation gives way
+│   ├── Deadlock            transactions wait for each other; this operation gives way
+│   ├── CannotCommit        a participant refused or failed; all of them were aborted
+│   ├── CannotJoin          the participant came too late, or has lost what it did before
+│   └── UnknownTransaction  the manager has no transaction of this id (any more)
 ├── ReactionError       the atomic step was undone
 │   ├── ReactionFailed      a reaction's function raised; the cause is chained
 │   └── Livelock            reactions fed each other beyond the bound
@@ -75,6 +79,10 @@ class LeaseLost(TupeloError):
     """What was leased is gone: it expired, was cancelled, taken or evicted."""
 
 
+class MatchSetInvalid(LeaseLost):
+    """The match set is over, so what it held is not to be relied on."""
+
+
 class SpaceFull(TupeloError):
     """The capacity is reached and nothing may be evicted; nothing was written."""
 
@@ -108,6 +116,29 @@ class Deadlock(TransactionError):
         )
         self.txn_id = txn_id
         self.waits_for = waits_for
+
+
+class CannotCommit(TransactionError):
+    """Nothing was committed: `participant` refused or failed, which is the cause if it raised."""
+
+    def __init__(self, txn_id: str, participant: str, reason: str) -> None:
+        super().__init__(
+            f"transaction {txn_id} was aborted: {participant} could not promise to commit: {reason}"
+        )
+        self.txn_id = txn_id
+        self.participant = participant
+
+
+class CannotJoin(TransactionError):
+    """A participant cannot take part in this transaction."""
+
+
+class UnknownTransaction(TransactionError):
+    """No transaction of this id is known: it never was, or has ended and been forgotten."""
+
+    def __init__(self, txn_id: object) -> None:
+        super().__init__(f"no transaction {txn_id!r} is known here")
+        self.txn_id = txn_id
 
 
 class ReactionError(TupeloError):

@@ -18,7 +18,8 @@ from tupelo.space.capacity import Capacity
 from tupelo.space.checks import check_wait
 from tupelo.space.clock import Clock
 from tupelo.space.engine import Engine
-from tupelo.space.operations import Operations, TransactionHandle, value_of
+from tupelo.space.holdings import Holdings, Transactional, TransactionHandle
+from tupelo.space.operations import Operations, value_of
 from tupelo.space.order import Order
 from tupelo.space.reaction import Function
 from tupelo.space.session import SessionState
@@ -87,7 +88,7 @@ class Space:
         entry: object,
         *,
         lease: float | None = None,
-        txn: Transaction | None = None,
+        txn: Transactional | None = None,
         at: int | None = None,
     ) -> Lease:
         if lease is None and txn is None and at is None:
@@ -106,7 +107,7 @@ class Space:
         entries: Iterable[object],
         *,
         lease: float | None = None,
-        txn: Transaction | None = None,
+        txn: Transactional | None = None,
     ) -> list[Lease]:
         granted, position = self._operations.write_all(entries, lease, txn)
         await self._flusher.flush(position)
@@ -119,7 +120,7 @@ class Space:
         template: object = ANY,
         *,
         wait: float | None = None,
-        txn: Transaction | None = None,
+        txn: Transactional | None = None,
         order: Order | None = None,
         if_exists: bool = False,
     ) -> Coroutine[Any, Any, Any]:
@@ -130,7 +131,7 @@ class Space:
         template: object = ANY,
         *,
         wait: float | None = None,
-        txn: Transaction | None = None,
+        txn: Transactional | None = None,
         order: Order | None = None,
         if_exists: bool = False,
     ) -> Coroutine[Any, Any, Any]:
@@ -142,7 +143,7 @@ class Space:
         *,
         wait: float | None = 0,
         limit: int | None = None,
-        txn: Transaction | None = None,
+        txn: Transactional | None = None,
         order: Order | None = None,
     ) -> list[Any]:
         return await self._get_all(template, False, wait, limit, txn, order)
@@ -153,12 +154,12 @@ class Space:
         *,
         wait: float | None = 0,
         limit: int | None = None,
-        txn: Transaction | None = None,
+        txn: Transactional | None = None,
         order: Order | None = None,
     ) -> list[Any]:
         return await self._get_all(template, True, wait, limit, txn, order)
 
-    async def count(self, template: object = ANY, *, txn: Transaction | None = None) -> int:
+    async def count(self, template: object = ANY, *, txn: Transactional | None = None) -> int:
         return self._operations.count(template, txn)
 
     async def _get(
@@ -166,7 +167,7 @@ class Space:
         template: object,
         take: bool,
         wait: float | None,
-        txn: Transaction | None,
+        txn: Transactional | None,
         order: Order | None = None,
         if_exists: bool = False,
         session: SessionState | None = None,
@@ -189,7 +190,7 @@ class Space:
         take: bool,
         wait: float | None,
         limit: int | None,
-        txn: Transaction | None,
+        txn: Transactional | None,
         order: Order | None = None,
         session: SessionState | None = None,
     ) -> list[Any]:
@@ -224,7 +225,7 @@ class Space:
         entries: list[Entry],
         position: int,
         take: bool,
-        txn: Transaction | None,
+        txn: Transactional | None,
         session: SessionState | None,
     ) -> None:
         handings = self._operations.handings
@@ -259,7 +260,7 @@ class Space:
         callback: Callable[[Notice], object] | None = None,
         *,
         lease: float | None = None,
-        txn: Transaction | None = None,
+        txn: Transactional | None = None,
         handback: Any = None,
         backlog_max: int = 1_000,
         available: bool = False,
@@ -315,7 +316,7 @@ class Space:
 class Transaction(TransactionHandle):
     """All or nothing. `async with` commits at the end, or aborts on an error."""
 
-    def __init__(self, operations: Operations, state: Txn, flusher: Flusher) -> None:
+    def __init__(self, operations: Holdings, state: Txn, flusher: Flusher) -> None:
         super().__init__(operations, state)
         self._flusher = flusher
 

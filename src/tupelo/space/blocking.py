@@ -13,7 +13,8 @@ from tupelo.space.capacity import Capacity
 from tupelo.space.clock import Clock
 from tupelo.space.engine import Engine
 from tupelo.space.handles import Closing, Reaction, Session, Subscription, ThreadSignal
-from tupelo.space.operations import Operations, TransactionHandle, value_of
+from tupelo.space.holdings import Transactional, TransactionHandle
+from tupelo.space.operations import Operations, value_of
 from tupelo.space.order import Order
 from tupelo.space.reaction import Function
 from tupelo.space.session import SessionState
@@ -80,7 +81,7 @@ class Space(Closing):
         entry: object,
         *,
         lease: float | None = None,
-        txn: Transaction | None = None,
+        txn: Transactional | None = None,
         at: int | None = None,
     ) -> Lease:
         """Write an entry: a tuple, or an instance of a dataclass. The space keeps a copy."""
@@ -100,7 +101,7 @@ class Space(Closing):
         entries: Iterable[object],
         *,
         lease: float | None = None,
-        txn: Transaction | None = None,
+        txn: Transactional | None = None,
     ) -> list[Lease]:
         """Write many entries in one step: all of them become visible together, or none."""
         granted, position = self._operations.write_all(entries, lease, txn)
@@ -114,7 +115,7 @@ class Space(Closing):
         template: object = ANY,
         *,
         wait: float | None = None,
-        txn: Transaction | None = None,
+        txn: Transactional | None = None,
         order: Order | None = None,
         if_exists: bool = False,
     ) -> Any:
@@ -133,7 +134,7 @@ class Space(Closing):
         template: object = ANY,
         *,
         wait: float | None = None,
-        txn: Transaction | None = None,
+        txn: Transactional | None = None,
         order: Order | None = None,
         if_exists: bool = False,
     ) -> Any:
@@ -150,7 +151,7 @@ class Space(Closing):
         *,
         wait: float | None = 0,
         limit: int | None = None,
-        txn: Transaction | None = None,
+        txn: Transactional | None = None,
         order: Order | None = None,
     ) -> list[Any]:
         """Copies of all matching entries, at most `limit`. It waits for the first, if told to."""
@@ -162,13 +163,13 @@ class Space(Closing):
         *,
         wait: float | None = 0,
         limit: int | None = None,
-        txn: Transaction | None = None,
+        txn: Transactional | None = None,
         order: Order | None = None,
     ) -> list[Any]:
         """Remove all matching entries, at most `limit`, in one step."""
         return self._get_all(template, True, wait, limit, txn, order)
 
-    def count(self, template: object = ANY, *, txn: Transaction | None = None) -> int:
+    def count(self, template: object = ANY, *, txn: Transactional | None = None) -> int:
         """How many entries match at this moment."""
         return self._operations.count(template, txn)
 
@@ -177,7 +178,7 @@ class Space(Closing):
         template: object,
         take: bool,
         wait: float | None,
-        txn: Transaction | None,
+        txn: Transactional | None,
         order: Order | None = None,
         if_exists: bool = False,
         session: SessionState | None = None,
@@ -200,7 +201,7 @@ class Space(Closing):
         take: bool,
         wait: float | None,
         limit: int | None,
-        txn: Transaction | None,
+        txn: Transactional | None,
         order: Order | None = None,
         session: SessionState | None = None,
     ) -> list[Any]:
@@ -218,7 +219,7 @@ class Space(Closing):
         entries: list[Entry],
         position: int,
         take: bool,
-        txn: Transaction | None,
+        txn: Transactional | None,
         session: SessionState | None,
     ) -> None:
         """Wait for the disk; who is interrupted meanwhile has not got the entries."""
@@ -270,7 +271,7 @@ class Space(Closing):
         callback: Callable[[Notice], object] | None = None,
         *,
         lease: float | None = None,
-        txn: Transaction | None = None,
+        txn: Transactional | None = None,
         handback: Any = None,
         backlog_max: int = 1_000,
         available: bool = False,

@@ -12,12 +12,14 @@ from contextlib import contextmanager, suppress
 from itertools import islice
 from operator import attrgetter
 from typing import Any
+from weakref import ReferenceType
 
 from tupelo.errors import BadArgument, ReactionError
-from tupelo.space import leases, reaction, transaction
+from tupelo.space import leases, matchset, reaction, transaction
 from tupelo.space.capacity import Capacity, Room
 from tupelo.space.deadlines import Deadlines
 from tupelo.space.log import Log
+from tupelo.space.matchset import MatchSetState
 from tupelo.space.order import Fifo, Lifo, Order, arranged
 from tupelo.space.reaction import ReactionState
 from tupelo.space.session import Pruning, SessionState, read_next
@@ -65,6 +67,7 @@ class Core:
         self.returns = 0  # how often an entry came back to its place
         self.deadlines = Deadlines()
         self.pruning = Pruning()
+        self.match_sets: dict[ReferenceType[MatchSetState], None] = {}
         self.subscriptions = Subscriptions(self)
         self.order = None if order is None or type(order) is Fifo else order
         self.room = None if capacity is None else Room(capacity)
@@ -92,6 +95,7 @@ class Core:
             or self.deadlines.heap
             or self.read_locks
             or self.pruning.memories
+            or self.match_sets
             or self.closed
         )
 
@@ -290,7 +294,9 @@ class Core:
         txn: Txn | None,
         order: Order | None,
         session: SessionState | None,
+        known: bool = True,
     ) -> list[Entry]:
+        """What is there to be had now; what this program has a class for, if it must be `known`."""
         if txn is not None:
             txn.require("active")
         if session is not None:
@@ -314,9 +320,10 @@ class Core:
                 found = list(arranged(order, found))[:limit]
         finally:
             self.running = before
-        for entry in found:
-            if not entry.shape.plain:
-                require_known(entry)
+        if known:
+            for entry in found:
+                if not entry.shape.plain:
+                    require_known(entry)
         return found
 
     def _accept(self, take: bool, txn: Txn | None, session: SessionState | None) -> Accept | None:
@@ -367,6 +374,8 @@ class Core:
         """The entry was taken, for good unless its taker vanishes before it is `received`."""
         self.release(entry, received)
         self.log.add("taken", entry, txn_id, waited)
+        if self.match_sets:
+            matchset.lose(self, entry)
 
     def discard(self, entry: Entry) -> None:
         """The entry was never seen outside a transaction, and never will be."""

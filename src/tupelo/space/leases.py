@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 from tupelo.errors import LeaseLost
 from tupelo.space import session, transaction
 from tupelo.space.deadlines import Leased
+from tupelo.space.matchset import MatchSetState
 from tupelo.space.session import SessionState
 from tupelo.space.subscription import SubscriptionState
 from tupelo.space.transaction import Txn
@@ -21,6 +22,7 @@ _KINDS: dict[type, str] = {
     Txn: "transaction",
     SubscriptionState: "subscription",
     SessionState: "session",
+    MatchSetState: "match set",
 }
 
 
@@ -66,6 +68,8 @@ def end(core: Core, thing: Leased, how: Literal["expired", "cancelled"], reason:
         core.end_subscription(thing)
     elif isinstance(thing, SessionState):
         session.end(core, thing)
+    elif isinstance(thing, MatchSetState):
+        thing.end(reason)
 
 
 def _end_entry(core: Core, entry: Entry, how: Literal["expired", "cancelled"]) -> None:

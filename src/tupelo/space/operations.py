@@ -8,63 +8,27 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable
-from inspect import iscoroutinefunction
-from typing import Any, TypeVar
-from uuid import uuid4
+from typing import Any
 
 from tupelo.errors import BadArgument, BadEntry
-from tupelo.space import leases, reaction, session, subscription, transaction
 from tupelo.space.checks import check_limit, check_order, check_wait
 from tupelo.space.engine import Engine
 from tupelo.space.handing import Handings
+from tupelo.space.holdings import Holdings, Transactional
 from tupelo.space.order import Order
-from tupelo.space.reaction import ReactionState
 from tupelo.space.session import SessionState
-from tupelo.space.subscription import SubscriptionState
-from tupelo.space.transaction import Txn, Vote
+from tupelo.space.transaction import Txn
 from tupelo.space.waiting import Signal, Waiter
 from tupelo.values.codec import encode_entry
 from tupelo.values.entry import Entry, freeze, plain_shapes, thaw, types_of
 from tupelo.values.lease import Lease, check_lease
-from tupelo.values.notice import Notice
-
-T = TypeVar("T")
 
 
-class TransactionHandle:
-    """What a user holds of a transaction; both doors' transactions are one."""
-
-    def __init__(self, operations: Operations, state: Txn) -> None:
-        self._operations = operations
-        self._state = state
-
-    @property
-    def id(self) -> str:
-        return self._state.id
-
-    @property
-    def state(self) -> transaction.State:
-        """active, prepared, committed or aborted."""
-        self._operations.expire()
-        return self._state.state
-
-    @property
-    def lease(self) -> Lease:
-        return Lease(self._operations, self._state)
-
-    @property
-    def must_commit(self) -> bool:
-        """At the end of a `with` block: commit, or learn that its lease ran out?"""
-        return self.state == "active" or self._state.reason == transaction.LEASE_RAN_OUT
-
-
-class Operations:
-    """The operations of one space. It is also the landlord of its leases."""
+class Operations(Holdings):
+    """The operations of one space: writing, reading and taking, and what else a program holds."""
 
     def __init__(self, engine: Engine) -> None:
-        self.engine = engine
-        self.core = engine.core
-        self._lock = engine.lock
+        super().__init__(engine)
         self.handings = Handings(engine)
         engine.on_close = self.handings.take_all_back
         self._spells = engine.saved is not None
@@ -119,7 +83,7 @@ class Operations:
         self,
         entry: object,
         lease: float | None,
-        txn: TransactionHandle | None,
+        txn: Transactional | None,
         at: int | None,
     ) -> tuple[Lease, int]:
         shape, fields = freeze(entry)
@@ -137,7 +101,7 @@ class Operations:
             return Lease(self, written[0]), 0 if position == before else position
 
     def write_all(
-        self, entries: Iterable[object], lease: float | None, txn: TransactionHandle | None
+        self, entries: Iterable[object], lease: float | None, txn: Transactional | None
     ) -> tuple[list[Lease], int]:
         if isinstance(entries, (str, bytes, dict)) or not isinstance(entries, Iterable):
             raise BadArgument("entries", "a list of entries", entries)
@@ -163,7 +127,7 @@ class Operations:
         signal: Callable[[], Signal],
         take: bool,
         wait: float | None,
-        txn: TransactionHandle | None = None,
+        txn: Transactional | None = None,
         order: Order | None = None,
         if_exists: bool = False,
         session: SessionState | None = None,
@@ -223,7 +187,7 @@ class Operations:
         take: bool,
         wait: float | None,
         limit: int | None = None,
-        txn: TransactionHandle | None = None,
+        txn: Transactional | None = None,
         order: Order | None = None,
         session: SessionState | None = None,
     ) -> tuple[list[Entry] | Waiter, int]:
@@ -260,7 +224,7 @@ class Operations:
 
         return self._step(work)[0]
 
-    def count(self, template: Any, txn: TransactionHandle | None) -> int:
+    def count(self, template: Any, txn: Transactional | None) -> int:
         return self._step(lambda: self.core.count(template, self.state_of(txn)))[0]
 
     def give_up(self, waiter: Waiter) -> bool:
@@ -312,163 +276,6 @@ class Operations:
         if take and txn is None:
             return self.core.log.position
         return self.engine.position_for(entries)
-
-    # Leases, transactions, sessions
-
-    def expire(self) -> None:
-        """End what has run out, so that what is asked next is answered as of now."""
-        with self._lock:
-            if not (self.core.closed or self.core.running):
-                self._step(lambda: None)
-
-    def now(self) -> float:
-        return self.engine.clock.now()
-
-    def renew_lease(self, thing: Any, seconds: float | None) -> None:
-        self.engine.flush(self._step(lambda: leases.renew(self.core, thing, seconds))[1])
-
-    def cancel_lease(self, thing: Any) -> None:
-        self.engine.flush(self._step(lambda: leases.cancel(self.core, thing))[1])
-
-    def begin(self, lease: float | None, parent: Txn | None = None) -> Txn:
-        lease = check_lease(lease)
-        return self._step(lambda: transaction.begin(self.core, uuid4().hex, lease, parent))[0]
-
-    def prepare(self, txn: Txn) -> tuple[Vote, int]:
-        return self._step(lambda: transaction.prepare(self.core, txn))
-
-    def commit(self, txn: Txn) -> int:
-        return self._step(lambda: transaction.commit(self.core, txn))[1]
-
-    def abort(self, txn: Txn) -> int:
-        return self._step(lambda: transaction.abort(self.core, txn, "it was called off"))[1]
-
-    def in_doubt(self) -> list[Txn]:
-        return self._step(
-            lambda: [txn for txn in self.core.transactions if txn.state == "prepared"]
-        )[0]
-
-    def open_session(self, lease: float | None, like: SessionState | None = None) -> SessionState:
-        lease = check_lease(lease)
-
-        def work() -> SessionState:
-            return session.begin(self.core, lease, like.seen.copy() if like else None)
-
-        return self._step(work)[0]
-
-    def end_session(self, state: SessionState) -> None:
-        with self._lock:
-            session.end(self.core, state)
-            self.engine.settle()
-
-    # Subscriptions and reactions
-
-    def subscribe(
-        self,
-        template: Any,
-        callback: object,
-        lease: float | None,
-        txn: TransactionHandle | None,
-        handback: Any,
-        backlog_max: int,
-        available: bool,
-    ) -> SubscriptionState:
-        if callback is not None and not callable(callback):
-            raise BadArgument("callback", "a function of a notice", callback)
-        if isinstance(backlog_max, bool) or not isinstance(backlog_max, int) or backlog_max < 1:
-            raise BadArgument("backlog_max", "a whole number above 0", backlog_max)
-        lease = check_lease(lease)
-
-        def work() -> SubscriptionState:
-            return subscription.register(
-                self.core,
-                template,
-                available=bool(available),
-                txn=self.state_of(txn),
-                handback=handback,
-                backlog_max=backlog_max,
-                lease=lease,
-            )
-
-        return self._step(work)[0]
-
-    def next_notice(
-        self, state: SubscriptionState, signal: Callable[[], Signal], wait: float | None
-    ) -> tuple[Notice | Signal | None, int]:
-        """A notice; None if there is none and none to wait for; or a signal to wait for."""
-        with self._lock:
-            self.engine.refuse_inside()
-            if self.core.deadlines.heap and not self.core.closed:
-                self.core.expire()
-                self.engine.settle()
-            notice = state.next()
-            if notice is not None:
-                return notice, self.engine.position_for([notice.subject])
-            if state.error is not None:
-                raise state.error
-            if state.ended or wait == 0:
-                return None, 0
-            waiting = signal()
-            state.waiting.append(waiting)
-            return waiting, 0
-
-    def return_notice(self, state: SubscriptionState, notice: Notice) -> None:
-        """The one who was given this notice vanished before it got it."""
-        with self._lock:
-            state.backlog.appendleft(notice)
-            if state.waiting:
-                state.waiting.popleft().wake()
-
-    def forget_signal(self, state: SubscriptionState, signal: Signal) -> None:
-        """The one who waited for a notice does so no more; the next one gets its turn."""
-        with self._lock:
-            if signal in state.waiting:
-                state.waiting.remove(signal)
-            elif state.backlog and state.waiting:
-                state.waiting.popleft().wake()
-
-    def end_subscription(self, state: SubscriptionState, error: Exception | None = None) -> None:
-        with self._lock:
-            self.core.end_subscription(state, error)
-            self.engine.settle()
-
-    def react(
-        self, template: Any, function: reaction.Function, once: bool, existing: bool
-    ) -> tuple[ReactionState, int]:
-        if not callable(function):
-            raise BadArgument("function", "a function of an entry and a step", function)
-        if iscoroutinefunction(function):
-            raise BadArgument("function", "a plain function: a step cannot await", function)
-        return self._step(
-            lambda: reaction.register(self.core, template, function, bool(once), bool(existing))
-        )
-
-    def end_reaction(self, state: ReactionState) -> None:
-        with self._lock:
-            self.core.end_reaction(state)
-
-    # Common ground
-
-    def _step(self, work: Callable[[], T]) -> tuple[T, int]:
-        """Do some work as one step; its answer, and the position to make durable."""
-        with self._lock:
-            self.engine.begin()
-            before = self.core.log.position
-            try:
-                if self.core.deadlines.heap:
-                    self.core.expire()
-                answer = work()
-            finally:
-                self.engine.settle()
-            position = self.core.log.position
-            return answer, 0 if position == before else position
-
-    def state_of(self, txn: TransactionHandle | None) -> Txn | None:
-        if txn is None:
-            return None
-        if not isinstance(txn, TransactionHandle) or txn._operations.engine is not self.engine:
-            raise BadArgument("txn", f"a transaction of the space {self.engine.name!r}", txn)
-        return txn._state
 
 
 def value_of(entry: Entry) -> Any:

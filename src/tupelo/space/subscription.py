@@ -12,6 +12,7 @@ from tupelo.store.watchers import Watchers
 from tupelo.values.entry import Entry
 from tupelo.values.kind import is_typed, values_of
 from tupelo.values.notice import Notice
+from tupelo.values.template import Combined, Template
 
 if TYPE_CHECKING:
     from tupelo.space.core import Core
@@ -193,4 +194,8 @@ def _key(raw: Any) -> Hashable:
         return tuple([(type(field), _key(field)) for field in raw])
     if is_typed(raw):
         return type(raw), _key(values_of(raw))
+    if isinstance(raw, Template):
+        return Template, _key(raw.raw)
+    if isinstance(raw, Combined):
+        return type(raw), *map(_key, raw.parts)
     return raw  # type: ignore[no-any-return]  # Unhashable ones are caught by the caller.

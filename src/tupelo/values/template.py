@@ -11,7 +11,7 @@ is a few values at known positions, which an index can answer, and perhaps a che
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from functools import reduce
 from operator import or_
@@ -112,31 +112,40 @@ class Template:
     def __invert__(self) -> Template:
         return Template(_NoneOf(self))
 
+    @staticmethod
+    def any_of(templates: Iterable[Any]) -> Template:
+        """What matches one or more of these, which are not none."""
+        return reduce(or_, map(as_template, templates))
+
     def __repr__(self) -> str:
         return f"Template({self.raw!r})"
 
 
-class _AllOf:
-    def __init__(self, first: Template, second: Template) -> None:
-        self.first, self.second = first, second
+class Combined:
+    """What `&`, `|` and `~` make of templates."""
+
+    def __init__(self, *parts: Template) -> None:
+        self.parts = parts
 
     def bind(self, shape: Shape) -> Binding | None:
-        a, b = self.first.bind(shape), self.second.bind(shape)
+        raise NotImplementedError
+
+
+class _AllOf(Combined):
+    def bind(self, shape: Shape) -> Binding | None:
+        a, b = (part.bind(shape) for part in self.parts)
         if a is None or b is None:
             return None
         checks = [binding.check for binding in (a, b) if binding.check is not None]
         return Binding(a.positions + b.positions, a.values + b.values, _all(checks))
 
     def __repr__(self) -> str:
-        return f"{self.first!r} & {self.second!r}"
+        return " & ".join(map(repr, self.parts))
 
 
-class _AnyOf:
-    def __init__(self, first: Template, second: Template) -> None:
-        self.first, self.second = first, second
-
+class _AnyOf(Combined):
     def bind(self, shape: Shape) -> Binding | None:
-        a, b = self.first.bind(shape), self.second.bind(shape)
+        a, b = (part.bind(shape) for part in self.parts)
         if a is None or b is None:
             return a or b
         if a is ALL or b is ALL:
@@ -144,21 +153,18 @@ class _AnyOf:
         return Binding(check=lambda fields: a.test(fields) or b.test(fields))
 
     def __repr__(self) -> str:
-        return f"{self.first!r} | {self.second!r}"
+        return " | ".join(map(repr, self.parts))
 
 
-class _NoneOf:
-    def __init__(self, template: Template) -> None:
-        self.template = template
-
+class _NoneOf(Combined):
     def bind(self, shape: Shape) -> Binding | None:
-        binding = self.template.bind(shape)
+        binding = self.parts[0].bind(shape)
         if binding is None:
             return ALL
         return None if binding is ALL else Binding(check=lambda fields: not binding.test(fields))
 
     def __repr__(self) -> str:
-        return f"~{self.template!r}"
+        return f"~{self.parts[0]!r}"
 
 
 def as_template(raw: Any) -> Template:
@@ -166,7 +172,7 @@ def as_template(raw: Any) -> Template:
 
 
 def _compile(raw: Any) -> Callable[[Shape], Binding | None]:
-    if isinstance(raw, (_AllOf, _AnyOf, _NoneOf)):
+    if isinstance(raw, Combined):
         return raw.bind
     if isinstance(raw, Named):
         return lambda shape: _bind_named(raw.fields, shape)

@@ -1,0 +1,47 @@
+"""Decisions: the log of a coordinator of shared transactions. It is a space like any other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tupelo.space.blocking import Space
+from tupelo.values.parts import ANY
+
+_DECIDED = "committed"
+
+
+class DecisionLog:
+    """Who must still be told that a transaction was committed: one entry for each of them."""
+
+    def __init__(self, space: Space) -> None:
+        self.space = space
+
+    def record(self, txn_id: str, participants: list[str]) -> None:
+        """The decision: from here on the transaction is committed."""
+        self.space.write_all([(_DECIDED, txn_id, name) for name in participants])
+
+    def forget(self, txn_id: str, participant: str) -> None:
+        """This participant has been told."""
+        self.space.take((_DECIDED, txn_id, participant), wait=0)
+
+    def committed(self, txn_id: str) -> bool:
+        """Was it decided to commit, and is there someone who may not know it?"""
+        return self.space.count((_DECIDED, txn_id, ANY)) > 0
+
+    def untold(self, participant: str) -> list[str]:
+        """The transactions that were committed and of which this participant was not told."""
+        return [found[1] for found in self.space.read_all((_DECIDED, ANY, participant))]
+
+    def settle(self, space: Space, is_mine: Callable[[str], bool]) -> int:
+        """Settle what a space that comes back has in doubt of ours; how many there were."""
+        mine = [txn for txn in space.in_doubt() if is_mine(txn.id)]
+        for txn in mine:
+            if self.committed(txn.id):
+                txn.commit()
+            else:  # No decision was recorded, so none was made.
+                txn.abort()
+        name = space._operations.core.agent
+        for txn_id in self.untold(name):
+            if is_mine(txn_id):
+                self.forget(txn_id, name)
+        return len(mine)

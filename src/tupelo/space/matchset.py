@@ -1,0 +1,95 @@
+"""Match sets: a leased set of matches, handed out one by one. It is over when one of its entries
+is taken, so that nobody goes on with a view of the space that is no longer true."""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from tupelo.errors import MatchSetInvalid, UnknownType
+from tupelo.values.entry import Entry, require_known
+
+if TYPE_CHECKING:
+    from tupelo.space.core import Core
+    from tupelo.space.transaction import Txn
+
+
+class MatchSetState:
+    """A match set as the core knows it. `skipped` are those it could not hand out, and why."""
+
+    __slots__ = (
+        "__weakref__",
+        "_entries",
+        "_members",
+        "_place",
+        "ended",
+        "expires",
+        "reason",
+        "skipped",
+    )
+
+    def __init__(self, entries: list[Entry], expires: float | None) -> None:
+        self.expires = expires
+        self.ended = False
+        self.reason = ""
+        self.skipped: list[tuple[Entry, str]] = []
+        self._entries = entries
+        self._members = set(entries)
+        self._place = 0
+
+    def next(self) -> Entry | None:
+        """The next entry that is still there; None at the end."""
+        if self.ended:
+            raise MatchSetInvalid(f"the match set is over: {self.reason}")
+        while self._place < len(self._entries):
+            entry = self._entries[self._place]
+            self._place += 1
+            if entry.gone and entry.txn is not None:
+                self.end("one of its entries was taken")
+                return self.next()
+            if entry.gone:
+                self.skipped.append((entry, "it expired, was cancelled or was evicted"))
+                continue
+            try:
+                require_known(entry)
+            except UnknownType as error:
+                self.skipped.append((entry, str(error)))
+                continue
+            return entry
+        return None
+
+    def lose(self, entry: Entry) -> None:
+        """An entry was taken for good."""
+        if entry in self._members:
+            self.end("one of its entries was taken")
+
+    def end(self, reason: str) -> None:
+        if not self.ended:
+            self.ended = True
+            self.reason = reason
+            self._entries, self._members = [], set()
+
+
+def begin(
+    core: Core, raw: Any, limit: int | None, txn: Txn | None, lease: float | None
+) -> MatchSetState:
+    """All that match at this moment, at most `limit`; read by the transaction, if one is given."""
+    now = core.expire()
+    found = core.find(raw, limit, False, txn, None, None, known=False)
+    for entry in found:
+        core.acquire(entry, False, txn, None)
+    state = MatchSetState(found, core.grant("match set", lease, now))
+    # Who drops a match set need not cancel it.
+    core.match_sets[weakref.ref(state, core.match_sets.pop)] = None
+    core.deadlines.add(state)
+    return state
+
+
+def lose(core: Core, entry: Entry) -> None:
+    """Tell every match set that this entry was taken."""
+    for reference in list(core.match_sets):
+        state = reference()
+        if state is not None:
+            state.lose(entry)
+            if state.ended:
+                core.match_sets.pop(reference, None)
