@@ -8,7 +8,9 @@ TupeloError
 ├── UnknownType         the entry's class is not known in this program; the entry stays where it is
 ├── LeaseLost           the leased thing is gone: expired, cancelled or taken
 │   └── MatchSetInvalid     a match set ended, or one of its entries was taken
-├── SpaceFull           the space's capacity is reached and nothing may be evicted
+├── Refused             the space cannot take the entry now; it may be able to later
+│   ├── SpaceFull           the space's capacity is reached and nothing may be evicted
+│   └── DuplicateKey        another entry has this key
 ├── SpaceClosed         you closed the space (or it was closed while you waited)
 ├── TransactionError
 │   ├── TransactionEnded    the transaction was committed, aborted or has expired
@@ -83,8 +85,25 @@ class MatchSetInvalid(LeaseLost):
     """The match set is over, so what it held is not to be relied on."""
 
 
-class SpaceFull(TupeloError):
+class Refused(TupeloError):
+    """The space cannot take what was to be written, and nothing was. What is refused now may be
+    taken when something has left, so a write can wait, unless it is `hopeless`."""
+
+    def __init__(self, message: str, *, hopeless: bool = False) -> None:
+        super().__init__(message)
+        self.hopeless = hopeless
+
+
+class SpaceFull(Refused):
     """The capacity is reached and nothing may be evicted; nothing was written."""
+
+
+class DuplicateKey(Refused):
+    """Keys are unique here, and another entry has this `key`."""
+
+    def __init__(self, key: object, *, hopeless: bool = False) -> None:
+        super().__init__(f"there is an entry with the key {key!r} already", hopeless=hopeless)
+        self.key = key
 
 
 class SpaceClosed(TupeloError):

@@ -184,7 +184,7 @@ class Space:
         if txn is not None:
             txn.require("active")
         before = self._snapshot()
-        self._require_room(len(values))
+        self._require_room(len(values), txn)
         items = [self._new(value, lease, txn) for value in values]
         if txn is not None:
             self._notify(items, "visible", txn)
@@ -207,11 +207,14 @@ class Space:
         self.items.append(item)
         return item
 
-    def _require_room(self, coming: int) -> None:
-        """Can these be made to fit? They push others out when they become visible."""
+    def _require_room(self, coming: int, txn: Txn | None) -> None:
+        """Can these be made to fit? They push others out when they become visible, and what the
+        writer's own transaction has taken leaves by then."""
         if self.capacity is None:
             return
-        excess = len(self.items) + coming - self.capacity
+        line = list(txn.line()) if txn else []
+        leaving = sum(item.taker in line for item in self.items if item.taker is not None)
+        excess = len(self.items) - leaving + coming - self.capacity
         if excess > (len(self._evictable()) if self.evict else 0):
             raise SpaceFull
 
@@ -791,7 +794,7 @@ class Step:
         self._agenda = agenda
 
     def write(self, entry: Any, *, lease: float | None = None) -> None:
-        self._space._require_room(1)
+        self._space._require_room(1, self._txn)
         self._agenda.append(self._space._new(entry, lease, self._txn))
 
     def read(self, wants: Predicate) -> Any:

@@ -7,7 +7,7 @@ space: `aio.Space(space)` is an async door to a space that threads use.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
@@ -27,6 +27,7 @@ from tupelo.space.subscription import SubscriptionState
 from tupelo.space.tasks import Flusher, TaskSignal
 from tupelo.space.transaction import Txn, Vote
 from tupelo.space.waiting import Waiter
+from tupelo.space.writers import Writer
 from tupelo.store.sqlite import Durability, LogKeep
 from tupelo.values.change import Change
 from tupelo.values.entry import Entry
@@ -76,6 +77,7 @@ class Space:
             )
         self._clock = self._operations.engine.clock
         self._flusher = Flusher(self._operations.engine)
+        self._flush = self._flusher.flush
 
     @property
     def name(self) -> str:
@@ -89,18 +91,21 @@ class Space:
         *,
         lease: float | None = None,
         txn: Transactional | None = None,
-        at: int | None = None,
+        at: Any = None,
+        wait: float | None = 0,
     ) -> Lease:
-        if lease is None and txn is None and at is None:
+        if lease is None and txn is None and at is None and wait == 0:
             granted = self._operations.write_plainly(entry)
             if granted is not None:
                 if self._operations.journaled:
                     await self._flusher.flush(granted.thing.arrival)
                 return granted
-        granted, position = self._operations.write(entry, lease, txn, at)
+        outcome, position = self._operations.write(entry, lease, txn, at, TaskSignal, wait)
+        if isinstance(outcome, Writer):
+            outcome, position = await self._await_writing(outcome, wait)
         if position:
             await self._flusher.flush(position)
-        return granted
+        return outcome[0]
 
     async def write_all(
         self,
@@ -108,10 +113,24 @@ class Space:
         *,
         lease: float | None = None,
         txn: Transactional | None = None,
+        at: Sequence[Any] | None = None,
+        wait: float | None = 0,
     ) -> list[Lease]:
-        granted, position = self._operations.write_all(entries, lease, txn)
+        outcome, position = self._operations.write_all(entries, lease, txn, at, TaskSignal, wait)
+        if isinstance(outcome, Writer):
+            outcome, position = await self._await_writing(outcome, wait)
         await self._flusher.flush(position)
-        return granted
+        return outcome
+
+    async def _await_writing(self, writer: Writer, wait: float | None) -> tuple[list[Lease], int]:
+        try:
+            if not writer.done:
+                assert isinstance(writer.signal, TaskSignal)
+                await writer.signal.wait(self._clock, wait)
+        except BaseException:  # cancelled
+            self._operations.stop_writing(writer)
+            raise
+        return self._operations.written(writer)
 
     # Reading and taking
 
@@ -145,8 +164,9 @@ class Space:
         limit: int | None = None,
         txn: Transactional | None = None,
         order: Order | None = None,
+        if_exists: bool = False,
     ) -> list[Any]:
-        return await self._get_all(template, False, wait, limit, txn, order)
+        return await self._get_all(template, False, wait, limit, txn, order, if_exists=if_exists)
 
     async def take_all(
         self,
@@ -156,8 +176,9 @@ class Space:
         limit: int | None = None,
         txn: Transactional | None = None,
         order: Order | None = None,
+        if_exists: bool = False,
     ) -> list[Any]:
-        return await self._get_all(template, True, wait, limit, txn, order)
+        return await self._get_all(template, True, wait, limit, txn, order, if_exists=if_exists)
 
     async def count(self, template: object = ANY, *, txn: Transactional | None = None) -> int:
         return self._operations.count(template, txn)
@@ -193,12 +214,16 @@ class Space:
         txn: Transactional | None,
         order: Order | None = None,
         session: SessionState | None = None,
+        if_exists: bool = False,
     ) -> list[Any]:
         found, position = self._operations.get_all(
-            template, TaskSignal, take, wait, limit, txn, order, session
+            template, TaskSignal, take, wait, limit, txn, order, session, if_exists
         )
         if isinstance(found, Waiter):
-            found, position = await self._await(found, wait)
+            waiter = found
+            found, position = await self._await(waiter, wait)
+            if if_exists and not waiter.done:  # Patience is at an end: what is there now?
+                return await self._get_all(template, take, 0, limit, txn, order)
         if position:
             await self._flush_got(found, position, take, txn, session)
         return [value_of(entry) for entry in found]
@@ -439,6 +464,11 @@ class Subscription:
     @property
     def sequence(self) -> int:
         return self._state.event.sequence
+
+    @property
+    def active(self) -> bool:
+        self._operations.expire()
+        return not self._state.ended
 
     @property
     def error(self) -> Exception | None:

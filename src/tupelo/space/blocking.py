@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from inspect import iscoroutinefunction
 from pathlib import Path
@@ -20,6 +20,7 @@ from tupelo.space.reaction import Function
 from tupelo.space.session import SessionState
 from tupelo.space.transaction import Vote
 from tupelo.space.waiting import Waiter
+from tupelo.space.writers import Writer
 from tupelo.store.sqlite import Durability, LogKeep
 from tupelo.values.change import Change
 from tupelo.values.entry import Entry
@@ -82,19 +83,26 @@ class Space(Closing):
         *,
         lease: float | None = None,
         txn: Transactional | None = None,
-        at: int | None = None,
+        at: Any = None,
+        wait: float | None = 0,
     ) -> Lease:
-        """Write an entry: a tuple, or an instance of a dataclass. The space keeps a copy."""
-        if lease is None and txn is None and at is None:
+        """Write an entry: a tuple, or an instance of a dataclass. The space keeps a copy.
+
+        `at` is for orders with places. If the space cannot take it now (it is full, or the order
+        refuses the entry) it may `wait` until something leaves; then the refusal is raised.
+        """
+        if lease is None and txn is None and at is None and wait == 0:
             granted = self._write_plainly(entry)
             if granted is not None:
                 if self._journaled:
                     self._flush(granted.thing.arrival)
                 return granted
-        granted, position = self._operations.write(entry, lease, txn, at)
+        outcome, position = self._operations.write(entry, lease, txn, at, ThreadSignal, wait)
+        if type(outcome) is Writer:
+            outcome, position = self._await_writing(outcome, wait)
         if position:
             self._flush(position)
-        return granted
+        return outcome[0]  # type: ignore[index]
 
     def write_all(
         self,
@@ -102,11 +110,29 @@ class Space(Closing):
         *,
         lease: float | None = None,
         txn: Transactional | None = None,
+        at: Sequence[Any] | None = None,
+        wait: float | None = 0,
     ) -> list[Lease]:
-        """Write many entries in one step: all of them become visible together, or none."""
-        granted, position = self._operations.write_all(entries, lease, txn)
+        """Write many entries in one step: all of them become visible together, or none.
+
+        `at` has a place for each, for orders with places; `wait` is as for `write`.
+        """
+        outcome, position = self._operations.write_all(entries, lease, txn, at, ThreadSignal, wait)
+        if isinstance(outcome, Writer):
+            outcome, position = self._await_writing(outcome, wait)
         self._flush(position)
-        return granted
+        return outcome
+
+    def _await_writing(self, writer: Writer, wait: float | None) -> tuple[list[Lease], int]:
+        """Block until the writer has written or `wait` seconds have passed."""
+        try:
+            if not writer.done:
+                assert isinstance(writer.signal, ThreadSignal)
+                self._operations.engine.clock.acquire(writer.signal.lock, wait)
+        except BaseException:  # KeyboardInterrupt, or whatever else ends this thread
+            self._operations.stop_writing(writer)
+            raise
+        return self._operations.written(writer)
 
     # Reading and taking
 
@@ -153,9 +179,12 @@ class Space(Closing):
         limit: int | None = None,
         txn: Transactional | None = None,
         order: Order | None = None,
+        if_exists: bool = False,
     ) -> list[Any]:
-        """Copies of all matching entries, at most `limit`. It waits for the first, if told to."""
-        return self._get_all(template, False, wait, limit, txn, order)
+        """Copies of all matching entries, at most `limit`. It waits for the first, if told to;
+        or with `if_exists` while a transaction may still reveal or release a match, and then
+        answers with all there is, perhaps nothing."""
+        return self._get_all(template, False, wait, limit, txn, order, if_exists=if_exists)
 
     def take_all(
         self,
@@ -165,9 +194,10 @@ class Space(Closing):
         limit: int | None = None,
         txn: Transactional | None = None,
         order: Order | None = None,
+        if_exists: bool = False,
     ) -> list[Any]:
         """Remove all matching entries, at most `limit`, in one step."""
-        return self._get_all(template, True, wait, limit, txn, order)
+        return self._get_all(template, True, wait, limit, txn, order, if_exists=if_exists)
 
     def count(self, template: object = ANY, *, txn: Transactional | None = None) -> int:
         """How many entries match at this moment."""
@@ -204,12 +234,16 @@ class Space(Closing):
         txn: Transactional | None,
         order: Order | None = None,
         session: SessionState | None = None,
+        if_exists: bool = False,
     ) -> list[Any]:
         found, position = self._operations.get_all(
-            template, ThreadSignal, take, wait, limit, txn, order, session
+            template, ThreadSignal, take, wait, limit, txn, order, session, if_exists
         )
         if isinstance(found, Waiter):
-            found, position = self._await(found, wait)
+            waiter = found
+            found, position = self._await(waiter, wait)
+            if if_exists and not waiter.done:  # Patience is at an end: what is there now?
+                return self._get_all(template, take, 0, limit, txn, order)
         if position:
             self._flush_got(found, position, take, txn, session)
         return [value_of(entry) for entry in found]

@@ -46,13 +46,29 @@ class Room:
         self._held: OrderedDict[Entry, int] = OrderedDict()
         self._bytes = 0
 
-    def require(self, coming: list[Entry], stored: Iterable[Entry]) -> None:
-        """SpaceFull if these cannot be made to fit. Nothing is changed."""
+    def require(
+        self, coming: list[Entry], stored: Iterable[Entry], taken: Iterable[Entry] = ()
+    ) -> None:
+        """SpaceFull if these cannot be made to fit. Nothing is changed.
+
+        What the writer's own transaction has `taken` leaves when it commits, and makes room.
+        """
         size = sum(map(self._size, coming))
         count = len(self._held) + len(coming)
-        _, enough = self._victims(count, self._bytes + size, (), stored)
+        held = self._bytes + size
+        for entry in taken:
+            count -= 1
+            held -= self._held[entry]
+        _, enough = self._victims(count, held, (), stored)
         if not enough:
-            raise SpaceFull(self._full(len(coming)))
+            raise SpaceFull(self._full(len(coming)), hopeless=self._exceeds(len(coming), size))
+
+    def _exceeds(self, count: int, size: int) -> bool:
+        """Is this more than the space can ever hold?"""
+        capacity = self._capacity
+        return (capacity.entries is not None and count > capacity.entries) or (
+            capacity.size_bytes is not None and size > capacity.size_bytes
+        )
 
     def overflow(self, newest: Iterable[Entry], stored: Iterable[Entry]) -> list[Entry]:
         """Who gives way to the newest, which are in the space now."""
@@ -70,9 +86,7 @@ class Room:
         kept = set(spared)
         order = self._held if capacity.evict == "lru" else stored
         candidates = (e for e in order if e.txn is None and not e.readers and e not in kept)
-        while (capacity.entries is not None and count > capacity.entries) or (
-            capacity.size_bytes is not None and size > capacity.size_bytes
-        ):
+        while self._exceeds(count, size):
             victim = next(candidates, None) if capacity.evict else None
             if victim is None:
                 return victims, False

@@ -14,19 +14,21 @@ from operator import attrgetter
 from typing import Any
 from weakref import ReferenceType
 
-from tupelo.errors import BadArgument, ReactionError
-from tupelo.space import leases, matchset, reaction, transaction
+from tupelo.errors import ReactionError
+from tupelo.space import leases, matchset, reaction, transaction, writers
 from tupelo.space.capacity import Capacity, Room
 from tupelo.space.deadlines import Deadlines
+from tupelo.space.finding import acceptance, stores_of
 from tupelo.space.log import Log
 from tupelo.space.matchset import MatchSetState
-from tupelo.space.order import Fifo, Lifo, Order, arranged
+from tupelo.space.order import Fifo, Order, arranged
 from tupelo.space.reaction import ReactionState
 from tupelo.space.session import Pruning, SessionState, read_next
 from tupelo.space.subscription import Subscriptions, SubscriptionState
-from tupelo.space.transaction import Txn, may_take
+from tupelo.space.transaction import Txn
 from tupelo.space.waiting import Signal, Waiting
-from tupelo.store.index import Accept, Store
+from tupelo.space.writers import Items, Places
+from tupelo.store.index import Store
 from tupelo.store.watchers import Watchers
 from tupelo.values.codec import encode_entry
 from tupelo.values.entry import Entry, Shape, require_known
@@ -69,7 +71,9 @@ class Core:
         self.pruning = Pruning()
         self.match_sets: dict[ReferenceType[MatchSetState], None] = {}
         self.subscriptions = Subscriptions(self)
-        self.order = None if order is None or type(order) is Fifo else order
+        # The order that arranges, and the one that keeps books, which may be the same.
+        self.order = None if order is None or order.by_arrival else order
+        self.books = None if order is None or type(order) is Fifo else order
         self.room = None if capacity is None else Room(capacity)
         self.lease_policy = lease_policy
         self.running: str | None = None
@@ -115,11 +119,16 @@ class Core:
     ) -> Entry | None:
         """Write to a plain space, straight to the one who waits, if one does. None: it is not
         that plain, and nothing was done."""
+        n = self.arrivals + 1
+        entry = Entry(fields, shape, self.agent, n, n)
+        if self.books is not None:
+            if self.watched:
+                return None
+            self.books.admit(entry, None)
         taker = self.waiting.plain_taker(shape, fields) if self.watched else None
         if taker is NotImplemented:
             return None
-        self.arrivals = n = self.arrivals + 1
-        entry = Entry(fields, shape, self.agent, n, n)
+        self.arrivals = n
         if self._logs:
             entry.arrival = self.log.position + 1
             self.log.add("written", entry, None, 0.0, payload)
@@ -138,16 +147,19 @@ class Core:
     def first_plainly(self, raw: Any, take: bool) -> Any:
         """A match in a plain space, or None, or NotImplemented: see `Store.first_plainly`."""
         entry = self.store.first_plainly(raw, take)
-        if take and self.log.on and entry is not None and entry is not NotImplemented:
-            self.log.add("taken", entry)
+        if take and entry is not None and entry is not NotImplemented:
+            if self.books is not None:
+                self.books.forget(entry)
+            if self.log.on:
+                self.log.add("taken", entry)
         return entry
 
     def write_all(
         self,
-        items: list[tuple[Shape, tuple[Any, ...]]],
+        items: Items,
         lease: float | None = None,
         txn: Txn | None = None,
-        at: int | None = None,
+        at: Places = None,
     ) -> list[Entry]:
         """Write all of them or none; they become visible together."""
         now = self.expire()
@@ -158,9 +170,9 @@ class Core:
         entries = []
         for shape, fields in items:
             self.arrivals = n = self.arrivals + 1
-            entries.append(Entry(fields, shape, self.agent, n, n, expires))
+            entries.append(Entry(fields, shape, self.agent, n, n, expires, txn=txn))
             self.store.know(shape)
-        self._admit(entries, at)
+        writers.admit(self, entries, at, txn)
         if txn is not None:
             self._write_within(txn, entries)
         elif self.reactions and reaction.wanted(self, entries):
@@ -175,21 +187,6 @@ class Core:
                 if not entry.ended:
                     self.deadlines.add(entry)
         return entries
-
-    def _admit(self, entries: list[Entry], at: int | None) -> None:
-        """Refuse what does not fit, before anything is done; else hold it from now on."""
-        if self.room is not None:
-            self.room.require(entries, self.store)
-        if at is not None:
-            if self.order is None or not self.order.keeps_books:
-                raise BadArgument("at", "left out: only a space with a Vector order has places", at)
-            if isinstance(at, bool) or not isinstance(at, int):
-                raise BadArgument("at", "an index", at)
-        if self.order is not None:
-            for offset, entry in enumerate(entries):
-                self.order.admit(entry, None if at is None else at + offset)
-        if self.room is not None:
-            self.room.add(entries)
 
     def _write_within(self, txn: Txn, entries: list[Entry]) -> None:
         for entry in entries:
@@ -278,13 +275,7 @@ class Core:
         if txn is not None:
             txn.require("active")
         with self.user_code("a template"):
-            return sum(store.count(store.question(raw)) for store in self._stores(txn))
-
-    def _stores(self, txn: Txn | None) -> list[Store]:
-        """What an operation sees, the oldest entries first."""
-        if txn is None:
-            return [self.store]
-        return [self.store, *[above.store for above in reversed(list(txn.line()))]]
+            return sum(store.count(store.question(raw)) for store in stores_of(self, txn))
 
     def find(
         self,
@@ -302,13 +293,13 @@ class Core:
         if session is not None:
             session.require_open()
         order = order or self.order
-        accept = self._accept(take, txn, session)
+        accept = acceptance(self, take, txn, session)
         found: list[Entry] = []
         before, self.running = self.running, "a template"
         try:
-            stores = self._stores(txn)
-            backwards = isinstance(order, Lifo)
-            enough = limit if order is None or backwards else None
+            stores = stores_of(self, txn)
+            backwards = order is not None and order.backwards
+            enough = limit if order is None else order.needs(limit)
             for store in reversed(stores) if backwards else stores:
                 if enough == 1 and not backwards:
                     first = store.first(store.question(raw), accept)
@@ -316,7 +307,7 @@ class Core:
                 else:
                     matches = store.matches(store.question(raw), accept, backwards)
                 found.extend(islice(matches, None if enough is None else enough - len(found)))
-            if order is not None and not backwards:
+            if order is not None:
                 found = list(arranged(order, found))[:limit]
         finally:
             self.running = before
@@ -325,14 +316,6 @@ class Core:
                 if not entry.shape.plain:
                     require_known(entry)
         return found
-
-    def _accept(self, take: bool, txn: Txn | None, session: SessionState | None) -> Accept | None:
-        if session is not None:
-            seen = session.seen
-            return lambda entry: entry not in seen
-        if take and self.read_locks:
-            return lambda entry: may_take(entry, txn)
-        return None
 
     def acquire(
         self,
@@ -407,8 +390,8 @@ class Core:
         elif entry.expires is None or entry.expires > self.now():
             self.store.restore(entry)
             self.pruning.back(entry)
-            if self.order is not None:
-                self.order.admit(entry, None)
+            if self.books is not None:
+                self.books.readmit(entry)
             if self.room is not None:
                 self.room.add([entry])
             self.deadlines.add(entry)
@@ -437,7 +420,14 @@ class Core:
             self._fresh.append(entry)
 
     def serve(self) -> None:
-        """At the end of a step: those who wait get what has become available in it."""
+        """At the end of a step: those who wait get what has become available in it, and those
+        who wait to write may, if something has left."""
+        self._serve_fresh()
+        while self.waiting.writers.ready:
+            self.waiting.writers.serve()
+            self._serve_fresh()
+
+    def _serve_fresh(self) -> None:
         if self._fresh:
             fresh = [entry for entry in dict.fromkeys(self._fresh) if not entry.gone]
             self._fresh.clear()
@@ -445,13 +435,15 @@ class Core:
             self.waiting.serve(fresh)
         if self.locks_changed:
             self.locks_changed = False
+            self.waiting.writers.may_go = True
             self.waiting.recheck()
 
     def release(self, entry: Entry, received: bool = True) -> None:
         if self.room is not None:
             self.room.remove(entry)
-        if self.order is not None:
-            self.order.forget(entry)
+        if self.books is not None:
+            self.books.forget(entry)
+        self.waiting.writers.may_go = True
         if received:
             self.pruning.gone(entry)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tupelo.space.blocking import Space
+from tupelo.space.holdings import Holdings
 from tupelo.values.parts import ANY
 
 _DECIDED = "committed"
@@ -32,15 +33,14 @@ class DecisionLog:
         """The transactions that were committed and of which this participant was not told."""
         return [found[1] for found in self.space.read_all((_DECIDED, ANY, participant))]
 
-    def settle(self, space: Space, is_mine: Callable[[str], bool]) -> int:
+    def settle(self, operations: Holdings, is_mine: Callable[[str], bool]) -> int:
         """Settle what a space that comes back has in doubt of ours; how many there were."""
-        mine = [txn for txn in space.in_doubt() if is_mine(txn.id)]
+        mine = [txn for txn in operations.in_doubt() if is_mine(txn.id)]
         for txn in mine:
-            if self.committed(txn.id):
-                txn.commit()
-            else:  # No decision was recorded, so none was made.
-                txn.abort()
-        name = space._operations.core.agent
+            # Without a decision on record none was made.
+            end = operations.commit if self.committed(txn.id) else operations.abort
+            operations.engine.flush(end(txn))
+        name = operations.engine.core.agent
         for txn_id in self.untold(name):
             if is_mine(txn_id):
                 self.forget(txn_id, name)

@@ -141,6 +141,12 @@ class Subscription(Closing):
         return self._state.event.sequence
 
     @property
+    def active(self) -> bool:
+        """May more notices come than those that wait?"""
+        self._operations.expire()
+        return not self._state.ended
+
+    @property
     def error(self) -> Exception | None:
         """Why it ended, if something went wrong."""
         return self._state.error

@@ -7,10 +7,11 @@ must wait answers with a Waiter, and one whose caller must wait for the disk wit
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from tupelo.errors import BadArgument, BadEntry
+from tupelo.errors import BadArgument, BadEntry, Refused
+from tupelo.space import transaction
 from tupelo.space.checks import check_limit, check_order, check_wait
 from tupelo.space.engine import Engine
 from tupelo.space.handing import Handings
@@ -19,6 +20,7 @@ from tupelo.space.order import Order
 from tupelo.space.session import SessionState
 from tupelo.space.transaction import Txn
 from tupelo.space.waiting import Signal, Waiter
+from tupelo.space.writers import Items, Places, Writer
 from tupelo.values.codec import encode_entry
 from tupelo.values.entry import Entry, freeze, plain_shapes, thaw, types_of
 from tupelo.values.lease import Lease, check_lease
@@ -73,9 +75,13 @@ class Operations(Holdings):
             if not self.core.plain:
                 return NotImplemented
             entry = self.core.store.first_plainly(template, take)
+            if entry is None or entry is NotImplemented:
+                return entry
+            if take and self.core.books is not None:
+                self.core.books.forget(entry)
+            return entry.fields
         finally:
             self._release()
-        return entry if entry is None or entry is NotImplemented else entry.fields
 
     # Writing
 
@@ -84,25 +90,24 @@ class Operations(Holdings):
         entry: object,
         lease: float | None,
         txn: Transactional | None,
-        at: int | None,
-    ) -> tuple[Lease, int]:
-        shape, fields = freeze(entry)
+        at: Any,
+        signal: Callable[[], Signal],
+        wait: float | None,
+    ) -> tuple[list[Lease] | Writer, int]:
+        item = freeze(entry)
         if lease is not None:
             lease = check_lease(lease)
-        core = self.core
-        with self._lock:
-            self.engine.begin()
-            before = core.log.position
-            try:
-                written = core.write_all([(shape, fields)], lease, self.state_of(txn), at)
-            finally:
-                self.engine.settle()
-            position = core.log.position
-            return Lease(self, written[0]), 0 if position == before else position
+        return self._write([item], lease, txn, None if at is None else [at], signal, wait)
 
     def write_all(
-        self, entries: Iterable[object], lease: float | None, txn: Transactional | None
-    ) -> tuple[list[Lease], int]:
+        self,
+        entries: Iterable[object],
+        lease: float | None,
+        txn: Transactional | None,
+        at: Sequence[Any] | None,
+        signal: Callable[[], Signal],
+        wait: float | None,
+    ) -> tuple[list[Lease] | Writer, int]:
         if isinstance(entries, (str, bytes, dict)) or not isinstance(entries, Iterable):
             raise BadArgument("entries", "a list of entries", entries)
         items = []
@@ -113,11 +118,52 @@ class Operations(Holdings):
                 raise BadEntry(
                     f"entry {i}: {error}", where=f"entry {i}, {error.where}", found=error.found
                 ) from None
-        lease = check_lease(lease)
-        written, position = self._step(
-            lambda: self.core.write_all(items, lease, self.state_of(txn))
-        )
-        return [Lease(self, entry) for entry in written], position
+        if at is not None and (not isinstance(at, (list, tuple)) or len(at) != len(items)):
+            raise BadArgument("at", "a list with a place for each entry", at)
+        return self._write(items, check_lease(lease), txn, at, signal, wait)
+
+    def _write(
+        self,
+        items: Items,
+        lease: float | None,
+        txn: Transactional | None,
+        at: Places,
+        signal: Callable[[], Signal],
+        wait: float | None,
+    ) -> tuple[list[Lease] | Writer, int]:
+        """The leases of what was written, or a writer that waits; the position to make durable."""
+        check_wait(wait)
+        core = self.core
+        with self._lock:
+            self.engine.begin()
+            before = core.log.position
+            try:
+                state = self.state_of(txn)
+                written = core.write_all(items, lease, state, at)
+            except Refused as refusal:
+                if wait == 0 or refusal.hopeless:
+                    raise
+                writers = core.waiting.writers
+                return writers.park(items, lease, state, at, signal(), refusal), 0
+            finally:
+                self.engine.settle()
+            position = core.log.position
+            leases = [Lease(self, entry) for entry in written]
+            return leases, 0 if position == before else position
+
+    def written(self, writer: Writer) -> tuple[list[Lease], int]:
+        """The outcome of a write that has waited long enough: what it wrote, or why it did not."""
+        if not writer.done:
+            with self._lock:
+                self.core.waiting.writers.unpark(writer)
+        if writer.entries is None:
+            raise writer.error
+        return [Lease(self, entry) for entry in writer.entries], writer.position
+
+    def stop_writing(self, writer: Writer) -> None:
+        """The one who waited is gone. What was not written by now never will be."""
+        with self._lock:
+            self.core.waiting.writers.unpark(writer)
 
     # Reading and taking
 
@@ -190,6 +236,7 @@ class Operations(Holdings):
         txn: Transactional | None = None,
         order: Order | None = None,
         session: SessionState | None = None,
+        if_exists: bool = False,
     ) -> tuple[list[Entry] | Waiter, int]:
         check_wait(wait)
         check_limit(limit)
@@ -198,7 +245,22 @@ class Operations(Holdings):
         core = self.core
         state = self.state_of(txn)
 
+        def park() -> Waiter:
+            most = sys.maxsize if limit is None else limit
+            return core.waiting.park(
+                template,
+                signal(),
+                take=take,
+                txn=state,
+                order=order,
+                session=session,
+                limit=most,
+                if_exists=if_exists,
+            )
+
         def work() -> tuple[list[Entry] | Waiter, int]:
+            if if_exists and wait != 0 and transaction.blockers(core, template, take, state):
+                return park(), 0  # There may be more to come, or fewer.
             found = core.get_all(
                 template,
                 take=take,
@@ -208,18 +270,8 @@ class Operations(Holdings):
                 session=session,
                 received=not self.journaled,
             )
-            if not found and wait != 0:
-                most = sys.maxsize if limit is None else limit
-                waiter = core.waiting.park(
-                    template,
-                    signal(),
-                    take=take,
-                    txn=state,
-                    order=order,
-                    session=session,
-                    limit=most,
-                )
-                return waiter, 0
+            if not found and wait != 0 and not if_exists:
+                return park(), 0
             return found, self._position(take, state, found)
 
         return self._step(work)[0]

@@ -1,8 +1,10 @@
 """Orders: of several matches, which comes first? An order is a value that a space or an
 operation is given.
 
-To write one, subclass Order and say in `arrange` which comes first. `admit` and `forget` are
-called once for every entry that the space starts and ceases to hold, for orders that keep books.
+To write one, subclass Order and say in `arrange` which comes first. It may also choose: what it
+leaves out is not found, and when it answers with nothing there is no match yet. `admit` and
+`forget` are called once for every entry that the space starts and ceases to hold, for orders that
+keep books; `admit` may refuse an entry.
 """
 
 from __future__ import annotations
@@ -21,13 +23,29 @@ class Order:
     """Which of several matches comes first."""
 
     keeps_books = False
+    by_arrival = False
+    """For the order of a space: what it keeps are books only, and the oldest comes first."""
+    backwards = False
+    """Whether `arrange` is given the newest first."""
 
     def arrange(self, found: list[Entry]) -> Iterable[Entry]:
         """The matches, which come in order of arrival, the first choice first."""
         raise NotImplementedError
 
-    def admit(self, entry: Entry, at: int | None) -> None:
-        """The space now holds this entry, which was written `at` an index, if one was given."""
+    def needs(self, limit: int | None) -> int | None:
+        """How many matches `arrange` must be given, if `limit` are wanted; None for all."""
+        return None
+
+    def admit(self, entry: Entry, at: Any) -> None:
+        """The space now holds this entry, which was written `at` a place, if one was given.
+
+        Raise Refused if it cannot be now, which a waiting write outlasts, or any other error.
+        `entry.txn` is the transaction that writes it.
+        """
+
+    def readmit(self, entry: Entry) -> None:
+        """The entry has come back, or was read from a file: this cannot be refused."""
+        self.admit(entry, None)
 
     def forget(self, entry: Entry) -> None:
         """The space holds this entry no more."""
@@ -36,6 +54,11 @@ class Order:
 class Fifo(Order):
     """The oldest first: the default."""
 
+    by_arrival = True
+
+    def needs(self, limit: int | None) -> int | None:
+        return limit
+
     def arrange(self, found: list[Entry]) -> Iterable[Entry]:
         return found
 
@@ -43,8 +66,13 @@ class Fifo(Order):
 class Lifo(Order):
     """The newest first: a stack."""
 
+    backwards = True
+
+    def needs(self, limit: int | None) -> int | None:
+        return limit
+
     def arrange(self, found: list[Entry]) -> Iterable[Entry]:
-        return reversed(found)
+        return found
 
 
 class Random(Order):
@@ -119,7 +147,7 @@ class Vector(Order):
         wanted = set(found)
         return [entry for entry in self._sequence if entry in wanted]
 
-    def admit(self, entry: Entry, at: int | None) -> None:
+    def admit(self, entry: Entry, at: Any) -> None:
         if at is None:
             self._sequence.append(entry)
         elif isinstance(at, bool) or not isinstance(at, int) or not 0 <= at <= len(self._sequence):

@@ -51,7 +51,7 @@ def restore_prepared(
 
 
 def _admit(core: Core, entry: Entry) -> None:
-    if core.order is not None:
-        core.order.admit(entry, None)
+    if core.books is not None:
+        core.books.readmit(entry)
     if core.room is not None:
         core.room.add([entry])

@@ -170,7 +170,7 @@ class SharedTransaction(Spanning):
                     self._members.append(branch)
                 return branch.state
 
-    def join(self, participant: Participant) -> None:
+    def enlist(self, participant: Participant) -> None:
         """Someone other than a space takes part."""
         self._end_in_time()
         with self._lock:
@@ -184,6 +184,13 @@ class SharedTransaction(Spanning):
 
     def commit(self) -> None:
         """Commit in all places, or in none: CannotCommit says who could not."""
+        self._commit()
+
+    def abort(self, reason: str = "it was called off") -> None:
+        """Undo it in all places."""
+        self._abort(reason)
+
+    def _commit(self) -> None:
         self._end_in_time()
         with self._lock:
             self._require_active()
@@ -200,10 +207,12 @@ class SharedTransaction(Spanning):
         if promised:
             self._record(promised, members)
         self._end("committed")
-        self._tell(promised)
+        try:
+            self._tell(promised)
+        finally:
+            self._say_ended()
 
-    def abort(self, reason: str = "it was called off") -> None:
-        """Undo it in all places."""
+    def _abort(self, reason: str = "it was called off") -> None:
         with self._lock:
             if self._state == "aborted":
                 return
@@ -213,15 +222,15 @@ class SharedTransaction(Spanning):
             children, members = list(self._children), list(self._members)
         for child in children:
             with suppress(TransactionEnded):
-                child.abort("its parent was aborted")
+                child._abort("its parent was aborted")
         self._call_off(members, "aborted", reason)
 
     async def commit_async(self) -> None:
         """`commit`, without blocking the event loop while a disk or a participant is slow."""
-        await (asyncio.to_thread(self.commit) if self._may_block() else _now(self.commit))
+        await (asyncio.to_thread(self._commit) if self._may_block() else _now(self._commit))
 
     async def abort_async(self) -> None:
-        await (asyncio.to_thread(self.abort) if self._may_block() else _now(self.abort))
+        await (asyncio.to_thread(self._abort) if self._may_block() else _now(self._abort))
 
     def retry(self) -> bool:
         """Tell those who could not be told of the decision; True if nobody is left."""
@@ -236,9 +245,9 @@ class SharedTransaction(Spanning):
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is not None:
             with suppress(TransactionEnded):
-                self.abort()
+                self._abort()
         elif self._must_commit():
-            self.commit()
+            self._commit()
 
     async def __aenter__(self) -> Self:
         return self
@@ -311,6 +320,7 @@ class SharedTransaction(Spanning):
         for member in members:
             with suppress(Exception):
                 member.abort()
+        self._say_ended()
 
     def _commit_into(self, parent: SharedTransaction, members: list[Participant]) -> None:
         """Nested: the branches go into the parent's, and the others are promoted to it."""
@@ -319,13 +329,14 @@ class SharedTransaction(Spanning):
                 if isinstance(member, Branch):
                     member.operations.commit(member.state)
                 else:
-                    parent.join(member)
+                    parent.enlist(member)
             except BaseException as error:
                 # What was done in other branches is in the parent's already.
                 with suppress(TransactionEnded):
-                    parent.abort(f"its nested transaction {self.id} failed: {error}")
+                    parent._abort(f"its nested transaction {self.id} failed: {error}")
                 self._refuse(member, error, members)
         self._end("committed")
+        self._say_ended()
 
     def _end(self, state: State) -> None:
         self._state = state
@@ -333,6 +344,8 @@ class SharedTransaction(Spanning):
         if self.parent is not None:
             with self.parent._lock:
                 self.parent._children.pop(self, None)
+
+    def _say_ended(self) -> None:
         if self._on_end is not None:
             self._on_end(self)
 
@@ -349,7 +362,7 @@ class SharedTransaction(Spanning):
     def cancel_lease(self, thing: object) -> None:
         if self.ended:
             raise LeaseLost(f"the transaction is {self._state}; there is nothing to cancel")
-        self.abort("its lease was cancelled")
+        self._abort("its lease was cancelled")
 
     def now(self) -> float:
         return self._clock.now()
@@ -369,7 +382,7 @@ class SharedTransaction(Spanning):
     def _end_in_time(self) -> None:
         if self.expires is not None and self._state == "active" and self.expires <= self.now():
             with suppress(TransactionEnded):
-                self.abort(LEASE_RAN_OUT)
+                self._abort(LEASE_RAN_OUT)
 
     def _require_active(self) -> None:
         if self._state != "active":

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from tupelo.errors import BadTemplate, Deadlock, TransactionEnded, TupeloError
 from tupelo.space import transaction
 from tupelo.space.transaction import Txn, may_take
+from tupelo.space.writers import Writers
 from tupelo.store.plan import Question
 from tupelo.store.watchers import Watchers
 from tupelo.values.entry import Entry, Shape, require_known
@@ -102,6 +103,7 @@ class Waiting:
         self._transactional: dict[Waiter, None] = {}
         self._delivered: dict[Waiter, bool] = {}  # answered, but not yet collected
         self._tickets = 0
+        self.writers = Writers(core)
         self.plain_takers = 0  # those who want one entry, outside a transaction
 
     def __iter__(self) -> Iterator[Waiter]:
@@ -144,7 +146,7 @@ class Waiting:
             since=core.now() if core.log.on else 0.0,
         )
         if if_exists:
-            if not transaction.blockers(core, raw, take, txn):
+            if limit is None and not transaction.blockers(core, raw, take, txn):
                 self._delivered[waiter] = waiter.done = True
                 return waiter
             self._conditional[waiter] = None
@@ -213,11 +215,12 @@ class Waiting:
     def _serve_takers(self, fresh: list[Entry]) -> None:
         """The one who came first is served first; then whoever is first for what is left."""
         queue: list[tuple[int, int, Waiter]] = []
+        unserved: set[Waiter] = set()  # Their orders found too little, and there will be less.
 
         def enqueue(place: int) -> None:
             entry = fresh[place]
             for waiter in self._takers.wanting(entry, partial(_sees, entry)):
-                if may_take(entry, waiter.txn):
+                if waiter not in unserved and may_take(entry, waiter.txn):
                     heapq.heappush(queue, (waiter.ticket, place, waiter))
                     return
 
@@ -230,7 +233,7 @@ class Waiting:
             if not waiter.done:
                 self._deliver(waiter, fresh[place], only=len(fresh) == 1)
                 if not waiter.done:
-                    continue  # The entry is not to be had after all.
+                    unserved.add(waiter)
             if not fresh[place].gone:
                 enqueue(place)
 
@@ -238,7 +241,9 @@ class Waiting:
         """Give a waiter what it would find now, which is the entry if there is `only` that."""
         core = self._core
         try:
-            if only and waiter.limit is None:
+            if waiter.if_exists and waiter.limit is not None:
+                return  # It wants all there will be when nobody may reveal more: see `recheck`.
+            if only and waiter.limit is None and not _chooses(waiter.order):
                 if not entry.shape.plain:
                     require_known(entry)
                 entries = [entry]
@@ -271,6 +276,7 @@ class Waiting:
         """Nobody waits in a transaction that has ended, or has promised what it will do."""
         for waiter in [waiter for waiter in self._transactional if waiter.txn is txn]:
             self.fail(waiter, TransactionEnded(txn.id, txn.state, txn.reason))
+        self.writers.end_within(txn)
 
     def recheck(self) -> None:
         """After the locks have changed: who waits in vain?
@@ -282,8 +288,8 @@ class Waiting:
         for waiter in list(self._conditional):
             try:
                 if not transaction.blockers(core, waiter.raw, waiter.take, waiter.txn):
-                    self._answer(waiter, [])
-            except BadTemplate as error:
+                    self._answer_conditional(waiter)
+            except TupeloError as error:
                 self.fail(waiter, error)
         for waiter in reversed(list(self._transactional)):
             assert waiter.txn is not None
@@ -291,6 +297,17 @@ class Waiting:
                 transaction.require_no_deadlock(core, waiter.raw, waiter.take, waiter.txn)
             except (Deadlock, BadTemplate) as error:
                 self.fail(waiter, error)
+
+    def _answer_conditional(self, waiter: Waiter) -> None:
+        """Nobody can reveal a match any more: one who wanted one gets none, and one who wanted
+        all gets what there is."""
+        core = self._core
+        found = []
+        if waiter.limit is not None:
+            found = core.find(waiter.raw, waiter.limit, waiter.take, waiter.txn, waiter.order, None)
+            for entry in found:
+                core.acquire(entry, waiter.take, waiter.txn, None, received=False)
+        self._answer(waiter, found)
 
     # After the answer
 
@@ -316,6 +333,12 @@ class Waiting:
                 waiter.error = waiter.error or error
         for waiter in self:
             self.fail(waiter, error)
+        self.writers.close(error)
+
+
+def _chooses(order: Order | None) -> bool:
+    """May this order leave out a match, even if there is only one?"""
+    return order is not None and order.needs(1) != 1
 
 
 def _sees(entry: Entry, waiter: Waiter) -> bool:

@@ -319,7 +319,8 @@ def test_on_the_system_clock_a_thread_of_its_own_renews(until):
         until(lambda: kept.expiration > space._operations.engine.clock.now() + 900)
         assert isinstance(events[0].error, LeaseLost)
         thing = type("Thing", (), {"expires": 0.0})()
-        foreign = Lease(type(kept.granted)(Landlord(), thing))
+        landlord: Any = Landlord()
+        foreign = Lease(type(kept.granted)(landlord, thing))
         manager.renew_until(foreign, FOREVER, 10, events.append)
         until(lambda: len(events) == 2)
     assert threads == {"tupelo-renewal"}

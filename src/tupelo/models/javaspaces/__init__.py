@@ -1,0 +1,87 @@
+"""JavaSpaces and JavaSpace05: the doors with the words of Jini.
+
+| JavaSpaces                          | Tupelo                                                     |
+| ----------------------------------- | ---------------------------------------------------------- |
+| space, entry, template              | space; a dataclass; one whose None fields match anything   |
+| write(entry, txn, lease)            | write(entry, lease=, txn=); the lease can be renewed       |
+| read, take(template, txn, timeout)  | read, take(template, wait=, txn=): None when time is up    |
+| readIfExists, takeIfExists          | if_exists=True: wait for the fate of what is locked only   |
+| notify                              | subscribe, with a callback that is tried again if it fails |
+| snapshot                            | a template that is compiled once                           |
+| JavaSpace05.write, take (of many)   | write_all, take_all with templates joined by `|`           |
+| contents, MatchSet                  | a leased set of matches, over when one of them is taken    |
+| registerForAvailabilityEvent        | subscribe(available=) with templates joined by `|`         |
+| Transaction, TransactionManager     | a shared transaction, two-phase over all that take part    |
+| Lease, LeaseMap, renewal manager    | lease; many renewed in one step; renewed in time by itself |
+| Lookup, event mailbox               | spaces of registrations and of events                      |
+
+Times are in seconds; `FOREVER`, `ANY` (a lease as the space likes it) and `NO_WAIT` are constants.
+"""
+
+from tupelo.models.javaspaces.events import (
+    AvailabilityEvent,
+    EventRegistration,
+    ListenerFailed,
+    RemoteEvent,
+    Retry,
+    UnknownEvent,
+)
+from tupelo.models.javaspaces.leases import (
+    FOREVER,
+    FixedLeasePeriodPolicy,
+    Lease,
+    LeaseMap,
+    LeaseOutcome,
+    PolicyByKind,
+)
+from tupelo.models.javaspaces.matchset import MatchSet, Skipped
+from tupelo.models.javaspaces.snapshot import Snapshot
+from tupelo.models.javaspaces.space import NO_WAIT, Entry, JavaSpace, JavaSpace05
+from tupelo.models.javaspaces.transactions import (
+    ABORTED,
+    ACTIVE,
+    COMMITTED,
+    NOTCHANGED,
+    PREPARED,
+    VOTING,
+    AsyncTransaction,
+    AsyncTransactionManager,
+    Created,
+    Transaction,
+    TransactionManager,
+    TransactionParticipant,
+)
+
+__all__ = [
+    "ABORTED",
+    "ACTIVE",
+    "COMMITTED",
+    "FOREVER",
+    "NOTCHANGED",
+    "NO_WAIT",
+    "PREPARED",
+    "VOTING",
+    "AsyncTransaction",
+    "AsyncTransactionManager",
+    "AvailabilityEvent",
+    "Created",
+    "Entry",
+    "EventRegistration",
+    "FixedLeasePeriodPolicy",
+    "JavaSpace",
+    "JavaSpace05",
+    "Lease",
+    "LeaseMap",
+    "LeaseOutcome",
+    "ListenerFailed",
+    "MatchSet",
+    "PolicyByKind",
+    "RemoteEvent",
+    "Retry",
+    "Skipped",
+    "Snapshot",
+    "Transaction",
+    "TransactionManager",
+    "TransactionParticipant",
+    "UnknownEvent",
+]

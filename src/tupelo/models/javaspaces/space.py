@@ -1,0 +1,279 @@
+"""The spaces: JavaSpace, and JavaSpace05 with its operations on many entries.
+
+On a blocking space the methods block; on an async one (`tupelo.aio.Space`) they are awaited. Times
+are in seconds. Arguments come in the order of the specification.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from typing import Any
+
+from tupelo.errors import BadArgument, BadEntry
+from tupelo.models.either import either, settled
+from tupelo.models.javaspaces.events import (
+    AvailabilityEvent,
+    Delivery,
+    EventRegistration,
+    RemoteEvent,
+    Retry,
+)
+from tupelo.models.javaspaces.leases import FOREVER, Lease, any_lease_of, seconds_asked
+from tupelo.models.javaspaces.matchset import MatchSet
+from tupelo.models.javaspaces.snapshot import Snapshot
+from tupelo.space import asynchronous
+from tupelo.space.blocking import Space
+from tupelo.values.kind import entry as named
+from tupelo.values.notice import Notice
+from tupelo.values.parts import ANY
+from tupelo.values.template import Template
+
+NO_WAIT = 0
+
+
+@named("tupelo.javaspaces.Entry")
+@dataclass
+class Entry:
+    """What all entries have in common, for those who want to say so: any dataclass will do.
+
+    A template is an entry too: a field that is None matches anything, and an entry of a subclass
+    matches as well. A field that is None can be written, and cannot be asked for.
+    """
+
+
+class JavaSpace:
+    """A JavaSpace: a door to a space that is given, or to one of its own in memory."""
+
+    NO_WAIT = NO_WAIT
+
+    def __init__(
+        self, space: Space | asynchronous.Space | str = "javaspace", *, retry: Retry | None = None
+    ) -> None:
+        if not isinstance(space, (Space, asynchronous.Space, str)):
+            raise BadArgument("space", "a tupelo.Space, a tupelo.aio.Space or a name", space)
+        if retry is not None and not isinstance(retry, Retry):
+            raise BadArgument("retry", "a Retry(...)", retry)
+        self.space: Any = Space(space) if isinstance(space, str) else space
+        self.is_async = isinstance(self.space, asynchronous.Space)
+        self._retry = retry or Retry()
+        self._operations = self.space._operations
+
+    @property
+    def name(self) -> str:
+        name: str = self.space.name
+        return name
+
+    def write(self, entry: Any, txn: Any = None, lease: Any = FOREVER) -> Any:
+        """Write a copy of an entry; the lease says how long it was granted."""
+        seconds = None if lease is FOREVER else self._asked(lease)
+        granted = self.space.write(_entry(entry), lease=seconds, txn=txn)
+        return _later(granted) if self.is_async else Lease(granted)
+
+    def read(self, template: Any, txn: Any = None, timeout: float | None = FOREVER) -> Any:
+        """A copy of a matching entry; None if there was none in time."""
+        return self.space.read(_template(template), wait=_wait(timeout), txn=txn)
+
+    def read_if_exists(
+        self, template: Any, txn: Any = None, timeout: float | None = NO_WAIT
+    ) -> Any:
+        """Read, and wait only while a transaction may still reveal or release a match."""
+        return self.space.read(_template(template), wait=_wait(timeout), txn=txn, if_exists=True)
+
+    def take(self, template: Any, txn: Any = None, timeout: float | None = FOREVER) -> Any:
+        """Remove a matching entry and get it; None if there was none in time."""
+        return self.space.take(_template(template), wait=_wait(timeout), txn=txn)
+
+    def take_if_exists(
+        self, template: Any, txn: Any = None, timeout: float | None = NO_WAIT
+    ) -> Any:
+        """Take, and wait only while a transaction may still reveal or release a match."""
+        return self.space.take(_template(template), wait=_wait(timeout), txn=txn, if_exists=True)
+
+    @either
+    async def notify(
+        self, template: Any, txn: Any, listener: object, lease: Any = FOREVER, handback: Any = None
+    ) -> EventRegistration:
+        """Tell a listener of every matching entry that becomes visible from now on."""
+
+        def event(notice: Notice) -> RemoteEvent:
+            return RemoteEvent(self.name, notice.event_id, notice.sequence, notice.handback)
+
+        return self._register(_template(template), txn, listener, lease, handback, False, event)
+
+    def snapshot(self, entry: Any) -> Snapshot:
+        """An entry, or a template, that is prepared once and used often in its place."""
+        return entry if isinstance(entry, Snapshot) else Snapshot(entry)
+
+    def close(self) -> Any:
+        """Close the space (to be awaited, if it is async)."""
+        return self.space.close()
+
+    def _asked(self, lease: Any) -> float | None:
+        return seconds_asked(lease, any_lease_of(self._operations))
+
+    def _register(
+        self,
+        template: Any,
+        txn: Any,
+        listener: object,
+        lease: Any,
+        handback: Any,
+        available: bool,
+        event_of: Any,
+    ) -> EventRegistration:
+        clock = self._operations.engine.clock
+        delivery = Delivery(listener, self._retry, clock, self.is_async)
+        subscription = self.space.subscribe(
+            template,
+            lambda notice: delivery.deliver(event_of(notice)),
+            lease=self._asked(lease),
+            txn=txn,
+            handback=handback,
+            available=available,
+        )
+        return EventRegistration(
+            subscription, self.name, subscription.event_id, subscription.sequence
+        )
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r})"
+
+
+class JavaSpace05(JavaSpace):
+    """A JavaSpace with operations on many entries: give `write` and `take` a list."""
+
+    def write(self, entry: Any, txn: Any = None, lease: Any = FOREVER) -> Any:
+        """Write an entry, or a list of them, which become visible together.
+
+        For a list the lease may be a list too, with one for each entry.
+        """
+        if isinstance(entry, list):
+            return self._write_many(entry, txn, lease)
+        return super().write(entry, txn, lease)
+
+    def take(
+        self,
+        template: Any,
+        txn: Any = None,
+        timeout: float | None = FOREVER,
+        max_entries: int | None = None,
+    ) -> Any:
+        """Take an entry; or, for a list of templates, a list of what matches any of them, at most
+        `max_entries`, waiting for the first."""
+        if not isinstance(template, list):
+            if max_entries is not None:
+                raise BadArgument(
+                    "max_entries", "left out, unless template= is a list", max_entries
+                )
+            return super().take(template, txn, timeout)
+        return self.space.take_all(
+            _templates(template), wait=_wait(timeout), limit=_most(max_entries), txn=txn
+        )
+
+    @either
+    async def contents(
+        self,
+        templates: Any,
+        txn: Any = None,
+        lease: Any = FOREVER,
+        max_entries: int | None = None,
+    ) -> MatchSet:
+        """What matches any of the templates at this moment, to be read bit by bit. It does not
+        wait: the set may be empty."""
+        state = self._operations.open_match_set(
+            _templates(templates), _most(max_entries), txn, self._asked(lease)
+        )
+        return MatchSet(self.space, state)
+
+    @either
+    async def register_for_availability_event(
+        self,
+        templates: Any,
+        txn: Any,
+        visibility_only: bool,
+        listener: object,
+        lease: Any = FOREVER,
+        handback: Any = None,
+    ) -> EventRegistration:
+        """Tell a listener of entries that match any of the templates and become visible; unless
+        `visibility_only`, also of those that become available. One event, however many match."""
+        if not isinstance(visibility_only, bool):
+            raise BadArgument("visibility_only", "True or False", visibility_only)
+
+        def event(notice: Notice) -> AvailabilityEvent:
+            return AvailabilityEvent(
+                self.name,
+                notice.event_id,
+                notice.sequence,
+                notice.handback,
+                notice.entry,
+                notice.kind == "visible",
+            )
+
+        template = _templates(templates)
+        return self._register(template, txn, listener, lease, handback, not visibility_only, event)
+
+    @either
+    async def _write_many(self, entries: list[Any], txn: Any, lease: Any) -> list[Lease]:
+        leases = lease if isinstance(lease, list) else [lease] * len(entries)
+        if len(leases) != len(entries):
+            raise BadArgument("lease", f"one lease, or a list of {len(entries)}", lease)
+        written = [_entry(entry) for entry in entries]
+        asked = [self._asked(one) for one in leases]
+        if len(set(asked)) <= 1:
+            granted = await settled(
+                self.space.write_all(written, lease=asked[0] if asked else None, txn=txn)
+            )
+            return [Lease(one) for one in granted]
+        within = self.space.transaction() if txn is None else txn.transaction()
+        try:
+            granted = [
+                await settled(self.space.write(entry, lease=seconds, txn=within))
+                for entry, seconds in zip(written, asked, strict=True)
+            ]
+        except BaseException:
+            await settled(within.abort())
+            raise
+        await settled(within.commit())
+        return [Lease(one) for one in granted]
+
+
+async def _later(granted: Coroutine[Any, Any, Any]) -> Lease:
+    return Lease(await granted)
+
+
+def _entry(entry: Any) -> Any:
+    if isinstance(entry, Snapshot):
+        return entry.entry
+    if isinstance(entry, tuple):
+        raise BadEntry("an entry is an instance of a dataclass, not a tuple", found=type(entry))
+    return entry
+
+
+def _template(template: Any) -> Any:
+    if template is None:
+        return ANY
+    return template.template if isinstance(template, Snapshot) else template
+
+
+def _templates(templates: Any) -> Template:
+    if not isinstance(templates, (list, tuple)) or not templates:
+        raise BadArgument("templates", "a list of one or more templates", templates)
+    return Template.any_of(map(_template, templates))
+
+
+def _most(max_entries: int | None) -> int | None:
+    if max_entries is not None and (
+        isinstance(max_entries, bool) or not isinstance(max_entries, int) or max_entries < 1
+    ):
+        raise BadArgument("max_entries", "a whole number above 0, or None", max_entries)
+    return max_entries
+
+
+def _wait(timeout: Any) -> float | None:
+    if timeout is None or timeout == FOREVER:
+        return None
+    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not timeout >= 0:
+        raise BadArgument("timeout", "a number of seconds, 0 or more, or FOREVER", timeout)
+    return timeout

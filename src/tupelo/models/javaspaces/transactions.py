@@ -1,0 +1,320 @@
+"""Transactions: a manager, and two-phase commit over spaces and whatever else takes part.
+
+| Jini                                    | Tupelo                                                |
+| --------------------------------------- | ----------------------------------------------------- |
+| TransactionManager, Mahalo              | a coordinator of shared transactions, with its log    |
+| ServerTransaction                       | Transaction: give it to operations as `txn`           |
+| TransactionParticipant                  | a space joins by itself; others call `join`           |
+| NestableTransactionManager              | create(lease, parent)                                 |
+| CannotCommitException, CannotJoin..     | CannotCommit, CannotJoin, UnknownTransaction          |
+
+A manager with a path keeps its decisions in a durable space: what was decided before a crash is
+carried out by `recover`, and what was not decided is aborted.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol, Self, cast
+from uuid import uuid4
+
+from tupelo.errors import BadArgument, CannotJoin, UnknownTransaction
+from tupelo.models.javaspaces.leases import FOREVER, Lease, seconds_asked
+from tupelo.space.blocking import Space
+from tupelo.space.clock import Clock
+from tupelo.space.decisions import DecisionLog
+from tupelo.space.handles import ThreadSignal
+from tupelo.space.holdings import Holdings
+from tupelo.space.shared import SharedTransaction, State, Vote
+from tupelo.values.lease import check_lease
+
+ACTIVE, VOTING, COMMITTED, ABORTED = "active", "voting", "committed", "aborted"
+NOTCHANGED, PREPARED = "not changed", "prepared"
+
+_OUTCOMES_KEPT = 1_024
+_RETRY_FIRST_SECONDS = 1.0
+_RETRY_LONGEST_SECONDS = 60.0
+
+
+class TransactionParticipant(Protocol):
+    """Who takes part and is not a space. `name` is known again after a restart.
+
+    `prepare` answers NOTCHANGED (and is left alone), PREPARED (and will commit, whatever comes) or
+    ABORTED. `commit` and `abort` may be called more than once.
+    """
+
+    name: str
+
+    def prepare(self, manager: Any, txn_id: str) -> str: ...
+
+    def commit(self, manager: Any, txn_id: str) -> object: ...
+
+    def abort(self, manager: Any, txn_id: str) -> object: ...
+
+    def prepare_and_commit(self, manager: Any, txn_id: str) -> str: ...
+
+
+class Transaction(SharedTransaction):
+    """All or nothing, over every space that it is given to. A context manager commits at its end,
+    or aborts on an error."""
+
+    def __init__(self, manager: TransactionManager, *args: Any, **options: Any) -> None:
+        self.manager = manager
+        self.guests: dict[str, int] = {}
+        super().__init__(*args, **options)
+
+    def transaction(self, *, lease: float | None = None) -> Transaction:
+        """A nested transaction: it sees what this one sees, and commits into it."""
+        return self.manager.create(FOREVER if lease is None else lease, self).transaction
+
+    def join(self, participant: TransactionParticipant, crash_count: int = 0) -> None:
+        """Let someone take part who is not a space."""
+        self.manager.join(self.id, participant, crash_count)
+
+
+class AsyncTransaction(Transaction):
+    """A transaction of the async door: `commit` and `abort` are awaited."""
+
+    commit = SharedTransaction.commit_async  # type: ignore[assignment]
+    abort = SharedTransaction.abort_async  # type: ignore[assignment]
+
+
+class Created(NamedTuple):
+    """A new transaction, and its lease."""
+
+    transaction: Transaction
+    lease: Lease
+
+
+class TransactionManager:
+    """Makes transactions, and brings each to its end in all places or in none.
+
+    A participant that does not answer within `vote_seconds` has refused, if it was asked to
+    promise; if it was told to commit it is told again later.
+    """
+
+    _made = Transaction
+
+    def __init__(
+        self,
+        path: str | Path | None = None,
+        *,
+        clock: Clock | None = None,
+        vote_seconds: float = 30.0,
+    ) -> None:
+        if check_lease(vote_seconds, "vote_seconds") is None:
+            raise BadArgument("vote_seconds", "a number of seconds above 0", vote_seconds)
+        self._vote_seconds = vote_seconds
+        self._log_space = Space("transactions", path=path, clock=clock)
+        self._decisions = DecisionLog(self._log_space)
+        self._clock = self._log_space._operations.engine.clock
+        self.id = self._identity()
+        self._lock = threading.Lock()
+        self._live: dict[str, Transaction] = {}
+        self._outcomes: OrderedDict[str, State] = OrderedDict()
+        self._closed = False
+
+    # What clients use
+
+    def create(self, lease: float = FOREVER, parent: Transaction | None = None) -> Created:
+        """A new transaction, nested in `parent` if one is given. It aborts itself when its lease
+        runs out."""
+        if parent is not None and (
+            not isinstance(parent, Transaction) or parent.manager is not self
+        ):
+            raise BadArgument("parent", "a transaction of this manager", parent)
+        transaction = self._made(
+            self,
+            self._clock,
+            seconds_asked(lease),
+            txn_id=f"{self.id}.{uuid4().hex}",
+            parent=parent,
+            decisions=self._decisions,
+            on_end=self._ended,
+        )
+        with self._lock:
+            self._live[transaction.id] = transaction
+        return Created(transaction, Lease(transaction.lease))
+
+    def get_state(self, txn_id: str) -> State:
+        """ACTIVE, VOTING, COMMITTED or ABORTED."""
+        with self._lock:
+            live = self._live.get(txn_id)
+            if live is None and txn_id in self._outcomes:
+                return self._outcomes[txn_id]
+        if live is not None:
+            return live.state
+        if isinstance(txn_id, str) and self._decisions.committed(txn_id):
+            return "committed"
+        raise UnknownTransaction(txn_id)
+
+    def commit(self, txn_id: str) -> Any:
+        """Commit in all places, or in none (then CannotCommit is raised)."""
+        return self._transaction(txn_id).commit()
+
+    def abort(self, txn_id: str) -> Any:
+        """Undo everything."""
+        return self._transaction(txn_id).abort()
+
+    # What participants use
+
+    def join(self, txn_id: str, participant: TransactionParticipant, crash_count: int = 0) -> None:
+        """Take part. Joining again changes nothing; with another `crash_count` it is refused, and
+        the transaction aborted: what the participant had done in it is lost."""
+        name = getattr(participant, "name", None)
+        methods = ("prepare", "commit", "abort", "prepare_and_commit")
+        if not isinstance(name, str) or not all(
+            callable(getattr(participant, method, None)) for method in methods
+        ):
+            raise BadArgument(
+                "participant", f"an object with a name, {', '.join(methods)}", participant
+            )
+        transaction = self._transaction(txn_id)
+        with self._lock:
+            known = transaction.guests.get(name)
+            if known is None:
+                transaction.enlist(_Guest(participant, self, txn_id))
+                transaction.guests[name] = crash_count
+                return
+        if known != crash_count:
+            transaction._abort(f"{name} has crashed and lost what it did")
+            raise CannotJoin(f"{name} has crashed since it joined transaction {txn_id}")
+
+    def recover(self, *participants: Any) -> int:
+        """Settle what participants that come back have in doubt; how many transactions that was.
+
+        Spaces (of any door) know what they have promised. Others are told of the decisions that
+        they have missed, and, if they have `in_doubt()` (ids), to abort the rest.
+        """
+        return sum(map(self._recover, participants))
+
+    def close(self) -> None:
+        """Abort what is under way, and close the log."""
+        self._closed = True
+        with self._lock:
+            live = [txn for txn in self._live.values() if txn.parent is None]
+        for transaction in live:
+            if transaction.state == "active":
+                transaction._abort("its manager was closed")
+        self._log_space.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    # Within
+
+    def _identity(self) -> str:
+        """Its name, by which spaces know whose promises they hold; kept in the log."""
+        found = self._log_space.read(("manager", str), wait=0)
+        if found is None:
+            found = ("manager", uuid4().hex)
+            self._log_space.write(found)
+        return cast(str, found[1])
+
+    def _transaction(self, txn_id: str) -> Transaction:
+        with self._lock:
+            transaction = self._live.get(txn_id)
+        if transaction is None:
+            raise UnknownTransaction(txn_id)
+        return transaction
+
+    def _is_mine(self, txn_id: str) -> bool:
+        """Is it of this manager, and not under way?"""
+        return txn_id.startswith(f"{self.id}.") and txn_id not in self._live
+
+    def _recover(self, participant: Any) -> int:
+        operations = getattr(participant, "_operations", None)
+        if isinstance(operations, Holdings):
+            return self._decisions.settle(operations, self._is_mine)
+        missed = [t for t in self._decisions.untold(participant.name) if self._is_mine(t)]
+        for txn_id in missed:
+            participant.commit(self, txn_id)
+            self._decisions.forget(txn_id, participant.name)
+        in_doubt: Callable[[], list[str]] = getattr(participant, "in_doubt", list)
+        lost = [t for t in in_doubt() if self._is_mine(t) and t not in missed]
+        for txn_id in lost:
+            participant.abort(self, txn_id)
+        return len(missed) + len(lost)
+
+    def _ended(self, transaction: SharedTransaction) -> None:
+        """Remember what became of it, for those who ask; tell those who have not heard yet."""
+        with self._lock:
+            self._outcomes[transaction.id] = transaction.state
+            if len(self._outcomes) > _OUTCOMES_KEPT:
+                self._outcomes.popitem(last=False)
+            if not transaction.untold:
+                self._live.pop(transaction.id, None)
+                return
+        self._tell_later(transaction, _RETRY_FIRST_SECONDS)
+
+    def _tell_later(self, transaction: SharedTransaction, seconds: float) -> None:
+        def tell() -> None:
+            if self._closed:
+                return
+            if transaction.retry():
+                self._ended(transaction)
+            else:
+                self._tell_later(transaction, min(2 * seconds, _RETRY_LONGEST_SECONDS))
+
+        def on_alarm() -> None:  # The clock's thread may not be kept waiting by a participant.
+            threading.Thread(target=tell, name="tupelo-decisions", daemon=True).start()
+
+        self._clock.call_at(self._clock.now() + seconds, on_alarm)
+
+
+class AsyncTransactionManager(TransactionManager):
+    """A manager whose transactions are of the async door: committing and aborting are awaited."""
+
+    _made = AsyncTransaction
+
+
+class _Guest:
+    """A participant that is not a space. It is called on a thread, so that it cannot stall us."""
+
+    def __init__(
+        self, participant: TransactionParticipant, manager: TransactionManager, txn_id: str
+    ) -> None:
+        self.name = participant.name
+        self._participant = participant
+        self._manager = manager
+        self._txn_id = txn_id
+
+    def prepare(self) -> Vote:
+        return cast(Vote, self._call("prepare"))
+
+    def commit(self) -> None:
+        self._call("commit")
+
+    def abort(self) -> None:
+        self._call("abort")
+
+    def prepare_and_commit(self) -> Vote:
+        return cast(Vote, self._call("prepare_and_commit"))
+
+    def _call(self, what: str) -> object:
+        signal = ThreadSignal()
+        answers: list[object] = []
+        errors: list[BaseException] = []
+
+        def work() -> None:
+            try:
+                answers.append(getattr(self._participant, what)(self._manager, self._txn_id))
+            except BaseException as error:
+                errors.append(error)
+            finally:
+                signal.wake()
+
+        threading.Thread(target=work, name=f"tupelo-{what}", daemon=True).start()
+        seconds = self._manager._vote_seconds
+        self._manager._clock.acquire(signal.lock, seconds)
+        if errors:
+            raise errors[0]
+        if not answers:
+            raise TimeoutError(f"{self.name} did not answer to {what} within {seconds:g} s")
+        return answers[0]
