@@ -23,6 +23,7 @@ from tupelo.space.waiting import Signal, Waiter
 from tupelo.space.writers import Items, Places, Writer
 from tupelo.values.codec import encode_entry
 from tupelo.values.entry import Entry, freeze, plain_shapes, thaw, types_of
+from tupelo.values.kind import is_typed
 from tupelo.values.lease import Lease, check_lease
 
 
@@ -43,18 +44,23 @@ class Operations(Holdings):
 
     def write_plainly(self, entry: object) -> Lease | None:
         """Write to a plain space. None: it takes the longer way, and nothing was done."""
-        if type(entry) is not tuple:
-            return None
-        shape = plain_shapes.get(types_of(entry))
         core = self.core
-        if shape is None or not core.plain:
+        if not core.plain:
             return None
-        payload = encode_entry(shape, entry) if self._spells else None
+        if type(entry) is tuple:
+            fields, shape = entry, plain_shapes.get(types_of(entry))
+            if shape is None:
+                return None
+        elif is_typed(entry):
+            shape, fields = freeze(entry)
+        else:
+            return None
+        payload = encode_entry(shape, fields) if self._spells else None
         self._acquire()
         try:
             if not core.plain:
                 return None
-            written = core.write_plainly(shape, entry, payload)
+            written = core.write_plainly(shape, fields, payload)
             if core.woken:
                 if core.woken[0].wake():  # There is one at most: the plain taker.
                     core.woken.clear()
@@ -79,7 +85,7 @@ class Operations(Holdings):
                 return entry
             if take and self.core.books is not None:
                 self.core.books.forget(entry)
-            return entry.fields
+            return entry.fields if entry.shape.plain else thaw(entry.shape, entry.fields)
         finally:
             self._release()
 

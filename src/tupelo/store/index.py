@@ -15,6 +15,8 @@ from typing import Any
 from tupelo.store.plan import Planner, Question, Target
 from tupelo.store.run import SWEEP_MIN, Run
 from tupelo.values.entry import Entry, Shape
+from tupelo.values.kind import is_at_hand
+from tupelo.values.parts import ANY
 from tupelo.values.template import Check
 
 Accept = Callable[[Entry], bool]
@@ -200,8 +202,10 @@ class Store:
         """
         try:
             bucket = self._lanes.get(raw)
-        except TypeError:  # a template with a list or a dict in it
-            return NotImplemented
+        except TypeError:  # a template with a list or a dict in it, or a dataclass
+            if type(raw) is tuple:
+                return NotImplemented
+            bucket = None
         if bucket is not None:
             entry = bucket.first()
         else:
@@ -212,14 +216,17 @@ class Store:
             targets = plan.meet()
             if len(targets) != 1:
                 return NotImplemented if targets else None
-            shape, positions, _, check = targets[0]
-            if check is not None or not shape.plain:
+            shape, positions, fixed, check = targets[0]
+            if check is not None or not (
+                shape.plain or (shape.flat and shape.kind is not None and is_at_hand(shape.kind))
+            ):
                 return NotImplemented
             bucket = self.buckets[shape]
             if positions:
-                entry = bucket.first_match(positions, values)
+                entry = bucket.first_match(positions, values if fixed is None else fixed)
             else:
-                self._lanes[raw] = bucket
+                if type(raw) is tuple or raw is ANY:
+                    self._lanes[raw] = bucket
                 entry = bucket.first()
         if take and entry is not None:
             bucket.remove(entry)

@@ -93,6 +93,8 @@ class Planner:
             return plan, skeleton.values(raw)
         if raw is ANY:
             return self._compiled_question(EVERYTHING)
+        if type(raw) is Template:
+            return self._compiled_question(raw)
         if is_typed(raw):
             held = values_of(raw)
             kinds = tuple(map(type, held))

@@ -25,14 +25,16 @@ DEPTH_MAX = 64
 class Shape(msgspec.Struct, frozen=True, eq=False):
     """What entries that can be matched alike have in common: their kind and field types.
 
-    `plain` shapes hold immutable scalars only: nothing to copy, nothing to build. `native` ones
-    hold only those that msgpack can tell apart.
+    `flat` shapes hold immutable scalars only, so there is nothing to copy; `plain` ones are flat
+    tuples, so there is nothing to build either. `native` ones hold only scalars that msgpack can
+    tell apart.
     """
 
     kind: Kind | None
     types: tuple[type, ...]
     plain: bool
     native: bool
+    flat: bool
 
 
 class Typed(msgspec.Struct, frozen=True, eq=False):
@@ -91,8 +93,9 @@ def shape_of(kind: Kind | None, types: tuple[type, ...]) -> Shape:
     key = (kind, types)
     shape = _shapes.get(key)
     if shape is None:
-        plain = kind is None and SCALARS.issuperset(types)
-        shape = _shapes[key] = Shape(kind, types, plain, plain and NATIVE.issuperset(types))
+        flat = SCALARS.issuperset(types)
+        plain = flat and kind is None
+        shape = _shapes[key] = Shape(kind, types, plain, plain and NATIVE.issuperset(types), flat)
         if plain:
             plain_shapes[types] = shape
     return shape
@@ -195,7 +198,7 @@ def thaw(shape: Shape, fields: tuple[Any, ...]) -> Any:
     """What a reader gets: a tuple, or an instance of the entry's class; the reader's own copy."""
     if shape.plain:
         return fields
-    values = tuple([thaw_value(value) for value in fields])
+    values = fields if shape.flat else tuple([thaw_value(value) for value in fields])
     return values if shape.kind is None else build(shape.kind, values)
 
 

@@ -141,6 +141,12 @@ def class_if_known(kind: Kind) -> type | None:
     return _class_of_name.get(kind.name)
 
 
+def is_at_hand(kind: Kind) -> bool:
+    """Is its class known here, just as it was when the entry was written?"""
+    cls = _class_of_name.get(kind.name)
+    return cls is not None and _kind_of_class.get(cls) is kind
+
+
 def build(kind: Kind, values: tuple[Any, ...]) -> Any:
     """An instance with these values. No code of the class runs, so nothing can fail halfway."""
     cls = class_of(kind)

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from tupelo.errors import LeaseLost
+from tupelo.errors import LeaseLost, TupeloError
 from tupelo.models.javaspaces.leases import FOREVER, Lease
 from tupelo.space.blocking import Space
 from tupelo.space.clock import SystemClock
@@ -21,7 +21,7 @@ from tupelo.values import lease as engine
 class Tenant:
     """What is leased: the entry that `granted` is the lease of."""
 
-    __slots__ = ("__weakref__", "alarm_at", "cancel_alarm", "granted", "left", "what")
+    __slots__ = ("alarm_at", "cancel_alarm", "granted", "left", "what")
 
     def __init__(self, what: Any, granted: engine.Lease) -> None:
         self.what = what
@@ -45,15 +45,19 @@ class Tenant:
 
 
 class Tenancy:
-    """The landlord of tenants. `on_end` is called once for each, when its lease has ended.
+    """The landlord of tenants. `on_end` is called once for each, when its lease has ended, and
+    removes its entry if it is still there. Leases are renewed and cancelled under the `guard`.
 
     Under the system clock, what ends by itself in a durable space ends on a thread of its own: its
     clearing away waits for the disk, and the clock's thread may not.
     """
 
-    def __init__(self, space: Space, on_end: Callable[[Any], object]) -> None:
+    def __init__(
+        self, space: Space, guard: threading.RLock, on_end: Callable[[Any], object]
+    ) -> None:
         self._operations = space._operations
         self._clock = space._operations.engine.clock
+        self._guard = guard
         self._on_end = on_end
         self._threads = isinstance(self._clock, SystemClock) and self._operations.journaled
         self._lock = threading.Lock()
@@ -91,23 +95,26 @@ class Tenancy:
         _raise(self.cancel_leases([tenant]))
 
     def renew_leases(self, wanted: list[tuple[Tenant, float | None]]) -> list[Exception | None]:
-        outcomes: list[Exception | None] = list(
-            self._operations.renew_leases(
+        with self._guard:
+            outcomes = self._operations.renew_leases(
                 [(tenant.granted.thing, seconds) for tenant, seconds in wanted]
             )
-        )
-        for tenant, _ in wanted:
-            self._watch(tenant)
-        return outcomes
+            for tenant, _ in wanted:
+                self._watch(tenant)
+        return [*outcomes]
 
     def cancel_leases(self, tenants: list[Tenant]) -> list[Exception | None]:
         outcomes: list[Exception | None] = []
-        for tenant in tenants:
-            if not tenant.ended and self.evict(tenant):
-                self._on_end(tenant.what)
-                outcomes.append(None)
-            else:
-                outcomes.append(LeaseLost("the registration is gone; there is nothing to cancel"))
+        with self._guard:
+            for tenant in tenants:
+                if tenant.ended or not self.evict(tenant):
+                    outcomes.append(LeaseLost("it is gone; there is nothing to cancel"))
+                    continue
+                try:
+                    self._on_end(tenant.what)
+                    outcomes.append(None)
+                except TupeloError as error:
+                    outcomes.append(error)
         return outcomes
 
     # Ending by itself
