@@ -12,7 +12,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import thesis
+from benchmarks import doors, thesis
 from benchmarks.measure import Line, Settings
 
 OUT = Path(__file__).parent / "out"
@@ -22,6 +22,8 @@ Cells = list[tuple[str, ...]]
 
 LINE_HEADS = ("what was compared", "ours", "theirs", "ratio", "target", "reached")
 THESIS_HEADS = ("n", "write n, ms", "read 1, ms", "take n, ms", "write/s", "take/s")
+
+DOOR_HEADS = ("door", "n", "write n, ms", "read 1, ms", "take n, ms", "write/s", "take/s")
 
 
 def circumstances_of(settings: Settings, load_before: float) -> str:
@@ -34,21 +36,29 @@ def circumstances_of(settings: Settings, load_before: float) -> str:
     )
 
 
-def show(lines: list[Line], rows: list[thesis.Row], circumstances: str) -> None:
+def show(
+    lines: list[Line], rows: list[thesis.Row], door_rows: list[doors.Row], circumstances: str
+) -> None:
     console = Console(width=None if sys.stdout.isatty() else WIDTH_PIPED)
     if lines:
         console.print(_table(circumstances, LINE_HEADS, _line_cells(lines)))
     if rows:
         title = "The thesis' benchmark 6.4, through tupelo.Space"
         console.print(_table(title, THESIS_HEADS, _thesis_cells(rows)))
+    if door_rows:
+        title = "The thesis' benchmark 8.2, through the doors"
+        console.print(_table(title, DOOR_HEADS, _door_cells(door_rows)))
 
 
-def keep(lines: list[Line], rows: list[thesis.Row], circumstances: str) -> None:
+def keep(
+    lines: list[Line], rows: list[thesis.Row], door_rows: list[doors.Row], circumstances: str
+) -> None:
     OUT.mkdir(exist_ok=True)
     results = {
         "circumstances": circumstances,
         "lines": [{**asdict(line), "ratio": line.ratio, "reached": line.reached} for line in lines],
         "thesis": [asdict(row) for row in rows],
+        "doors": [asdict(row) for row in door_rows],
     }
     (OUT / "results.json").write_text(json.dumps(results, indent=2, ensure_ascii=False) + "\n")
     parts = ["# Benchmarks", circumstances + "."]
@@ -59,6 +69,11 @@ def keep(lines: list[Line], rows: list[thesis.Row], circumstances: str) -> None:
         parts.append("## The thesis' benchmark 6.4")
         parts.append(_markdown(THESIS_HEADS, _thesis_cells(rows)))
         parts.append("![write, read and take over n](thesis.png)")
+    if door_rows:
+        doors.plot(door_rows, OUT / "doors.png")
+        parts.append("## The thesis' benchmark 8.2")
+        parts.append(_markdown(DOOR_HEADS, _door_cells(door_rows)))
+        parts.append("![write, read and take over n, door by door](doors.png)")
     (OUT / "results.md").write_text("\n\n".join(parts) + "\n")
 
 
@@ -89,6 +104,21 @@ def _shortfall(line: Line) -> str:
 def _thesis_cells(rows: list[thesis.Row]) -> Cells:
     return [
         (
+            f"{row.n:,}",
+            f"{row.write_ms:,.2f}",
+            f"{row.read_ms:.4f}",
+            f"{row.take_ms:,.2f}",
+            f"{row.n / row.write_ms * 1e3:,.0f}",
+            f"{row.n / row.take_ms * 1e3:,.0f}",
+        )
+        for row in rows
+    ]
+
+
+def _door_cells(rows: list[doors.Row]) -> Cells:
+    return [
+        (
+            row.door,
             f"{row.n:,}",
             f"{row.write_ms:,.2f}",
             f"{row.read_ms:.4f}",

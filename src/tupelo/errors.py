@@ -4,6 +4,7 @@ TupeloError
 ├── BadInput            you passed something that cannot be used; nothing was done
 │   ├── BadEntry            a value outside the closed set, or not an entry at all
 │   ├── BadTemplate         a template that can never be asked, or whose function failed
+│   ├── BadSelector         a selector without its coordinator, or a coordinator without one
 │   └── BadArgument         any other argument
 ├── UnknownType         the entry's class is not known in this program; the entry stays where it is
 ├── LeaseLost           the leased thing is gone: expired, cancelled or taken
@@ -11,16 +12,27 @@ TupeloError
 ├── Refused             the space cannot take the entry now; it may be able to later
 │   ├── SpaceFull           the space's capacity is reached and nothing may be evicted
 │   └── DuplicateKey        another entry has this key
+├── CountNotMet         there were fewer entries than the selector asked for (XVSM)
+│   └── IndexOutOfRange     nothing stands at this index
+├── ContainerError      something about an XVSM container
+│   ├── ContainerNotFound   there is none of this name, or it was destroyed
+│   └── ContainerExists     another container has this name
+├── AspectError         an aspect stopped the operation, which was undone
+│   ├── AspectVeto          an aspect forbids it, and says why
+│   ├── AspectFailed        an aspect raised; the cause is chained
+│   └── PutOff              aspects put it off until its time was up
 ├── SpaceClosed         you closed the space (or it was closed while you waited)
 ├── TransactionError
 │   ├── TransactionEnded    the transaction was committed, aborted or has expired
 │   ├── Deadlock            transactions wait for each other; this operation gives way
 │   ├── CannotCommit        a participant refused or failed; all of them were aborted
+│   ├── OutcomeUnknown      whoever had to commit failed to answer: it may have, or not
 │   ├── CannotJoin          the participant came too late, or has lost what it did before
 │   └── UnknownTransaction  the manager has no transaction of this id (any more)
 ├── ReactionError       the atomic step was undone
 │   ├── ReactionFailed      a reaction's function raised; the cause is chained
 │   └── Livelock            reactions fed each other beyond the bound
+├── DiscoveryFailed     no lookup service is at this address
 ├── EvalFailed          a live tuple's function raised; described, not silent
 └── JournalError        the world outside broke it
     ├── SpaceInUse          another space has the file open
@@ -65,6 +77,10 @@ class BadArgument(BadInput):
         self.expected = expected
 
 
+class BadSelector(BadInput):
+    """A selector for which the container has no coordinator, or a coordinator that needs one."""
+
+
 class UnknownType(TupeloError):
     """The entry's class is not known here, so it cannot be built; it stays in the space."""
 
@@ -104,6 +120,52 @@ class DuplicateKey(Refused):
     def __init__(self, key: object, *, hopeless: bool = False) -> None:
         super().__init__(f"there is an entry with the key {key!r} already", hopeless=hopeless)
         self.key = key
+
+
+class CountNotMet(TupeloError):
+    """An XVSM selector asked for more entries than there were in time."""
+
+    def __init__(self, message: str, *, wanted: int, found: int) -> None:
+        super().__init__(message)
+        self.wanted = wanted
+        self.found = found
+
+
+class IndexOutOfRange(CountNotMet):
+    """Nothing stands at this index of a vector."""
+
+
+class ContainerError(TupeloError):
+    """Something about an XVSM container."""
+
+
+class ContainerNotFound(ContainerError):
+    """There is no container of this name, or it was destroyed."""
+
+
+class ContainerExists(ContainerError):
+    """Another container has this name."""
+
+
+class AspectError(TupeloError):
+    """An aspect stopped the operation; nothing is left of it."""
+
+
+class AspectVeto(AspectError):
+    """An aspect forbids the operation; `reason` says why."""
+
+    def __init__(self, point: str, reason: str) -> None:
+        super().__init__(f"vetoed at {point}: {reason}")
+        self.point = point
+        self.reason = reason
+
+
+class AspectFailed(AspectError):
+    """An aspect raised; its error is the cause of this one."""
+
+
+class PutOff(AspectError):
+    """Aspects put the operation off, again and again, until its time was up."""
 
 
 class SpaceClosed(TupeloError):
@@ -148,6 +210,18 @@ class CannotCommit(TransactionError):
         self.participant = participant
 
 
+class OutcomeUnknown(TransactionError):
+    """The only one who had something to commit did not answer; ask it what became of it."""
+
+    def __init__(self, txn_id: str, participant: str, reason: str) -> None:
+        super().__init__(
+            f"it is not known whether transaction {txn_id} was committed: {participant} failed "
+            f"while it was told: {reason}"
+        )
+        self.txn_id = txn_id
+        self.participant = participant
+
+
 class CannotJoin(TransactionError):
     """A participant cannot take part in this transaction."""
 
@@ -176,6 +250,14 @@ class Livelock(ReactionError):
             f"reactions fired {bound} times in one step without coming to rest; the step was undone"
         )
         self.bound = bound
+
+
+class DiscoveryFailed(TupeloError):
+    """Nobody is there: no lookup service has claimed this `address` in this process."""
+
+    def __init__(self, address: str) -> None:
+        super().__init__(f"there is no lookup service at {address}; start one there first")
+        self.address = address
 
 
 class EvalFailed(TupeloError):

@@ -17,9 +17,13 @@ class DecisionLog:
     def __init__(self, space: Space) -> None:
         self.space = space
 
-    def record(self, txn_id: str, participants: list[str]) -> None:
+    def record(self, told: list[tuple[str, str]]) -> None:
         """The decision: from here on the transaction is committed."""
-        self.space.write_all([(_DECIDED, txn_id, name) for name in participants])
+        self.space.write_all([(_DECIDED, txn_id, name) for txn_id, name in told])
+
+    def recorded(self, told: list[tuple[str, str]]) -> bool:
+        """Does the decision stand? It was written in one step, so one of them tells."""
+        return self.space.count((_DECIDED, *told[0])) > 0
 
     def forget(self, txn_id: str, participant: str) -> None:
         """This participant has been told."""
@@ -40,7 +44,7 @@ class DecisionLog:
             # Without a decision on record none was made.
             end = operations.commit if self.committed(txn.id) else operations.abort
             operations.engine.flush(end(txn))
-        name = operations.engine.core.agent
+        name = operations.engine.id
         for txn_id in self.untold(name):
             if is_mine(txn_id):
                 self.forget(txn_id, name)

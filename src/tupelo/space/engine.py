@@ -70,6 +70,8 @@ class Engine:
         elif log_keep:
             self.journal = MemoryJournal(None if log_keep == "all" else log_keep)
         self.name = name or (self.saved.name if self.saved else "space")
+        # By which a coordinator knows it again; agents and names may be shared.
+        self.id = self.saved.id if self.saved else uuid4().hex
         self.core = Core(
             agent or uuid4().hex,
             self.clock.now,

@@ -1,25 +1,23 @@
 """Shared transactions: all or nothing over several spaces, and over whatever else takes part.
 
-A shared transaction has a branch in every space that it was used in. To commit, everyone is asked
-to promise (phase one); if all do, the decision is recorded, and then everyone is told (phase two).
-Whoever cannot be told yet is told later: the decision stands. Without a decision on record a
-promise is void, so a coordinator that crashed in phase one has aborted.
+A shared transaction has a branch in every space that it was used in. How it is brought to its end
+in all of them is told in `twophase`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import Any, Literal, Protocol, Self
+from typing import Any, Literal, Self
 from uuid import uuid4
 
 from tupelo.errors import (
     CannotCommit,
     CannotJoin,
     LeaseLost,
+    OutcomeUnknown,
     SpaceClosed,
     TransactionEnded,
     TransactionError,
@@ -28,45 +26,31 @@ from tupelo.space.clock import Clock
 from tupelo.space.engine import Engine
 from tupelo.space.holdings import Holdings, Spanning
 from tupelo.space.transaction import LEASE_RAN_OUT, Txn
+from tupelo.space.twophase import (
+    Ballot,
+    Decisions,
+    Interrupted,
+    Participant,
+    Vote,
+    as_told,
+    call_off,
+    tell,
+)
 from tupelo.values.lease import Lease, check_lease
 
-logger = logging.getLogger("tupelo")
-
-State = Literal["active", "voting", "committed", "aborted"]
-Vote = Literal["not changed", "prepared", "aborted", "committed"]
-
-
-class Participant(Protocol):
-    """Whoever takes part in a transaction. A vote "aborted", or an error, refuses."""
-
-    name: str
-
-    def prepare(self) -> Vote: ...
-
-    def commit(self) -> None: ...
-
-    def abort(self) -> None: ...
-
-    def prepare_and_commit(self) -> Vote:
-        """Both phases at once, for the only one who has something to commit."""
-        ...
-
-
-class Decisions(Protocol):
-    """Where the decisions to commit are recorded, until everyone has been told."""
-
-    def record(self, txn_id: str, participants: list[str]) -> None: ...
-
-    def forget(self, txn_id: str, participant: str) -> None: ...
+State = Literal["active", "voting", "committed", "aborted", "unknown"]
 
 
 class Branch:
     """The part of a shared transaction that is in one space."""
 
+    is_atomic = True
+
     def __init__(self, operations: Holdings, state: Txn) -> None:
         self.operations = operations
         self.state = state
-        self.name = operations.engine.core.agent
+        self.name = operations.engine.id
+        self.txn_id = state.id
 
     def prepare(self) -> Vote:
         vote, position = self.operations.prepare(self.state)
@@ -74,10 +58,14 @@ class Branch:
         return vote
 
     def commit(self) -> None:
+        engine = self.operations.engine
         try:
-            self.operations.engine.flush(self.operations.commit(self.state))
+            engine.flush(self.operations.commit(self.state))
+        except TransactionEnded:
+            if self.state.state != "committed":  # Who was told before need not be told again.
+                raise
         except SpaceClosed:
-            if self.operations.engine.saved is not None:  # It is in doubt when opened again.
+            if engine.saved is not None:  # It is in doubt when it is opened again.
                 raise
 
     def abort(self) -> None:
@@ -131,17 +119,24 @@ class SharedTransaction(Spanning):
 
     @property
     def state(self) -> State:
-        """active, voting, committed or aborted."""
+        """active, voting, committed, aborted, or unknown if someone was lost in mid-commit."""
         self._end_in_time()
         return self._state
 
     @property
     def ended(self) -> bool:
-        return self._state in ("committed", "aborted")
+        return self._state not in ("active", "voting")
 
     @property
     def lease(self) -> Lease:
         return Lease(self, self)
+
+    def line(self) -> Iterator[SharedTransaction]:
+        """This transaction and those above it."""
+        txn: SharedTransaction | None = self
+        while txn is not None:
+            yield txn
+            txn = txn.parent
 
     @property
     def untold(self) -> list[str]:
@@ -150,16 +145,17 @@ class SharedTransaction(Spanning):
 
     def transaction(self, *, lease: float | None = None) -> SharedTransaction:
         """A nested transaction: it sees what this one sees, and commits into it."""
-        self._end_in_time()
-        return type(self)(self._clock, lease, parent=self)
+        return SharedTransaction(self._clock, lease, parent=self)
 
     # Joining
 
     def branch_at(self, operations: Holdings) -> Txn:
-        self._end_in_time()
         engine = operations.engine
-        # The space's lock is taken before ours, here and everywhere.
+        # A space's lock is taken before ours, and never two of them: what has run out is refused
+        # here, and called off in all spaces by the alarm.
         with engine.lock:
+            if self._has_run_out():
+                raise TransactionEnded(self.id, "aborted", LEASE_RAN_OUT)
             above = None if self.parent is None else self.parent.branch_at(operations)
             with self._lock:
                 branch = self._branches.get(engine)
@@ -202,17 +198,52 @@ class SharedTransaction(Spanning):
         self._cancel_alarm()
         if self.parent is not None:
             self._commit_into(self.parent, members)
-            return
-        promised = self._collect_votes(members)
-        if promised:
-            self._record(promised, members)
+        else:
+            self._commit_all(members)
+
+    def _commit_all(self, members: list[Participant]) -> None:
+        ballot = Ballot(self.id, members)
+        try:
+            ballot.hold()
+        except OutcomeUnknown as error:
+            self._end("unknown", str(error))
+            raise
+        except BaseException as error:
+            self._end("aborted", str(error), ballot.concerned)
+            raise
+        interrupt = self._record(ballot)
         self._end("committed")
         try:
-            self._tell(promised)
-        finally:
-            self._say_ended()
+            self._untold = tell(ballot.promised, self._decisions)
+        except Interrupted as error:
+            self._untold = error.untold
+            interrupt = error.__cause__
+        self._say_ended()
+        if interrupt is not None:
+            raise interrupt
 
-    def _abort(self, reason: str = "it was called off") -> None:
+    def _record(self, ballot: Ballot) -> BaseException | None:
+        """The decision. If it is not known whether it was recorded, everyone keeps the promise."""
+        told = as_told(ballot.promised)
+        if self._decisions is None or not told:
+            return None
+        try:
+            self._decisions.record(told)
+        except BaseException as error:
+            try:
+                stands = self._decisions.recorded(told)
+            except Exception:
+                self._end("unknown", "whether it was decided is in the coordinator's log")
+                raise OutcomeUnknown(self.id, "the coordinator's log", repr(error)) from error
+            if stands:
+                return None if isinstance(error, Exception) else error
+            self._end("aborted", "the decision could not be recorded", ballot.concerned)
+            if not isinstance(error, Exception):
+                raise
+            raise CannotCommit(self.id, "the coordinator's log", str(error)) from error
+        return None
+
+    def _abort(self, reason: str = "it was called off", *, on_alarm: bool = False) -> None:
         with self._lock:
             if self._state == "aborted":
                 return
@@ -222,8 +253,13 @@ class SharedTransaction(Spanning):
             children, members = list(self._children), list(self._members)
         for child in children:
             with suppress(TransactionEnded):
-                child._abort("its parent was aborted")
-        self._call_off(members, "aborted", reason)
+                child._abort("its parent was aborted", on_alarm=on_alarm)
+        if on_alarm:  # The clock has others to call, and a guest may be slow.
+            guests = [member for member in members if not isinstance(member, Branch)]
+            members = [member for member in members if isinstance(member, Branch)]
+            if guests:
+                threading.Thread(target=call_off, args=(guests,), daemon=True).start()
+        self._end("aborted", reason, members)
 
     async def commit_async(self) -> None:
         """`commit`, without blocking the event loop while a disk or a participant is slow."""
@@ -236,7 +272,15 @@ class SharedTransaction(Spanning):
         """Tell those who could not be told of the decision; True if nobody is left."""
         with self._lock:
             untold, self._untold = self._untold, []
-        self._tell(untold)
+        still = tell(untold, self._decisions)
+        with self._lock:
+            self._untold += still
+        return not self._untold
+
+    def was_told(self, name: str) -> bool:
+        """This participant has come back and knows; True if nobody is left to be told."""
+        with self._lock:
+            self._untold = [member for member in self._untold if member.name != name]
         return not self._untold
 
     def __enter__(self) -> Self:
@@ -259,71 +303,8 @@ class SharedTransaction(Spanning):
         elif self._must_commit():
             await self.commit_async()
 
-    # The two phases
-
-    def _collect_votes(self, members: list[Participant]) -> list[Participant]:
-        """Phase one: those who promised and must be told. CannotCommit if one did not."""
-        promised: list[Participant] = []
-        for i, member in enumerate(members):
-            alone = not promised and i == len(members) - 1
-            try:
-                vote = member.prepare_and_commit() if alone else member.prepare()
-                if vote == "aborted":
-                    raise CannotCommit(self.id, member.name, "it voted to abort")
-                if vote == "prepared" and not alone:
-                    promised.append(member)
-                elif vote not in ("not changed", "committed", "prepared"):
-                    raise CannotCommit(self.id, member.name, f"{vote!r} is no vote")
-            except BaseException as error:
-                self._refuse(member, error, members)
-        return promised
-
-    def _refuse(
-        self, member: Participant, error: BaseException, members: list[Participant]
-    ) -> None:
-        self._call_off(members, "aborted", f"{member.name} could not promise to commit: {error}")
-        if isinstance(error, CannotCommit) or not isinstance(error, Exception):
-            raise error
-        raise CannotCommit(self.id, member.name, str(error) or type(error).__name__) from error
-
-    def _record(self, promised: list[Participant], members: list[Participant]) -> None:
-        if self._decisions is not None:
-            try:
-                self._decisions.record(self.id, [member.name for member in promised])
-            except BaseException as error:
-                self._call_off(members, "aborted", "the decision could not be recorded")
-                if not isinstance(error, Exception):
-                    raise
-                raise CannotCommit(self.id, "the coordinator's log", str(error)) from error
-
-    def _tell(self, promised: list[Participant]) -> None:
-        """Phase two. It cannot fail any more; who does not hear it now is told later."""
-        interrupt: BaseException | None = None
-        for member in promised:
-            try:
-                member.commit()
-                if self._decisions is not None:
-                    self._decisions.forget(self.id, member.name)
-            except Exception as error:
-                logger.warning("%s of %r could not be told to commit: %r", member.name, self, error)
-                self._untold.append(member)
-            except BaseException as error:
-                interrupt = error
-                self._untold.append(member)
-        if interrupt is not None:
-            raise interrupt
-
-    def _call_off(self, members: list[Participant], state: State, reason: str) -> None:
-        """Abort everyone. Who does not hear it has no decision to go by, and aborts in time."""
-        self.reason = reason
-        self._end(state)
-        for member in members:
-            with suppress(Exception):
-                member.abort()
-        self._say_ended()
-
     def _commit_into(self, parent: SharedTransaction, members: list[Participant]) -> None:
-        """Nested: the branches go into the parent's, and the others are promoted to it."""
+        """Nested: the branches go into the parent's, and the others take part in the parent."""
         for member in members:
             try:
                 if isinstance(member, Branch):
@@ -334,16 +315,26 @@ class SharedTransaction(Spanning):
                 # What was done in other branches is in the parent's already.
                 with suppress(TransactionEnded):
                     parent._abort(f"its nested transaction {self.id} failed: {error}")
-                self._refuse(member, error, members)
+                self._end("aborted", str(error), members)
+                if not isinstance(error, Exception):
+                    raise
+                raise CannotCommit(self.id, member.name, str(error)) from error
         self._end("committed")
         self._say_ended()
 
-    def _end(self, state: State) -> None:
+    def _end(
+        self, state: State, reason: str = "", concerned: list[Participant] | None = None
+    ) -> None:
+        """It has come to an end; if that is an abort, those `concerned` are told."""
         self._state = state
+        self.reason = reason
         self._cancel_alarm()
         if self.parent is not None:
             with self.parent._lock:
                 self.parent._children.pop(self, None)
+        if state != "committed":
+            call_off(concerned or [])
+            self._say_ended()
 
     def _say_ended(self) -> None:
         if self._on_end is not None:
@@ -360,9 +351,11 @@ class SharedTransaction(Spanning):
         self._grant(seconds)
 
     def cancel_lease(self, thing: object) -> None:
-        if self.ended:
-            raise LeaseLost(f"the transaction is {self._state}; there is nothing to cancel")
-        self._abort("its lease was cancelled")
+        self._end_in_time()
+        try:
+            self._abort("its lease was cancelled")
+        except TransactionEnded:
+            raise LeaseLost(f"the transaction is {self._state}; it cannot be cancelled") from None
 
     def now(self) -> float:
         return self._clock.now()
@@ -377,12 +370,17 @@ class SharedTransaction(Spanning):
         return None if self.expires is None else max(1e-6, self.expires - self.now())
 
     def _on_alarm(self) -> None:
-        self._end_in_time()
+        if self._has_run_out():
+            with suppress(TransactionEnded):
+                self._abort(LEASE_RAN_OUT, on_alarm=True)
 
     def _end_in_time(self) -> None:
-        if self.expires is not None and self._state == "active" and self.expires <= self.now():
+        if self._has_run_out():
             with suppress(TransactionEnded):
                 self._abort(LEASE_RAN_OUT)
+
+    def _has_run_out(self) -> bool:
+        return self._state == "active" and self.expires is not None and self.expires <= self.now()
 
     def _require_active(self) -> None:
         if self._state != "active":

@@ -16,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from types import NoneType
 from typing import Any, Literal, NoReturn, get_args
+from uuid import uuid4
 
 import msgspec
 
@@ -180,7 +181,8 @@ class SqliteJournal:
         self._db.execute(f"PRAGMA synchronous = {level}")
         self._db.execute("PRAGMA wal_autocheckpoint = 4000")
         keep = "all" if self._keep is None else self._keep
-        self._run(lambda: self._db.execute("REPLACE INTO meta VALUES ('log_keep', ?)", (keep,)))
+        settled = [("log_keep", keep), ("id", self.id)]
+        self._run(lambda: self._db.executemany("REPLACE INTO meta VALUES (?, ?)", settled))
 
     def stop(self) -> None:
         """Opening failed further up: let go of the file, unchanged."""
@@ -193,6 +195,7 @@ class SqliteJournal:
             last, newest = self._db.execute("SELECT max(position), max(n) FROM change").fetchone()
             self.name: str = meta["name"]
             self.agent: str = meta["agent"]
+            self.id: str = meta.get("id") or uuid4().hex
             self.durable: int = max(last or 0, meta["position"])
             self.n: int = max(newest or 0, meta["n"])
             self._first: int = meta["first"]

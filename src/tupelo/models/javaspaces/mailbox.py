@@ -184,6 +184,7 @@ class MailboxRegistration:
         self._error: Exception | None = None
         self._turn = 0  # Who fetches events now: iterators of earlier turns are over.
         self._fetching: set[Transaction] = set()
+        self._gone = False
         self._tenant = mailbox._tenancy.admit(self, granted)
 
     @property
@@ -334,6 +335,7 @@ class MailboxRegistration:
 
     def _end(self) -> None:
         """Its lease has ended: nothing of it stays."""
+        self._gone = True
         with self._mailbox._lock:
             if self._mailbox._registrations.get(self.id) is self:
                 del self._mailbox._registrations[self.id]
@@ -388,5 +390,5 @@ class _Bag:
         registration = self._registration
         with suppress(SpaceClosed):
             self._txn.abort()
-            if not registration.active:  # It ended meanwhile, and could not see this one.
+            if registration._gone:  # It ended meanwhile, and could not see this one.
                 registration._end()

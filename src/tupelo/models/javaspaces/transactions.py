@@ -17,21 +17,30 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, Self, cast
 from uuid import uuid4
 
-from tupelo.errors import BadArgument, CannotJoin, UnknownTransaction
+from tupelo.errors import (
+    BadArgument,
+    CannotJoin,
+    SpaceClosed,
+    TransactionEnded,
+    UnknownTransaction,
+)
 from tupelo.models.javaspaces.leases import FOREVER, Lease, seconds_asked
 from tupelo.space.blocking import Space
 from tupelo.space.clock import Clock
 from tupelo.space.decisions import DecisionLog
 from tupelo.space.handles import ThreadSignal
 from tupelo.space.holdings import Holdings
-from tupelo.space.shared import SharedTransaction, State, Vote
+from tupelo.space.shared import SharedTransaction, State
+from tupelo.space.twophase import Vote
 from tupelo.values.lease import check_lease
 
 ACTIVE, VOTING, COMMITTED, ABORTED = "active", "voting", "committed", "aborted"
+UNKNOWN = "unknown"
 NOTCHANGED, PREPARED = "not changed", "prepared"
 
 _OUTCOMES_KEPT = 1_024
@@ -122,6 +131,8 @@ class TransactionManager:
     def create(self, lease: float = FOREVER, parent: Transaction | None = None) -> Created:
         """A new transaction, nested in `parent` if one is given. It aborts itself when its lease
         runs out."""
+        if self._closed:
+            raise SpaceClosed("the transaction manager is closed")
         if parent is not None and (
             not isinstance(parent, Transaction) or parent.manager is not self
         ):
@@ -140,7 +151,7 @@ class TransactionManager:
         return Created(transaction, Lease(transaction.lease))
 
     def get_state(self, txn_id: str) -> State:
-        """ACTIVE, VOTING, COMMITTED or ABORTED."""
+        """ACTIVE, VOTING, COMMITTED, ABORTED, or UNKNOWN if one was lost in mid-commit."""
         with self._lock:
             live = self._live.get(txn_id)
             if live is None and txn_id in self._outcomes:
@@ -174,13 +185,17 @@ class TransactionManager:
             )
         transaction = self._transaction(txn_id)
         with self._lock:
-            known = transaction.guests.get(name)
-            if known is None:
+            is_new = name not in transaction.guests
+            known = transaction.guests.setdefault(name, crash_count)
+        if is_new:
+            try:
                 transaction.enlist(_Guest(participant, self, txn_id))
-                transaction.guests[name] = crash_count
-                return
-        if known != crash_count:
-            transaction._abort(f"{name} has crashed and lost what it did")
+            except CannotJoin:
+                transaction.guests.pop(name, None)
+                raise
+        elif known != crash_count:
+            with suppress(TransactionEnded):
+                transaction._abort(f"{name} has crashed and lost what it did")
             raise CannotJoin(f"{name} has crashed since it joined transaction {txn_id}")
 
     def recover(self, *participants: Any) -> int:
@@ -226,12 +241,17 @@ class TransactionManager:
 
     def _is_mine(self, txn_id: str) -> bool:
         """Is it of this manager, and not under way?"""
-        return txn_id.startswith(f"{self.id}.") and txn_id not in self._live
+        live: SharedTransaction | None = self._live.get(txn_id)
+        while live is not None and live.parent is not None:
+            live = live.parent
+        return txn_id.startswith(f"{self.id}.") and (live is None or live.ended)
 
     def _recover(self, participant: Any) -> int:
         operations = getattr(participant, "_operations", None)
         if isinstance(operations, Holdings):
-            return self._decisions.settle(operations, self._is_mine)
+            settled = self._decisions.settle(operations, self._is_mine)
+            self._was_told(operations.engine.id)
+            return settled
         missed = [t for t in self._decisions.untold(participant.name) if self._is_mine(t)]
         for txn_id in missed:
             participant.commit(self, txn_id)
@@ -240,7 +260,14 @@ class TransactionManager:
         lost = [t for t in in_doubt() if self._is_mine(t) and t not in missed]
         for txn_id in lost:
             participant.abort(self, txn_id)
+        self._was_told(participant.name)
         return len(missed) + len(lost)
+
+    def _was_told(self, name: str) -> None:
+        """This participant knows all by now; it need not be told later."""
+        for transaction in list(self._live.values()):
+            if transaction.ended and transaction.was_told(name):
+                self._forget(transaction)
 
     def _ended(self, transaction: SharedTransaction) -> None:
         """Remember what became of it, for those who ask; tell those who have not heard yet."""
@@ -248,17 +275,24 @@ class TransactionManager:
             self._outcomes[transaction.id] = transaction.state
             if len(self._outcomes) > _OUTCOMES_KEPT:
                 self._outcomes.popitem(last=False)
-            if not transaction.untold:
-                self._live.pop(transaction.id, None)
-                return
-        self._tell_later(transaction, _RETRY_FIRST_SECONDS)
+        if transaction.untold:
+            self._tell_later(transaction, _RETRY_FIRST_SECONDS)
+        elif transaction.parent is None:
+            self._forget(transaction)
+
+    def _forget(self, transaction: SharedTransaction) -> None:
+        """It is over, everyone knows, and so are those that were nested in it."""
+        with self._lock:
+            for txn_id, other in list(self._live.items()):
+                if transaction in other.line():
+                    del self._live[txn_id]
 
     def _tell_later(self, transaction: SharedTransaction, seconds: float) -> None:
         def tell() -> None:
             if self._closed:
                 return
             if transaction.retry():
-                self._ended(transaction)
+                self._forget(transaction)
             else:
                 self._tell_later(transaction, min(2 * seconds, _RETRY_LONGEST_SECONDS))
 
@@ -281,9 +315,9 @@ class _Guest:
         self, participant: TransactionParticipant, manager: TransactionManager, txn_id: str
     ) -> None:
         self.name = participant.name
+        self.txn_id = txn_id
         self._participant = participant
         self._manager = manager
-        self._txn_id = txn_id
 
     def prepare(self) -> Vote:
         return cast(Vote, self._call("prepare"))
@@ -304,7 +338,7 @@ class _Guest:
 
         def work() -> None:
             try:
-                answers.append(getattr(self._participant, what)(self._manager, self._txn_id))
+                answers.append(getattr(self._participant, what)(self._manager, self.txn_id))
             except BaseException as error:
                 errors.append(error)
             finally:

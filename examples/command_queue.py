@@ -1,0 +1,111 @@
+"""A JavaSpaces command queue: commands are carried out one after another, in the order in which
+they were given, whoever gives them and whoever carries them out.
+
+The queue is a channel: two counters, its head and its tail, are entries as well. To append, take
+the tail, write the command under its number, and write the tail back, in one transaction. A clerk
+takes the head the same way, so of two clerks one waits; if a clerk fails, nothing has happened.
+
+python command_queue.py               in memory
+python command_queue.py queue.tupelo  in a file
+
+"""
+
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import tupelo
+from tupelo.models.javaspaces import NO_WAIT, Entry, JavaSpace, TransactionManager
+
+
+@dataclass
+class Counter(Entry):
+    """The next number at one end of the queue."""
+
+    end: str | None = None
+    number: int | None = None
+
+
+@dataclass
+class Account(Entry):
+    owner: str | None = None
+    balance: int | None = None
+
+
+@dataclass
+class Command(Entry):
+    """What is to be done, as number so-and-so. Subclasses say how, in the transaction given."""
+
+    number: int | None = None
+
+    def execute(self, space: JavaSpace, txn) -> str:
+        raise NotImplementedError
+
+
+@dataclass
+class Open(Command):
+    owner: str | None = None
+
+    def execute(self, space, txn):
+        space.write(Account(self.owner, 0), txn)
+        return f"{self.owner} has an account"
+
+
+@dataclass
+class Deposit(Command):
+    owner: str | None = None
+    amount: int | None = None
+
+    def execute(self, space, txn):
+        account = space.take(Account(self.owner), txn, NO_WAIT)
+        if account is None:
+            return f"{self.owner} has no account"
+        account.balance += self.amount
+        space.write(account, txn)
+        return f"{self.owner} has {account.balance}"
+
+
+def append(space: JavaSpace, manager: TransactionManager, command: Command) -> None:
+    with manager.create(lease=10).transaction as txn:
+        tail = space.take(Counter("tail"), txn)
+        command.number = tail.number
+        space.write(command, txn)
+        space.write(Counter("tail", tail.number + 1), txn)
+
+
+def clerk(space: JavaSpace, manager: TransactionManager) -> list[str]:
+    """Carry out commands in their order, until the queue is empty."""
+    done = []
+    while True:
+        with manager.create(lease=10).transaction as txn:
+            head = space.take(Counter("head"), txn)
+            command = space.take(Command(head.number), txn, NO_WAIT)
+            space.write(Counter("head", head.number + (command is not None)), txn)
+            if command is None:
+                return done
+            done.append(f"{command.number}. {command.execute(space, txn)}")
+
+
+def main(path: str | None = None) -> None:
+    space, manager = JavaSpace(tupelo.Space("queue", path=path)), TransactionManager()
+    if space.read(Counter("tail"), None, NO_WAIT) is None:
+        for end in ("head", "tail"):
+            space.write(Counter(end, 1))
+    commands = [Open(owner=n) for n in ("ada", "ben")]
+    commands += [
+        Deposit(owner=n, amount=a) for n, a in [("ada", 5), ("cleo", 1), ("ada", 7), ("ben", 2)]
+    ]
+    for command in commands:
+        append(space, manager, command)
+    with ThreadPoolExecutor() as threads:
+        clerks = list(threads.map(clerk, [space] * 3, [manager] * 3))
+    done = sorted(
+        (line for lines in clerks for line in lines), key=lambda line: int(line.split(".")[0])
+    )
+    print("\n".join(done))
+    space.close()
+    manager.close()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

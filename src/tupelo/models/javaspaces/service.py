@@ -1,0 +1,125 @@
+"""A JavaSpace as a service: it registers with a lookup service, and stays registered (7.7.2).
+
+The thesis calls it JAXS. Whoever looks for a JavaSpace, a JavaSpace05 or an XVSMService finds it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any, Self
+from uuid import UUID, uuid5
+
+from tupelo.errors import BadArgument, LeaseLost, SpaceClosed
+from tupelo.models.javaspaces.events import Retry
+from tupelo.models.javaspaces.leases import FOREVER, seconds_asked
+from tupelo.models.javaspaces.lookup import (
+    LookupLocator,
+    LookupService,
+    ServiceItem,
+    ServiceRegistration,
+)
+from tupelo.models.javaspaces.renewal import LeaseRenewalEvent, LeaseRenewalManager
+from tupelo.models.javaspaces.space import JavaSpace05
+from tupelo.space import asynchronous
+from tupelo.space.blocking import Space
+
+_NAMESPACE = UUID("9a3e3cf6-6b0b-5f2e-8f43-0d6f0c1f7a55")
+
+
+class XVSMService:
+    """What is also a door to XVSM: `capi` opens it on the service's space."""
+
+    space: Any
+
+    @property
+    def capi(self) -> Any:
+        from tupelo.models.xvsm import Capi
+
+        return Capi(self.space)
+
+
+class JavaSpaceService(JavaSpace05, XVSMService):
+    """A JavaSpace05 that others find at a lookup service (or at its address).
+
+    Its id is that of its durable space, or made of the name of one in memory, unless one is
+    given. So a service that starts again takes the place of its former self, whether that was
+    shut down or has crashed, and is registered once only. Spaces in memory of the same name
+    would take each other's place: give them names, or ids, of their own.
+
+    It renews its registration until `shutdown()`, which leaves the space open. If the
+    registration is lost (`registered` is False, `error` says why), `join()` registers again.
+    """
+
+    def __init__(
+        self,
+        space: Space | asynchronous.Space | str,
+        lookup: LookupService | LookupLocator | str,
+        attributes: Sequence[Any] = (),
+        lease: float = 60.0,
+        *,
+        service_id: str | UUID | None = None,
+        retry: Retry | None = None,
+    ) -> None:
+        super().__init__(space, retry=retry)
+        seconds_asked(lease)
+        self._lookup = _registrar(lookup)
+        self._attributes = attributes
+        self._lease = lease
+        self.service_id = str(service_id or _identity(self.space))
+        self.error: Exception | None = None
+        self._renewals = LeaseRenewalManager(self._lookup.space._operations.engine.clock)
+        self.registration: ServiceRegistration
+        self.join()
+
+    @property
+    def registered(self) -> bool:
+        return self.registration.active
+
+    def join(self) -> None:
+        """Register with the lookup service, in the place of any registration of the same id."""
+        self._renewals.clear()
+        self.registration = self._lookup.register(
+            ServiceItem(self.service_id, self, self._attributes), self._lease
+        )
+        self._renewals.renew_until(self.registration.lease, FOREVER, self._lease, self._lost)
+        self.error = None
+
+    def shutdown(self) -> None:
+        """Be registered no more. The space stays open, and a service can be started on it again."""
+        self._renewals.close()
+        with suppress(LeaseLost, SpaceClosed):  # It was replaced, or the lookup service is gone.
+            self.registration.lease.cancel()
+
+    def _lost(self, event: LeaseRenewalEvent) -> None:
+        self.error = event.error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.shutdown()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        self.shutdown()
+
+
+def _registrar(lookup: object) -> LookupService:
+    if isinstance(lookup, LookupService):
+        return lookup
+    if isinstance(lookup, str):
+        lookup = LookupLocator(lookup)
+    if isinstance(lookup, LookupLocator):
+        return lookup.get_registrar()
+    raise BadArgument("lookup", "a LookupService, a LookupLocator or an address", lookup)
+
+
+def _identity(space: Space | asynchronous.Space) -> UUID:
+    """The same whenever the space is opened again."""
+    engine = space._operations.engine
+    if engine.saved is not None:
+        return uuid5(_NAMESPACE, f"agent {engine.core.agent}")
+    return uuid5(_NAMESPACE, f"name {engine.name}")

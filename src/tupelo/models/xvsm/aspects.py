@@ -1,0 +1,260 @@
+"""Aspects: functions before and after the operations of a container, or of the whole space.
+
+An aspect is an object with a method for each point at which it is registered (`pre_write`,
+`post_take`, ...). It gets the request, whose arguments it may change, and answers:
+
+| answer                    | what happens                                                        |
+| ------------------------- | ------------------------------------------------------------------- |
+| None or OK                | on to the next aspect, or to the operation                          |
+| SKIP                      | neither the operation nor any further aspect; `request.result` is it |
+| Veto(reason), or raised   | AspectVeto, and all that was done is undone                         |
+| RESCHEDULE                | undone, and tried again when the container has changed, in its time |
+| any error that it raises  | AspectFailed, and all that was done is undone                       |
+
+Several at one point run in the order in which they were registered: before an operation those of
+the space and then those of the container, after it the other way round. What an aspect does with
+`request.transaction` is part of the operation: it is undone with it, and seen by nobody before.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from tupelo.aio import Space as AsyncSpace
+from tupelo.errors import AspectFailed, AspectVeto, BadArgument
+from tupelo.models.either import settled
+from tupelo.space.blocking import Space
+from tupelo.values.parts import Between
+
+if TYPE_CHECKING:
+    from tupelo.models.xvsm.capi import AnyCapi
+    from tupelo.models.xvsm.container import Container
+    from tupelo.models.xvsm.selectors import Selector
+    from tupelo.space.clock import Clock
+    from tupelo.space.shared import SharedTransaction
+
+
+class Point(Enum):
+    """Where an aspect can be (an interception point). The value is the name of its method."""
+
+    PRE_ADD_ASPECT = "pre_add_aspect"
+    POST_ADD_ASPECT = "post_add_aspect"
+    PRE_REMOVE_ASPECT = "pre_remove_aspect"
+    POST_REMOVE_ASPECT = "post_remove_aspect"
+    PRE_READ = "pre_read"
+    POST_READ = "post_read"
+    PRE_TAKE = "pre_take"
+    POST_TAKE = "post_take"
+    PRE_DESTROY = "pre_destroy"
+    POST_DESTROY = "post_destroy"
+    PRE_WRITE = "pre_write"
+    POST_WRITE = "post_write"
+    PRE_SHIFT = "pre_shift"
+    POST_SHIFT = "post_shift"
+
+    PRE_CREATE_CONTAINER = "pre_create_container"
+    POST_CREATE_CONTAINER = "post_create_container"
+    PRE_DESTROY_CONTAINER = "pre_destroy_container"
+    POST_DESTROY_CONTAINER = "post_destroy_container"
+    PRE_TRANSACTION_CREATE = "pre_transaction_create"
+    POST_TRANSACTION_CREATE = "post_transaction_create"
+    PRE_TRANSACTION_COMMIT = "pre_transaction_commit"
+    POST_TRANSACTION_COMMIT = "post_transaction_commit"
+    PRE_TRANSACTION_ROLLBACK = "pre_transaction_rollback"
+    POST_TRANSACTION_ROLLBACK = "post_transaction_rollback"
+    PRE_SHUTDOWN = "pre_shutdown"
+    POST_SHUTDOWN = "post_shutdown"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+LOCAL_POINTS = tuple(Point)[:14]
+"""The points of a container; registered at the space they are those of all its containers."""
+GLOBAL_POINTS = tuple(Point)[14:]
+"""The points of the space itself."""
+
+
+class Verdict(Enum):
+    """What an aspect answers."""
+
+    OK = "ok"
+    SKIP = "skip"
+    RESCHEDULE = "reschedule"
+
+
+OK = Verdict.OK
+SKIP = Verdict.SKIP
+RESCHEDULE = Verdict.RESCHEDULE
+
+
+class Veto(Exception):
+    """Answered or raised by an aspect: the operation must not be, and why."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class Request:
+    """An operation under way. What an aspect changes here, those after it see."""
+
+    __slots__ = (
+        "aspect",
+        "capi",
+        "container",
+        "context",
+        "entries",
+        "operation",
+        "points",
+        "result",
+        "selectors",
+        "timeout",
+        "transaction",
+        "values",
+    )
+
+    def __init__(self, operation: str, capi: AnyCapi, **arguments: Any) -> None:
+        self.operation = operation
+        self.capi = capi
+        self.context: dict[str, Any] = capi.get_aspect_context()
+        self.container: Container | None = None
+        self.entries: list[Any] = []  # that are to be written
+        self.selectors: list[Selector] = []
+        self.timeout: float | None = None
+        self.transaction: SharedTransaction | None = None
+        self.result: Any = None
+        self.aspect: Aspect | None = None  # of add_aspect and remove_aspect
+        self.points: list[Point] = []
+        self.values: dict[str, Any] = {}  # name, size, coordinators, of create_container
+        for name, value in arguments.items():
+            setattr(self, name, value)
+
+
+class Aspect:
+    """To write one, subclass this and override the methods of the points you want; or give any
+    object that has them."""
+
+
+class Registration:
+    """An aspect where it was added; what `remove_aspect` wants."""
+
+    def __init__(self, aspect: Any, points: list[Point]) -> None:
+        self.id = uuid4().hex
+        self.aspect = aspect
+        self.points = points
+
+    def __repr__(self) -> str:
+        return f"<{type(self.aspect).__name__} at {', '.join(map(str, self.points))}>"
+
+
+class Interceptors:
+    """The aspects of one container, or of the space, by point."""
+
+    def __init__(self) -> None:
+        self._at: dict[Point, list[Registration]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._at)
+
+    def at(self, point: Point) -> list[Registration]:
+        return list(self._at.get(point, ()))
+
+    def add(self, registration: Registration, points: Iterable[Point]) -> None:
+        for point in points:
+            self._at.setdefault(point, []).append(registration)
+
+    def remove(self, registration: Registration, points: Iterable[Point]) -> int:
+        """Remove it from these points; from how many?"""
+        removed = 0
+        for point in points:
+            there = self._at.get(point, [])
+            if registration in there:
+                there.remove(registration)
+                removed += 1
+                if not there:
+                    del self._at[point]
+        return removed
+
+
+def check_points(points: Any, allowed: tuple[Point, ...], aspect: Any = None) -> list[Point]:
+    if isinstance(points, Point):
+        points = [points]
+    if not isinstance(points, (list, tuple, set, frozenset)) or not points:
+        raise BadArgument("points", "a list of points such as Point.PRE_WRITE", points)
+    for point in points:
+        if point not in allowed:
+            where = "a container" if allowed is LOCAL_POINTS else "the space"
+            raise BadArgument("points", f"points of {where}", point)
+        if aspect is not None and not callable(getattr(aspect, point.value, None)):
+            raise BadArgument("aspect", f"an object with a method {point.value}", aspect)
+    return list(points)
+
+
+async def meet(point: Point, registered: list[Registration], request: Request) -> Verdict:
+    """Let the aspects at a point speak, one after the other."""
+    for registration in registered:
+        method = getattr(registration.aspect, point.value)
+        try:
+            answer = await settled(method(request))
+        except Veto as veto:
+            answer = veto
+        except Exception as error:
+            raise AspectFailed(
+                f"{type(registration.aspect).__name__}.{point} raised {type(error).__name__}: "
+                f"{error}; the operation was undone"
+            ) from error
+        if isinstance(answer, Veto):
+            raise AspectVeto(point.value, answer.reason)
+        if answer is SKIP or answer is RESCHEDULE:
+            return Verdict(answer)
+        if answer is not None and answer is not OK:
+            raise AspectFailed(
+                f"{type(registration.aspect).__name__}.{point} answered {answer!r}, which is none "
+                "of OK, SKIP, RESCHEDULE and Veto(reason); the operation was undone"
+            )
+    return OK
+
+
+class News:
+    """Tells those whose operation was put off that something has changed.
+
+    It counts; who waits does so in a space of its own, for a higher number.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._space = Space("news", clock=clock)
+        self._aio: AsyncSpace | None = None
+        self._lock = threading.Lock()
+        self._awaited = 0
+        self.count = 0
+
+    def tell(self) -> None:
+        with self._lock:
+            self.count += 1
+            if self._awaited:
+                self._space.take_all()
+                self._space.write(("news", self.count))
+
+    async def after(self, count: int, wait: float | None, is_async: bool) -> bool:
+        """Wait for news later than this; False if there were none in time."""
+        with self._lock:
+            if self.count > count:
+                return True
+            self._awaited += 1
+        if is_async and self._aio is None:
+            self._aio = AsyncSpace(self._space)
+        door: Any = self._aio if is_async else self._space
+        try:
+            later = ("news", Between(count + 1, None))
+            return await settled(door.read(later, wait=wait)) is not None
+        finally:
+            with self._lock:
+                self._awaited -= 1
+
+    def close(self) -> None:
+        self._space.close()

@@ -1,0 +1,214 @@
+"""Chains: selectors as one question to the core.
+
+What can be said by content becomes one template, which the core's index answers. What is left is
+one order: its stages choose in turn, each from what the one before has left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from tupelo.errors import CountNotMet
+from tupelo.models.xvsm.coordinators import Coordinator
+from tupelo.models.xvsm.selectors import Selector
+from tupelo.space.order import Order
+from tupelo.values.entry import Entry, Shape, Typed, shape_of, types_of
+from tupelo.values.parts import ANY
+from tupelo.values.template import Binding, Check, Template, as_template
+
+
+class Behind(Template):
+    """A template for entries with kept fields in front: these values there, and this payload."""
+
+    __slots__ = ("_kept", "_payload", "_width")
+
+    def __init__(self, width: int, kept: dict[int, Any], payload: Template | None) -> None:
+        self.raw = (kept, payload)
+        self._width = width
+        self._kept = kept
+        self._payload = payload
+        self._bind_shape = self._behind
+        self._bindings: dict[Shape, Binding | None] = {}
+
+    def _behind(self, shape: Shape) -> Binding | None:
+        width = self._width
+        if shape.kind is not None or len(shape.types) < width:
+            return None
+        if any(shape.types[place] is not type(value) for place, value in self._kept.items()):
+            return None
+        places, values = list(self._kept), list(self._kept.values())
+        check: Check | None = None
+        payload, rest = self._payload, shape.types[width:]
+        if payload is not None and rest == (Typed,):
+            check = lambda fields: _typed_matches(payload, fields[width])  # noqa: E731
+        elif payload is not None:
+            inner = payload.bind(shape_of(None, rest))
+            if inner is None:
+                return None
+            places += [place + width for place in inner.positions]
+            values += inner.values
+            ask = inner.check
+            if ask is not None:
+                check = lambda fields: ask(fields[width:])  # noqa: E731
+        return Binding(tuple(places), tuple(values), check)
+
+
+def _typed_matches(template: Template, value: Typed) -> bool:
+    binding = template.bind(shape_of(value.kind, types_of(value.values)))
+    return binding is not None and binding.test(value.values)
+
+
+def template_for(
+    width: int, arity: int | None, kept: dict[int, Any], payloads: list[Any]
+) -> Any:
+    """One template: these values in front of the fields, and every one of these payloads.
+
+    Flat tuples where they will do, for the core knows those best. `arity` is the length of all
+    payloads, if they are all alike.
+    """
+    if not width:
+        return payloads[0] if len(payloads) == 1 else _all_of(payloads) or ANY
+    if not kept and not payloads:
+        return ANY
+    front = tuple([kept.get(place, ANY) for place in range(width)])
+    if not payloads and arity is not None:
+        return front + (ANY,) * arity
+    # A payload that is no tuple is kept as one field, which a tuple of one would match as well.
+    if len(payloads) == 1 and type(payloads[0]) is tuple and len(payloads[0]) != 1:
+        return front + payloads[0]
+    return Behind(width, kept, _all_of(payloads))
+
+
+def _all_of(payloads: list[Any]) -> Template | None:
+    if not payloads:
+        return None
+    whole = as_template(payloads[0])
+    for payload in payloads[1:]:
+        whole = whole & as_template(payload)
+    return whole
+
+
+class Stage:
+    """One selector of a chain, with the content that is left for it to check."""
+
+    __slots__ = ("coordinator", "selector", "template")
+
+    def __init__(
+        self, coordinator: Coordinator, selector: Selector, template: Template | None
+    ) -> None:
+        self.coordinator = coordinator
+        self.selector = selector
+        self.template = template
+
+    def choose(self, found: list[Entry]) -> list[Entry]:
+        if self.template is not None:
+            found = [entry for entry in found if _matches(self.template, entry)]
+        return self.coordinator.choose(found, self.selector)
+
+
+def _matches(template: Template, entry: Entry) -> bool:
+    binding = template.bind(entry.shape)
+    return binding is not None and binding.test(entry.fields)
+
+
+class Chain(Order):
+    """The order that a chain of selectors is. `short` says which stage found too little."""
+
+    def __init__(self, stages: list[Stage], enough: int | None, backwards: bool) -> None:
+        self._stages = stages
+        self._enough = enough
+        self.backwards = backwards
+        self.short: CountNotMet | None = None
+
+    def needs(self, limit: int | None) -> int | None:
+        return self._enough
+
+    def arrange(self, found: list[Entry]) -> Iterable[Entry]:
+        self.short = None
+        if self.backwards:  # Only the last stage is left to do, and this is what it would do.
+            stage = self._stages[-1]
+            return self._cut(stage, found)
+        for stage in self._stages:
+            found = self._cut(stage, stage.choose(found))
+            if self.short is not None:
+                return []
+        return found
+
+    def _cut(self, stage: Stage, found: list[Entry]) -> list[Entry]:
+        selector = stage.selector
+        if len(found) < selector.low:
+            self.short = stage.coordinator.not_met(selector, len(found))
+            return []
+        return found[: selector.high]
+
+
+class Question:
+    """What a chain asks of the space: a template, and an order if one is needed."""
+
+    __slots__ = ("chain", "one", "stages", "template")
+
+    def __init__(self, template: Any, stages: list[Stage]) -> None:
+        self.template = template
+        self.stages = stages
+        *before, last = stages
+        ready = last.template is None and all(
+            stage.template is None
+            and stage.selector.unlimited
+            and not stage.coordinator.needs_all(stage.selector)
+            for stage in before
+        )
+        simple = ready and not last.coordinator.needs_all(last.selector)
+        backwards = simple and last.coordinator.backwards
+        high, low = last.selector.high, last.selector.low
+        self.one = simple and not backwards and low == high == 1
+        self.chain: Chain | None = None
+        if not (self.one or (simple and not backwards and last.selector.unlimited)):
+            enough = high if simple and not last.selector.unlimited else None
+            self.chain = Chain(stages, enough, backwards)
+
+    @property
+    def optional(self) -> bool:
+        """Is none an answer, and nothing to be waited for?"""
+        return all(stage.selector.low == 0 for stage in self.stages)
+
+    @property
+    def last(self) -> Selector:
+        return self.stages[-1].selector
+
+    def not_met(self) -> CountNotMet | None:
+        """Why it found nothing, if it should have found something."""
+        if self.chain is not None and self.chain.short is not None:
+            return self.chain.short
+        for stage in self.stages:
+            if stage.selector.low:
+                return stage.coordinator.not_met(stage.selector, 0)
+        return None
+
+
+def ask(
+    width: int,
+    arity: int | None,
+    pairs: list[tuple[Coordinator, Selector]],
+) -> Question:
+    """The question of these selectors. As long as nothing has been cut off, what the next one
+    asks by content may as well be asked before."""
+    kept: dict[int, Any] = {}
+    payloads: list[Any] = []
+    stages = []
+    ahead = True
+    for coordinator, selector in pairs:
+        value, templates = coordinator.content(selector)
+        if value is None and coordinator.position is not None:
+            value = True  # of an optional one, that it knows the entry
+        own = {} if value is None else {coordinator.position or 0: value}
+        left: Template | None = None
+        if ahead and not (own.keys() & kept.keys()):
+            kept.update(own)
+            payloads.extend(templates)
+        elif own or templates:
+            left = as_template(template_for(width, arity, own, list(templates)))
+        stages.append(Stage(coordinator, selector, left))
+        unique = coordinator.keeps_books and coordinator.keeps and coordinator.commutes
+        ahead = ahead and coordinator.commutes and (selector.unlimited or unique)
+    return Question(template_for(width, arity, kept, payloads), stages)

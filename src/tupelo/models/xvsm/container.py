@@ -1,0 +1,293 @@
+"""Containers: a space, and the coordinators by which its entries are kept and found.
+
+| coordinators keep           | an entry `("a", 1)` is kept as | and `5` as                     |
+| --------------------------- | ------------------------------ | ------------------------------ |
+| nothing                     | `("a", 1)`                     | `AtomicEntry(5)`               |
+| a key, a label (two fields) | `(key, label, "a", 1)`         | `(key, label, AtomicEntry(5))` |
+
+So a program of another model finds them in `container.space`, by content, like any other entries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tupelo.aio import Space as AsyncSpace
+from tupelo.errors import BadArgument, BadSelector, DuplicateKey
+from tupelo.models.xvsm.aspects import Interceptors, News
+from tupelo.models.xvsm.chain import Question, ask
+from tupelo.models.xvsm.coordinators import (
+    AnyCoordinator,
+    Coordinator,
+    KeyCoordinator,
+    RandomCoordinator,
+)
+from tupelo.models.xvsm.selectors import AnySelector, Selector, check_selectors
+from tupelo.space.blocking import Space
+from tupelo.space.capacity import Capacity
+from tupelo.space.order import Order
+from tupelo.values.entry import Entry as CoreEntry
+from tupelo.values.kind import entry as named_entry
+from tupelo.values.kind import is_typed
+from tupelo.values.parts import ANY
+
+if TYPE_CHECKING:
+    from tupelo.models.xvsm.embedded import Embedded
+
+
+@named_entry("xvsm.atomic")
+@dataclass(frozen=True)
+class AtomicEntry:
+    """An entry that is one value, neither a tuple nor a dataclass. It comes back as the value."""
+
+    value: Any
+
+
+class Entry:
+    """An entry to be written, with selectors that tell coordinators about it."""
+
+    __slots__ = ("selectors", "value")
+
+    def __init__(self, value: Any, *selectors: Selector) -> None:
+        self.value = value
+        self.selectors = selectors
+
+    def __repr__(self) -> str:
+        return f"Entry({', '.join(map(repr, (self.value, *self.selectors)))})"
+
+
+class Books(Order):
+    """Several coordinators that keep books, as one order of a space."""
+
+    keeps_books = True
+    by_arrival = True
+
+    def __init__(self, coordinators: list[Coordinator]) -> None:
+        self._coordinators = coordinators
+
+    def admit(self, entry: CoreEntry, at: Any) -> None:
+        places = at or {}
+        for i, coordinator in enumerate(self._coordinators):
+            try:
+                coordinator.admit(entry, places.get(coordinator.name))
+            except BaseException:
+                for admitted in self._coordinators[:i]:
+                    admitted.forget(entry)
+                raise
+
+    def readmit(self, entry: CoreEntry) -> None:
+        for coordinator in self._coordinators:
+            coordinator.readmit(entry)
+
+    def forget(self, entry: CoreEntry) -> None:
+        for coordinator in self._coordinators:
+            coordinator.forget(entry)
+
+
+class Container:
+    """A container, and the reference to it (cref) that a program holds."""
+
+    def __init__(
+        self,
+        owner: Embedded,
+        name: str,
+        container_id: str,
+        size: int | None,
+        coordinators: Iterable[Coordinator],
+        optional: Iterable[Coordinator],
+    ) -> None:
+        self.owner = owner
+        self.name = name
+        self.id = container_id
+        self.size = size
+        self.coordinators = _attached(self, list(coordinators), list(optional))
+        self.given = [c for c in self.coordinators.values() if c.name not in ("any", "random")]
+        self._keeping = [c for c in self.given if c.position is not None]
+        self.width = len(self._keeping)
+        self._books = [c for c in self.given if c.keeps_books]
+        self._checked = [c for c in self.given if not c.optional]
+        path = None if owner.path is None else Path(owner.path) / f"{container_id}.tupelo"
+        self.space = Space(
+            name,
+            path=path,
+            order=self._books[0] if len(self._books) == 1 else Books(self._books)
+            if self._books
+            else None,
+            capacity=None if size is None else Capacity(entries=size),
+            clock=owner.clock,
+        )
+        self.path = path
+        self._aio: AsyncSpace | None = None
+        self._shapes = self.space._operations.core.store.shapes
+        self._shapes_met = -1
+        self._arity: int | None = None
+        self.destroyed = False
+        self.aspects = Interceptors()
+        self.news = News(owner.clock)
+        # Where most operations need nothing but the space, they go straight to it.
+        self.quick = True
+        self.only_key = (
+            len(self._keeping) == len(self._books) == 1
+            and type(self._keeping[0]) is KeyCoordinator
+            and not self._keeping[0].optional
+            and len(self.given) == 1
+        )
+        self.active: Coordinator | None = next((c for c in self.given if c.works), None)
+        self.native = not self._keeping and not self._books
+        self.write_one = self.space.write
+        self.read_one = self.space.read
+        self.take_one = self.space.take
+
+    @property
+    def aio(self) -> AsyncSpace:
+        """The async door to its space."""
+        if self._aio is None:
+            self._aio = AsyncSpace(self.space)
+        return self._aio
+
+    def close(self) -> None:
+        for coordinator in self.given:
+            coordinator.closed()
+        self.space.close()
+        self.news.close()
+
+    # Entries
+
+    def stored(self, entry: Any) -> tuple[Any, Any]:
+        """An entry as its space keeps it, and its place for those who keep books."""
+        payload, selectors = entry, ()
+        if type(entry) is Entry:
+            payload, selectors = entry.value, entry.selectors
+        for coordinator in self._checked:
+            coordinator.check(payload)
+        native = payload
+        if type(payload) is not tuple and not is_typed(payload):
+            native = AtomicEntry(payload)
+        told = self._told(selectors)
+        for name, selector in told.items():
+            self.coordinators[name].check(payload)
+            if self.coordinators[name].keeps:
+                self.coordinators[name].kept(selector)
+        for coordinator in self._checked:
+            if coordinator.explicit and coordinator.name not in told:
+                raise BadSelector(
+                    f"the container {self.name!r} has a {coordinator!r}: write the entry with its "
+                    "selector, as Entry(value, selector)"
+                )
+        if self._keeping:
+            kept = tuple(
+                [c.kept(told[c.name]) if c.name in told else None for c in self._keeping]
+            )
+            if type(native) is tuple and len(native) == 1 and is_typed(native[0]):
+                native = AtomicEntry(native)  # or it would be taken for the dataclass itself
+            native = kept + native if type(native) is tuple else (*kept, native)
+        at = None
+        if self._books:
+            places = {c.name: c.place(told.get(c.name)) for c in self._books}
+            if any(place is not None for place in places.values()):
+                at = places if len(self._books) > 1 else next(iter(places.values()))
+        return native, at
+
+    def _told(self, selectors: tuple[Selector, ...]) -> dict[str, Selector]:
+        check_selectors(selectors)
+        told: dict[str, Selector] = {}
+        for selector in selectors:
+            self.coordinator_of(selector)
+            if selector.name in told:
+                raise BadSelector(f"two selectors for the coordinator {selector.name!r}")
+            told[selector.name] = selector
+        return told
+
+    def value(self, stored: Any) -> Any:
+        """An entry as it was written, of what its space has kept."""
+        if self.width and type(stored) is tuple:
+            rest = stored[self.width :]
+            stored = rest[0] if len(rest) == 1 and is_typed(rest[0]) else rest
+        return stored.value if type(stored) is AtomicEntry else stored
+
+    def key_of(self, stored: Any) -> Any:
+        """What of this would have to be unique, by coordinator."""
+        return [
+            (c, stored[c.position])
+            for c in self._keeping
+            if isinstance(c, KeyCoordinator) and c.position is not None
+        ]
+
+    def require_distinct(self, stored: list[Any]) -> None:
+        """DuplicateKey if two of these have the same key: no wait would help."""
+        if len(stored) < 2 or not self._books:
+            return
+        seen = set()
+        for one in stored:
+            for coordinator, key in self.key_of(one):
+                name = (coordinator.name, type(key), key)
+                if key is not None and name in seen:
+                    raise DuplicateKey(key, hopeless=True)
+                seen.add(name)
+
+    # Questions
+
+    def coordinator_of(self, selector: Selector) -> Coordinator:
+        coordinator = self.coordinators.get(selector.name)
+        if coordinator is None:
+            has = ", ".join(c.name for c in self.given) or "none besides any and random"
+            raise BadSelector(
+                f"the container {self.name!r} has no coordinator named {selector.name!r} for "
+                f"{selector!r}; it has: {has}"
+            )
+        return coordinator
+
+    def question(self, selectors: tuple[Selector, ...]) -> Question:
+        check_selectors(selectors)
+        pairs = [(self.coordinator_of(s), s) for s in selectors or (AnySelector(),)]
+        return ask(self.width, self.arity, pairs)
+
+    @property
+    def arity(self) -> int | None:
+        """How many fields all payloads so far have had, if they are all tuples of one length."""
+        if self._shapes_met != len(self._shapes):
+            self._shapes_met = len(self._shapes)
+            lengths = {
+                -1 if shape.kind is not None else len(shape.types) - self.width
+                for shape in self._shapes
+            }
+            self._arity = lengths.pop() if len(lengths) == 1 else None
+            if self._arity is not None and self._arity < 0:
+                self._arity = None
+            self.rest = None if self._arity is None else (ANY,) * self._arity
+        return self._arity
+
+    rest: tuple[Any, ...] | None = None
+
+    def __repr__(self) -> str:
+        return f"<container {self.name!r}>"
+
+
+def _attached(
+    container: Container, obligatory: list[Coordinator], optional: list[Coordinator]
+) -> dict[str, Coordinator]:
+    """The coordinators by name, each with the position of the field that it keeps."""
+    found: dict[str, Coordinator] = {}
+    position = 0
+    for coordinator in [*obligatory, *optional]:
+        if not isinstance(coordinator, Coordinator):
+            raise BadArgument("coordinators", "coordinators such as FifoCoordinator()", coordinator)
+        if coordinator.container is not None:
+            raise BadArgument("coordinators", "new ones: one object serves one container", coordinator)
+        if coordinator.name in found:
+            raise BadArgument("coordinators", "of different names: give name=", coordinator)
+        found[coordinator.name] = coordinator
+    for coordinator in optional:
+        coordinator.optional = True
+    for coordinator in found.values():
+        coordinator.container = container
+        if coordinator.keeps or coordinator.optional:
+            coordinator.position = position
+            position += 1
+    for default in (AnyCoordinator(), RandomCoordinator(container.owner.random)):
+        default.container = container
+        found.setdefault(default.name, default)
+    return found

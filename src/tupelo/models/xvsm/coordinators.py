@@ -1,0 +1,410 @@
+"""Coordinators: how the entries of a container are kept and found. Each is an order of the core.
+
+What a coordinator keeps about an entry (its key, its label) is a field in front of the entry's
+own, so that the core's index, locks and journal serve it like any other. `admit` and `forget` keep
+books where a field is not enough: unique keys, places in a list.
+
+To write one, subclass Coordinator, give it a `default_name`, and say in `choose` which entries
+come first; set `explicit` and `keeps` if it must be told something when an entry is written, which
+`kept` makes of the selector. `self.kept_of(entry)` and `self.payload(entry)` are what it can ask.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from tupelo.errors import BadArgument, BadSelector, CountNotMet, DuplicateKey, IndexOutOfRange
+from tupelo.models.xvsm.selectors import (
+    KeySelector,
+    LabelSelector,
+    LindaSelector,
+    QuerySelector,
+    Selector,
+    VectorSelector,
+)
+from tupelo.space.order import Order
+from tupelo.space.transaction import Txn
+from tupelo.values.codec import encode_entry
+from tupelo.values.entry import Entry, freeze, thaw
+from tupelo.values.template import INDEXABLE, as_template
+
+if TYPE_CHECKING:
+    from tupelo.models.xvsm.container import Container
+
+
+class Coordinator(Order):
+    """How entries are kept and found. One object serves one container.
+
+    An `explicit` one must be told something when an entry is written. One that `keeps` has a
+    field in front of each entry's own. If it `commutes`, a choice by content may be made before
+    or after it.
+    """
+
+    default_name: ClassVar[str] = ""
+    explicit = False
+    keeps = False
+    commutes = False
+    works = False
+    """Whether entries are worked on before they can be found: see the ActiveCoordinator."""
+    by_arrival = True
+
+    def __init__(self, *, name: str | None = None) -> None:
+        if name is not None and (not isinstance(name, str) or not name):
+            raise BadArgument("name", "a text that is not empty", name)
+        self.name = name or self.default_name or type(self).__name__
+        self.container: Container | None = None
+        self.optional = False
+        self.position: int | None = None  # of the field that it keeps
+
+    def options(self) -> tuple[Any, ...]:
+        """What to make it of again when its container is opened again: values, by position."""
+        return ()
+
+    def opened(self) -> None:
+        """Its container is ready to be used."""
+
+    def closed(self) -> None:
+        """Its container is no more, or is being closed."""
+
+    # Writing
+
+    def check(self, payload: Any) -> None:
+        """BadArgument if entries like this one are not for it."""
+
+    def kept(self, selector: Selector) -> Any:
+        """What to keep of an entry that is written with this selector."""
+        return True
+
+    def place(self, selector: Selector | None) -> Any:
+        """What `admit` is told as `at`."""
+        return None
+
+    def admit(self, entry: Entry, at: Any) -> None:
+        pass
+
+    # Finding
+
+    def content(self, selector: Selector) -> tuple[Any, tuple[Any, ...]]:
+        """What it asks by content: the value that it keeps (None for any), and templates that
+        the payload must match, all of them."""
+        return None, ()
+
+    def choose(self, found: list[Entry], selector: Selector) -> list[Entry]:
+        """Of what is found, and has the content asked for: which, the first choice first."""
+        return list(self.arrange(found))
+
+    def arrange(self, found: list[Entry]) -> Iterable[Entry]:
+        return found
+
+    def needs_all(self, selector: Selector) -> bool:
+        """Must it see all matches, or are the first ones enough?"""
+        return True
+
+    def gives_way(self, found: list[Entry]) -> Iterable[Entry]:
+        """Who is shifted out of a full container, the first to go first; perhaps nobody."""
+        return self.arrange(found)
+
+    def not_met(self, selector: Selector, found: int) -> CountNotMet:
+        least = selector.low
+        return CountNotMet(
+            f"{least} {'entry' if least == 1 else 'entries'} wanted by {selector!r}, {found} found",
+            wanted=least,
+            found=found,
+        )
+
+    # What it can ask
+
+    def registered(self, entry: Entry) -> bool:
+        """Is this an entry that it knows? An optional one knows those that were written so."""
+        return self.position is None or self.kept_of(entry) is not None
+
+    def kept_of(self, entry: Entry) -> Any:
+        position = self.position
+        if position is None or entry.shape.kind is not None or len(entry.fields) <= position:
+            return None
+        return entry.fields[position]
+
+    def payload(self, entry: Entry) -> Any:
+        """The entry as it was written to the container."""
+        assert self.container is not None
+        return self.container.value(thaw(entry.shape, entry.fields))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r})"
+
+
+class _ByArrival(Coordinator):
+    commutes = True
+
+    def needs_all(self, selector: Selector) -> bool:
+        return False
+
+
+class AnyCoordinator(_ByArrival):
+    """Any entry. Every container has one."""
+
+    default_name = "any"
+
+
+class FifoCoordinator(_ByArrival):
+    """A queue: the oldest first."""
+
+    default_name = "fifo"
+
+
+class LifoCoordinator(_ByArrival):
+    """A stack: the newest first."""
+
+    default_name = "lifo"
+    backwards = True
+
+    def choose(self, found: list[Entry], selector: Selector) -> list[Entry]:
+        return found[::-1]
+
+    def gives_way(self, found: list[Entry]) -> Iterable[Entry]:
+        return reversed(found)
+
+
+class RandomCoordinator(Coordinator):
+    """By chance, with the generator that the Capi was given. Every container has one."""
+
+    default_name = "random"
+    commutes = True
+
+    def __init__(self, generator: random.Random | None = None, *, name: str | None = None) -> None:
+        super().__init__(name=name)
+        self.generator = generator or random.Random()
+
+    def arrange(self, found: list[Entry]) -> Iterable[Entry]:
+        return self.generator.sample(found, len(found))
+
+
+class LindaCoordinator(_ByArrival):
+    """By template. It takes tuples, and dataclasses, which are tuples with names."""
+
+    default_name = "linda"
+
+    def check(self, payload: Any) -> None:
+        if type(payload) is not tuple and not hasattr(type(payload), "__dataclass_fields__"):
+            raise BadArgument(
+                "entry", "a tuple or a dataclass, for the container has a LindaCoordinator", payload
+            )
+
+    def content(self, selector: Selector) -> tuple[Any, tuple[Any, ...]]:
+        if not isinstance(selector, LindaSelector):
+            raise BadSelector(f"{self!r} needs a LindaSelector, not {selector!r}")
+        templates = selector.templates
+        if len(templates) < 2:
+            return None, templates
+        either = as_template(templates[0])
+        for template in templates[1:]:
+            either = either | as_template(template)
+        return None, (either,)
+
+    def choose(self, found: list[Entry], selector: Selector) -> list[Entry]:
+        assert isinstance(selector, LindaSelector)
+        if selector.entry is None:
+            return found
+        return [entry for entry in found if entry is selector.entry.thing]
+
+    def needs_all(self, selector: Selector) -> bool:
+        return isinstance(selector, LindaSelector) and selector.entry is not None
+
+
+class KeyCoordinator(_ByArrival):
+    """A map: every entry has a key of its own.
+
+    A key is taken until its entry has left for good. Within a transaction that has taken the
+    entry another may be written under its key.
+    """
+
+    default_name = "key"
+    explicit = True
+    keeps = True
+    keeps_books = True
+
+    def __init__(self, *, name: str | None = None) -> None:
+        super().__init__(name=name)
+        self._held: dict[tuple[type, Any], Entry | list[Entry]] = {}
+
+    def kept(self, selector: Selector) -> Any:
+        if not isinstance(selector, KeySelector):
+            raise BadSelector(f"{self!r} needs a KeySelector, not {selector!r}")
+        key = selector.key
+        return key if type(key) in INDEXABLE else _spelled("key", key)
+
+    def content(self, selector: Selector) -> tuple[Any, tuple[Any, ...]]:
+        return self.kept(selector), ()
+
+    def admit(self, entry: Entry, at: Any) -> None:
+        key = entry.fields[self.position] if self.position is not None else None
+        if key is None:
+            return
+        name = (type(key), key)
+        held = self._held.get(name)
+        if held is None:
+            self._held[name] = entry
+            return
+        holders = held if isinstance(held, list) else [held]
+        if not all(_given_up(holder, entry.txn) for holder in holders):
+            raise DuplicateKey(key)
+        self._held[name] = [*holders, entry]
+
+    def readmit(self, entry: Entry) -> None:
+        """What has come back is here, even if another has come by its key meanwhile."""
+        key = self.kept_of(entry)
+        if key is not None:
+            held = self._held.get((type(key), key), [])
+            holders = held if isinstance(held, list) else [held]
+            self._held[type(key), key] = [*holders, entry] if holders else entry
+
+    def forget(self, entry: Entry) -> None:
+        key = self.kept_of(entry)
+        if key is None:
+            return
+        name = (type(key), key)
+        held = self._held.get(name)
+        if held is entry:
+            del self._held[name]
+        elif isinstance(held, list) and entry in held:
+            left = [holder for holder in held if holder is not entry]
+            self._held[name] = left[0] if len(left) == 1 else left
+
+
+def _given_up(holder: Entry, txn: Txn | None) -> bool:
+    """Has the writer's own transaction taken the entry that holds the key?"""
+    return holder.gone and txn is not None and holder.txn in txn.line()
+
+
+class LabelCoordinator(_ByArrival):
+    """By label; many entries may have the same."""
+
+    default_name = "label"
+    explicit = True
+    keeps = True
+
+    def kept(self, selector: Selector) -> Any:
+        if not isinstance(selector, LabelSelector):
+            raise BadSelector(f"{self!r} needs a LabelSelector, not {selector!r}")
+        label = selector.label
+        return label if type(label) in INDEXABLE else _spelled("label", label)
+
+    def content(self, selector: Selector) -> tuple[Any, tuple[Any, ...]]:
+        return self.kept(selector), ()
+
+
+class VectorCoordinator(Coordinator):
+    """A list: what is written at an index moves up what stands there.
+
+    Indexes count what the one who asks can see. The places live in memory: a container that is
+    opened again starts in order of arrival.
+    """
+
+    default_name = "vector"
+    keeps_books = True
+
+    def __init__(self, *, name: str | None = None) -> None:
+        super().__init__(name=name)
+        self._sequence: list[Entry] = []
+
+    def place(self, selector: Selector | None) -> Any:
+        return selector.index if isinstance(selector, VectorSelector) else None
+
+    def admit(self, entry: Entry, at: Any) -> None:
+        if not self.registered(entry):
+            return
+        length = len(self._sequence)
+        if at is None:
+            at = length
+        elif at > length:
+            raise IndexOutOfRange(
+                f"nothing can be written at {at}: the vector has {length} entries",
+                wanted=at,
+                found=length,
+            )
+        self._sequence.insert(at, entry)
+
+    def forget(self, entry: Entry) -> None:
+        if entry in self._sequence:
+            self._sequence.remove(entry)
+
+    def arrange(self, found: list[Entry]) -> Iterable[Entry]:
+        wanted = set(found)
+        return [entry for entry in self._sequence if entry in wanted]
+
+    def choose(self, found: list[Entry], selector: Selector) -> list[Entry]:
+        if not isinstance(selector, VectorSelector):
+            raise BadSelector(f"{self!r} needs a VectorSelector, not {selector!r}")
+        return list(self.arrange(found))[selector.index or 0 :]
+
+    def not_met(self, selector: Selector, found: int) -> CountNotMet:
+        index = getattr(selector, "index", None) or 0
+        if found:
+            return super().not_met(selector, found)
+        return IndexOutOfRange(
+            f"nothing stands at the index {index}", wanted=selector.low, found=found
+        )
+
+
+class QueryCoordinator(Coordinator):
+    """By query: filtered, sorted, cut."""
+
+    default_name = "query"
+
+    def content(self, selector: Selector) -> tuple[Any, tuple[Any, ...]]:
+        if not isinstance(selector, QuerySelector):
+            raise BadSelector(f"{self!r} needs a QuerySelector, not {selector!r}")
+        return None, selector.query.filters_first
+
+    def needs_all(self, selector: Selector) -> bool:
+        assert isinstance(selector, QuerySelector)
+        return len(selector.query.steps) > len(selector.query.filters_first)
+
+    def choose(self, found: list[Entry], selector: Selector) -> list[Entry]:
+        assert isinstance(selector, QuerySelector)
+        query = selector.query
+        steps = query.steps[len(query.filters_first) :]
+        if not steps:
+            return found
+        pairs = [(self.payload(entry), entry) for entry in found]
+        for step, detail in steps:
+            if step == "filter":
+                template = as_template(detail)
+                pairs = [pair for pair in pairs if template.matches(pair[0])]
+            elif step == "sort":
+                pairs = sorted(pairs, key=lambda pair: field_of(pair[0], detail))
+            elif step == "reverse":
+                pairs.reverse()
+            elif step == "limit":
+                pairs = pairs[:detail]
+            else:
+                pairs = _distinct(pairs, detail)
+        return [entry for _, entry in pairs]
+
+
+def field_of(payload: Any, key: Any) -> Any:
+    """A field by position or name, or what a function makes of the payload."""
+    if callable(key):
+        return key(payload)
+    return payload[key] if isinstance(key, int) else getattr(payload, key)
+
+
+def _distinct(pairs: list[tuple[Any, Entry]], key: Any) -> list[tuple[Any, Entry]]:
+    seen: set[str] = set()
+    kept = []
+    for payload, entry in pairs:
+        spelled = repr(payload if key is None else field_of(payload, key))
+        if spelled not in seen:
+            seen.add(spelled)
+            kept.append((payload, entry))
+    return kept
+
+
+def _spelled(what: str, value: Any) -> bytes:
+    """A value that no index knows, as one that it does."""
+    try:
+        return what.encode() + encode_entry(*freeze((value,)))
+    except TypeError as error:
+        raise BadArgument(what, "a value", value) from error

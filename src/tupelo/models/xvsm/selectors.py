@@ -1,0 +1,314 @@
+"""Selectors: which entries, and how many; and what a coordinator is told when an entry is written.
+
+A chain of selectors narrows: each sees what the one before it has chosen. Every selector has a
+count: exactly so many (1 unless told otherwise), `COUNT_ALL` (every match, waiting while another
+transaction may reveal or release one) or `COUNT_MAX` (as many as can be had right now; it never
+waits); for both, none is an answer. With `min_count` and `max_count` it is as in section 7.2.2 of
+the thesis: if min_count < count < max_count exactly `count`, else between the two.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable
+from enum import Enum
+from typing import Any, ClassVar, Self
+
+from tupelo.errors import BadArgument, BadSelector
+from tupelo.values.lease import Lease
+from tupelo.values.parts import ANY
+
+
+class Count(Enum):
+    """A count that is no number."""
+
+    ALL = "all"
+    MAX = "max"
+
+    def __repr__(self) -> str:
+        return f"COUNT_{self.name}"
+
+
+COUNT_ALL = Count.ALL
+COUNT_MAX = Count.MAX
+_ONE = 1
+_UNBOUNDED = sys.maxsize
+
+
+class Selector:
+    """Speaks to the coordinator of this `name`. To write one for a coordinator of your own, give
+    it the coordinator's name; what else it carries is between the two."""
+
+    __slots__ = ("_rule", "high", "low", "name")
+
+    default_name: ClassVar[str] = ""
+    COUNT_ALL = COUNT_ALL
+    COUNT_MAX = COUNT_MAX
+
+    def __init__(
+        self,
+        count: int | Count = 1,
+        *,
+        min_count: int | None = None,
+        max_count: int | None = None,
+        name: str | None = None,
+    ) -> None:
+        self.name = name or self.default_name
+        self._rule: Count | None = None
+        if count is _ONE and min_count is None and max_count is None:
+            self.low = self.high = 1
+        else:
+            self._bound(count, min_count, max_count)
+
+    def _bound(self, count: int | Count, least: int | None, most: int | None) -> None:
+        if isinstance(count, Count):
+            if least is not None or most is not None:
+                raise BadArgument("count", "a number, if min_count or max_count is given", count)
+            self._rule = count
+            self.low, self.high = 0, _UNBOUNDED
+            return
+        for name, number, floor in (("count", count, 1), ("min_count", least, 0), ("max_count", most, 1)):
+            if number is not None and (
+                isinstance(number, bool) or not isinstance(number, int) or number < floor
+            ):
+                raise BadArgument(name, f"a whole number, {floor} or more", number)
+        low, high = least or 0, _UNBOUNDED if most is None else most
+        if low > high:
+            raise BadArgument("max_count", f"no less than min_count={low}", high)
+        if low < count < high:
+            self.low = self.high = count
+        else:
+            self.low, self.high = low, high
+
+    @property
+    def is_all(self) -> bool:
+        return self._rule is COUNT_ALL
+
+    @property
+    def is_max(self) -> bool:
+        return self._rule is COUNT_MAX
+
+    @property
+    def unlimited(self) -> bool:
+        """Any number will do, and all of them."""
+        return self.low == 0 and self.high == _UNBOUNDED
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r})"
+
+
+class AnySelector(Selector):
+    """Any entries: the oldest, as it happens. What is used where no selector is given."""
+
+    __slots__ = ()
+    default_name = "any"
+
+
+class FifoSelector(Selector):
+    """The oldest."""
+
+    __slots__ = ()
+    default_name = "fifo"
+
+
+class LifoSelector(Selector):
+    """The newest."""
+
+    __slots__ = ()
+    default_name = "lifo"
+
+
+class RandomSelector(Selector):
+    """Any, by chance."""
+
+    __slots__ = ()
+    default_name = "random"
+
+
+class ActiveSelector(Selector):
+    """Entries that carried work, once it is done."""
+
+    __slots__ = ()
+    default_name = "active"
+
+
+class KeySelector(Selector):
+    """The entry with this key; when written, the key to give it."""
+
+    __slots__ = ("key",)
+    default_name = "key"
+
+    def __init__(self, key: Any, count: int | Count = 1, *, name: str | None = None) -> None:
+        if key is None or key != key:  # NaN
+            raise BadArgument("key", "a value that equals itself, and not None", key)
+        self.key = key
+        self.name = name or "key"
+        self._rule = None
+        if count is _ONE:
+            self.low = self.high = 1
+        else:
+            self._bound(count, None, None)
+
+
+class LabelSelector(Selector):
+    """The entries with this label, of which there may be many; when written, the label to give."""
+
+    __slots__ = ("label",)
+    default_name = "label"
+
+    def __init__(
+        self,
+        label: Any,
+        count: int | Count = 1,
+        *,
+        min_count: int | None = None,
+        max_count: int | None = None,
+        name: str | None = None,
+    ) -> None:
+        if label is None or label != label:
+            raise BadArgument("label", "a value that equals itself, and not None", label)
+        self.label = label
+        super().__init__(count, min_count=min_count, max_count=max_count, name=name)
+
+
+class LindaSelector(Selector):
+    """What matches a template, one of several templates, or the entry that `entry` is the lease of.
+
+    None is a wildcard in tuples too, as in section 5.4; and all of Tupelo's templates will do.
+    """
+
+    __slots__ = ("entry", "templates")
+    default_name = "linda"
+
+    def __init__(
+        self,
+        *templates: Any,
+        count: int | Count = 1,
+        entry: Lease | None = None,
+        min_count: int | None = None,
+        max_count: int | None = None,
+        name: str | None = None,
+    ) -> None:
+        self.templates = tuple([wild(template) for template in templates])
+        if entry is not None and not isinstance(entry, Lease):
+            raise BadArgument("entry", "the lease of an entry, as write answers", entry)
+        self.entry = entry
+        self.name = name or "linda"
+        self._rule = None
+        if count is _ONE and min_count is None and max_count is None:
+            self.low = self.high = 1
+        else:
+            self._bound(count, min_count, max_count)
+
+
+class VectorSelector(Selector):
+    """From this index onward; when written, where to insert (at the end, if none is given)."""
+
+    __slots__ = ("index",)
+    default_name = "vector"
+
+    def __init__(
+        self,
+        index: int | None = None,
+        count: int | Count = 1,
+        *,
+        min_count: int | None = None,
+        max_count: int | None = None,
+        name: str | None = None,
+    ) -> None:
+        if index is not None and (
+            isinstance(index, bool) or not isinstance(index, int) or index < 0
+        ):
+            raise BadArgument("index", "a whole number, 0 or more", index)
+        self.index = index
+        super().__init__(count, min_count=min_count, max_count=max_count, name=name)
+
+
+class Query:
+    """What a QuerySelector asks: `Query().filter(template).sort_by("size").reverse().limit(3)`.
+
+    Its steps work one after the other on what the step before has left. A query is a value: every
+    step answers with a new one.
+    """
+
+    __slots__ = ("steps",)
+
+    def __init__(self) -> None:
+        self.steps: tuple[tuple[str, Any], ...] = ()
+
+    def _then(self, step: str, detail: Any) -> Self:
+        query = type(self)()
+        query.steps = (*self.steps, (step, detail))
+        return query
+
+    def filter(self, template: Any) -> Self:
+        """Only what matches: a template, `Where(function)` or `Named(field=part)`."""
+        return self._then("filter", wild(template))
+
+    def sort_by(self, key: int | str | Callable[[Any], Any]) -> Self:
+        """The smallest first: by a field's position or name, or a function of the entry."""
+        if isinstance(key, bool) or not (isinstance(key, (int, str)) or callable(key)):
+            raise BadArgument("key", "a field's position or name, or a function", key)
+        return self._then("sort", key)
+
+    def reverse(self) -> Self:
+        return self._then("reverse", None)
+
+    def limit(self, most: int) -> Self:
+        if isinstance(most, bool) or not isinstance(most, int) or most < 1:
+            raise BadArgument("most", "a whole number above 0", most)
+        return self._then("limit", most)
+
+    def distinct(self, key: int | str | Callable[[Any], Any] | None = None) -> Self:
+        """Of equal entries (or those with an equal key) only the first."""
+        return self._then("distinct", key)
+
+    @property
+    def filters_first(self) -> tuple[Any, ...]:
+        """The templates that it begins with, which an index can answer."""
+        found = []
+        for step, detail in self.steps:
+            if step != "filter":
+                break
+            found.append(detail)
+        return tuple(found)
+
+    def __repr__(self) -> str:
+        spelled = [f".{step}({'' if detail is None else repr(detail)})" for step, detail in self.steps]
+        return "Query()" + "".join(spelled)
+
+
+class QuerySelector(Selector):
+    """What a query finds."""
+
+    __slots__ = ("query",)
+    default_name = "query"
+
+    def __init__(
+        self,
+        query: Query,
+        count: int | Count = 1,
+        *,
+        min_count: int | None = None,
+        max_count: int | None = None,
+        name: str | None = None,
+    ) -> None:
+        if not isinstance(query, Query):
+            raise BadArgument("query", "a Query()", query)
+        self.query = query
+        super().__init__(count, min_count=min_count, max_count=max_count, name=name)
+
+
+def wild(template: Any) -> Any:
+    """A template whose tuples have wildcards where they have None, as deep as they go."""
+    if type(template) is tuple:
+        for field in template:
+            if field is None or type(field) is tuple:
+                return tuple([ANY if field is None else wild(field) for field in template])
+    return template
+
+
+def check_selectors(selectors: Iterable[Any]) -> None:
+    for selector in selectors:
+        if not isinstance(selector, Selector):
+            raise BadSelector(f"a selector is expected, such as FifoSelector(), not {selector!r}")

@@ -1,0 +1,80 @@
+"""Transactions of the Capi: they span containers, and tell those who wait for their end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tupelo.errors import BadArgument
+from tupelo.space.shared import SharedTransaction, State, Vote
+
+End = Callable[[bool], object]
+"""Told whether the transaction was committed."""
+
+
+class Transaction(SharedTransaction):
+    """All or nothing, over any number of containers; nested ones commit into their parents."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self._ends: list[End] = []
+        super().__init__(*args, **kwargs)
+
+    def at_end(self, end: End) -> None:
+        """Tell this one when it is decided, and everybody can see what was done."""
+        self._ends.append(end)
+
+    def commit(self) -> None:
+        try:
+            super().commit()
+        finally:
+            if self.parent is None and self._state == "committed":
+                self._tell_ends(True)
+
+    def _end(self, state: State) -> None:
+        super()._end(state)
+        if state == "aborted":
+            self._tell_ends(False)
+        elif self.parent is not None:
+            ends, self._ends = self._ends, []
+            for end in ends:
+                at_end(self.parent, end)
+
+    def _tell_ends(self, committed: bool) -> None:
+        ends, self._ends = self._ends, []
+        for end in ends:
+            end(committed)
+
+
+class _Listener:
+    """Takes part in a transaction of another model's to learn how it ends."""
+
+    name = "xvsm"
+
+    def __init__(self, end: End) -> None:
+        self._end = end
+
+    def prepare(self) -> Vote:
+        return "prepared"
+
+    def commit(self) -> None:
+        self._end(True)
+
+    def abort(self) -> None:
+        self._end(False)
+
+    def prepare_and_commit(self) -> Vote:
+        self._end(True)
+        return "committed"
+
+
+def at_end(txn: SharedTransaction, end: End) -> None:
+    if isinstance(txn, Transaction):
+        txn.at_end(end)
+    else:
+        txn.join(_Listener(end))
+
+
+def check_transaction(tx: object) -> SharedTransaction | None:
+    if tx is not None and not isinstance(tx, SharedTransaction):
+        raise BadArgument("tx", "a transaction of create_transaction, or None", tx)
+    return tx

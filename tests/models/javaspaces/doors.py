@@ -1,0 +1,309 @@
+"""JavaSpaces at both doors by one text: the async one is called like the blocking one.
+
+Here too are the entries of appendix B, a clock that knows who sleeps on it, operations that wait
+in threads of their own, and listeners that keep what they were told.
+"""
+
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from inspect import ismethod
+from pathlib import Path
+from typing import Any
+
+import tupelo
+from tests.conftest import PATIENCE_SECONDS, Call, HandClock, until_true
+from tests.laws.doors import LoopThread
+from tupelo.models.javaspaces import (
+    FOREVER,
+    NO_WAIT,
+    AsyncTransactionManager,
+    AvailabilityEvent,
+    Created,
+    Entry,
+    JavaSpace,
+    JavaSpace05,
+    MatchSet,
+    RemoteEvent,
+    Transaction,
+    TransactionManager,
+)
+
+TIMEOUT = 5  # "All tests are performed [..] with a 5 seconds timeout."
+
+
+@dataclass
+class SimpleEntry(Entry):
+    """Figure B.1: an Integer, a String and a Boolean."""
+
+    number: int | None = None
+    text: str | None = None
+    flag: bool | None = None
+
+
+@dataclass
+class ExtendedEntry(SimpleEntry):
+    """Figure B.1: fields that a template of the type SimpleEntry does not speak of."""
+
+    weight: int | None = None
+    label: str | None = None
+
+
+def simple(n: int) -> SimpleEntry:
+    """One of many entries: the halves differ in their text, and all in their number."""
+    return SimpleEntry(n, "even" if n % 2 == 0 else "odd", n < 5)
+
+
+def extended(n: int) -> ExtendedEntry:
+    return ExtendedEntry(n, "even" if n % 2 == 0 else "odd", n < 5, 10 * n, f"label {n}")
+
+
+SIMPLE = [simple(n) for n in range(10)]
+EXTENDED = [extended(n) for n in range(10)]
+
+
+class WakeupClock(HandClock):
+    """A clock that also knows who sleeps on it at this moment: neither woken nor called off."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asleep: set[object] = set()
+
+    def call_at(self, when: float, callback: Callable[[], object]) -> Callable[[], None]:
+        if getattr(callback, "__name__", "") == "_on_alarm":  # The space's own: for its leases.
+            return super().call_at(when, callback)
+        sleeper = object()
+        self.asleep.add(sleeper)
+
+        def wake_up() -> None:
+            self.asleep.discard(sleeper)
+            callback()
+
+        cancel = super().call_at(when, wake_up)
+
+        def call_off() -> None:
+            self.asleep.discard(sleeper)
+            cancel()
+
+        return call_off
+
+
+class Async:
+    """A thing of the async door that is called like one of the blocking door."""
+
+    def __init__(self, inner: Any, loop: LoopThread) -> None:
+        self._inner = inner
+        self._loop = loop
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._inner, name)
+        if not ismethod(found):
+            return self._wrapped(found)
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            given = {name: bare(value) for name, value in kwargs.items()}
+            return self._wrapped(self._loop.call(found, *map(bare, args), **given))
+
+        return call
+
+    def __iter__(self) -> Iterator[Any]:
+        async def gather() -> list[Any]:
+            return [entry async for entry in self._inner]
+
+        return iter(self._loop.call(gather))
+
+    def __enter__(self) -> "Async":
+        self._loop.call(self._inner.__aenter__)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._loop.call(self._inner.__aexit__, *error)
+
+    def _wrapped(self, answer: Any) -> Any:
+        if isinstance(answer, Created):
+            return Created(self._wrapped(answer.transaction), answer.lease)
+        kinds = (JavaSpace, MatchSet, Transaction, tupelo.aio.Space, tupelo.aio.Transaction)
+        return Async(answer, self._loop) if isinstance(answer, kinds) else answer
+
+
+def bare(argument: Any) -> Any:
+    """The thing itself, without the door that the tests use it through."""
+    if type(argument) in (list, tuple):
+        return type(argument)(map(bare, argument))
+    return argument._inner if isinstance(argument, Async) else argument
+
+
+class World:
+    """One door and one store: where spaces, clients and transactions come from."""
+
+    def __init__(
+        self, door: str, store: dict[str, Any], loop: LoopThread, clock: WakeupClock, folder: Path
+    ) -> None:
+        self.is_async = door == "async"
+        self.loop = loop
+        self.clock = clock
+        self._store = store
+        self._folder = folder
+        self._made: list[Any] = []
+        kind = AsyncTransactionManager if self.is_async else TransactionManager
+        path = folder / "manager.tupelo" if "durability" in store else None
+        self.manager = self._door(kind(path, clock=clock))
+
+    def space(self, name: str = "world", **options: Any) -> Any:
+        """A space without a JavaSpace: tupelo.Space or tupelo.aio.Space."""
+        options = {"clock": self.clock, **self._store, **options}
+        if "durability" in options:
+            options.setdefault("path", self._folder / f"{len(self._made)}.tupelo")
+        kind: Any = tupelo.aio.Space if self.is_async else tupelo.Space
+        space = self._door(self.call(kind, name, **options))
+        self._made.append(space)
+        return space
+
+    def javaspace(self, name: str = "world", *, retry: Any = None, **options: Any) -> Any:
+        return self.client(self.space(name, **options), retry=retry)
+
+    def client(self, space: Any, *, retry: Any = None, kind: type[JavaSpace] = JavaSpace05) -> Any:
+        """One more client of a space, or of the space of another client."""
+        inner = bare(space)
+        return self._door(kind(getattr(inner, "space", inner), retry=retry))
+
+    def begin(self, lease: float = FOREVER, parent: Any = None) -> Any:
+        """A new transaction."""
+        return self.manager.create(lease, parent).transaction
+
+    def call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Call it where the spaces of this door are used: here, or on the loop."""
+        if self.is_async:
+            return self.loop.call(function, *args, **kwargs)
+        return function(*args, **kwargs)
+
+    def close(self) -> None:
+        for space in self._made:
+            space.close()
+        bare(self.manager).close()
+
+    def _door(self, thing: Any) -> Any:
+        return Async(thing, self.loop) if self.is_async else thing
+
+
+class Parked:
+    """An operation that waits at a JavaSpace, in a thread of its own."""
+
+    def __init__(
+        self, javaspace: Any, operation: Callable[..., Any], *args: Any, **kwargs: Any
+    ) -> None:
+        self._operations = javaspace._operations
+        self._clock = self._operations.engine.clock
+        timed = kwargs.get("timeout", FOREVER) != FOREVER
+        waiting, asleep = self._waiting(), set(self._clock.asleep)
+        self._call = Call(operation, *args, **kwargs)
+        until_true(
+            lambda: (
+                not self._call.waits
+                or (self._waiting() - waiting and (not timed or self._clock.asleep - asleep))
+            ),
+            "the operation waits",
+        )
+        assert self._call.waits, f"the operation did not wait: {self._call.result()!r}"
+        (self._waiter,) = self._waiting() - waiting
+        self._alarms = set(self._clock.asleep - asleep) if timed else set()
+
+    @property
+    def waits(self) -> bool:
+        """Neither answered nor out of patience. It is known at once: no thread need run first."""
+        return self._waiter in self._waiting() and self._alarms <= self._clock.asleep
+
+    def result(self) -> Any:
+        return self._call.result()
+
+    def ends_after(self, seconds: float) -> Any:
+        """It waits until just before, and then no more; its answer."""
+        self._clock.advance(seconds - 0.25)
+        assert self.waits, "the operation did not wait long enough"
+        self._clock.advance(0.25)
+        return self.result()
+
+    def _waiting(self) -> set[Any]:
+        with self._operations.engine.lock:
+            return set(self._operations.core.waiting)
+
+
+def at_once(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """The answer of an operation that must not wait, though it is allowed to; no time passes."""
+    return Call(function, *args, **kwargs).result()
+
+
+class Listener:
+    """Keeps what it is told, for the test to fetch."""
+
+    def __init__(self) -> None:
+        self._events: queue.Queue[RemoteEvent] = queue.Queue()
+
+    def notify(self, event: RemoteEvent) -> None:
+        self._events.put(event)
+
+    def next(self) -> Any:
+        return self._events.get(timeout=PATIENCE_SECONDS)
+
+    def take(self, count: int) -> list[Any]:
+        return [self.next() for _ in range(count)]
+
+    @property
+    def idle(self) -> bool:
+        """Has it been told nothing that was not fetched?"""
+        return self._events.empty()
+
+    def heard_nothing_else(self, registration: Any) -> bool:
+        """End the registration, if it is not over; wait until all that was due is delivered."""
+        if registration.active:
+            registration.cancel()
+        join(registration)
+        return self.idle
+
+
+def join(registration: Any) -> None:
+    """Wait until a registration that has ended has delivered everything."""
+    subscription = registration._subscription
+    task = getattr(subscription, "_task", None)
+    if task is not None:
+        until_true(task.done, "everything was delivered")
+        return
+    for thread in threading.enumerate():
+        target = getattr(thread, "_target", None)  # gone when the thread is done
+        if thread.name == "tupelo-notices" and getattr(target, "__self__", None) is subscription:
+            thread.join(PATIENCE_SECONDS)
+            assert not thread.is_alive(), "it still delivers"
+
+
+def event_of(registration: Any, nth: int, handback: Any = None) -> RemoteEvent:
+    """The nth event after the registration, as `notify` tells of it."""
+    number = registration.sequence_number + nth
+    return RemoteEvent(registration.source, registration.event_id, number, handback)
+
+
+def availability(
+    registration: Any, nth: int, entry: Any, *, visible: bool = True, handback: Any = None
+) -> AvailabilityEvent:
+    number = registration.sequence_number + nth
+    return AvailabilityEvent(
+        registration.source, registration.event_id, number, handback, entry, visible
+    )
+
+
+def fill(javaspace: Any, *entries: Any) -> None:
+    for entry in entries:
+        javaspace.write(entry)
+
+
+def drain(javaspace: Any, template: Any = None) -> list[Any]:
+    """Take everything that is there, with the operations of JavaSpace alone."""
+    found = []
+    while (entry := javaspace.take(template, None, NO_WAIT)) is not None:
+        found.append(entry)
+    return found
+
+
+def in_order(entries: list[Any]) -> list[Any]:
+    """For comparing without regard to the order."""
+    return sorted(entries, key=repr)
