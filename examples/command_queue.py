@@ -73,7 +73,7 @@ def append(space: JavaSpace, manager: TransactionManager, command: Command) -> N
         space.write(Counter("tail", tail.number + 1), txn)
 
 
-def clerk(space: JavaSpace, manager: TransactionManager) -> list[str]:
+def clerk(space: JavaSpace, manager: TransactionManager) -> list[tuple[int, str]]:
     """Carry out commands in their order, until the queue is empty."""
     done = []
     while True:
@@ -83,7 +83,7 @@ def clerk(space: JavaSpace, manager: TransactionManager) -> list[str]:
             space.write(Counter("head", head.number + (command is not None)), txn)
             if command is None:
                 return done
-            done.append(f"{command.number}. {command.execute(space, txn)}")
+            done.append((command.number, command.execute(space, txn)))
 
 
 def main(path: str | None = None) -> None:
@@ -91,18 +91,17 @@ def main(path: str | None = None) -> None:
     if space.read(Counter("tail"), None, NO_WAIT) is None:
         for end in ("head", "tail"):
             space.write(Counter(end, 1))
-    commands = [Open(owner=n) for n in ("ada", "ben")]
-    commands += [
-        Deposit(owner=n, amount=a) for n, a in [("ada", 5), ("cleo", 1), ("ada", 7), ("ben", 2)]
+    deposits = [("ada", 5), ("cleo", 1), ("ada", 7), ("ben", 2)]
+    commands = [
+        *(Open(owner=name) for name in ("ada", "ben")),
+        *(Deposit(owner=name, amount=amount) for name, amount in deposits),
     ]
     for command in commands:
         append(space, manager, command)
     with ThreadPoolExecutor() as threads:
         clerks = list(threads.map(clerk, [space] * 3, [manager] * 3))
-    done = sorted(
-        (line for lines in clerks for line in lines), key=lambda line: int(line.split(".")[0])
-    )
-    print("\n".join(done))
+    for number, what in sorted(done for lines in clerks for done in lines):
+        print(f"{number}. {what}")
     space.close()
     manager.close()
 

@@ -39,7 +39,35 @@ ASYNC_WORKERS = """\
 0 requests left
 """
 
-OUTPUT = {"job_queue.py": JOB_QUEUE, "chat.py": CHAT, "async_workers.py": ASYNC_WORKERS}
+COMPUTE_FARM = """\
+a worker died with the task from 0
+from 0: 367 primes
+from 2500: 302 primes
+from 5000: 281 primes
+from 7500: 279 primes
+from 10000: 263 primes
+from 12500: 262 primes
+from 15000: 260 primes
+from 17500: 248 primes
+2262 primes below 20000
+"""
+
+COMMAND_QUEUE = """\
+1. ada has an account
+2. ben has an account
+3. ada has 5
+4. cleo has no account
+5. ada has 12
+6. ben has 2
+"""
+
+OUTPUT = {
+    "job_queue.py": JOB_QUEUE,
+    "chat.py": CHAT,
+    "async_workers.py": ASYNC_WORKERS,
+    "compute_farm.py": COMPUTE_FARM,
+    "command_queue.py": COMMAND_QUEUE,
+}
 
 
 def test_no_example_is_forgotten():

@@ -68,13 +68,14 @@ def test_appendix_b_J_4_read_with_a_partially_filled_template(ten):
 def test_appendix_b_J_5_read_of_a_type_finds_its_subtypes(ten_of_each):
     found = ten_of_each.read(SimpleEntry(), None, TIMEOUT)
     assert found in SIMPLE + EXTENDED
-    drain(ten_of_each, SimpleEntry(number=0))
-    fill(ten_of_each, SIMPLE[0])
-    # Each type can be the one that is found: here only one entry matches.
-    drain(ten_of_each, ExtendedEntry(number=1))
+    # Each type can be the one that is found, if only one entry of the two is left.
+    assert drain(ten_of_each, ExtendedEntry(number=1)) == [EXTENDED[1]]
     assert ten_of_each.read(SimpleEntry(number=1), None, TIMEOUT) == SIMPLE[1]
-    assert ten_of_each.take(SimpleEntry(number=2), None, TIMEOUT) == SIMPLE[2]
-    assert ten_of_each.read(SimpleEntry(number=2), None, TIMEOUT) == EXTENDED[2]
+    taken, left = ten_of_each.take(SimpleEntry(number=2), None, TIMEOUT), SimpleEntry(number=2)
+    assert [taken, ten_of_each.read(left, None, TIMEOUT)] in (
+        [SIMPLE[2], EXTENDED[2]],
+        [EXTENDED[2], SIMPLE[2]],
+    )
 
 
 def test_appendix_b_J_6_read_of_a_subtype_finds_only_the_subtype(ten_of_each):
@@ -107,12 +108,14 @@ def test_appendix_b_J_10_read_if_exists_returns_at_once_from_an_empty_space(java
     assert at_once(javaspace.read_if_exists, SimpleEntry(), None, TIMEOUT) is None
 
 
-def test_appendix_b_J_11_read_if_exists_waits_for_the_fate_of_a_taken_entry(javaspace, begin):
+def test_appendix_b_J_11_read_if_exists_waits_for_the_fate_of_a_taken_entry(
+    javaspace, begin, clock
+):
     javaspace.write(ENTRY)
     transaction = begin()
     assert javaspace.take(SimpleEntry(), transaction, TIMEOUT) == ENTRY
     reader = Parked(javaspace, javaspace.read_if_exists, SimpleEntry(), None, timeout=TIMEOUT)
-    javaspace._operations.engine.clock.advance(TIMEOUT - 1)
+    clock.advance(TIMEOUT - 1)
     assert reader.waits
     transaction.abort()
     assert reader.result() == ENTRY
@@ -123,12 +126,14 @@ def test_appendix_b_J_12_take_if_exists_returns_at_once_from_an_empty_space(java
     assert at_once(javaspace.take_if_exists, SimpleEntry(), None, TIMEOUT) is None
 
 
-def test_appendix_b_J_13_take_if_exists_waits_for_the_fate_of_a_taken_entry(javaspace, begin):
+def test_appendix_b_J_13_take_if_exists_waits_for_the_fate_of_a_taken_entry(
+    javaspace, begin, clock
+):
     javaspace.write(ENTRY)
     transaction = begin()
     assert javaspace.take(SimpleEntry(), transaction, TIMEOUT) == ENTRY
     taker = Parked(javaspace, javaspace.take_if_exists, SimpleEntry(), None, timeout=TIMEOUT)
-    javaspace._operations.engine.clock.advance(TIMEOUT - 1)
+    clock.advance(TIMEOUT - 1)
     assert taker.waits
     transaction.abort()
     assert taker.result() == ENTRY
