@@ -105,7 +105,7 @@ class Refused(TupeloError):
     """The space cannot take what was to be written, and nothing was. What is refused now may be
     taken when something has left, so a write can wait, unless it is `hopeless`."""
 
-    def __init__(self, message: str, *, hopeless: bool = False) -> None:
+    def __init__(self, message: str = "", *, hopeless: bool = False) -> None:
         super().__init__(message)
         self.hopeless = hopeless
 

@@ -239,7 +239,7 @@ def test_clear_and_close_cancel_nothing(space, clock, manager):
     assert space.count() == 1
     manager.close()
     manager.close()
-    with pytest.raises(BadArgument, match="closed"):
+    with pytest.raises(SpaceClosed):
         manager.renew_until(lease, FOREVER)
     clock.advance(10)
     assert space.count() == 0

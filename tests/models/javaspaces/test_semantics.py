@@ -19,7 +19,7 @@ from tests.models.javaspaces.doors import (
     fill,
     in_order,
 )
-from tupelo.errors import SpaceClosed, TransactionEnded
+from tupelo.errors import BadEntry, BadTemplate, SpaceClosed, TransactionEnded
 from tupelo.models.javaspaces import (
     ABORTED,
     COMMITTED,
@@ -524,9 +524,9 @@ def test_a_javaspace_without_the_extensions_has_one_entry_at_a_time(world, javas
     plain.write(ENTRY)
     assert plain.take(BLANK, None, NO_WAIT) == ENTRY
     assert not hasattr(plain, "contents")
-    with pytest.raises(tupelo.BadEntry):
+    with pytest.raises(BadEntry):
         plain.write([ENTRY])
-    with pytest.raises(tupelo.BadTemplate):
+    with pytest.raises(BadTemplate):
         plain.take([BLANK], None, NO_WAIT)
 
 
@@ -565,7 +565,7 @@ def test_leases_of_their_own_inside_a_transaction(javaspace, begin, clock, commi
 
 def test_one_bad_entry_among_many_and_nothing_is_written(javaspace):
     for lease in (FOREVER, [10, 20, 30]):
-        with pytest.raises(tupelo.BadEntry):
+        with pytest.raises(BadEntry):
             javaspace.write([ENTRY, OTHER, Basket(items=[{1, 2}])], None, lease)  # type: ignore[list-item]
     assert peek(javaspace) == []
 

@@ -111,6 +111,8 @@ class Courier:
             )
         else:
             pause = self._retry.first_seconds * 2 ** (self._tries - 1)
+            if not pause:
+                return True
             with self._lock:
                 if not self._stopped:
                     when = self._clock.now() + pause

@@ -56,6 +56,9 @@ class KeptEvent:
 class EventMailbox(Closing):
     """Keeps events, in a space that is given (durable, perhaps) or in one of its own in memory.
 
+    Others who use a given space see registrations and events as entries there, as they see
+    everything in it: a template that matches anything takes them too.
+
     It is for both doors: its calls answer at once, and wait for nothing but the disk of a durable
     space; only an iterator that was told to wait does so, and blocks its thread.
 

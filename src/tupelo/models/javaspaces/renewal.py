@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from tupelo.errors import BadArgument
+from tupelo.errors import BadArgument, SpaceClosed
 from tupelo.models.javaspaces.leases import (
     ANY_LEASE,
     FOREVER,
@@ -124,7 +124,7 @@ class LeaseRenewalManager(Closing):
             )
         with self._lock:
             if self._closed:
-                raise BadArgument("manager", "open: it was closed", self)
+                raise SpaceClosed("the lease renewal manager is closed")
             managed = _Managed(lease, expiration, renew_duration, listener)
             self._managed[lease] = managed
             self._schedule(managed)

@@ -7,19 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from importlib import import_module
 from typing import Any, Self
 from uuid import UUID, uuid5
 
 from tupelo.errors import BadArgument, LeaseLost, SpaceClosed
+from tupelo.models.javaspaces.discovery import LookupLocator
 from tupelo.models.javaspaces.events import Retry
 from tupelo.models.javaspaces.leases import FOREVER, seconds_asked
-from tupelo.models.javaspaces.lookup import (
-    LookupLocator,
-    LookupService,
-    ServiceItem,
-    ServiceRegistration,
-)
+from tupelo.models.javaspaces.lookup import LookupService, ServiceRegistration
 from tupelo.models.javaspaces.renewal import LeaseRenewalEvent, LeaseRenewalManager
+from tupelo.models.javaspaces.services import ServiceItem, id_of
 from tupelo.models.javaspaces.space import JavaSpace05
 from tupelo.space import asynchronous
 from tupelo.space.blocking import Space
@@ -34,9 +32,8 @@ class XVSMService:
 
     @property
     def capi(self) -> Any:
-        from tupelo.models.xvsm import Capi
-
-        return Capi(self.space)
+        # When asked for only: most who use a JavaSpace never do.
+        return import_module("tupelo.models.xvsm").Capi(self.space)
 
 
 class JavaSpaceService(JavaSpace05, XVSMService):
@@ -66,7 +63,7 @@ class JavaSpaceService(JavaSpace05, XVSMService):
         self._lookup = _registrar(lookup)
         self._attributes = attributes
         self._lease = lease
-        self.service_id = str(service_id or _identity(self.space))
+        self.service_id = id_of(service_id) or str(_identity(self.space))
         self.error: Exception | None = None
         self._renewals = LeaseRenewalManager(self._lookup.space._operations.engine.clock)
         self.registration: ServiceRegistration
@@ -86,10 +83,15 @@ class JavaSpaceService(JavaSpace05, XVSMService):
         self.error = None
 
     def shutdown(self) -> None:
-        """Be registered no more. The space stays open, and a service can be started on it again."""
-        self._renewals.close()
+        """Be registered no more. The space stays open, and `join()` starts it again."""
+        self._renewals.clear()
         with suppress(LeaseLost, SpaceClosed):  # It was replaced, or the lookup service is gone.
             self.registration.lease.cancel()
+
+    def close(self) -> Any:
+        """Shut down, and close the space (to be awaited, if it is async)."""
+        self.shutdown()
+        return super().close()
 
     def _lost(self, event: LeaseRenewalEvent) -> None:
         self.error = event.error

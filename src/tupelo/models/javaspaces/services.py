@@ -64,7 +64,7 @@ def description_of(item: ServiceItem) -> Description:
         raise BadArgument("item", "a ServiceItem", item)
     if item.service is None or isinstance(item.service, type):
         raise BadArgument("service", "a live object", item.service)
-    service_id = _id(item.service_id) or str(uuid4())
+    service_id = id_of(item.service_id) or str(uuid4())
     types = frozenset(map(type_name, type(item.service).__mro__))
     return Description(service_id, item.service, types, frozen(item.attributes))
 
@@ -77,7 +77,7 @@ class Wanted:
             template = ServiceTemplate()
         if not isinstance(template, ServiceTemplate):
             raise BadArgument("template", "a ServiceTemplate", template)
-        self.service_id = _id(template.service_id)
+        self.service_id = id_of(template.service_id)
         self.types = frozenset(map(_type, _listed("types", template.types)))
         self.attributes = [Template(raw) for raw in _listed("attributes", template.attributes)]
 
@@ -161,7 +161,7 @@ def _matches(template: Template, shape: Shape, fields: tuple[Any, ...]) -> bool:
 # Checks
 
 
-def _id(service_id: object) -> str | None:
+def id_of(service_id: object) -> str | None:
     if service_id is None:
         return None
     if isinstance(service_id, UUID):

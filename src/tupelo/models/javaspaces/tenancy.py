@@ -122,23 +122,29 @@ class Tenancy:
     def _watch(self, tenant: Tenant) -> None:
         """Set the alarm, unless it is set already for then or before: it will look again."""
         expires = tenant.expires
+
+        def _on_alarm() -> None:
+            if self._threads:
+                threading.Thread(
+                    target=self._look, args=(tenant,), name="tupelo-tenancy", daemon=True
+                ).start()
+            else:
+                self._look(tenant)
+
         with self._lock:
             if not tenant.left and expires is not None and expires < tenant.alarm_at:
                 tenant.cancel_alarm()
                 tenant.alarm_at = expires
-                tenant.cancel_alarm = self._clock.call_at(expires, lambda: self._on_alarm(tenant))
+                tenant.cancel_alarm = self._clock.call_at(expires, _on_alarm)
 
-    def _on_alarm(self, tenant: Tenant) -> None:
+    def _look(self, tenant: Tenant) -> None:
+        """Its time has come, if it was not renewed meanwhile."""
         with self._lock:
             tenant.alarm_at = FOREVER
-        if not tenant.ended:
-            self._watch(tenant)
-        elif self.evict(tenant):
-            if self._threads:
-                threading.Thread(
-                    target=self._on_end, args=(tenant.what,), name="tupelo-tenancy", daemon=True
-                ).start()
-            else:
+        with self._guard:
+            if not tenant.ended:
+                self._watch(tenant)
+            elif self.evict(tenant):
                 self._on_end(tenant.what)
 
 

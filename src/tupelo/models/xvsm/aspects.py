@@ -31,7 +31,7 @@ from tupelo.space.blocking import Space
 from tupelo.values.parts import Between
 
 if TYPE_CHECKING:
-    from tupelo.models.xvsm.capi import AnyCapi
+    from tupelo.models.xvsm.around import Around
     from tupelo.models.xvsm.container import Container
     from tupelo.models.xvsm.selectors import Selector
     from tupelo.space.clock import Clock
@@ -118,7 +118,7 @@ class Request:
         "values",
     )
 
-    def __init__(self, operation: str, capi: AnyCapi, **arguments: Any) -> None:
+    def __init__(self, operation: str, capi: Around, **arguments: Any) -> None:
         self.operation = operation
         self.capi = capi
         self.context: dict[str, Any] = capi.get_aspect_context()

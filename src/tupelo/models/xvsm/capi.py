@@ -2,77 +2,34 @@
 
 from __future__ import annotations
 
-import math
-import random as chance
-from collections.abc import Awaitable, Callable
-from pathlib import Path
-from typing import Any, ClassVar, Self
+from collections.abc import Callable
+from typing import Any, Self
 from uuid import uuid4
 
-from tupelo.errors import (
-    BadArgument,
-    ContainerExists,
-    ContainerNotFound,
-    DuplicateKey,
-    PutOff,
-    SpaceClosed,
-)
+from tupelo.errors import BadArgument, ContainerExists, ContainerNotFound, DuplicateKey
 from tupelo.models.either import either, settled
-from tupelo.models.xvsm.aspects import (
-    GLOBAL_POINTS,
-    LOCAL_POINTS,
-    RESCHEDULE,
-    SKIP,
-    Point,
-    Registration,
-    Request,
-    check_points,
-    meet,
-)
+from tupelo.models.xvsm.around import INFINITE, Around, container_of, require_here, seconds
+from tupelo.models.xvsm.aspects import Registration, Request, check_points
 from tupelo.models.xvsm.container import Container, Entry
 from tupelo.models.xvsm.coordinators import Coordinator
-from tupelo.models.xvsm.embedded import Embedded, gone
 from tupelo.models.xvsm.notifications import Notification, check_operations
-from tupelo.models.xvsm.selectors import KeySelector, LindaSelector, Selector
+from tupelo.models.xvsm.selectors import KeySelector, Selector
 from tupelo.models.xvsm.shifting import shift
 from tupelo.models.xvsm.transactions import Transaction, at_end, check_transaction
-from tupelo.space.checks import check_wait
-from tupelo.space.clock import Clock
 from tupelo.space.shared import SharedTransaction
 from tupelo.values.lease import Lease
 from tupelo.values.parts import ANY
 
-INFINITE = math.inf
-"""The size of a container without bounds."""
-INFINITE_TIMEOUT = math.inf
+INFINITE_TIMEOUT = INFINITE
 """Wait for ever."""
 TRY_ONCE = 0
 """Do not wait."""
 
-Work = Callable[[Request], Awaitable[Any]]
+_PLAIN_KEYS = frozenset({str, int, bytes})
 
 
-class AnyCapi:
+class AnyCapi(Around):
     """What both doors have in common, which is all but the waiting."""
-
-    is_async: ClassVar[bool]
-
-    def __init__(
-        self,
-        path: str | Path | AnyCapi | None = None,
-        *,
-        clock: Clock | None = None,
-        random: chance.Random | None = None,
-    ) -> None:
-        """An embedded space, in memory or in the folder `path`; or another door to that of
-        another Capi, with an aspect context of its own."""
-        if isinstance(path, AnyCapi):
-            if clock is not None or random is not None:
-                raise BadArgument("path", "a folder, if options are given too", path)
-            self.embedded = path.embedded
-        else:
-            self.embedded = Embedded(path, clock, random)
-        self._context: dict[str, Any] = {}
 
     # The space itself
 
@@ -80,7 +37,7 @@ class AnyCapi:
     async def shutdown(self, site: None, clear_space: bool = False) -> None:
         """End: everything is closed, and whoever waits is told. Durable containers are there when
         the folder is opened again, unless the space is to be cleared."""
-        _require_here(site)
+        require_here(site)
 
         async def work(request: Request) -> None:
             if request.values["clear_space"]:
@@ -93,7 +50,7 @@ class AnyCapi:
     @either
     async def clear_space(self, site: None) -> None:
         """Destroy all containers."""
-        _require_here(site)
+        require_here(site)
         self.embedded.clear()
 
     @either
@@ -101,7 +58,7 @@ class AnyCapi:
         self, tx: SharedTransaction | None, site: None, name: str
     ) -> Container:
         """The container of this name."""
-        _require_here(site)
+        require_here(site)
         template = ("container", _check_name(name), str, ANY, tuple)
         row = await settled(self._registry.read(template, wait=0, txn=check_transaction(tx)))
         if row is None:
@@ -120,7 +77,7 @@ class AnyCapi:
     ) -> Container:
         """A new container for at most `size` entries (INFINITE for no bound), whose entries are
         kept by all of these coordinators, and by the `optional` ones that they are written for."""
-        _require_here(site)
+        require_here(site)
         values = {
             "name": _check_name(name) if name is not None else f"container-{uuid4().hex}",
             "size": _check_size(size),
@@ -139,7 +96,12 @@ class AnyCapi:
                 self.embedded.drop(container)
                 raise
             if request.transaction is not None:
-                at_end(request.transaction, lambda ok: ok or self.embedded.drop(container))
+
+                def end(committed: bool) -> None:
+                    if not committed:
+                        self.embedded.drop(container)
+
+                at_end(request.transaction, end)
             return container
 
         request = Request(
@@ -161,7 +123,12 @@ class AnyCapi:
             if txn is None:
                 self.embedded.drop(container)
             else:
-                at_end(txn, lambda committed: committed and self.embedded.drop(container))
+
+                def end(committed: bool) -> None:
+                    if committed:
+                        self.embedded.drop(container)
+
+                at_end(txn, end)
 
         txn = check_transaction(tx)
         await self._around(
@@ -171,11 +138,11 @@ class AnyCapi:
     @either
     async def create_transaction(self, site: None, timeout: float | None) -> Transaction:
         """A transaction, which rolls itself back after `timeout` seconds."""
-        _require_here(site)
-        request = Request("transaction_create", self, timeout=_seconds(timeout))
+        require_here(site)
+        request = Request("transaction_create", self, timeout=seconds(timeout))
 
         async def work(request: Request) -> Transaction:
-            return Transaction(self.embedded.clock, request.timeout)
+            return self.embedded.begin(request.timeout)
 
         made: Transaction = await self._around(request, work)
         return made
@@ -210,14 +177,20 @@ class AnyCapi:
 
         The answer are their leases, by which a LindaSelector finds them again.
         """
-        return await self._operate("write", self._write, cref, timeout, tx, entries=list(entries))
+        leases: list[Lease] = await self._operate(
+            "write", self._write, cref, timeout, tx, entries=list(entries)
+        )
+        return leases
 
     @either
     async def shift(
         self, cref: Container, tx: SharedTransaction | None, *entries: Any
     ) -> list[Lease]:
         """Write, and let give way what stands in the way. It never waits."""
-        return await self._operate("shift", self._shift, cref, 0, tx, entries=list(entries))
+        leases: list[Lease] = await self._operate(
+            "shift", self._shift, cref, 0, tx, entries=list(entries)
+        )
+        return leases
 
     @either
     async def read(
@@ -228,7 +201,10 @@ class AnyCapi:
         *selectors: Selector,
     ) -> list[Any]:
         """The entries that the selectors choose; CountNotMet if there are too few in time."""
-        return await self._operate("read", self._read, cref, timeout, tx, selectors=list(selectors))
+        found: list[Any] = await self._operate(
+            "read", self._read, cref, timeout, tx, selectors=list(selectors)
+        )
+        return found
 
     @either
     async def take(
@@ -239,7 +215,10 @@ class AnyCapi:
         *selectors: Selector,
     ) -> list[Any]:
         """Read, and remove."""
-        return await self._operate("take", self._take, cref, timeout, tx, selectors=list(selectors))
+        found: list[Any] = await self._operate(
+            "take", self._take, cref, timeout, tx, selectors=list(selectors)
+        )
+        return found
 
     @either
     async def destroy(
@@ -250,9 +229,10 @@ class AnyCapi:
         *selectors: Selector,
     ) -> int:
         """Remove without reading; how many."""
-        return await self._operate(
+        count: int = await self._operate(
             "destroy", self._destroy, cref, timeout, tx, selectors=list(selectors)
         )
+        return count
 
     # Notifications and aspects
 
@@ -325,20 +305,10 @@ class AnyCapi:
         )
         await self._around(request, work)
 
-    def get_aspect_context(self) -> dict[str, Any]:
-        """What aspects are told of the one who uses this Capi: a copy."""
-        return dict(self._context)
-
-    def set_aspect_context(self, properties: dict[str, Any]) -> None:
-        """Tell aspects something, such as who you are."""
-        if not isinstance(properties, dict):
-            raise BadArgument("properties", "a dict", properties)
-        self._context = dict(properties)
-
     # The work
 
     async def _write(self, request: Request) -> list[Lease]:
-        container, txn = _container(request), request.transaction
+        container, txn = container_of(request), request.transaction
         made = [container.stored(entry) for entry in request.entries]
         if container.active is not None:
             begun: list[Lease] = await container.active.begin(self, made, txn)  # type: ignore[attr-defined]
@@ -355,8 +325,8 @@ class AnyCapi:
         return list(leases)
 
     async def _shift(self, request: Request) -> list[Lease]:
-        container = _container(request)
-        txn = Transaction(self.embedded.clock, parent=request.transaction)
+        container = container_of(request)
+        txn = self.embedded.begin(None, request.transaction)
         try:
             leases = await shift(container, self._space(container), txn, request.entries)
         except BaseException:
@@ -372,10 +342,12 @@ class AnyCapi:
         return await self._get(request, take=True)
 
     async def _destroy(self, request: Request) -> int:
-        return len(await self._get(request, take=True))
+        destroyed = await self._get(request, take=True)
+        request.values["destroyed"] = destroyed  # for notifications
+        return len(destroyed)
 
     async def _get(self, request: Request, take: bool) -> list[Any]:
-        container, txn, wait = _container(request), request.transaction, request.timeout
+        container, txn, wait = container_of(request), request.transaction, request.timeout
         question = container.question(tuple(request.selectors))
         space = self._space(container)
         if question.one:
@@ -398,120 +370,6 @@ class AnyCapi:
             if short is not None:
                 raise short
         return [container.value(one) for one in found]
-
-    # Around the work
-
-    async def _operate(
-        self,
-        operation: str,
-        work: Work,
-        cref: Container,
-        timeout: float | None,
-        tx: SharedTransaction | None,
-        **arguments: Any,
-    ) -> Any:
-        container = self.embedded.require(cref)
-        request = Request(
-            operation,
-            self,
-            container=container,
-            timeout=_seconds(timeout),
-            transaction=check_transaction(tx),
-            **arguments,
-        )
-        try:
-            return await self._around(request, work)
-        except SpaceClosed as error:
-            raise gone(container, error) from None
-
-    async def _around(self, request: Request, work: Work, bare: bool = False) -> Any:
-        """Do the work with the aspects around it, in a transaction of its own; a `bare` one is
-        about a transaction itself."""
-        before, after = self._aspects_for(request)
-        if not before and not after:
-            answer = await work(request)
-            self._told(request)
-            return answer
-        clock = self.embedded.clock
-        until = None if request.timeout is None else clock.now() + request.timeout
-        while True:
-            container = request.container
-            count = 0 if container is None else container.news.count
-            attempt = _copy(request)
-            if until is not None:
-                attempt.timeout = max(0.0, until - clock.now())
-            if not bare:
-                attempt.transaction = Transaction(clock, parent=request.transaction)
-            try:
-                put_off = await self._attempt(attempt, work, before, after)
-            except BaseException:
-                if not bare:
-                    await self._end(attempt.transaction, commit=False)
-                raise
-            if not put_off:
-                if not bare:
-                    await self._end(attempt.transaction, commit=True)
-                self._told(request)
-                return attempt.result
-            if not bare:
-                await self._end(attempt.transaction, commit=False)
-            left = None if until is None else max(0.0, until - clock.now())
-            if container is None or not await container.news.after(count, left, self.is_async):
-                raise PutOff(f"an aspect put the {request.operation} off, and its time is up")
-            before, after = self._aspects_for(request)
-
-    async def _attempt(
-        self, request: Request, work: Work, before: list[Registration], after: list[Registration]
-    ) -> bool:
-        """One try; True if an aspect puts it off."""
-        verdict = await meet(Point(f"pre_{request.operation}"), before, request)
-        if verdict is RESCHEDULE:
-            return True
-        if verdict is SKIP:
-            return False
-        request.result = await work(request)
-        return await meet(Point(f"post_{request.operation}"), after, request) is RESCHEDULE
-
-    def _aspects_for(self, request: Request) -> tuple[list[Registration], list[Registration]]:
-        pre, post = Point(f"pre_{request.operation}"), Point(f"post_{request.operation}")
-        everywhere = self.embedded.aspects
-        if request.container is None or pre not in LOCAL_POINTS:
-            return everywhere.at(pre), everywhere.at(post)
-        here = request.container.aspects
-        return everywhere.at(pre) + here.at(pre), here.at(post) + everywhere.at(post)
-
-    def _told(self, request: Request) -> None:
-        """Something was done at the container: now, and for others when the transaction ends."""
-        container = request.container
-        if container is not None and not container.quick:
-            container.news.tell()
-            if request.transaction is not None and not request.transaction.ended:
-                news = container.news
-                at_end(request.transaction, lambda committed: news.tell())
-
-    async def _end(self, txn: SharedTransaction | None, commit: bool) -> None:
-        assert txn is not None
-        if self.is_async:
-            await (txn.commit_async() if commit else txn.abort_async())
-        elif commit:
-            txn.commit()
-        else:
-            txn.abort()
-
-    # Odds and ends
-
-    @property
-    def _registry(self) -> Any:
-        return self.embedded.registry_aio if self.is_async else self.embedded.registry
-
-    def _space(self, container: Container) -> Any:
-        return container.aio if self.is_async else container.space
-
-    def _where(self, cref_or_site: Any) -> tuple[Any, tuple[Point, ...]]:
-        if isinstance(cref_or_site, Container):
-            return self.embedded.require(cref_or_site).aspects, LOCAL_POINTS
-        _require_here(cref_or_site)
-        return self.embedded.aspects, LOCAL_POINTS + GLOBAL_POINTS
 
 
 class Capi(AnyCapi):
@@ -598,3 +456,24 @@ class AsyncCapi(AnyCapi):
 
     async def __aexit__(self, *error: object) -> None:
         await self.close()
+
+
+def _require_transaction(tx: object) -> SharedTransaction:
+    txn = check_transaction(tx)
+    if txn is None:
+        raise BadArgument("tx", "a transaction of create_transaction", tx)
+    return txn
+
+
+def _check_name(name: object) -> str:
+    if not isinstance(name, str) or not name:
+        raise BadArgument("name", "a text that is not empty", name)
+    return name
+
+
+def _check_size(size: object) -> int | None:
+    if size is None or size == INFINITE:
+        return None
+    if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+        raise BadArgument("size", "a whole number above 0, or INFINITE", size)
+    return size

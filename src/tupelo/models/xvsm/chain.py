@@ -59,9 +59,7 @@ def _typed_matches(template: Template, value: Typed) -> bool:
     return binding is not None and binding.test(value.values)
 
 
-def template_for(
-    width: int, arity: int | None, kept: dict[int, Any], payloads: list[Any]
-) -> Any:
+def template_for(width: int, arity: int | None, kept: dict[int, Any], payloads: list[Any]) -> Any:
     """One template: these values in front of the fields, and every one of these payloads.
 
     Flat tuples where they will do, for the core knows those best. `arity` is the length of all
@@ -173,8 +171,9 @@ class Question:
         return all(stage.selector.low == 0 for stage in self.stages)
 
     @property
-    def last(self) -> Selector:
-        return self.stages[-1].selector
+    def waits(self) -> bool:
+        """Does it wait at all? Not if it takes what it can get."""
+        return not self.optional or any(stage.selector.is_all for stage in self.stages)
 
     def not_met(self) -> CountNotMet | None:
         """Why it found nothing, if it should have found something."""

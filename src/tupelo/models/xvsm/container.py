@@ -25,7 +25,13 @@ from tupelo.models.xvsm.coordinators import (
     KeyCoordinator,
     RandomCoordinator,
 )
-from tupelo.models.xvsm.selectors import AnySelector, Selector, check_selectors
+from tupelo.models.xvsm.selectors import (
+    AnySelector,
+    KeySelector,
+    LindaSelector,
+    Selector,
+    check_selectors,
+)
 from tupelo.space.blocking import Space
 from tupelo.space.capacity import Capacity
 from tupelo.space.order import Order
@@ -33,6 +39,7 @@ from tupelo.values.entry import Entry as CoreEntry
 from tupelo.values.kind import entry as named_entry
 from tupelo.values.kind import is_typed
 from tupelo.values.parts import ANY
+from tupelo.values.template import INDEXABLE
 
 if TYPE_CHECKING:
     from tupelo.models.xvsm.embedded import Embedded
@@ -113,7 +120,9 @@ class Container:
         self.space = Space(
             name,
             path=path,
-            order=self._books[0] if len(self._books) == 1 else Books(self._books)
+            order=self._books[0]
+            if len(self._books) == 1
+            else Books(self._books)
             if self._books
             else None,
             capacity=None if size is None else Capacity(entries=size),
@@ -124,6 +133,7 @@ class Container:
         self._shapes = self.space._operations.core.store.shapes
         self._shapes_met = -1
         self._arity: int | None = None
+        self.rest: tuple[Any, ...] | None = None  # wildcards for the payload, if all are alike
         self.destroyed = False
         self.aspects = Interceptors()
         self.news = News(owner.clock)
@@ -137,6 +147,7 @@ class Container:
         )
         self.active: Coordinator | None = next((c for c in self.given if c.works), None)
         self.native = not self._keeping and not self._books
+        self._linda = not self.width and "linda" in self.coordinators
         self.write_one = self.space.write
         self.read_one = self.space.read
         self.take_one = self.space.take
@@ -158,7 +169,8 @@ class Container:
 
     def stored(self, entry: Any) -> tuple[Any, Any]:
         """An entry as its space keeps it, and its place for those who keep books."""
-        payload, selectors = entry, ()
+        payload: Any = entry
+        selectors: tuple[Selector, ...] = ()
         if type(entry) is Entry:
             payload, selectors = entry.value, entry.selectors
         for coordinator in self._checked:
@@ -178,9 +190,7 @@ class Container:
                     "selector, as Entry(value, selector)"
                 )
         if self._keeping:
-            kept = tuple(
-                [c.kept(told[c.name]) if c.name in told else None for c in self._keeping]
-            )
+            kept = tuple([c.kept(told[c.name]) if c.name in told else None for c in self._keeping])
             if type(native) is tuple and len(native) == 1 and is_typed(native[0]):
                 native = AtomicEntry(native)  # or it would be taken for the dataclass itself
             native = kept + native if type(native) is tuple else (*kept, native)
@@ -257,10 +267,34 @@ class Container:
             self._arity = lengths.pop() if len(lengths) == 1 else None
             if self._arity is not None and self._arity < 0:
                 self._arity = None
-            self.rest = None if self._arity is None else (ANY,) * self._arity
+            # A payload of one field may be a dataclass, which is handed out without its frame.
+            self.rest = (ANY,) * self._arity if self._arity and self._arity > 1 else None
         return self._arity
 
-    rest: tuple[Any, ...] | None = None
+    def quickly(self, selector: Any) -> Any:
+        """The template of a selector that asks for one entry by content, for a container whose
+        entries are plain tuples; None if it is not as simple as that."""
+        kind = type(selector)
+        if kind is LindaSelector:
+            if (
+                self._linda
+                and len(selector.templates) == 1
+                and selector.low == selector.high == 1
+                and selector.entry is None
+                and selector.name == "linda"
+                and type(template := selector.templates[0]) is tuple
+            ):
+                return template
+        elif kind is KeySelector and self.only_key and selector.low == 1:
+            if self._shapes_met != len(self._shapes):
+                _ = self.arity
+            if (
+                self.rest is not None
+                and type(selector.key) in INDEXABLE
+                and selector.name == self.given[0].name
+            ):
+                return (selector.key, *self.rest)
+        return None
 
     def __repr__(self) -> str:
         return f"<container {self.name!r}>"
@@ -276,7 +310,9 @@ def _attached(
         if not isinstance(coordinator, Coordinator):
             raise BadArgument("coordinators", "coordinators such as FifoCoordinator()", coordinator)
         if coordinator.container is not None:
-            raise BadArgument("coordinators", "new ones: one object serves one container", coordinator)
+            raise BadArgument(
+                "coordinators", "new ones: one object serves one container", coordinator
+            )
         if coordinator.name in found:
             raise BadArgument("coordinators", "of different names: give name=", coordinator)
         found[coordinator.name] = coordinator

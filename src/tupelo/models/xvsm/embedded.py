@@ -19,8 +19,11 @@ from tupelo.errors import BadArgument, ContainerNotFound, SpaceClosed, TupeloErr
 from tupelo.models.xvsm.aspects import LOCAL_POINTS, Interceptors
 from tupelo.models.xvsm.container import Container
 from tupelo.models.xvsm.coordinators import Coordinator, KeyCoordinator
+from tupelo.models.xvsm.transactions import Transaction
 from tupelo.space.blocking import Space
 from tupelo.space.clock import Clock, SystemClock
+from tupelo.space.decisions import DecisionLog
+from tupelo.space.shared import SharedTransaction
 from tupelo.values.parts import ANY
 
 _system_clock = SystemClock()
@@ -50,10 +53,33 @@ class Embedded:
             order=names,
             clock=self.clock,
         )
+        self._log = Space(
+            "decisions",
+            path=None if self.path is None else self.path / "decisions.tupelo",
+            clock=self.clock,
+        )
+        self._decisions = DecisionLog(self._log)
+        self._mark = f"xvsm.{self._log._operations.engine.id}."
+        self.settle(self.registry)
         self.registry_aio = AsyncSpace(self.registry)
         self.aspects = Interceptors()
         self.lock = threading.Lock()
         self._containers: dict[str, Container] = {}
+
+    def begin(self, seconds: float | None, parent: SharedTransaction | None = None) -> Transaction:
+        """A transaction. With a folder, its decision is recorded there, in case of a crash."""
+        return Transaction(
+            self.clock,
+            seconds,
+            txn_id=self._mark + uuid4().hex,
+            parent=parent,
+            decisions=None if self.path is None else self._decisions,
+        )
+
+    def settle(self, space: Space) -> None:
+        """Bring to its end what a crash has left undecided in a space that was opened again."""
+        if self.path is not None:
+            self._decisions.settle(space._operations, lambda txn: txn.startswith(self._mark))
 
     def make(
         self,
@@ -88,6 +114,7 @@ class Embedded:
                     [c for c, optional in made if not optional],
                     [c for c, optional in made if optional],
                 )
+                self.settle(container.space)
                 self._containers[container_id] = container
                 self._ready(container)
             return container
@@ -139,6 +166,7 @@ class Embedded:
         for container in containers:
             container.close()
         self.registry.close()
+        self._log.close()
 
     def require(self, cref: object) -> Container:
         """The container of a reference."""

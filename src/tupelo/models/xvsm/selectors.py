@@ -67,7 +67,11 @@ class Selector:
             self._rule = count
             self.low, self.high = 0, _UNBOUNDED
             return
-        for name, number, floor in (("count", count, 1), ("min_count", least, 0), ("max_count", most, 1)):
+        for name, number, floor in (
+            ("count", count, 1),
+            ("min_count", least, 0),
+            ("max_count", most, 1),
+        ):
             if number is not None and (
                 isinstance(number, bool) or not isinstance(number, int) or number < floor
             ):
@@ -274,7 +278,9 @@ class Query:
         return tuple(found)
 
     def __repr__(self) -> str:
-        spelled = [f".{step}({'' if detail is None else repr(detail)})" for step, detail in self.steps]
+        spelled = [
+            f".{step}({'' if detail is None else repr(detail)})" for step, detail in self.steps
+        ]
         return "Query()" + "".join(spelled)
 
 

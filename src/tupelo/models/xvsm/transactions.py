@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from tupelo.errors import BadArgument
-from tupelo.space.shared import SharedTransaction, State, Vote
+from tupelo.space.shared import SharedTransaction
+from tupelo.space.twophase import Vote
 
 End = Callable[[bool], object]
 """Told whether the transaction was committed."""
@@ -23,18 +24,17 @@ class Transaction(SharedTransaction):
         """Tell this one when it is decided, and everybody can see what was done."""
         self._ends.append(end)
 
-    def commit(self) -> None:
-        try:
-            super().commit()
-        finally:
-            if self.parent is None and self._state == "committed":
-                self._tell_ends(True)
+    def transaction(self, *, lease: float | None = None) -> Transaction:
+        """A nested transaction: it sees what this one sees, and commits into it."""
+        return Transaction(self._clock, lease, parent=self)
 
-    def _end(self, state: State) -> None:
-        super()._end(state)
-        if state == "aborted":
+    def _say_ended(self) -> None:
+        super()._say_ended()
+        if self._state != "committed":
             self._tell_ends(False)
-        elif self.parent is not None:
+        elif self.parent is None:
+            self._tell_ends(True)
+        else:
             ends, self._ends = self._ends, []
             for end in ends:
                 at_end(self.parent, end)
@@ -50,7 +50,8 @@ class _Listener:
 
     name = "xvsm"
 
-    def __init__(self, end: End) -> None:
+    def __init__(self, txn_id: str, end: End) -> None:
+        self.txn_id = txn_id
         self._end = end
 
     def prepare(self) -> Vote:
@@ -71,7 +72,7 @@ def at_end(txn: SharedTransaction, end: End) -> None:
     if isinstance(txn, Transaction):
         txn.at_end(end)
     else:
-        txn.join(_Listener(end))
+        txn.enlist(_Listener(txn.id, end))
 
 
 def check_transaction(tx: object) -> SharedTransaction | None:

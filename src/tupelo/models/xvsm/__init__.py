@@ -1,0 +1,127 @@
+"""XVSM: the door with the words of MozartSpaces (the thesis, chapter 5, and MozartSpaces 2).
+
+| XVSM, MozartSpaces           | Tupelo                                                           |
+| ---------------------------- | ---------------------------------------------------------------- |
+| space (core, site, peer)     | a Capi: named spaces, and a registry space that names them       |
+| container, cref              | a space with coordinators; `cref.space` is it                    |
+| size of a container          | Capacity(entries=size)                                           |
+| entry, tuple, AtomicEntry    | entry: a tuple, a dataclass; any other value in an AtomicEntry   |
+| coordinator                  | an order, and perhaps a field that is kept in front of the entry |
+| coordination data            | selectors given with what is written: Entry(value, selector)     |
+| selector, selector chain     | a template, and an order that chooses                            |
+| count, COUNT_ALL, COUNT_MAX  | limit; all, if_exists=True; all, wait=0                          |
+| read, take                   | read_all, take_all (of one: read, take)                          |
+| destroy                      | take, and say only how many                                      |
+| write                        | write_all, waiting while it is refused                           |
+| shift                        | take what stands in the way, and write, in one transaction       |
+| timeout                      | wait, in seconds; INFINITE_TIMEOUT waits for ever                |
+| transaction                  | a shared transaction, over any number of spaces                  |
+| aspect, IPoint               | a function before or after an operation, in its transaction      |
+| notification                 | an aspect after an operation that tells when it is committed     |
+| lookup, create, destroy container | read, write, take a row of the registry                     |
+
+Where the thesis leaves a choice or MozartSpaces chose otherwise: without a selector the
+AnySelector is used, which gives the oldest (the thesis has the RandomSelector; a container has
+both); what another transaction holds is passed over, not waited for, while there is something
+else; times are seconds; a timeout raises CountNotMet.
+"""
+
+from tupelo.models.xvsm.active import ActiveCoordinator, ActiveEntry, ActiveError, current
+from tupelo.models.xvsm.around import INFINITE
+from tupelo.models.xvsm.aspects import (
+    GLOBAL_POINTS,
+    LOCAL_POINTS,
+    OK,
+    RESCHEDULE,
+    SKIP,
+    Aspect,
+    Point,
+    Registration,
+    Request,
+    Verdict,
+    Veto,
+)
+from tupelo.models.xvsm.capi import INFINITE_TIMEOUT, TRY_ONCE, AsyncCapi, Capi
+from tupelo.models.xvsm.container import AtomicEntry, Container, Entry
+from tupelo.models.xvsm.coordinators import (
+    AnyCoordinator,
+    Coordinator,
+    FifoCoordinator,
+    KeyCoordinator,
+    LabelCoordinator,
+    LifoCoordinator,
+    LindaCoordinator,
+    QueryCoordinator,
+    RandomCoordinator,
+    VectorCoordinator,
+)
+from tupelo.models.xvsm.notifications import Notification
+from tupelo.models.xvsm.selectors import (
+    COUNT_ALL,
+    COUNT_MAX,
+    ActiveSelector,
+    AnySelector,
+    FifoSelector,
+    KeySelector,
+    LabelSelector,
+    LifoSelector,
+    LindaSelector,
+    Query,
+    QuerySelector,
+    RandomSelector,
+    Selector,
+    VectorSelector,
+)
+from tupelo.models.xvsm.transactions import Transaction
+
+__all__ = [
+    "COUNT_ALL",
+    "COUNT_MAX",
+    "GLOBAL_POINTS",
+    "INFINITE",
+    "INFINITE_TIMEOUT",
+    "LOCAL_POINTS",
+    "OK",
+    "RESCHEDULE",
+    "SKIP",
+    "TRY_ONCE",
+    "ActiveCoordinator",
+    "ActiveEntry",
+    "ActiveError",
+    "ActiveSelector",
+    "AnyCoordinator",
+    "AnySelector",
+    "Aspect",
+    "AsyncCapi",
+    "AtomicEntry",
+    "Capi",
+    "Container",
+    "Coordinator",
+    "Entry",
+    "FifoCoordinator",
+    "FifoSelector",
+    "KeyCoordinator",
+    "KeySelector",
+    "LabelCoordinator",
+    "LabelSelector",
+    "LifoCoordinator",
+    "LifoSelector",
+    "LindaCoordinator",
+    "LindaSelector",
+    "Notification",
+    "Point",
+    "Query",
+    "QueryCoordinator",
+    "QuerySelector",
+    "RandomCoordinator",
+    "RandomSelector",
+    "Registration",
+    "Request",
+    "Selector",
+    "Transaction",
+    "VectorCoordinator",
+    "VectorSelector",
+    "Verdict",
+    "Veto",
+    "current",
+]
