@@ -18,7 +18,14 @@ from matplotlib.figure import Figure
 from benchmarks.measure import Line, Settings, Target, compare, require
 from tupelo import ANY, Space
 from tupelo.models.javaspaces import Entry, JavaSpace
-from tupelo.models.xvsm import Capi, KeyCoordinator, KeySelector, LindaCoordinator, LindaSelector
+from tupelo.models.xvsm import (
+    INFINITE,
+    Capi,
+    KeyCoordinator,
+    KeySelector,
+    LindaCoordinator,
+    LindaSelector,
+)
 from tupelo.models.xvsm import Entry as Kept
 
 SIZES = (100, 500, 1_000, 2_500, 5_000, 7_500, 10_000, 25_000, 50_000, 500_000)
@@ -217,7 +224,7 @@ def _typed() -> Verbs:
 
 def _xvsm_linda() -> Verbs:
     capi = Capi()
-    container = capi.create_container(None, None, "8.2", Capi.INFINITE, LindaCoordinator())
+    container = capi.create_container(None, None, "8.2", INFINITE, LindaCoordinator())
     blank = LindaSelector((None, None, None))
     return (
         lambda entry: capi.write(container, 0, None, entry),
@@ -237,11 +244,11 @@ def _tuples() -> Verbs:
 
 def _xvsm_key() -> Verbs:
     capi = Capi()
-    container = capi.create_container(None, None, "8.2", Capi.INFINITE, KeyCoordinator())
+    container = capi.create_container(None, None, "8.2", INFINITE, KeyCoordinator())
     return (
-        lambda item: capi.write(container, 0, None, Kept(item[1:], KeySelector(item[0]))),
-        lambda item: capi.read(container, 0, None, KeySelector(item[0])),
-        lambda item: capi.take(container, 0, None, KeySelector(item[0])),
+        lambda item: capi.write(container, 0, None, item),
+        lambda item: capi.read(container, 0, None, item.selectors[0]),
+        lambda item: capi.take(container, 0, None, item.selectors[0]),
     )
 
 
@@ -254,6 +261,10 @@ def _keyed() -> Verbs:
     )
 
 
+def _entries_with_keys(rows: list[Fields]) -> list[Any]:
+    return [Kept(row, KeySelector(f"key-{i}")) for i, row in enumerate(rows)]
+
+
 def _keyed_items(rows: list[Fields]) -> list[Any]:
     return [(f"key-{i}", *row) for i, row in enumerate(rows)]
 
@@ -262,7 +273,7 @@ JAVASPACE = Way("javaspaces", _javaspace, _typed_items)
 TYPED = Way("tupelo.Space", _typed, _typed_items)
 XVSM_LINDA = Way("xvsm, Linda", _xvsm_linda, list)
 TUPLES = Way("tupelo.Space", _tuples, list)
-XVSM_KEY = Way("xvsm, Key", _xvsm_key, _keyed_items)
+XVSM_KEY = Way("xvsm, Key", _xvsm_key, _entries_with_keys)
 KEYED = Way("tupelo.Space", _keyed, _keyed_items)
 
 

@@ -71,16 +71,21 @@ def until_true(condition: Callable[[], object], what: str = "it happens") -> Non
         time.sleep(0.0005)
 
 
+def parked_at(core: Any) -> int:
+    """How many wait at a space, to read, take or write."""
+    return len(list(core.waiting)) + len(list(core.waiting.writers))
+
+
 def parked_call(space: Any, operation: Callable[..., Any], *args: Any, **kwargs: Any) -> Call:
     """Start an operation in a thread and come back when it has begun to wait at the space."""
     core = space._operations.core
     clock = space._operations.engine.clock
-    waiting, sleepers = len(list(core.waiting)), getattr(clock, "sleepers", 0)
+    waiting, sleepers = parked_at(core), getattr(clock, "sleepers", 0)
     call = Call(operation, *args, **kwargs)
 
     def parked() -> bool:
         with space._operations.engine.lock:
-            count = len(list(core.waiting))
+            count = parked_at(core)
         timed = kwargs.get("wait") is not None and hasattr(clock, "sleepers")
         return not call.waits or (
             count > waiting and (not timed or getattr(clock, "sleepers", 0) > sleepers)

@@ -44,6 +44,7 @@ from tupelo.models.javaspaces import (
 VOTE_SECONDS = 30.0
 LEASE_SECONDS = 1_000.0
 PATIENCE_SECONDS = 20.0
+TOLERANT = True
 OLD = 4  # entries that each space begins with
 STEPS = ("prepare", "commit", "abort", "prepare_and_commit")
 MEMORY_DISK = Path("/dev/shm")  # How long a disk takes is not asked here.
@@ -108,7 +109,7 @@ class Foreign:
     def in_doubt(self) -> list[str]:
         return list(self.promised)
 
-    def prepare(self, manager: Any, txn_id: str) -> str | None:
+    def prepare(self, manager: Any, txn_id: str) -> Any:
         return self._step("prepare", txn_id, self._prepare)
 
     def commit(self, manager: Any, txn_id: str) -> None:
@@ -117,7 +118,7 @@ class Foreign:
     def abort(self, manager: Any, txn_id: str) -> None:
         self._step("abort", txn_id, self._abort)
 
-    def prepare_and_commit(self, manager: Any, txn_id: str) -> str | None:
+    def prepare_and_commit(self, manager: Any, txn_id: str) -> Any:
         return self._step("prepare_and_commit", txn_id, self._prepare_and_commit)
 
     # What it does
@@ -264,6 +265,8 @@ class Member:
         """Its process is gone, with all that the disk does not have."""
         if not self.dead:
             self.dead = True
+            if not self.path:
+                self.world.gone.add(self.engine.id)
             kill(self.engine)
             if "async" in self.kind:
                 self.space._flusher.close()
@@ -302,6 +305,7 @@ class World:
         self.trace: list[str] = []
         self.gates: list[threading.Event] = []
         self.stalled: set[threading.Thread] = set()
+        self.gone: set[str] = set()
         self.threads_before = set(threading.enumerate())
         self.counter = threading.Lock()
         self.calls = 0
@@ -333,7 +337,7 @@ class World:
         log = self.manager._log_space
         self.log_engine = log._operations.engine
         flush = partial(self.flush, self.log_engine.flush)
-        log._flush = flush  # type: ignore[method-assign]
+        log._flush = flush
         self.log_engine.flush = flush  # type: ignore[method-assign]
         decisions: Any = self.manager._decisions
         for name in ("record", "recorded", "forget"):
@@ -525,6 +529,8 @@ class World:
     def check_rest(self) -> None:
         """Nothing is left over: no promise, no decision, no lock, no entry too many or too few."""
         log = self.manager._log_space.read_all()
+        if TOLERANT:
+            log = [entry for entry in log if entry[-1] not in self.gone]
         assert [entry[0] for entry in log] == ["manager"], f"decisions are left: {log}"
         assert not self.manager._live, f"transactions are left: {self.manager._live}"
         for member in self.members:
@@ -536,7 +542,7 @@ class World:
                 in_doubt = member.call(member.space.in_doubt)
                 assert not in_doubt, f"{member.name} has {[t.id for t in in_doubt]} in doubt"
                 everything = member.call(member.space.read_all)
-                assert sorted(everything) == sorted(member.there), member.name
+                assert sorted(map(repr, everything)) == sorted(map(repr, member.there)), member.name
                 with member.engine.lock:
                     assert member.engine.core.read_locks == 0
                     assert not member.engine.core.transactions
@@ -598,10 +604,10 @@ class Attempt:
             call(space.read, wait=0, txn=txn)
         if work.poison:
             self.world.marks += 1
-            entry = ("poison", self.world.marks)
-            call(space.write, entry, txn=txn)
+            poison = ("poison", self.world.marks)
+            call(space.write, poison, txn=txn)
             if keeps:
-                self.written.setdefault(member, []).append(entry)
+                self.written.setdefault(member, []).append(poison)
 
     def forget(self, member: Member, found: Entry) -> None:
         written = self.written.get(member, [])

@@ -456,6 +456,10 @@ class Subscription:
         except Exception as error:
             handles.logger.exception("a subscription's callback raised; the subscription is closed")
             self._operations.end_subscription(self._state, error)
+        except BaseException as error:
+            ended = handles.CallbackEnded(repr(error))
+            self._operations.end_subscription(self._state, ended)
+            raise
 
     @property
     def event_id(self) -> int:

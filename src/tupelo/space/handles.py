@@ -82,6 +82,10 @@ class Session(Closing):
         self._space._operations.end_session(self._state)
 
 
+class CallbackEnded(Exception):
+    """A callback has ended the thread, or the task, that called it."""
+
+
 class Subscription(Closing):
     """Notices, in order. It ends with its lease, its transaction, its space, or `close()`."""
 
@@ -130,6 +134,8 @@ class Subscription(Closing):
         except Exception as error:
             logger.exception("a subscription's callback raised; the subscription is closed")
             self._operations.end_subscription(self._state, error)
+        except BaseException as error:  # It has ended its thread.
+            self._operations.end_subscription(self._state, CallbackEnded(repr(error)))
 
     @property
     def event_id(self) -> int:

@@ -26,6 +26,11 @@ _KINDS: dict[type, str] = {
 }
 
 
+def kind_of(thing: object) -> str:
+    """What sort of thing is leased, as a lease policy knows it."""
+    return _KINDS.get(type(thing), "")
+
+
 def grant(policy: LeasePolicy | None, kind: str, asked: float | None, now: float) -> float | None:
     """Until when: what was asked for, or less if the space's policy says so."""
     if policy is not None:

@@ -195,7 +195,7 @@ def _key(raw: Any) -> Hashable:
     if is_typed(raw):
         return type(raw), _key(values_of(raw))
     if isinstance(raw, Template):
-        return Template, _key(raw.raw)
+        return _key(raw.raw)
     if isinstance(raw, Combined):
         return type(raw), *map(_key, raw.parts)
     return raw  # type: ignore[no-any-return]  # Unhashable ones are caught by the caller.

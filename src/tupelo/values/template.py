@@ -114,8 +114,8 @@ class Template:
 
     @staticmethod
     def any_of(templates: Iterable[Any]) -> Template:
-        """What matches one or more of these, which are not none."""
-        return reduce(or_, map(as_template, templates))
+        """What matches one or more of these."""
+        return Template(_AnyOf(*map(as_template, templates)))
 
     def __repr__(self) -> str:
         return f"Template({self.raw!r})"
@@ -145,12 +145,12 @@ class _AllOf(Combined):
 
 class _AnyOf(Combined):
     def bind(self, shape: Shape) -> Binding | None:
-        a, b = (part.bind(shape) for part in self.parts)
-        if a is None or b is None:
-            return a or b
-        if a is ALL or b is ALL:
+        found = [b for part in self.parts if (b := part.bind(shape)) is not None]
+        if len(found) < 2:
+            return found[0] if found else None
+        if ALL in found:
             return ALL
-        return Binding(check=lambda fields: a.test(fields) or b.test(fields))
+        return Binding(check=lambda fields: any(b.test(fields) for b in found))
 
     def __repr__(self) -> str:
         return " | ".join(map(repr, self.parts))

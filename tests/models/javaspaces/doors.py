@@ -141,22 +141,23 @@ class World:
         self, door: str, store: dict[str, Any], loop: LoopThread, clock: WakeupClock, folder: Path
     ) -> None:
         self.is_async = door == "async"
+        self.is_durable = "durability" in store
         self.loop = loop
         self.clock = clock
         self._store = store
         self._folder = folder
         self._made: list[Any] = []
         kind = AsyncTransactionManager if self.is_async else TransactionManager
-        path = folder / "manager.tupelo" if "durability" in store else None
-        self.manager = self._door(kind(path, clock=clock))
+        path = folder / "manager.tupelo" if self.is_durable else None
+        self.manager = self.door(kind(path, clock=clock))
 
     def space(self, name: str = "world", **options: Any) -> Any:
         """A space without a JavaSpace: tupelo.Space or tupelo.aio.Space."""
         options = {"clock": self.clock, **self._store, **options}
-        if "durability" in options:
+        if self.is_durable:
             options.setdefault("path", self._folder / f"{len(self._made)}.tupelo")
         kind: Any = tupelo.aio.Space if self.is_async else tupelo.Space
-        space = self._door(self.call(kind, name, **options))
+        space = self.door(self.call(kind, name, **options))
         self._made.append(space)
         return space
 
@@ -166,7 +167,7 @@ class World:
     def client(self, space: Any, *, retry: Any = None, kind: type[JavaSpace] = JavaSpace05) -> Any:
         """One more client of a space, or of the space of another client."""
         inner = bare(space)
-        return self._door(kind(getattr(inner, "space", inner), retry=retry))
+        return self.door(kind(getattr(inner, "space", inner), retry=retry))
 
     def begin(self, lease: float = FOREVER, parent: Any = None) -> Any:
         """A new transaction."""
@@ -183,7 +184,8 @@ class World:
             space.close()
         bare(self.manager).close()
 
-    def _door(self, thing: Any) -> Any:
+    def door(self, thing: Any) -> Any:
+        """Use a thing of this door like one of the blocking door."""
         return Async(thing, self.loop) if self.is_async else thing
 
 

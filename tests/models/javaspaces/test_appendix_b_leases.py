@@ -1,6 +1,7 @@
 """Appendix B.6: leases of entries, registrations and match sets, with the ids of the thesis."""
 
-from collections.abc import Callable
+# ruff: noqa: N802 (the ids are spelled as in the thesis)
+
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from tests.models.javaspaces.doors import (
     availability,
     event_of,
     fill,
+    in_order,
 )
 from tupelo.errors import LeaseLost, MatchSetInvalid
 from tupelo.models.javaspaces import NO_WAIT
@@ -43,7 +45,7 @@ class Registered:
 
 
 @pytest.fixture(params=["notify", "availability"])
-def register(request, javaspace) -> Callable[[float], Registered]:
+def register(request, javaspace):
     """Both ways to register: the appendix leaves out the second, "because the test cases are the
     same for both types"."""
     return lambda lease: Registered(javaspace, request.param, lease)
@@ -149,7 +151,7 @@ def test_appendix_b_L_8_a_match_set_is_read_as_long_as_its_lease_is_renewed(ten_
         clock.advance(5)
         matches.lease.renew(10)
         found.append(matches.next())
-    assert sorted(map(repr, found)) == sorted(map(repr, SIMPLE + EXTENDED))
+    assert in_order(found) == in_order([*SIMPLE, *EXTENDED])
     assert matches.next() is None, "none are left"
     clock.advance(10)
     with pytest.raises(MatchSetInvalid):

@@ -5,6 +5,8 @@ That no notification came is shown by the next one that does, whose number follo
 ending the registration and waiting until all that was due has been delivered.
 """
 
+# ruff: noqa: N802 (the ids are spelled as in the thesis)
+
 import pytest
 
 from tests.models.javaspaces.doors import (

@@ -4,6 +4,8 @@ Where the thesis throws an exception on timeout, an operation answers None here,
 B: that is what the JavaSpaces specification says.
 """
 
+# ruff: noqa: N802 (the ids are spelled as in the thesis)
+
 import pytest
 
 from tests.models.javaspaces.doors import (

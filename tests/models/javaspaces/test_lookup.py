@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 import threading
 import weakref
 from dataclasses import dataclass, field
@@ -407,21 +408,27 @@ def test_nobody_ever_sees_two_or_none(lookup, later):
     """Through the service, and in its space."""
     lookup.register(item(Printer(), Name("0"), service_id="p"))
     stop = threading.Event()
-    counts = set()
+    through: set[int] = set()
+    within: set[int] = set()
 
     def watch() -> None:
         while not stop.is_set():
-            counts.add(lookup.lookup_all().total_matches)
-            counts.add(lookup.space.count(ServiceEntry("p")))
+            through.add(lookup.lookup_all().total_matches)
+            within.update(lookup.space.count(ServiceEntry("p")) for _ in range(5))
 
-    watcher = later(watch)
-    registration = None
-    for n in range(300):
-        registration = lookup.register(item(Printer(), Name(str(n)), service_id="p"), 60)
-        registration.set_attributes([Name("changed")])
-    stop.set()
-    watcher.result()
-    assert counts == {1} and registration is not None
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)  # so that the threads meet at every point
+    try:
+        watchers = [later(watch) for _ in range(2)]
+        for n in range(200):
+            registration = lookup.register(item(Printer(), Name(str(n)), service_id="p"), 60)
+            registration.set_attributes([Name("changed")])
+    finally:
+        stop.set()
+        sys.setswitchinterval(interval)
+    for watcher in watchers:
+        watcher.result()
+    assert through == {1} and within == {1}
 
 
 # Attributes

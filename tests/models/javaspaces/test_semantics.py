@@ -1,6 +1,7 @@
 """What sections 3.4, 4.6 and 4.7 of the thesis say of entries, templates and operations, inside and
 outside a transaction, beyond the cases of appendix B."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,7 +20,7 @@ from tests.models.javaspaces.doors import (
     fill,
     in_order,
 )
-from tupelo.errors import BadEntry, BadTemplate, SpaceClosed, TransactionEnded
+from tupelo.errors import BadEntry, BadTemplate, Deadlock, SpaceClosed, SpaceFull, TransactionEnded
 from tupelo.models.javaspaces import (
     ABORTED,
     COMMITTED,
@@ -30,6 +31,7 @@ from tupelo.models.javaspaces import (
     JavaSpace,
     JavaSpace05,
     Lease,
+    PolicyByKind,
     Snapshot,
 )
 from tupelo.models.linda import TupleSpace
@@ -53,8 +55,8 @@ def peek(javaspace: Any, txn: Any = None, template: Any = None) -> list[Any]:
 
 
 @pytest.fixture(params=[True, False], ids=["commit", "abort"])
-def commits(request) -> bool:
-    return bool(request.param)
+def commits(request):
+    return request.param
 
 
 def end(transaction: Any, commits: bool) -> None:
@@ -121,10 +123,10 @@ def test_a_dataclass_need_not_be_an_entry_by_name(javaspace):
 
 
 def test_write_makes_a_copy_and_so_does_read(javaspace):
-    basket = Basket([1, 2], {"a": 1})
-    javaspace.write(basket)
-    basket.items.append(3)
-    basket.labels["b"] = 2
+    items, labels = [1, 2], {"a": 1}
+    javaspace.write(Basket(items, labels))
+    items.append(3)
+    labels["b"] = 2
     first = javaspace.read(Basket(), None, NO_WAIT)
     assert first == Basket([1, 2], {"a": 1})
     first.items.clear()
@@ -365,7 +367,7 @@ def test_every_operation_refuses_a_transaction_that_has_ended(javaspace, begin, 
     else:
         end(ended, outcome == COMMITTED)
     state = ABORTED if outcome == "expired" else outcome
-    for attempt in (
+    attempts: list[Callable[[], Any]] = [
         lambda: javaspace.write(OTHER, ended),
         lambda: javaspace.write([OTHER], ended),
         lambda: javaspace.write([OTHER, OTHER], ended, [1, 2]),
@@ -377,7 +379,8 @@ def test_every_operation_refuses_a_transaction_that_has_ended(javaspace, begin, 
         lambda: javaspace.contents([BLANK], ended),
         lambda: javaspace.notify(BLANK, ended, print),
         lambda: javaspace.register_for_availability_event([BLANK], ended, True, print),
-    ):
+    ]
+    for attempt in attempts:
         with pytest.raises(TransactionEnded, match=state) as raised:
             attempt()
         assert raised.value.state == state
@@ -396,6 +399,18 @@ def test_who_waits_in_a_transaction_learns_of_its_end(javaspace, begin, clock, h
         waiter.result()
     javaspace.write(ENTRY)
     assert peek(javaspace) == [ENTRY]
+
+
+def test_transactions_that_wait_for_each_other_are_told(javaspace, begin):
+    javaspace.write(ENTRY)
+    first, second = begin(), begin()
+    javaspace.read(BLANK, first, NO_WAIT)
+    javaspace.read(BLANK, second, NO_WAIT)
+    taker = Parked(javaspace, javaspace.take, BLANK, first, timeout=TIMEOUT)
+    with pytest.raises(Deadlock):
+        at_once(javaspace.take, BLANK, second, TIMEOUT)
+    second.abort()
+    assert taker.result() == ENTRY
 
 
 def test_a_transaction_spans_spaces(world, javaspace, begin, commits):
@@ -446,9 +461,10 @@ def test_a_transaction_is_a_context(javaspace, begin):
 
 
 def test_a_snapshot_does_not_follow_its_original(javaspace):
-    entry = Basket([1])
+    items = [1]
+    entry = Basket(items)
     snapshot = javaspace.snapshot(entry)
-    entry.items.append(2)
+    items.append(2)
     entry.labels = {"late": 1}
     javaspace.write(snapshot)
     assert javaspace.read(Basket(), None, NO_WAIT) == Basket([1])
@@ -590,6 +606,42 @@ def test_any_lease_is_for_ever_where_nobody_minds(javaspace):
     assert javaspace.write([ENTRY], None, Lease.ANY)[0].expiration == FOREVER
 
 
+def test_any_lease_is_what_the_policy_of_its_kind_prefers(world, clock):
+    policy = PolicyByKind(
+        entry=FixedLeasePeriodPolicy(60, 10), subscription=FixedLeasePeriodPolicy(600, 100)
+    )
+    javaspace = world.javaspace(lease_policy=policy)
+    assert javaspace.write(ENTRY, None, Lease.ANY).expiration == clock.now() + 10
+    registration = javaspace.notify(BLANK, None, print, Lease.ANY)
+    assert registration.lease.expiration == clock.now() + 100
+    registration.lease.renew(Lease.ANY)
+    assert registration.lease.expiration == clock.now() + 100
+
+
+def test_what_does_not_fit_is_not_written_in_part(world):
+    javaspace = world.javaspace(capacity=tupelo.Capacity(entries=3))
+    javaspace.write(ENTRY)
+    for lease in (FOREVER, 10, [10, 20, FOREVER]):
+        with pytest.raises(SpaceFull):
+            javaspace.write(SIMPLE[:3], None, lease)
+        assert peek(javaspace) == [ENTRY]
+    javaspace.write(SIMPLE[:2], None, [10, 20])
+    assert peek(javaspace) == [ENTRY, *SIMPLE[:2]]
+
+
+def test_a_durable_javaspace_is_found_as_it_was_left(world, clock, tmp_path):
+    if not world.is_durable:
+        return  # What is in memory is gone with the program.
+    path = tmp_path / "kept.tupelo"
+    javaspace = world.javaspace(path=path)
+    javaspace.write([ENTRY, EXTENDED[1], OTHER], None, [10, FOREVER, 60])
+    javaspace.take(SimpleEntry(number=2), world.begin(), NO_WAIT)
+    javaspace.write(SIMPLE[3], world.begin())
+    javaspace.close()
+    clock.advance(10)
+    assert in_order(peek(world.javaspace(path=path))) == in_order([EXTENDED[1], OTHER])
+
+
 def test_leases_of_a_space_go_together(javaspace, clock):
     leases = javaspace.write(SIMPLE[:3], None, 10)
     batch = leases[0].create_lease_map(60)
@@ -650,7 +702,7 @@ def test_a_closed_space_refuses_everything(javaspace):
 
 
 def test_javaspaces_linda_and_the_space_itself_see_the_same_entries(world, clock, tmp_path):
-    options = {"path": tmp_path / "shared.tupelo"} if "durability" in world._store else {}
+    options = {"path": tmp_path / "shared.tupelo"} if world.is_durable else {}
     with tupelo.Space("shared", clock=clock, **options) as space:
         own: Any = tupelo.aio.Space(space) if world.is_async else space
         javaspace, linda = world.client(own), TupleSpace(space)

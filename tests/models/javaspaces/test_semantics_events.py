@@ -1,6 +1,7 @@
 """Sections 3.7, 4.5 and 4.7.2 of the thesis beyond appendix B: registrations, what their listeners
 are told, inside and outside a transaction, and what becomes of listeners that fail."""
 
+import asyncio
 import threading
 from typing import Any
 
@@ -17,7 +18,7 @@ from tests.models.javaspaces.doors import (
     fill,
     join,
 )
-from tupelo.errors import LeaseLost
+from tupelo.errors import BadArgument, LeaseLost
 from tupelo.models.javaspaces import (
     FOREVER,
     NO_WAIT,
@@ -85,15 +86,19 @@ def test_a_listener_is_a_function_or_an_object_with_notify(javaspace, listener):
     assert listener.next() == event_of(as_object, 1)
 
 
-def test_a_coroutine_can_listen_at_the_async_door(world, javaspace, listener):
+def test_a_coroutine_can_listen_at_the_async_door_only(world, javaspace, listener):
     async def listen(event: RemoteEvent) -> None:
         listener.notify(event)
 
-    if not world.is_async:
-        pytest.skip("the blocking door calls functions")
-    registration = javaspace.notify(BLANK, None, listen)
-    javaspace.write([ENTRY, OTHER])
-    assert listener.take(2) == [event_of(registration, 1), event_of(registration, 2)]
+    if world.is_async:
+        registration = javaspace.notify(BLANK, None, listen)
+        javaspace.write([ENTRY, OTHER])
+        assert listener.take(2) == [event_of(registration, 1), event_of(registration, 2)]
+    else:  # It has no loop on which it could run.
+        with pytest.raises(BadArgument, match=r"^listener="):
+            javaspace.notify(BLANK, None, listen)
+        with pytest.raises(BadArgument, match=r"^listener="):
+            javaspace.register_for_availability_event([BLANK], None, True, listen)
 
 
 def test_a_registration_says_where_the_numbers_start(javaspace, listener):
@@ -237,6 +242,17 @@ def test_visibility_only_and_both_transitions_are_two_events(javaspace):
     assert len(ids) == 2
 
 
+def test_what_was_read_and_taken_comes_back_in_one_event(javaspace, begin, register, listener):
+    javaspace.write(ENTRY)
+    registration = register(visibility_only=False)
+    inside = begin()
+    javaspace.read(BLANK, inside, NO_WAIT)
+    javaspace.take(BLANK, inside, NO_WAIT)
+    inside.abort()
+    assert listener.next() == availability(registration, 1, ENTRY, visible=True)
+    assert listener.heard_nothing_else(registration)
+
+
 def test_an_availability_event_is_a_remote_event(javaspace, register, listener):
     register()
     javaspace.write(ENTRY)
@@ -312,6 +328,28 @@ def test_a_registration_in_a_transaction_hears_what_is_written_inside_and_ends_w
     assert registration.error is None
     with pytest.raises(LeaseLost):
         registration.lease.renew(10)
+
+
+def test_entries_with_leases_of_their_own_are_told_of_inside(javaspace, begin, register, listener):
+    inside = begin()
+    registration = register(inside)
+    javaspace.write([ENTRY, OTHER], inside, [10, 20])
+    assert listener.take(2) == [
+        availability(registration, 1, ENTRY),
+        availability(registration, 2, OTHER),
+    ]
+    assert listener.heard_nothing_else(registration)
+
+
+def test_a_transaction_that_times_out_tells_of_what_it_had_taken(
+    javaspace, begin, clock, register, listener
+):
+    javaspace.write(ENTRY)
+    registration = register()
+    javaspace.take(BLANK, begin(10), NO_WAIT)
+    clock.advance(10)
+    assert listener.next() == availability(registration, 1, ENTRY)
+    assert listener.heard_nothing_else(registration)
 
 
 def test_a_lease_can_end_before_the_transaction(javaspace, begin, clock, listener):
@@ -425,6 +463,22 @@ def test_one_try_only(world, until, caplog):
     javaspace.write(ENTRY)
     until(lambda: not registration.active, "the listener is dropped")
     assert "failed 1 times" in str(registration.error)
+
+
+def test_a_listener_that_ends_its_thread_is_dropped_too(world, until, caplog):
+    """SystemExit would end a thread in silence, and CancelledError a task."""
+    javaspace = world.javaspace(retry=Retry(tries=1))
+    error = asyncio.CancelledError if world.is_async else SystemExit
+
+    def listen(event: RemoteEvent) -> None:
+        raise error
+
+    registration = javaspace.notify(BLANK, None, listen)
+    javaspace.write(ENTRY)
+    until(lambda: not registration.active, "the listener is dropped")
+    if not world.is_async:  # A task that is cancelled may say so.
+        assert isinstance(registration.error, ListenerFailed)
+        assert isinstance(registration.error.__cause__, SystemExit)
 
 
 def test_a_listener_that_fails_does_not_hold_up_the_space(world, clock, until):

@@ -2,6 +2,7 @@
 them invalid and what they pass over."""
 
 import gc
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -20,7 +21,8 @@ from tests.models.javaspaces.doors import (
     in_order,
 )
 from tupelo.errors import LeaseLost, MatchSetInvalid
-from tupelo.models.javaspaces import FOREVER, NO_WAIT, Snapshot
+from tupelo.models.javaspaces import FOREVER, NO_WAIT, Entry, Snapshot
+from tupelo.values import kind
 
 BLANK = SimpleEntry()
 
@@ -143,7 +145,7 @@ def test_a_take_inside_a_transaction_counts_when_it_is_committed(ten, begin, com
 
 
 def test_what_has_expired_is_passed_over_and_listed(javaspace, clock):
-    javaspace.write(SIMPLE[:4], None, [FOREVER, 10, FOREVER, FOREVER])
+    leases = javaspace.write(SIMPLE[:4], None, [FOREVER, 10, FOREVER, FOREVER])
     cancelled = javaspace.write(SIMPLE[4], None, 60)
     javaspace.write(SIMPLE[5])
     matches = javaspace.contents([BLANK])
@@ -152,10 +154,23 @@ def test_what_has_expired_is_passed_over_and_listed(javaspace, clock):
     clock.advance(10)
     cancelled.cancel()
     assert list(matches) == [SIMPLE[2], SIMPLE[3], SIMPLE[5]]
-    assert [skipped.entry_id[1] for skipped in matches.skipped] == [2, 5], "the how-manieth"
-    assert len({skipped.entry_id[0] for skipped in matches.skipped}) == 1
+    gone = [lease.granted.thing for lease in (leases[1], cancelled)]
+    assert [skipped.entry_id for skipped in matches.skipped] == [(e.origin, e.n) for e in gone]
     assert all("expired" in skipped.reason for skipped in matches.skipped)
     assert matches.next() is None
+
+
+def test_what_this_program_has_no_class_for_is_passed_over_and_listed(javaspace, monkeypatch):
+    @dataclass
+    class Hat(Entry):
+        size: int | None = None
+
+    fill(javaspace, SIMPLE[0], Hat(7), SIMPLE[1])
+    monkeypatch.delitem(kind._class_of_name, kind.name_of(Hat))  # as if another had written it
+    matches = javaspace.contents([Entry()])
+    assert list(matches) == SIMPLE[:2]
+    (skipped,) = matches.skipped
+    assert "Hat" in skipped.reason
 
 
 def test_its_lease_can_be_renewed_and_cancelled(ten, clock):

@@ -16,6 +16,7 @@ from tupelo.models.javaspaces.lookup import TRANSITION_NOMATCH_MATCH, LookupServ
 from tupelo.models.javaspaces.service import JavaSpaceService, XVSMService
 from tupelo.models.javaspaces.services import ServiceTemplate
 from tupelo.models.javaspaces.space import Entry, JavaSpace, JavaSpace05
+from tupelo.models.xvsm import AsyncCapi, Capi, FifoCoordinator, FifoSelector
 
 INTERFACES = [JavaSpace, JavaSpace05, XVSMService]
 
@@ -153,6 +154,15 @@ def test_a_durable_space_keeps_its_id_under_any_file_name(lookup, clock, tmp_pat
         assert other.service_id != first.service_id and len(found(lookup)) == 2
 
 
+def test_durable_spaces_of_one_agent_are_several_services(lookup, clock, tmp_path):
+    with (
+        Space("a", path=tmp_path / "a", agent="me", clock=clock) as a,
+        Space("b", path=tmp_path / "b", agent="me", clock=clock) as b,
+    ):
+        services = [JavaSpaceService(a, lookup), JavaSpaceService(b, lookup)]
+        assert found(lookup) == services
+
+
 def test_spaces_of_several_names_are_several_services(lookup, clock):
     with Space("a", clock=clock) as a, Space("b", clock=clock) as b:
         services = [JavaSpaceService(a, lookup), JavaSpaceService(b, lookup)]
@@ -210,6 +220,30 @@ def test_on_the_async_door(lookup, clock):
                 await there.write(Name("a"))
                 assert await there.take(Name(), None, 0) == Name("a")
             assert found(lookup) == []
+
+    asyncio.run(program())
+
+
+def test_it_has_containers_too(lookup, space):
+    service = JavaSpaceService(space, lookup)
+    capi = lookup.lookup(ServiceTemplate(types=[XVSMService])).capi
+    assert capi is service.capi and isinstance(capi, Capi)
+    container = capi.create_container(None, None, "queue", None, FifoCoordinator())
+    capi.write(container, 0, None, ("a", 1))
+    service.shutdown()
+    assert capi.take(container, 0, None, FifoSelector()) == [("a", 1)]
+    service.close()
+    with pytest.raises(SpaceClosed):
+        capi.take(container, 0, None, FifoSelector())
+
+
+def test_the_async_door_has_containers_to_be_awaited(lookup, clock):
+    async def program() -> None:
+        async with aio.Space("jobs", clock=clock) as space:
+            service = JavaSpaceService(space, lookup)
+            assert isinstance(service.capi, AsyncCapi)
+            await service.capi.create_container(None, None, "queue", None, FifoCoordinator())
+            await service.close()
 
     asyncio.run(program())
 

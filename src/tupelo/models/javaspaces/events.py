@@ -122,7 +122,7 @@ class Delivery:
                 return
             except UnknownEvent as error:
                 raise ListenerFailed(f"the listener does not want {event!r}") from error
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 if attempt == self._retry.tries:
                     raise ListenerFailed(
                         f"the listener failed {attempt} times; the last time: {error!r}"

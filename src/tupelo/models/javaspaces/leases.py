@@ -22,6 +22,7 @@ from typing import Any, ClassVar
 import msgspec
 
 from tupelo.errors import BadArgument
+from tupelo.space.leases import kind_of
 from tupelo.values import lease as engine
 from tupelo.values.lease import LeasePolicy, check_lease
 
@@ -45,9 +46,12 @@ def seconds_asked(
     return check_lease(duration, name)
 
 
-def any_lease_of(landlord: object) -> float | None:
-    """How long a lease the landlord's policy prefers; None for ever, or if it does not say."""
+def any_lease_of(landlord: object, kind: str = "entry") -> float | None:
+    """How long a lease of such a thing the landlord's policy prefers; None for ever, or if it does
+    not say."""
     policy = getattr(getattr(landlord, "core", None), "lease_policy", None)
+    if isinstance(policy, PolicyByKind):
+        policy = policy.policies.get(kind)
     return getattr(policy, "default", None)
 
 
@@ -71,8 +75,7 @@ class Lease(msgspec.Struct, frozen=True, eq=False, gc=False):
     def renew(self, duration: float) -> None:
         """Live for `duration` seconds from now, or as long as is granted: see `expiration`."""
         granted = self.granted
-        any_lease = any_lease_of(granted.landlord) if duration == ANY_LEASE else None
-        granted.landlord.renew_lease(granted.thing, seconds_asked(duration, any_lease, "duration"))
+        granted.landlord.renew_lease(granted.thing, asked_of(self, duration, "duration"))
 
     def cancel(self) -> None:
         """End it now: an entry is removed, a transaction aborted, a listener forgotten."""
@@ -100,6 +103,12 @@ class Lease(msgspec.Struct, frozen=True, eq=False, gc=False):
         return f"Lease(expiration={self.expiration})"
 
 
+def asked_of(lease: Lease, duration: object, name: str = "lease") -> float | None:
+    """What its landlord is asked for, when this lease is renewed."""
+    granted = lease.granted
+    return seconds_asked(duration, any_lease_of(granted.landlord, kind_of(granted.thing)), name)
+
+
 @dataclass
 class LeaseOutcome:
     """What became of each lease of a map; `failed` tells why."""
@@ -124,8 +133,7 @@ class LeaseMap(MutableMapping[Lease, float]):
         """Renew each one for its duration. Those that fail are in the map no more."""
         outcome = LeaseOutcome()
         for landlord, leases in self._by_landlord():
-            any_lease = any_lease_of(landlord)
-            asked = [seconds_asked(self._durations[lease], any_lease) for lease in leases]
+            asked = [asked_of(lease, self._durations[lease]) for lease in leases]
             errors = _renew(landlord, leases, asked)
             for lease, error in zip(leases, errors, strict=True):
                 if error is None:
@@ -247,11 +255,11 @@ class FixedLeasePeriodPolicy:
 class PolicyByKind:
     """A policy for each kind of thing: `PolicyByKind(entry=FixedLeasePeriodPolicy(60))`.
 
-    The kinds are entry, transaction, subscription and session; what has no policy is granted what
-    is asked for.
+    The kinds are entry, transaction, subscription, session and match_set; what has no policy is
+    granted what is asked for.
     """
 
-    KINDS = ("entry", "transaction", "subscription", "session")
+    KINDS = ("entry", "transaction", "subscription", "session", "match_set")
 
     def __init__(self, **policies: LeasePolicy) -> None:
         for kind, policy in policies.items():
@@ -259,9 +267,8 @@ class PolicyByKind:
                 raise BadArgument(kind, f"one of {', '.join(self.KINDS)}", kind)
             if not callable(policy):
                 raise BadArgument(kind, "a policy such as FixedLeasePeriodPolicy(60)", policy)
-        self._policies = policies
-        self.default: float | None = getattr(policies.get("entry"), "default", None)
+        self.policies = {kind.replace("_", " "): policy for kind, policy in policies.items()}
 
     def __call__(self, kind: str, asked: float | None) -> float | None:
-        policy = self._policies.get(kind)
+        policy = self.policies.get(kind)
         return asked if policy is None else policy(kind, asked)

@@ -242,8 +242,12 @@ class LookupService(Closing):
             raise SpaceClosed(f"the lookup service {self.name!r} is closed")
 
     def _write(self, description: Description, seconds: float | None) -> engine.Lease:
-        """Put a service's entry in the place of what was there, in one step."""
-        with self.space.transaction() as txn:
+        """Put a service's entry in the place of what was there, in one step.
+
+        A transaction alone would not do: what it takes is out of sight before it commits, and
+        whoever reads the space itself would find neither.
+        """
+        with self.space._operations.engine.lock, self.space.transaction() as txn:
             self.space.take_all(ServiceEntry(description.service_id), txn=txn)
             return self.space.write(
                 ServiceEntry(

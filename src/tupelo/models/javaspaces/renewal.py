@@ -22,10 +22,9 @@ from typing import Any
 
 from tupelo.errors import BadArgument, SpaceClosed
 from tupelo.models.javaspaces.leases import (
-    ANY_LEASE,
     FOREVER,
     Lease,
-    any_lease_of,
+    asked_of,
     renew_many,
     seconds_asked,
 )
@@ -263,11 +262,10 @@ class LeaseRenewalManager(Closing):
 
     def _renew(self, group: list[_Managed]) -> None:
         now = self._clock.now()
-        any_lease = any_lease_of(group[0].lease.granted.landlord)
         asked = []
         for managed in group:
             left = max(managed.expiration - now, 0.001)  # It may be late, but not for nothing.
-            wanted = any_lease if managed.duration == ANY_LEASE else managed.duration
+            wanted = asked_of(managed.lease, managed.duration)
             asked.append(seconds_asked(min(FOREVER if wanted is None else wanted, left)))
         errors = renew_many([managed.lease for managed in group], asked)
         lost = []

@@ -5,6 +5,7 @@ The thesis calls it JAXS. Whoever looks for a JavaSpace, a JavaSpace05 or an XVS
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
@@ -21,19 +22,35 @@ from tupelo.models.javaspaces.services import ServiceItem, id_of
 from tupelo.models.javaspaces.space import JavaSpace05
 from tupelo.space import asynchronous
 from tupelo.space.blocking import Space
+from tupelo.space.clock import Clock
 
 _NAMESPACE = UUID("9a3e3cf6-6b0b-5f2e-8f43-0d6f0c1f7a55")
 
 
 class XVSMService:
-    """What is also a door to XVSM: `capi` opens it on the service's space."""
+    """A service that has XVSM's containers too, in memory, beside its JavaSpace."""
 
-    space: Any
+    def __init__(self, clock: Clock, is_async: bool) -> None:
+        self._containers_clock = clock
+        self._containers_async = is_async
+        self._opening = threading.Lock()
+        self._capi: Any = None
 
     @property
     def capi(self) -> Any:
-        # When asked for only: most who use a JavaSpace never do.
-        return import_module("tupelo.models.xvsm").Capi(self.space)
+        """The door to the containers: a Capi, or an AsyncCapi on the async door. It is opened
+        when first asked for, and is the same for all who found the service."""
+        with self._opening:
+            if self._capi is None:
+                xvsm = import_module("tupelo.models.xvsm")  # Most who use a JavaSpace never do.
+                door = xvsm.AsyncCapi if self._containers_async else xvsm.Capi
+                self._capi = door(clock=self._containers_clock)
+            return self._capi
+
+    def _close_containers(self) -> None:
+        with self._opening:
+            if self._capi is not None:
+                self._capi.embedded.close()
 
 
 class JavaSpaceService(JavaSpace05, XVSMService):
@@ -44,7 +61,7 @@ class JavaSpaceService(JavaSpace05, XVSMService):
     shut down or has crashed, and is registered once only. Spaces in memory of the same name
     would take each other's place: give them names, or ids, of their own.
 
-    It renews its registration until `shutdown()`, which leaves the space open. If the
+    It renews its registration until `shutdown()`, which leaves space and containers open. If the
     registration is lost (`registered` is False, `error` says why), `join()` registers again.
     """
 
@@ -58,7 +75,8 @@ class JavaSpaceService(JavaSpace05, XVSMService):
         service_id: str | UUID | None = None,
         retry: Retry | None = None,
     ) -> None:
-        super().__init__(space, retry=retry)
+        JavaSpace05.__init__(self, space, retry=retry)
+        XVSMService.__init__(self, self.space._operations.engine.clock, self.is_async)
         seconds_asked(lease)
         self._lookup = _registrar(lookup)
         self._attributes = attributes
@@ -89,8 +107,9 @@ class JavaSpaceService(JavaSpace05, XVSMService):
             self.registration.lease.cancel()
 
     def close(self) -> Any:
-        """Shut down, and close the space (to be awaited, if it is async)."""
+        """Shut down, and close the space and containers (to be awaited, if it is async)."""
         self.shutdown()
+        self._close_containers()
         return super().close()
 
     def _lost(self, event: LeaseRenewalEvent) -> None:
@@ -123,5 +142,6 @@ def _identity(space: Space | asynchronous.Space) -> UUID:
     """The same whenever the space is opened again."""
     engine = space._operations.engine
     if engine.saved is not None:
-        return uuid5(_NAMESPACE, f"agent {engine.core.agent}")
+        # An agent may have several spaces, so the name is part of it.
+        return uuid5(_NAMESPACE, f"agent {engine.core.agent} name {engine.name}")
     return uuid5(_NAMESPACE, f"name {engine.name}")

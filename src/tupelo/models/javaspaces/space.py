@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Coroutine
 from dataclasses import dataclass
+from inspect import iscoroutinefunction
 from typing import Any
 
 from tupelo.errors import BadArgument, BadEntry
@@ -18,6 +19,7 @@ from tupelo.models.javaspaces.events import (
     EventRegistration,
     RemoteEvent,
     Retry,
+    listening,
 )
 from tupelo.models.javaspaces.leases import FOREVER, Lease, any_lease_of, seconds_asked
 from tupelo.models.javaspaces.matchset import MatchSet
@@ -30,6 +32,7 @@ from tupelo.values.parts import ANY
 from tupelo.values.template import Template
 
 NO_WAIT = 0
+_AS_GOOD_AS_FOREVER = 1e9  # seconds: some thirty years; programs pass the greatest number they have
 
 
 @named("tupelo.javaspaces.Entry")
@@ -109,8 +112,8 @@ class JavaSpace:
         """Close the space (to be awaited, if it is async)."""
         return self.space.close()
 
-    def _asked(self, lease: Any) -> float | None:
-        return seconds_asked(lease, any_lease_of(self._operations))
+    def _asked(self, lease: Any, kind: str = "entry") -> float | None:
+        return seconds_asked(lease, any_lease_of(self._operations, kind))
 
     def _register(
         self,
@@ -122,12 +125,14 @@ class JavaSpace:
         available: bool,
         event_of: Any,
     ) -> EventRegistration:
+        if not self.is_async and iscoroutinefunction(listening(listener)):
+            raise BadArgument("listener", "a plain function, or use tupelo.aio", listener)
         clock = self._operations.engine.clock
         delivery = Delivery(listener, self._retry, clock, self.is_async)
         subscription = self.space.subscribe(
             template,
             lambda notice: delivery.deliver(event_of(notice)),
-            lease=self._asked(lease),
+            lease=self._asked(lease, "subscription"),
             txn=txn,
             handback=handback,
             available=available,
@@ -168,7 +173,7 @@ class JavaSpace05(JavaSpace):
                 )
             return super().take(template, txn, timeout)
         return self.space.take_all(
-            _templates(template), wait=_wait(timeout), limit=_most(max_entries), txn=txn
+            _templates(template, "template"), wait=_wait(timeout), limit=_most(max_entries), txn=txn
         )
 
     @either
@@ -182,7 +187,7 @@ class JavaSpace05(JavaSpace):
         """What matches any of the templates at this moment, to be read bit by bit. It does not
         wait: the set may be empty."""
         state = self._operations.open_match_set(
-            _templates(templates), _most(max_entries), txn, self._asked(lease)
+            _templates(templates), _most(max_entries), txn, self._asked(lease, "match set")
         )
         return MatchSet(self.space, state)
 
@@ -226,6 +231,7 @@ class JavaSpace05(JavaSpace):
                 self.space.write_all(written, lease=asked[0] if asked else None, txn=txn)
             )
             return [Lease(one) for one in granted]
+        self._operations.state_of(txn)  # refuses what is no transaction of this space
         within = self.space.transaction() if txn is None else txn.transaction()
         try:
             granted = [
@@ -257,9 +263,9 @@ def _template(template: Any) -> Any:
     return template.template if isinstance(template, Snapshot) else template
 
 
-def _templates(templates: Any) -> Template:
+def _templates(templates: Any, name: str = "templates") -> Template:
     if not isinstance(templates, (list, tuple)) or not templates:
-        raise BadArgument("templates", "a list of one or more templates", templates)
+        raise BadArgument(name, "a list of one or more templates", templates)
     return Template.any_of(map(_template, templates))
 
 
@@ -272,8 +278,8 @@ def _most(max_entries: int | None) -> int | None:
 
 
 def _wait(timeout: Any) -> float | None:
-    if timeout is None or timeout == FOREVER:
+    if timeout is None or timeout is FOREVER:
         return None
     if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not timeout >= 0:
         raise BadArgument("timeout", "a number of seconds, 0 or more, or FOREVER", timeout)
-    return timeout
+    return None if timeout > _AS_GOOD_AS_FOREVER else timeout

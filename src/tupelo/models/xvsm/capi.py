@@ -6,12 +6,13 @@ from collections.abc import Callable
 from typing import Any, Self
 from uuid import uuid4
 
-from tupelo.errors import BadArgument, ContainerExists, ContainerNotFound, DuplicateKey
+from tupelo.errors import BadArgument, ContainerExists, ContainerNotFound, DuplicateKey, SpaceClosed
 from tupelo.models.either import either, settled
 from tupelo.models.xvsm.around import INFINITE, Around, container_of, require_here, seconds
 from tupelo.models.xvsm.aspects import Registration, Request, check_points
 from tupelo.models.xvsm.container import Container, Entry
 from tupelo.models.xvsm.coordinators import Coordinator
+from tupelo.models.xvsm.embedded import gone
 from tupelo.models.xvsm.notifications import Notification, check_operations
 from tupelo.models.xvsm.selectors import KeySelector, Selector
 from tupelo.models.xvsm.shifting import shift
@@ -408,7 +409,10 @@ class Capi(AnyCapi):
         if tx is None and len(selectors) == 1 and type(cref) is Container and cref.quick:
             template = cref.quickly(selectors[0])
             if template is not None:
-                found = cref.read_one(template, wait=None if timeout == INFINITE else timeout)
+                try:
+                    found = cref.read_one(template, wait=None if timeout == INFINITE else timeout)
+                except SpaceClosed as error:
+                    raise gone(cref, error) from None
                 if found is not None:
                     return [found[cref.width :] if cref.width else found]
                 timeout = 0
@@ -425,7 +429,10 @@ class Capi(AnyCapi):
         if tx is None and len(selectors) == 1 and type(cref) is Container and cref.quick:
             template = cref.quickly(selectors[0])
             if template is not None:
-                found = cref.take_one(template, wait=None if timeout == INFINITE else timeout)
+                try:
+                    found = cref.take_one(template, wait=None if timeout == INFINITE else timeout)
+                except SpaceClosed as error:
+                    raise gone(cref, error) from None
                 if found is not None:
                     return [found[cref.width :] if cref.width else found]
                 timeout = 0

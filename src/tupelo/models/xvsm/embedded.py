@@ -144,6 +144,7 @@ class Embedded:
         with self.lock:
             self._containers.pop(container.id, None)
         container.destroyed = True
+        container.quick = False
         container.close()
         if container.path is not None:
             for file in container.path.parent.glob(container.path.name + "*"):

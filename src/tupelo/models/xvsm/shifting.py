@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from tupelo.errors import BadArgument, DuplicateKey, SpaceFull
+from tupelo.errors import BadArgument, SpaceFull
 from tupelo.models.either import settled
 from tupelo.models.xvsm.chain import template_for
 from tupelo.models.xvsm.container import Container, Entry
@@ -38,13 +38,11 @@ async def shift(
     for entry in entries:
         stored, at = container.stored(entry)
         await _clear_place(container, space, txn, entry)
+        await _clear_keys(container, space, txn, stored)
         while True:
             try:
                 leases.append(await settled(space.write(stored, txn=txn, at=at)))
                 break
-            except DuplicateKey:
-                if not await _clear_keys(container, space, txn, stored):
-                    raise  # Another transaction holds it.
             except SpaceFull as full:
                 if not await _clear_one(container, space, txn):
                     raise SpaceFull(
@@ -65,14 +63,13 @@ async def _clear_place(
 
 async def _clear_keys(
     container: Container, space: Any, txn: SharedTransaction, stored: Any
-) -> bool:
-    cleared = False
+) -> None:
+    """The entries with its keys; if another transaction holds one, the write will be refused."""
     for coordinator, key in container.key_of(stored):
         if key is not None:
             kept = {coordinator.position: key}
             template = template_for(container.width, container.arity, kept, [])
-            cleared |= await settled(space.take(template, wait=0, txn=txn)) is not None
-    return cleared
+            await settled(space.take(template, wait=0, txn=txn))
 
 
 async def _clear_one(container: Container, space: Any, txn: SharedTransaction) -> bool:
