@@ -68,7 +68,7 @@ works = st.builds(
 faults = st.builds(
     Fault,
     tick=st.integers(0, 30),
-    what=st.sampled_from(["crash", "crash", "space dies"]),
+    what=st.sampled_from(["crash", "crash", "space dies", "interrupt"]),
     which=st.integers(0, 3),
 )
 rounds = st.builds(

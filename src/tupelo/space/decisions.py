@@ -23,7 +23,11 @@ class DecisionLog:
 
     def recorded(self, told: list[tuple[str, str]]) -> bool:
         """Does the decision stand? It was written in one step, so one of them tells."""
-        return self.space.count((_DECIDED, *told[0])) > 0
+        if not self.space.count((_DECIDED, *told[0])):
+            return False
+        engine = self.space._operations.engine
+        engine.flush(engine.core.log.position)  # Else it would not outlive a crash.
+        return True
 
     def forget(self, txn_id: str, participant: str) -> None:
         """This participant has been told."""

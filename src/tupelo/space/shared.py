@@ -29,6 +29,7 @@ from tupelo.space.transaction import LEASE_RAN_OUT, Txn
 from tupelo.space.twophase import (
     Ballot,
     Decisions,
+    DoneAlready,
     Interrupted,
     Participant,
     Vote,
@@ -44,13 +45,12 @@ State = Literal["active", "voting", "committed", "aborted", "unknown"]
 class Branch:
     """The part of a shared transaction that is in one space."""
 
-    is_atomic = True
-
     def __init__(self, operations: Holdings, state: Txn) -> None:
         self.operations = operations
         self.state = state
         self.name = operations.engine.id
         self.txn_id = state.id
+        self.lasting = operations.engine.saved is not None
 
     def prepare(self) -> Vote:
         vote, position = self.operations.prepare(self.state)
@@ -65,7 +65,7 @@ class Branch:
             if self.state.state != "committed":  # Who was told before need not be told again.
                 raise
         except SpaceClosed:
-            if engine.saved is not None:  # It is in doubt when it is opened again.
+            if self.lasting:  # It is in doubt when it is opened again.
                 raise
 
     def abort(self) -> None:
@@ -74,6 +74,9 @@ class Branch:
     def prepare_and_commit(self) -> Vote:
         self.operations.engine.flush(self.operations.commit(self.state))
         return "committed"
+
+    def has_committed(self) -> bool:
+        return self.state.state == "committed"
 
 
 class SharedTransaction(Spanning):
@@ -208,6 +211,10 @@ class SharedTransaction(Spanning):
         except OutcomeUnknown as error:
             self._end("unknown", str(error))
             raise
+        except DoneAlready as done:
+            self._end("committed")
+            self._say_ended()
+            raise done.__cause__ or done from None
         except BaseException as error:
             self._end("aborted", str(error), ballot.concerned)
             raise
@@ -224,7 +231,7 @@ class SharedTransaction(Spanning):
 
     def _record(self, ballot: Ballot) -> BaseException | None:
         """The decision. If it is not known whether it was recorded, everyone keeps the promise."""
-        told = as_told(ballot.promised)
+        told = as_told([member for member in ballot.promised if member.lasting])
         if self._decisions is None or not told:
             return None
         try:
@@ -391,10 +398,7 @@ class SharedTransaction(Spanning):
         return self.state == "active" or self.reason == LEASE_RAN_OUT
 
     def _may_block(self) -> bool:
-        return any(
-            not isinstance(member, Branch) or member.operations.engine.saved is not None
-            for member in self._members
-        )
+        return any(not isinstance(member, Branch) or member.lasting for member in self._members)
 
     def __repr__(self) -> str:
         return f"<transaction {self.id}, {self._state}>"

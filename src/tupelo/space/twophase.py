@@ -7,7 +7,6 @@ aborted. Once the decision is on record it stands, and who cannot be told now is
 from __future__ import annotations
 
 import logging
-from contextlib import suppress
 from typing import Literal, Protocol
 
 from tupelo.errors import CannotCommit, JournalError, OutcomeUnknown
@@ -21,10 +20,14 @@ class Participant(Protocol):
     """Whoever takes part in a transaction, which it knows by `txn_id`.
 
     A vote "aborted", or an error, refuses; who votes "not changed" is left alone from then on.
+    Only those that are `lasting` can come back after a crash and ask what was decided.
     """
 
     name: str
     txn_id: str
+
+    @property
+    def lasting(self) -> bool: ...
 
     def prepare(self) -> Vote: ...
 
@@ -34,6 +37,10 @@ class Participant(Protocol):
 
     def prepare_and_commit(self) -> Vote:
         """Both phases at once, for the only one who has something to commit."""
+        ...
+
+    def has_committed(self) -> bool | None:
+        """None: that is not known."""
         ...
 
 
@@ -88,10 +95,14 @@ class Ballot:
             vote = member.prepare_and_commit()
         except CannotCommit:
             raise
-        except Exception as error:
-            if is_undone(member, error):
-                raise self._refusal(member, error) from error
-            raise OutcomeUnknown(self._txn_id, member.name, repr(error)) from error
+        except BaseException as error:
+            if isinstance(error, JournalError) or member.has_committed() is None:
+                raise OutcomeUnknown(self._txn_id, member.name, repr(error)) from error
+            if member.has_committed():  # It was done when somebody pressed Ctrl-C.
+                raise DoneAlready from error
+            if not isinstance(error, Exception):
+                raise
+            raise self._refusal(member, error) from error
         if vote not in ("committed", "prepared", "not changed"):
             raise CannotCommit(self._txn_id, member.name, _voted(vote))
 
@@ -99,10 +110,8 @@ class Ballot:
         return CannotCommit(self._txn_id, member.name, str(error) or type(error).__name__)
 
 
-def is_undone(member: Participant, error: Exception) -> bool:
-    """Did nothing happen, for sure? A space commits in one step, or not at all, unless its disk
-    fails; of others we only know that they have not answered."""
-    return getattr(member, "is_atomic", False) and not isinstance(error, JournalError)
+class DoneAlready(BaseException):
+    """The only one has committed, and was then interrupted, which is the cause."""
 
 
 def tell(promised: list[Participant], decisions: Decisions | None) -> list[Participant]:
@@ -135,9 +144,16 @@ class Interrupted(BaseException):
 
 def call_off(members: list[Participant]) -> None:
     """Abort everyone. Who does not hear it has no decision to go by, and aborts in time."""
+    interrupt: BaseException | None = None
     for member in members:
-        with suppress(Exception):
+        try:
             member.abort()
+        except Exception as error:
+            logger.info("%s could not be told to abort: %r", member.name, error)
+        except BaseException as error:  # The others are told all the same.
+            interrupt = error
+    if interrupt is not None:
+        raise interrupt
 
 
 def as_told(members: list[Participant]) -> list[tuple[str, str]]:

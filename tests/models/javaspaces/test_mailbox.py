@@ -313,8 +313,10 @@ def test_a_target_may_use_the_mailbox(mailbox, until):
 
     tell(registration, 1, 2)
     registration.enable_delivery(once)
-    until(lambda: registration.pending == 1)
-    assert got == [1] and fetched(registration) == [2]
+    until(lambda: got == [1] and not registration.delivering)
+    assert fetched(registration) == [2]
+    until(lambda: not mailbox.space._operations.core.transactions)
+    assert got == [1] and registration.pending == 0
 
 
 @pytest.mark.parametrize("target", [7, None])

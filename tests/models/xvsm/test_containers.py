@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 import tupelo
+from tests.laws.talk import refused
 from tupelo.errors import (
     BadArgument,
     BadSelector,
@@ -17,6 +18,7 @@ from tupelo.errors import (
     SpaceFull,
     TransactionEnded,
 )
+from tupelo.models.javaspaces import TransactionManager
 from tupelo.models.linda import TupleSpace
 from tupelo.models.xvsm import (
     COUNT_ALL,
@@ -26,6 +28,7 @@ from tupelo.models.xvsm import (
     TRY_ONCE,
     AnySelector,
     AtomicEntry,
+    Capi,
     Entry,
     FifoCoordinator,
     FifoSelector,
@@ -77,15 +80,15 @@ def test_a_name_is_unique(capi, queue):
 def test_a_destroyed_container_is_gone(capi, queue):
     capi.write(queue, 0, None, ("a",))
     capi.destroy_container(None, queue)
-    for attempt in (
+    refused(
+        ContainerNotFound,
+        "queue",
         lambda: capi.lookup_container(None, None, "queue"),
         lambda: capi.write(queue, 0, None, ("a",)),
         lambda: capi.read(queue, 0, None),
         lambda: capi.read(queue, 0, None, FifoSelector()),
         lambda: capi.destroy_container(None, queue),
-    ):
-        with pytest.raises(ContainerNotFound):
-            attempt()
+    )
     again = capi.create_container(None, None, "queue", INFINITE, FifoCoordinator())
     assert everything(capi, again) == []
 
@@ -144,12 +147,12 @@ def test_shutdown_ends_everything(capi, queue, wait_at):
     capi.shutdown(None)
     with pytest.raises(SpaceClosed):
         taker.result()
-    for attempt in (
+    refused(
+        SpaceClosed,
+        "closed",
         lambda: capi.write(queue, 0, None, ("a",)),
         lambda: capi.lookup_container(None, None, "queue"),
-    ):
-        with pytest.raises(SpaceClosed):
-            attempt()
+    )
 
 
 def test_a_folder_is_opened_again(make_capi, place, clock):
@@ -215,16 +218,16 @@ def test_values_that_are_no_tuples_come_back_as_they_were(capi, queue):
 
 
 def test_other_sites_come_later(capi):
-    for attempt in (
+    refused(
+        BadArgument,
+        "site=",
         lambda: capi.shutdown("xvsm://there"),
         lambda: capi.clear_space("xvsm://there"),
         lambda: capi.lookup_container(None, "xvsm://there", "a"),
         lambda: capi.create_container(None, "xvsm://there", "a", 1),
         lambda: capi.create_transaction("xvsm://there", 1),
         lambda: capi.add_aspect("xvsm://there", [], None),
-    ):
-        with pytest.raises(BadArgument, match="site="):
-            attempt()
+    )
 
 
 @pytest.mark.parametrize(
@@ -265,8 +268,7 @@ def test_arguments_that_make_no_sense_are_refused(capi, queue, make_capi):
         (lambda: capi.write(queue, 0, None, Entry(1, KeySelector(1))), BadSelector, "'key'"),
         (lambda: capi.write(queue, 0, None, Entry(1, *[FifoSelector()] * 2)), BadSelector, "two"),
     ):
-        with pytest.raises(error, match=match):
-            attempt()
+        refused(error, match, attempt)
     assert everything(capi, queue) == []
 
 
@@ -288,7 +290,7 @@ def test_when_its_time_is_up_the_count_is_not_met(capi, queue, wait_at, clock):
     for verb in (capi.read, capi.take, capi.destroy):
         waiter = wait_at(queue, verb, queue, 5, None, FifoSelector(3), timed=True)
         clock.advance(5)
-        with pytest.raises(CountNotMet, match="3 entries wanted by .*, 1 found") as short:
+        with pytest.raises(CountNotMet, match=r"3 entries wanted by .*, 1 found") as short:
             waiter.result()
         assert (short.value.wanted, short.value.found) == (3, 1)
     assert everything(capi, queue) == [1]
@@ -432,12 +434,12 @@ def test_a_transaction_rolls_itself_back_in_time(capi, queue, clock):
     capi.write(queue, 0, tx, 1)
     clock.advance(5)
     assert everything(capi, queue) == []
-    for attempt in (
+    refused(
+        TransactionEnded,
+        "aborted",
         lambda: capi.write(queue, 0, tx, 1),
         lambda: capi.commit_transaction(tx),
-    ):
-        with pytest.raises(TransactionEnded):
-            attempt()
+    )
 
 
 def test_a_key_is_free_within_the_transaction_that_took_it_and_taken_for_others(capi):
@@ -482,3 +484,39 @@ def test_several_doors_open_to_one_space(capi, make_capi):
     cref = capi.create_container(None, None, "c", INFINITE, FifoCoordinator())
     capi.write(cref, 0, None, 1)
     assert other.take(other.lookup_container(None, None, "c"), 0, None, FifoSelector()) == [1]
+
+
+def test_a_transaction_of_another_model_will_do(capi, queue, until):
+    heard: list[Any] = []
+    capi.create_notification(queue, lambda *told: heard.append(told[1:]), "write")
+    manager = TransactionManager(clock=queue.owner.clock)
+    for end in ("abort", "commit"):
+        tx = manager.create().transaction
+        made = capi.create_container(tx, None, "made", INFINITE)
+        capi.write(queue, 0, tx, end)
+        capi.write(made, 0, tx, end)
+        assert everything(capi, queue) == []
+        getattr(tx, end)()
+    assert everything(capi, queue) == ["commit"]
+    assert everything(capi, capi.lookup_container(None, None, "made")) == ["commit"]
+    until(lambda: heard)
+    assert heard == [("write", ["commit"])]
+    manager.close()
+
+
+def test_what_was_decided_before_a_crash_is_done_after_it(folder, clock):
+    with Capi(folder, clock=clock) as capi:
+        crefs = [capi.create_container(None, None, name, INFINITE) for name in ("a", "b")]
+        done, lost = (capi.create_transaction(None, INFINITE_TIMEOUT) for _ in range(2))
+        for cref in crefs:
+            capi.write(cref, 0, done, "done")
+            capi.write(cref, 0, lost, "lost")
+        for txn in (done, lost):
+            for branch in txn._members:
+                branch.prepare()
+        told = [(branch.txn_id, branch.name) for branch in done._members]
+        capi.embedded._decisions.record(told)
+    with Capi(folder, clock=clock) as capi:
+        for name in ("a", "b"):
+            assert everything(capi, capi.lookup_container(None, None, name)) == ["done"]
+        assert capi.embedded._log.count() == 0

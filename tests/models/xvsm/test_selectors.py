@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.laws.talk import refused
 from tupelo import Between, Named, Where
 from tupelo.errors import BadArgument, BadSelector, CountNotMet, DuplicateKey, IndexOutOfRange
 from tupelo.models.xvsm import (
@@ -209,13 +210,9 @@ def test_query(capi):
     assert capi.take(cref, 0, None, QuerySelector(by_function)) == [jobs[3]]
     with pytest.raises(CountNotMet):
         read(capi, cref, QuerySelector(Query().filter(Job("z"))))
-    for attempt, argument in (
-        (lambda: Query().limit(0), "most"),
-        (lambda: Query().sort_by(1.5), "key"),  # type: ignore[arg-type]
-        (lambda: QuerySelector("size > 3"), "query"),  # type: ignore[arg-type]
-    ):
-        with pytest.raises(BadArgument, match=f"{argument}="):
-            attempt()
+    refused(BadArgument, "most=", lambda: Query().limit(0))
+    refused(BadArgument, "key=", lambda: Query().sort_by(1.5))  # type: ignore[arg-type]
+    refused(BadArgument, "query=", lambda: QuerySelector("size > 3"))  # type: ignore[arg-type]
 
 
 # Counts
@@ -240,12 +237,13 @@ def test_counts(capi, options, found, kind):
     coordinators = [LindaCoordinator(), FifoCoordinator(), LifoCoordinator(), LabelCoordinator()]
     cref = container(capi, *coordinators)
     capi.write(cref, 0, None, *[Entry(("n", i), LabelSelector("x")) for i in range(5)])
-    selector: Selector = {
+    make: dict[str, Any] = {
         "linda": lambda: LindaSelector(("n", None), **options),
         "fifo": lambda: FifoSelector(**options),
         "lifo": lambda: LifoSelector(**options),
         "label": lambda: LabelSelector("x", **options),
-    }[kind]()
+    }
+    selector = make[kind]()
     if found is None:
         with pytest.raises(CountNotMet):
             read(capi, cref, selector)

@@ -15,9 +15,12 @@
 | Lease, LeaseMap, renewal manager    | lease; many renewed in one step; renewed in time by itself |
 | Lookup, event mailbox               | spaces of registrations and of events                      |
 
-Times are in seconds; `FOREVER`, `ANY` (a lease as the space likes it) and `NO_WAIT` are constants.
+Times are in seconds; `FOREVER`, `Lease.ANY` (as the space likes it) and `NO_WAIT` are constants.
 """
 
+from tupelo.models.javaspaces.discovery import (
+    LookupLocator,
+)
 from tupelo.models.javaspaces.events import (
     AvailabilityEvent,
     EventRegistration,
@@ -27,6 +30,7 @@ from tupelo.models.javaspaces.events import (
     UnknownEvent,
 )
 from tupelo.models.javaspaces.leases import (
+    ANY_LEASE,
     FOREVER,
     FixedLeasePeriodPolicy,
     Lease,
@@ -34,9 +38,44 @@ from tupelo.models.javaspaces.leases import (
     LeaseOutcome,
     PolicyByKind,
 )
-from tupelo.models.javaspaces.matchset import MatchSet, Skipped
-from tupelo.models.javaspaces.snapshot import Snapshot
-from tupelo.models.javaspaces.space import NO_WAIT, Entry, JavaSpace, JavaSpace05
+from tupelo.models.javaspaces.lookup import (
+    TRANSITION_MATCH_MATCH,
+    TRANSITION_MATCH_NOMATCH,
+    TRANSITION_NOMATCH_MATCH,
+    LookupService,
+    ServiceEvent,
+    ServiceRegistration,
+)
+from tupelo.models.javaspaces.mailbox import (
+    EventMailbox,
+    MailboxRegistration,
+)
+from tupelo.models.javaspaces.matchset import (
+    MatchSet,
+    Skipped,
+)
+from tupelo.models.javaspaces.renewal import (
+    LeaseRenewalEvent,
+    LeaseRenewalManager,
+)
+from tupelo.models.javaspaces.service import (
+    JavaSpaceService,
+    XVSMService,
+)
+from tupelo.models.javaspaces.services import (
+    ServiceItem,
+    ServiceMatches,
+    ServiceTemplate,
+)
+from tupelo.models.javaspaces.snapshot import (
+    Snapshot,
+)
+from tupelo.models.javaspaces.space import (
+    NO_WAIT,
+    Entry,
+    JavaSpace,
+    JavaSpace05,
+)
 from tupelo.models.javaspaces.transactions import (
     ABORTED,
     ACTIVE,
@@ -56,11 +95,15 @@ from tupelo.models.javaspaces.transactions import (
 __all__ = [
     "ABORTED",
     "ACTIVE",
+    "ANY_LEASE",
     "COMMITTED",
     "FOREVER",
     "NOTCHANGED",
     "NO_WAIT",
     "PREPARED",
+    "TRANSITION_MATCH_MATCH",
+    "TRANSITION_MATCH_NOMATCH",
+    "TRANSITION_NOMATCH_MATCH",
     "UNKNOWN",
     "VOTING",
     "AsyncTransaction",
@@ -68,22 +111,35 @@ __all__ = [
     "AvailabilityEvent",
     "Created",
     "Entry",
+    "EventMailbox",
     "EventRegistration",
     "FixedLeasePeriodPolicy",
     "JavaSpace",
     "JavaSpace05",
+    "JavaSpaceService",
     "Lease",
     "LeaseMap",
     "LeaseOutcome",
+    "LeaseRenewalEvent",
+    "LeaseRenewalManager",
     "ListenerFailed",
+    "LookupLocator",
+    "LookupService",
+    "MailboxRegistration",
     "MatchSet",
     "PolicyByKind",
     "RemoteEvent",
     "Retry",
+    "ServiceEvent",
+    "ServiceItem",
+    "ServiceMatches",
+    "ServiceRegistration",
+    "ServiceTemplate",
     "Skipped",
     "Snapshot",
     "Transaction",
     "TransactionManager",
     "TransactionParticipant",
     "UnknownEvent",
+    "XVSMService",
 ]

@@ -108,6 +108,7 @@ class Delivery:
 
     def __init__(self, listener: object, retry: Retry, clock: Clock, is_async: bool) -> None:
         self.is_async = is_async
+        self.subscription: Any = None
         self._tell = listening(listener)
         self._retry = retry
         self._clock = clock
@@ -128,6 +129,8 @@ class Delivery:
                         f"the listener failed {attempt} times; the last time: {error!r}"
                     ) from error
             await settled(self._wait(pause))
+            if self.subscription is not None and not self.subscription.active:
+                return  # It was cancelled meanwhile.
             pause *= 2
 
     def _wait(self, seconds: float) -> Any:

@@ -201,7 +201,7 @@ class MailboxRegistration:
 
     @property
     def pending(self) -> int:
-        """How many events are kept at this moment."""
+        """How many events are kept at this moment, without one that is on its way to a target."""
         return self._space.count(self._template)
 
     @property

@@ -137,6 +137,7 @@ class JavaSpace:
             handback=handback,
             available=available,
         )
+        delivery.subscription = subscription
         return EventRegistration(
             subscription, self.name, subscription.event_id, subscription.sequence
         )

@@ -311,6 +311,8 @@ class AsyncTransactionManager(TransactionManager):
 class _Guest:
     """A participant that is not a space. It is called on a thread, so that it cannot stall us."""
 
+    lasting = True
+
     def __init__(
         self, participant: TransactionParticipant, manager: TransactionManager, txn_id: str
     ) -> None:
@@ -330,6 +332,9 @@ class _Guest:
 
     def prepare_and_commit(self) -> Vote:
         return cast(Vote, self._call("prepare_and_commit"))
+
+    def has_committed(self) -> None:
+        """Only it knows."""
 
     def _call(self, what: str) -> object:
         signal = ThreadSignal()

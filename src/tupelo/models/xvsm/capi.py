@@ -6,15 +6,14 @@ from collections.abc import Callable
 from typing import Any, Self
 from uuid import uuid4
 
-from tupelo.errors import BadArgument, ContainerExists, ContainerNotFound, DuplicateKey, SpaceClosed
+from tupelo.errors import BadArgument, ContainerExists, ContainerNotFound, DuplicateKey
 from tupelo.models.either import either, settled
 from tupelo.models.xvsm.around import INFINITE, Around, container_of, require_here, seconds
 from tupelo.models.xvsm.aspects import Registration, Request, check_points
-from tupelo.models.xvsm.container import Container, Entry
+from tupelo.models.xvsm.container import Container
 from tupelo.models.xvsm.coordinators import Coordinator
-from tupelo.models.xvsm.embedded import gone
 from tupelo.models.xvsm.notifications import Notification, check_operations
-from tupelo.models.xvsm.selectors import KeySelector, Selector
+from tupelo.models.xvsm.selectors import Selector
 from tupelo.models.xvsm.shifting import shift
 from tupelo.models.xvsm.transactions import Transaction, at_end, check_transaction
 from tupelo.space.shared import SharedTransaction
@@ -25,8 +24,6 @@ INFINITE_TIMEOUT = INFINITE
 """Wait for ever."""
 TRY_ONCE = 0
 """Do not wait."""
-
-_PLAIN_KEYS = frozenset({str, int, bytes})
 
 
 class AnyCapi(Around):
@@ -382,20 +379,9 @@ class Capi(AnyCapi):
         self, cref: Container, timeout: float | None, tx: SharedTransaction | None, *entries: Any
     ) -> list[Lease]:
         if tx is None and len(entries) == 1 and type(cref) is Container and cref.quick:
-            entry = entries[0]
-            if cref.native and type(entry) is tuple:
-                return [cref.write_one(entry, wait=None if timeout == INFINITE else timeout)]
-            if cref.only_key and type(entry) is Entry and len(entry.selectors) == 1:
-                key, value = entry.selectors[0], entry.value
-                if (
-                    type(key) is KeySelector
-                    and type(value) is tuple
-                    and len(value) != 1
-                    and type(key.key) in _PLAIN_KEYS
-                    and key.name == cref.given[0].name
-                ):
-                    wait = None if timeout == INFINITE else timeout
-                    return [cref.write_one((key.key, *value), wait=wait)]
+            leases = cref.write_quickly(entries[0], timeout)
+            if leases is not None:
+                return leases
         answer: list[Lease] = super().write(cref, timeout, tx, *entries)
         return answer
 
@@ -407,15 +393,9 @@ class Capi(AnyCapi):
         *selectors: Selector,
     ) -> list[Any]:
         if tx is None and len(selectors) == 1 and type(cref) is Container and cref.quick:
-            template = cref.quickly(selectors[0])
-            if template is not None:
-                try:
-                    found = cref.read_one(template, wait=None if timeout == INFINITE else timeout)
-                except SpaceClosed as error:
-                    raise gone(cref, error) from None
-                if found is not None:
-                    return [found[cref.width :] if cref.width else found]
-                timeout = 0
+            found = cref.get_quickly(selectors[0], False, timeout)
+            if found is not None:
+                return found
         answer: list[Any] = super().read(cref, timeout, tx, *selectors)
         return answer
 
@@ -427,15 +407,9 @@ class Capi(AnyCapi):
         *selectors: Selector,
     ) -> list[Any]:
         if tx is None and len(selectors) == 1 and type(cref) is Container and cref.quick:
-            template = cref.quickly(selectors[0])
-            if template is not None:
-                try:
-                    found = cref.take_one(template, wait=None if timeout == INFINITE else timeout)
-                except SpaceClosed as error:
-                    raise gone(cref, error) from None
-                if found is not None:
-                    return [found[cref.width :] if cref.width else found]
-                timeout = 0
+            found = cref.get_quickly(selectors[0], True, timeout)
+            if found is not None:
+                return found
         answer: list[Any] = super().take(cref, timeout, tx, *selectors)
         return answer
 

@@ -102,6 +102,8 @@ class Stage:
     def choose(self, found: list[Entry]) -> list[Entry]:
         if self.template is not None:
             found = [entry for entry in found if _matches(self.template, entry)]
+        if self.coordinator.optional:
+            found = [entry for entry in found if self.coordinator.registered(entry)]
         return self.coordinator.choose(found, self.selector)
 
 
@@ -198,8 +200,8 @@ def ask(
     ahead = True
     for coordinator, selector in pairs:
         value, templates = coordinator.content(selector)
-        if value is None and coordinator.position is not None:
-            value = True  # of an optional one, that it knows the entry
+        if value is None and coordinator.optional and not coordinator.keeps:
+            value = True  # that it knows the entry
         own = {} if value is None else {coordinator.position or 0: value}
         left: Template | None = None
         if ahead and not (own.keys() & kept.keys()):

@@ -10,7 +10,7 @@ So a program of another model finds them in `container.space`, by content, like 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +22,11 @@ from tupelo.models.xvsm.chain import Question, ask
 from tupelo.models.xvsm.coordinators import (
     AnyCoordinator,
     Coordinator,
+    FifoCoordinator,
     KeyCoordinator,
+    LifoCoordinator,
+    LindaCoordinator,
+    QueryCoordinator,
     RandomCoordinator,
 )
 from tupelo.models.xvsm.selectors import (
@@ -38,11 +42,16 @@ from tupelo.space.order import Order
 from tupelo.values.entry import Entry as CoreEntry
 from tupelo.values.kind import entry as named_entry
 from tupelo.values.kind import is_typed
+from tupelo.values.lease import Lease
 from tupelo.values.parts import ANY
 from tupelo.values.template import INDEXABLE
 
 if TYPE_CHECKING:
     from tupelo.models.xvsm.embedded import Embedded
+
+
+_SIMPLE = {FifoCoordinator, LifoCoordinator, LindaCoordinator, QueryCoordinator}
+"""Those that have nothing to say when a tuple is written."""
 
 
 @named_entry("xvsm.atomic")
@@ -133,24 +142,23 @@ class Container:
         self._shapes = self.space._operations.core.store.shapes
         self._shapes_met = -1
         self._arity: int | None = None
-        self.rest: tuple[Any, ...] | None = None  # wildcards for the payload, if all are alike
+        self._rest: tuple[Any, ...] | None = None  # wildcards for the payload, if all are alike
         self.destroyed = False
         self.aspects = Interceptors()
         self.news = News(owner.clock)
+        self.endings: dict[Callable[[], object], None] = {}  # what to call when it is closed
         # Where most operations need nothing but the space, they go straight to it.
         self.quick = True
-        self.only_key = (
-            len(self._keeping) == len(self._books) == 1
-            and type(self._keeping[0]) is KeyCoordinator
-            and not self._keeping[0].optional
-            and len(self.given) == 1
-        )
         self.active: Coordinator | None = next((c for c in self.given if c.works), None)
-        self.native = not self._keeping and not self._books
-        self._linda = not self.width and "linda" in self.coordinators
-        self.write_one = self.space.write
-        self.read_one = self.space.read
-        self.take_one = self.space.take
+        kinds = {type(coordinator) for coordinator in self.given}
+        self._native = not self.width and kinds <= _SIMPLE
+        self._linda = self._native and LindaCoordinator in kinds
+        only = self.given[0] if kinds == {KeyCoordinator} and self.width == 1 else None
+        self._key = only.name if only is not None and not only.optional else None
+        operations = self.space._operations
+        self._journaled = operations.journaled
+        self._write_plainly = operations.write_plainly
+        self._get_plainly = operations.get_plainly
 
     @property
     def aio(self) -> AsyncSpace:
@@ -160,6 +168,8 @@ class Container:
         return self._aio
 
     def close(self) -> None:
+        for end in list(self.endings):
+            end()
         for coordinator in self.given:
             coordinator.closed()
         self.space.close()
@@ -268,36 +278,87 @@ class Container:
             if self._arity is not None and self._arity < 0:
                 self._arity = None
             # A payload of one field may be a dataclass, which is handed out without its frame.
-            self.rest = (ANY,) * self._arity if self._arity and self._arity > 1 else None
+            self._rest = (ANY,) * self._arity if self._arity and self._arity > 1 else None
         return self._arity
 
-    def quickly(self, selector: Any) -> Any:
-        """The template of a selector that asks for one entry by content, for a container whose
-        entries are plain tuples; None if it is not as simple as that."""
+    # The short way: one entry, outside a transaction, in a container without aspects
+
+    def write_quickly(self, entry: Any, timeout: Any) -> list[Lease] | None:
+        """Write one entry that needs nothing but the space; None if it is not as simple as that."""
+        if timeout and not _is_long(timeout):
+            return None
+        if type(entry) is tuple:
+            if not self._native:
+                return None
+        elif type(entry) is Entry and self._key is not None:
+            value = entry.value
+            if type(value) is not tuple or len(value) == 1 or len(entry.selectors) != 1:
+                return None
+            selector = entry.selectors[0]
+            if type(selector) is not KeySelector or selector.name != self._key:
+                return None
+            key = selector.key
+            if type(key) not in INDEXABLE:
+                return None
+            entry = (key, *value)
+        else:
+            return None
+        try:
+            lease = self._write_plainly(entry)
+        except DuplicateKey:
+            if timeout == 0:
+                raise
+            return None  # It may wait.
+        if lease is None:
+            return None
+        if self._journaled:
+            self.space._flush(lease.thing.arrival)
+        return [lease]
+
+    def get_quickly(self, selector: Any, take: bool, timeout: Any) -> list[Any] | None:
+        """One entry that is there, by its key or by one template; None if it is not as simple as
+        that, or is not there."""
+        if timeout and not _is_long(timeout):
+            return None
+        template = self._template_of(selector)
+        if template is None:
+            return None
+        if self._journaled:
+            found = (self.space.take if take else self.space.read)(template, wait=0)
+        else:
+            found = self._get_plainly(template, take)
+        if found is None or found is NotImplemented:
+            return None
+        return [found[self.width :] if self.width else found]
+
+    def _template_of(self, selector: Any) -> Any:
         kind = type(selector)
-        if kind is LindaSelector:
-            if (
-                self._linda
-                and len(selector.templates) == 1
-                and selector.low == selector.high == 1
-                and selector.entry is None
-                and selector.name == "linda"
-                and type(template := selector.templates[0]) is tuple
-            ):
-                return template
-        elif kind is KeySelector and self.only_key and selector.low == 1:
+        if kind is KeySelector:
+            if self._key is None or selector.name != self._key or not selector.low:
+                return None
             if self._shapes_met != len(self._shapes):
                 _ = self.arity
+            if self._rest is None or type(selector.key) not in INDEXABLE:
+                return None
+            return (selector.key, *self._rest)
+        if kind is LindaSelector and self._linda and selector.name == "linda":
+            templates = selector.templates
             if (
-                self.rest is not None
-                and type(selector.key) in INDEXABLE
-                and selector.name == self.given[0].name
+                len(templates) == 1
+                and selector.high == 1 == selector.low
+                and selector.entry is None
+                and type(templates[0]) is tuple
             ):
-                return (selector.key, *self.rest)
+                return templates[0]
         return None
 
     def __repr__(self) -> str:
         return f"<container {self.name!r}>"
+
+
+def _is_long(timeout: Any) -> bool:
+    """Is this a time, and not nonsense, which the longer way refuses?"""
+    return type(timeout) in (int, float) and bool(timeout > 0)
 
 
 def _attached(

@@ -239,38 +239,45 @@ class KeyCoordinator(_ByArrival):
         return self.kept(selector), ()
 
     def admit(self, entry: Entry, at: Any) -> None:
-        key = entry.fields[self.position] if self.position is not None else None
-        if key is None:
+        name = self._name(entry)
+        if name is None:
             return
-        name = (type(key), key)
-        held = self._held.get(name)
-        if held is None:
-            self._held[name] = entry
-            return
-        holders = held if isinstance(held, list) else [held]
-        if not all(_given_up(holder, entry.txn) for holder in holders):
-            raise DuplicateKey(key)
-        self._held[name] = [*holders, entry]
+        held = self._held.setdefault(name, entry)
+        if held is not entry:
+            holders = held if isinstance(held, list) else [held]
+            if not all(_given_up(holder, entry.txn) for holder in holders):
+                raise DuplicateKey(name[1])
+            self._held[name] = [*holders, entry]
 
     def readmit(self, entry: Entry) -> None:
         """What has come back is here, even if another has come by its key meanwhile."""
-        key = self.kept_of(entry)
-        if key is not None:
-            held = self._held.get((type(key), key), [])
-            holders = held if isinstance(held, list) else [held]
-            self._held[type(key), key] = [*holders, entry] if holders else entry
+        name = self._name(entry)
+        if name is not None:
+            held = self._held.setdefault(name, entry)
+            if held is not entry:
+                self._held[name] = [*(held if isinstance(held, list) else [held]), entry]
 
     def forget(self, entry: Entry) -> None:
-        key = self.kept_of(entry)
-        if key is None:
+        name = self._name(entry)
+        held = None if name is None else self._held.get(name)
+        if name is None or held is None:
             return
-        name = (type(key), key)
-        held = self._held.get(name)
         if held is entry:
             del self._held[name]
         elif isinstance(held, list) and entry in held:
             left = [holder for holder in held if holder is not entry]
             self._held[name] = left[0] if len(left) == 1 else left
+
+    def _name(self, entry: Entry) -> tuple[type, Any] | None:
+        """Its key, by type too; None if it has none, for it came by another door."""
+        try:
+            key = entry.fields[self.position]  # type: ignore[index]
+        except IndexError:
+            return None
+        cls = type(key)
+        if key is None or cls not in INDEXABLE or entry.shape.kind is not None:
+            return None
+        return cls, key
 
 
 def _given_up(holder: Entry, txn: Txn | None) -> bool:

@@ -49,6 +49,7 @@ class Notification:
         ):
             raise BadArgument("times", "a whole number above 0, or None", times)
         self.container = container
+        container.endings[self.destroy] = None
         self.registration: Registration | None = None
         self.error: Exception | None = None
         self.dropped = 0
@@ -163,6 +164,7 @@ class Notification:
 
     def destroy(self) -> None:
         """Tell the listener no more."""
+        self.container.endings.pop(self.destroy, None)
         if self.registration is not None:
             self.container.aspects.remove(self.registration, self.registration.points)
             self._embedded.reconsider()

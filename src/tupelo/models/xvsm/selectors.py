@@ -39,11 +39,17 @@ class Selector:
     """Speaks to the coordinator of this `name`. To write one for a coordinator of your own, give
     it the coordinator's name; what else it carries is between the two."""
 
-    __slots__ = ("_rule", "high", "low", "name")
-
     default_name: ClassVar[str] = ""
     COUNT_ALL = COUNT_ALL
     COUNT_MAX = COUNT_MAX
+
+    # What most selectors have: they are made for every operation, and cost what they must set.
+    name = ""
+    low = high = 1
+    _rule: Count | None = None
+
+    def __init_subclass__(cls) -> None:
+        cls.name = cls.default_name
 
     def __init__(
         self,
@@ -53,11 +59,9 @@ class Selector:
         max_count: int | None = None,
         name: str | None = None,
     ) -> None:
-        self.name = name or self.default_name
-        self._rule: Count | None = None
-        if count is _ONE and min_count is None and max_count is None:
-            self.low = self.high = 1
-        else:
+        if name is not None:
+            self.name = name
+        if count is not _ONE or min_count is not None or max_count is not None:
             self._bound(count, min_count, max_count)
 
     def _bound(self, count: int | Count, least: int | None, most: int | None) -> None:
@@ -104,60 +108,51 @@ class Selector:
 class AnySelector(Selector):
     """Any entries: the oldest, as it happens. What is used where no selector is given."""
 
-    __slots__ = ()
     default_name = "any"
 
 
 class FifoSelector(Selector):
     """The oldest."""
 
-    __slots__ = ()
     default_name = "fifo"
 
 
 class LifoSelector(Selector):
     """The newest."""
 
-    __slots__ = ()
     default_name = "lifo"
 
 
 class RandomSelector(Selector):
     """Any, by chance."""
 
-    __slots__ = ()
     default_name = "random"
 
 
 class ActiveSelector(Selector):
     """Entries that carried work, once it is done."""
 
-    __slots__ = ()
     default_name = "active"
 
 
 class KeySelector(Selector):
     """The entry with this key; when written, the key to give it."""
 
-    __slots__ = ("key",)
     default_name = "key"
 
     def __init__(self, key: Any, count: int | Count = 1, *, name: str | None = None) -> None:
         if key is None or key != key:  # NaN
             raise BadArgument("key", "a value that equals itself, and not None", key)
         self.key = key
-        self.name = name or "key"
-        self._rule = None
-        if count is _ONE:
-            self.low = self.high = 1
-        else:
+        if name is not None:
+            self.name = name
+        if count is not _ONE:
             self._bound(count, None, None)
 
 
 class LabelSelector(Selector):
     """The entries with this label, of which there may be many; when written, the label to give."""
 
-    __slots__ = ("label",)
     default_name = "label"
 
     def __init__(
@@ -181,8 +176,8 @@ class LindaSelector(Selector):
     None is a wildcard in tuples too, as in section 5.4; and all of Tupelo's templates will do.
     """
 
-    __slots__ = ("entry", "templates")
     default_name = "linda"
+    entry: Lease | None = None
 
     def __init__(
         self,
@@ -194,21 +189,19 @@ class LindaSelector(Selector):
         name: str | None = None,
     ) -> None:
         self.templates = tuple([wild(template) for template in templates])
-        if entry is not None and not isinstance(entry, Lease):
-            raise BadArgument("entry", "the lease of an entry, as write answers", entry)
-        self.entry = entry
-        self.name = name or "linda"
-        self._rule = None
-        if count is _ONE and min_count is None and max_count is None:
-            self.low = self.high = 1
-        else:
+        if entry is not None:
+            if not isinstance(entry, Lease):
+                raise BadArgument("entry", "the lease of an entry, as write answers", entry)
+            self.entry = entry
+        if name is not None:
+            self.name = name
+        if count is not _ONE or min_count is not None or max_count is not None:
             self._bound(count, min_count, max_count)
 
 
 class VectorSelector(Selector):
     """From this index onward; when written, where to insert (at the end, if none is given)."""
 
-    __slots__ = ("index",)
     default_name = "vector"
 
     def __init__(
@@ -287,7 +280,6 @@ class Query:
 class QuerySelector(Selector):
     """What a query finds."""
 
-    __slots__ = ("query",)
     default_name = "query"
 
     def __init__(
@@ -307,11 +299,14 @@ class QuerySelector(Selector):
 
 def wild(template: Any) -> Any:
     """A template whose tuples have wildcards where they have None, as deep as they go."""
-    if type(template) is tuple:
-        for field in template:
-            if field is None or type(field) is tuple:
-                return tuple([ANY if field is None else wild(field) for field in template])
-    return template
+    if type(template) is not tuple:
+        return template
+    return tuple(
+        [
+            ANY if field is None else wild(field) if type(field) is tuple else field
+            for field in template
+        ]
+    )
 
 
 def check_selectors(selectors: Iterable[Any]) -> None:

@@ -49,10 +49,16 @@ class _Listener:
     """Takes part in a transaction of another model's to learn how it ends."""
 
     name = "xvsm"
+    lasting = False
 
     def __init__(self, txn_id: str, end: End) -> None:
         self.txn_id = txn_id
-        self._end = end
+        self._committed = False
+        self._tell = end
+
+    def _end(self, committed: bool) -> None:
+        self._committed = committed
+        self._tell(committed)
 
     def prepare(self) -> Vote:
         return "prepared"
@@ -66,6 +72,9 @@ class _Listener:
     def prepare_and_commit(self) -> Vote:
         self._end(True)
         return "committed"
+
+    def has_committed(self) -> bool:
+        return self._committed
 
 
 def at_end(txn: SharedTransaction, end: End) -> None:

@@ -1,0 +1,38 @@
+"""docs/CONFORMANCE.md names a test for every method of the specifications, and each is there."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tupelo.models.javaspaces import JavaSpace, JavaSpace05
+from tupelo.models.xvsm import Capi
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "CONFORMANCE.md").read_text()
+ROWS = re.findall(r"^\| `(\w+)\.(\w+)` \|.*\| (.+) \|$", PAGE, re.MULTILINE)
+TESTS = {
+    name
+    for path in (ROOT / "tests").rglob("test_*.py")
+    for name in re.findall(r"^def (test_\w+)", path.read_text(), re.MULTILINE)
+}
+
+
+def _methods(cls: type) -> set[str]:
+    return {name for name in dir(cls) if not name.startswith("_") and callable(getattr(cls, name))}
+
+
+@pytest.mark.parametrize("cls", [JavaSpace, JavaSpace05, Capi])
+def test_every_method_has_a_row(cls: type) -> None:
+    shown = {method for name, method, _ in ROWS if name == cls.__name__}
+    inherited = _methods(JavaSpace) - set(vars(cls)) if cls is JavaSpace05 else set()
+    assert shown == _methods(cls) - inherited
+
+
+@pytest.mark.parametrize(("name", "method", "tests"), ROWS, ids=lambda part: part[:40])
+def test_the_test_of_a_row_is_there(name: str, method: str, tests: str) -> None:
+    named = re.findall(r"`(test_\w+)`", tests)
+    assert named, f"the row of {name}.{method} names no test"
+    assert set(named) <= TESTS
