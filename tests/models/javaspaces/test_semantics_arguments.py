@@ -109,7 +109,7 @@ def test_a_bad_template_among_others_is_refused(unchanged, name):
 
 
 def test_a_list_of_no_templates_is_refused(unchanged):
-    with pytest.raises(BadArgument, match="template"):
+    with pytest.raises(BadArgument, match=r"^template="):
         unchanged.take([], None, NO_WAIT)
     with pytest.raises(BadTemplate, match="template"):
         unchanged.take([BLANK, 5], None, NO_WAIT)
