@@ -376,6 +376,8 @@ class World:
         self.check_visibility(where)
         self.ticks += 1
         due = [fault for fault in self.faults if fault.tick < self.ticks]
+        if not self.may_interrupt(where):
+            due = [fault for fault in due if fault.what != "interrupt"]
         self.faults = [fault for fault in self.faults if fault not in due]
         for fault in due:
             self.strike(fault)
@@ -387,8 +389,13 @@ class World:
             raise Crash
         if fault.what == "space dies" and self.spaces:
             self.spaces[fault.which % len(self.spaces)].die()
-        if fault.what == "interrupt" and not threading.current_thread().name.startswith("tupelo-"):
+        if fault.what == "interrupt":
             raise Interrupt
+
+    def may_interrupt(self, where: str) -> bool:
+        """Ctrl-C reaches the client's thread, and that where it waits: at the disk."""
+        ours = threading.main_thread().name, "asyncio_"
+        return where == "before the disk" and threading.current_thread().name.startswith(ours)
 
     def check_visibility(self, where: str) -> None:
         """In no space is a transaction to be seen in part, or before it was decided, or called
@@ -665,7 +672,6 @@ class Attempt:
                 world.wait_for_threads()
             else:
                 world.manager.close()
-                world.crashed = True
             self.told = COMMITTED if end == "commit" else ABORTED
         except (CannotCommit, TransactionEnded):
             self.told = ABORTED
@@ -681,6 +687,8 @@ class Attempt:
         except TupeloError as error:  # Something that it needs is closed.
             assert end == "leave", error
         world.note(f"told: {self.told}")
+        if end == "leave":
+            world.crashed = True  # Nobody is there any more.
         if not world.crashed and self.told in (COMMITTED, ABORTED):
             assert self.txn.state == self.told
             assert world.manager.get_state(self.txn.id) == self.told

@@ -122,6 +122,8 @@ class ActiveCoordinator(Coordinator):
     def closed(self) -> None:
         if self.work is not None:
             self.work.close()
+        if self._aio is not None:
+            self._aio._flusher.close()
 
     def _hire(self) -> None:
         """One more worker, if all are busy and there may be more."""

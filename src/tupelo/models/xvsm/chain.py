@@ -179,7 +179,7 @@ class Question:
 
     def not_met(self) -> CountNotMet | None:
         """Why it found nothing, if it should have found something."""
-        if self.chain is not None and self.chain.short is not None:
+        if self.chain is not None:
             return self.chain.short
         for stage in self.stages:
             if stage.selector.low:
@@ -210,6 +210,5 @@ def ask(
         elif own or templates:
             left = as_template(template_for(width, arity, own, list(templates)))
         stages.append(Stage(coordinator, selector, left))
-        unique = coordinator.keeps_books and coordinator.keeps and coordinator.commutes
-        ahead = ahead and coordinator.commutes and (selector.unlimited or unique)
+        ahead = ahead and coordinator.commutes and selector.unlimited
     return Question(template_for(width, arity, kept, payloads), stages)

@@ -174,6 +174,8 @@ class Container:
             coordinator.closed()
         self.space.close()
         self.news.close()
+        if self._aio is not None:
+            self._aio._flusher.close()  # its thread, which waits for the disk
 
     # Entries
 
@@ -287,21 +289,18 @@ class Container:
         """Write one entry that needs nothing but the space; None if it is not as simple as that."""
         if timeout and not _is_long(timeout):
             return None
-        if type(entry) is tuple:
-            if not self._native:
+        if type(entry) is Entry and self._key is not None:
+            value, selectors = entry.value, entry.selectors
+            if type(value) is not tuple or len(value) == 1 or len(selectors) != 1:
                 return None
-        elif type(entry) is Entry and self._key is not None:
-            value = entry.value
-            if type(value) is not tuple or len(value) == 1 or len(entry.selectors) != 1:
-                return None
-            selector = entry.selectors[0]
+            selector = selectors[0]
             if type(selector) is not KeySelector or selector.name != self._key:
                 return None
             key = selector.key
             if type(key) not in INDEXABLE:
                 return None
             entry = (key, *value)
-        else:
+        elif not self._native or (type(entry) is not tuple and not is_typed(entry)):
             return None
         try:
             lease = self._write_plainly(entry)
@@ -329,7 +328,9 @@ class Container:
             found = self._get_plainly(template, take)
         if found is None or found is NotImplemented:
             return None
-        return [found[self.width :] if self.width else found]
+        if self.width:
+            return [found[self.width :]]
+        return [found.value if type(found) is AtomicEntry else found]
 
     def _template_of(self, selector: Any) -> Any:
         kind = type(selector)
@@ -347,7 +348,7 @@ class Container:
                 len(templates) == 1
                 and selector.high == 1 == selector.low
                 and selector.entry is None
-                and type(templates[0]) is tuple
+                and (type(templates[0]) is tuple or is_typed(templates[0]))
             ):
                 return templates[0]
         return None

@@ -227,7 +227,8 @@ class KeyCoordinator(_ByArrival):
 
     def __init__(self, *, name: str | None = None) -> None:
         super().__init__(name=name)
-        self._held: dict[tuple[type, Any], Entry | list[Entry]] = {}
+        # By type and key: 1, 1.0 and True are three keys.
+        self._held: dict[type, dict[Any, Entry | list[Entry]]] = {cls: {} for cls in INDEXABLE}
 
     def kept(self, selector: Selector) -> Any:
         if not isinstance(selector, KeySelector):
@@ -239,45 +240,48 @@ class KeyCoordinator(_ByArrival):
         return self.kept(selector), ()
 
     def admit(self, entry: Entry, at: Any) -> None:
-        name = self._name(entry)
-        if name is None:
+        try:  # as `_key_of` does, without the call
+            key = entry.fields[self.position]  # type: ignore[index]
+            table = self._held[type(key)]
+        except (IndexError, KeyError):
             return
-        held = self._held.setdefault(name, entry)
+        if key is None or entry.shape.kind is not None:
+            return
+        held = table.setdefault(key, entry)
         if held is not entry:
             holders = held if isinstance(held, list) else [held]
             if not all(_given_up(holder, entry.txn) for holder in holders):
-                raise DuplicateKey(name[1])
-            self._held[name] = [*holders, entry]
+                raise DuplicateKey(key)
+            table[key] = [*holders, entry]
 
     def readmit(self, entry: Entry) -> None:
         """What has come back is here, even if another has come by its key meanwhile."""
-        name = self._name(entry)
-        if name is not None:
-            held = self._held.setdefault(name, entry)
+        key = self._key_of(entry)
+        if key is not None:
+            table = self._held[type(key)]
+            held = table.setdefault(key, entry)
             if held is not entry:
-                self._held[name] = [*(held if isinstance(held, list) else [held]), entry]
+                table[key] = [*(held if isinstance(held, list) else [held]), entry]
 
     def forget(self, entry: Entry) -> None:
-        name = self._name(entry)
-        held = None if name is None else self._held.get(name)
-        if name is None or held is None:
+        key = self._key_of(entry)
+        if key is None:
             return
+        table = self._held[type(key)]
+        held = table.get(key)
         if held is entry:
-            del self._held[name]
+            del table[key]
         elif isinstance(held, list) and entry in held:
             left = [holder for holder in held if holder is not entry]
-            self._held[name] = left[0] if len(left) == 1 else left
+            table[key] = left[0] if len(left) == 1 else left
 
-    def _name(self, entry: Entry) -> tuple[type, Any] | None:
-        """Its key, by type too; None if it has none, for it came by another door."""
+    def _key_of(self, entry: Entry) -> Any:
+        """Its key; None if it has none, for it was optional or came by another door."""
         try:
             key = entry.fields[self.position]  # type: ignore[index]
         except IndexError:
             return None
-        cls = type(key)
-        if key is None or cls not in INDEXABLE or entry.shape.kind is not None:
-            return None
-        return cls, key
+        return key if type(key) in self._held and entry.shape.kind is None else None
 
 
 def _given_up(holder: Entry, txn: Txn | None) -> bool:

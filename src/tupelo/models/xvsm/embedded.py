@@ -167,6 +167,7 @@ class Embedded:
         for container in containers:
             container.close()
         self.registry.close()
+        self.registry_aio._flusher.close()
         self._log.close()
 
     def require(self, cref: object) -> Container:

@@ -188,7 +188,11 @@ class LindaSelector(Selector):
         max_count: int | None = None,
         name: str | None = None,
     ) -> None:
-        self.templates = tuple([wild(template) for template in templates])
+        if len(templates) == 1:
+            templates = (wild(templates[0]),)
+        else:
+            templates = tuple([wild(template) for template in templates])
+        self.templates = templates
         if entry is not None:
             if not isinstance(entry, Lease):
                 raise BadArgument("entry", "the lease of an entry, as write answers", entry)
