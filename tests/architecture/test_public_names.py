@@ -7,7 +7,25 @@ from collections.abc import Callable
 
 import tupelo
 from tupelo import aio, errors
-from tupelo.models import linda
+from tupelo.models import javaspaces, linda, xvsm
+
+JAVASPACES = [
+    "Entry",
+    "JavaSpace",
+    "JavaSpace05",
+    "MatchSet",
+    "Lease",
+    "LeaseMap",
+    "LeaseRenewalManager",
+    "TransactionManager",
+    "AsyncTransactionManager",
+    "LookupService",
+    "RemoteEvent",
+    "EventMailbox",
+    "EventRegistration",
+    "NO_WAIT",
+    "FOREVER",
+]
 
 PROMISED = [
     "ANY",
@@ -110,6 +128,17 @@ def signature(function: Callable[..., object]) -> list[inspect.Parameter]:
 
 def test_linda_speaks_all_its_words():
     assert set(LINDA) <= public(linda.TupleSpace)
+
+
+def test_javaspaces_speaks_all_its_words():
+    assert set(JAVASPACES) <= set(javaspaces.__all__)
+
+
+def test_xvsm_speaks_all_its_words():
+    kinds = ["Any", "Fifo", "Key", "Label", "Lifo", "Linda", "Query", "Random", "Vector", "Active"]
+    words = [f"{kind}{word}" for kind in kinds for word in ("Coordinator", "Selector")]
+    others = ["Capi", "AsyncCapi", "Aspect", "Notification", "Entry", "COUNT_ALL", "COUNT_MAX"]
+    assert {*words, *others} <= set(xvsm.__all__)
 
 
 def test_every_error_is_a_tupelo_error_and_stands_in_the_tree():
