@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
+from itertools import cycle
 from typing import Any, ClassVar
 
 import pytest
@@ -64,15 +65,6 @@ JOBS = [entry for entry in domain.ENTRIES if isinstance(entry, domain.Job)]
 
 
 @dataclass(frozen=True)
-class At(domain.Printed):
-    """Something done at one of the doors; where a door offers two ways, `other` is one."""
-
-    door: str
-    deed: Any
-    other: bool
-
-
-@dataclass(frozen=True)
 class Collect(domain.Printed):
     """Linda: all matches are taken and written again, or written a second time."""
 
@@ -90,7 +82,7 @@ class EitherOf(domain.Printed):
     txn: int | None
 
 
-doors = st.sampled_from(["space", "javaspaces", "javaspaces", "linda", "xvsm", "xvsm"])
+doors = st.sampled_from(["space", "javaspaces", "linda", "linda", "xvsm", "xvsm"])
 templates = st.sampled_from(domain.POPULAR_TEMPLATES) | st.sampled_from(domain.TEMPLATES)
 job_writes = st.builds(
     Write,
@@ -98,16 +90,14 @@ job_writes = st.builds(
     lease=seconds,
     txn=st.sampled_from([None, 0, 1]),
 )
-plain_requests = requests.map(lambda deed: replace(deed, order=None, session=None))
 collects = st.builds(Collect, templates, copied=flag)
 eithers = st.builds(
     EitherOf, templates, templates, limit=st.sampled_from([0, 1, 2]), txn=st.sampled_from([None, 0])
 )
-often = [plain_requests] * 8 + [writes, job_writes] * 3 + [begins] * 2
+often = [requests] * 8 + [writes, job_writes] * 3 + [begins] * 2
 rarely = [ends, pauses, collects, eithers]
-works_at = st.builds(
-    At, doors, st.sampled_from(often + rarely).flatmap(lambda strategy: strategy), other=flag
-)
+works = st.sampled_from(often + rarely).flatmap(lambda strategy: strategy)
+Deed = Any
 
 
 class Twin(model.Space):
@@ -133,7 +123,8 @@ class ManyDoors(Programs):
     """The programs of one space, at its doors. `contained`: it is the space of a container."""
 
     contained: ClassVar[bool] = False
-    at = At("space", None, False)
+    at = "space"
+    other = False  # Where a door offers two ways, it is the other one.
 
     # Opening and closing
 
@@ -141,12 +132,20 @@ class ManyDoors(Programs):
         order=st.sampled_from([domain.FIFO, *domain.ORDERS]),
         capacity=st.sampled_from([None, None, None, 5]),
         small=flag,
+        route=st.lists(st.tuples(doors, flag), min_size=1, max_size=40),
     )
-    def open(self, order: Ordering, capacity: int | None, small: bool) -> None:
+    def open(
+        self,
+        order: Ordering,
+        capacity: int | None,
+        small: bool,
+        route: list[tuple[str, bool]],
+    ) -> None:
+        self.route = cycle(route)
         self.capacity = capacity
         order = domain.FIFO if self.contained else order
         super().open(order=order, capacity=capacity, evict=None, longest=None, small=small)
-        self.twin = Twin(START, order.arrange, capacity, None, None, REACTIONS_MAX)
+        self.twin: Twin = Twin(START, order.arrange, capacity, None, None, REACTIONS_MAX)
 
     def connect(self) -> None:
         super().connect()
@@ -182,36 +181,49 @@ class ManyDoors(Programs):
 
     # Doing something at a door
 
-    @rule(work=st.lists(works_at, min_size=1, max_size=12))
-    def work_at_the_doors(self, work: list[At]) -> None:
-        for at in work:
-            if at.door == "xvsm" and not self.contained:
-                at = replace(at, door="javaspaces")
-            self.at = at
-            try:
-                if isinstance(at.deed, Collect):
-                    self.collect(at.deed)
-                elif isinstance(at.deed, EitherOf):
-                    self.take_either(at.deed)
-                else:
-                    self.do([at.deed])
-            finally:
-                self.at = At("space", None, False)
-            self.let_tasks_run()
+    @rule(work=st.lists(works, min_size=1, max_size=12))
+    def work_at_the_doors(self, work: list[Deed]) -> None:
+        self.do(work)
+
+    def do(self, deeds: list[Deed]) -> None:
+        """One thing at this door, the next at that."""
+        for deed in deeds:
+            self.at, self.other = next(self.route)
+            if self.at == "xvsm" and not self.contained:
+                self.at = "javaspaces"
+            match deed:
+                case Collect():
+                    self.collect(deed)
+                case EitherOf():
+                    self.take_either(deed)
+                case Request():
+                    super().do([self.as_asked_here(deed)])
+                case _:
+                    super().do([deed])
+        self.at, self.other = "space", False
+
+    def as_asked_here(self, deed: Request) -> Request:
+        """Orders and sessions are tupelo's; Linda has no transactions, and waits in a thread."""
+        if self.at == "space":
+            return deed
+        deed = replace(deed, order=None, session=None)
+        if self.at == "linda":
+            deed = replace(deed, waits=False, awaited=False, txn=None, limit=deed.limit and 0)
+        return deed
 
     # Writing
 
     def write(self, deed: Write) -> None:
         txn, twin = pick(self.txns, deed.txn)
-        door, only = self.at.door, deed.entries[0] if len(deed.entries) == 1 else None
+        door, only = self.at, deed.entries[0] if len(deed.entries) == 1 else None
         mixed = [deed.lease, *[None] * (len(deed.entries) - 1)]
         real: Callable[[], Any]
         if door == "javaspaces" and all(isinstance(entry, domain.Job) for entry in deed.entries):
             lease = FOREVER if deed.lease is None else deed.lease
             if only is not None:
-                entry = self.javaspace.snapshot(only) if self.at.other else only
+                entry = self.javaspace.snapshot(only) if self.other else only
                 real = lambda: [self.javaspace.write(entry, txn, lease)]  # noqa: E731
-            elif self.at.other and deed.lease is not None:
+            elif self.other and deed.lease is not None:
                 leases = [FOREVER if one is None else one for one in mixed]
                 self.written(
                     lambda: self.javaspace.write(deed.entries, txn, leases),
@@ -254,13 +266,13 @@ class ManyDoors(Programs):
     # Reading and taking
 
     def blocking(self, deed: Request, options: dict[str, Any]) -> Any:
-        if {"session", "order"} & set(options):
+        if self.at == "space":
             return super().blocking(deed, options)
-        txn, other = options.get("txn"), self.at.other
-        door, template = self.at.door, deed.asking.template
+        txn, other = options.get("txn"), self.other
+        door, template = self.at, deed.asking.template
         if door == "javaspaces":
             return self.at_javaspaces(deed, self.java_template(template), txn)
-        if door == "linda" and txn is None and deed.limit != 2:
+        if door == "linda":
             return self.at_linda(deed, template, other)
         if self.xvsm_can(deed.asking, txn):
             return self.at_xvsm(deed, txn)
@@ -271,10 +283,10 @@ class ManyDoors(Programs):
         if template is tupelo.ANY:
             return None
         is_typed = isinstance(template, domain.Job)
-        return self.javaspace.snapshot(template) if is_typed and self.at.other else template
+        return self.javaspace.snapshot(template) if is_typed and self.other else template
 
     def at_javaspaces(self, deed: Request, template: Any, txn: Any) -> Any:
-        space, other, most = self.javaspace, self.at.other, deed.limit or None
+        space, other, most = self.javaspace, self.other, deed.limit or None
         if deed.limit is None:
             if deed.take:
                 return (space.take_if_exists if other else space.take)(template, txn, NO_WAIT)
@@ -295,7 +307,7 @@ class ManyDoors(Programs):
         """There None stands for anything in a tuple, too."""
         asks_for_none = type(asking.template) is tuple and None in asking.template
         return (
-            self.at.door == "xvsm"
+            self.at == "xvsm"
             and not asks_for_none
             and (txn is None or isinstance(txn, SharedTransaction))
         )
@@ -312,10 +324,10 @@ class ManyDoors(Programs):
     def awaiting(
         self, deed: Request, options: dict[str, Any], wait: float | None
     ) -> Coroutine[Any, Any, Any]:
-        if {"session", "order"} & set(options):
+        if self.at == "space":
             return super().awaiting(deed, options, wait)
         txn, if_exists = options.get("txn"), options.get("if_exists", False)
-        space, door = self.awaited_javaspace, self.at.door
+        space, door = self.awaited_javaspace, self.at
         timeout = FOREVER if wait is None else wait
         answer: Coroutine[Any, Any, Any]
         if door == "javaspaces" and (deed.limit is None or deed.take):
@@ -397,7 +409,7 @@ class ManyDoors(Programs):
 
     def begin(self, deed: Begin) -> None:
         above, twin = pick(self.txns, deed.parent)
-        door = self.at.door
+        door = self.at
         if isinstance(above, tupelo.Transaction) or (above is None and door in ("space", "linda")):
             super().begin(deed)
             return
@@ -426,7 +438,7 @@ class ManyDoors(Programs):
 
         def real() -> None:
             try:
-                if self.at.door == "xvsm":
+                if self.at == "xvsm":
                     capi = self.capi
                     (capi.commit_transaction if commits else capi.rollback_transaction)(txn)
                 else:
@@ -456,24 +468,24 @@ class ManyDoors(Programs):
     # Match sets
 
     @rule(
-        before=st.lists(works_at, max_size=5),
+        before=st.lists(works, max_size=5),
         asking=templates,
         most=st.sampled_from([None, None, 2]),
         lease=seconds,
         first=st.integers(0, 2),
-        after=st.lists(works_at, max_size=5),
+        after=st.lists(works, max_size=5),
     )
     def look_at_the_contents(
         self,
-        before: list[At],
+        before: list[Deed],
         asking: Asking,
         most: int | None,
         lease: float | None,
         first: int,
-        after: list[At],
+        after: list[Deed],
     ) -> None:
         """A match set is read bit by bit, while others go on."""
-        self.work_at_the_doors(work=before)
+        self.do(before)
         if lease is not None:
             lease += OTHER
         found, items = self.both(
@@ -486,7 +498,8 @@ class ManyDoors(Programs):
         self.twin.taken_for_good = []
         expected = items[:first]
         assert repr([found.next() for _ in expected]) == repr([item.value for item in expected])
-        self.work_at_the_doors(work=after)
+        self.do(after)
+        self.let_tasks_run()
         rest = items[len(expected) :]
         is_over = until is not None and until <= self.twin.now
         if is_over or any(item in self.twin.taken_for_good for item in items):

@@ -489,7 +489,8 @@ class World:
                         member.open()
                         self.armed = True
                 self.manager.recover(*self.recoverable())
-                if is_quiet and not self.gates:
+                away = [member for member in self.spaces if member.dead and member.path]
+                if is_quiet and not self.gates and not away:
                     return
             except (Crash, Interrupt, OSError, TupeloError) as error:
                 self.note(f"healing failed: {error!r}")

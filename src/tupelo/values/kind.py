@@ -79,7 +79,10 @@ def kind_named(name: str, names: tuple[str, ...], lineage: tuple[str, ...]) -> K
     return kind
 
 
-def name_of(cls: type) -> str:
+def name_of(cls: type | str) -> str:
+    """The name by which files and other programs know a class, which may be a name already."""
+    if isinstance(cls, str):
+        return cls
     return _given_name.get(cls) or f"{cls.__module__}.{cls.__qualname__}"
 
 

@@ -67,9 +67,12 @@ class Equal(Part):
 
 
 class OfType(Part):
-    """A value of this type or of a subclass; `bool` is not an `int`."""
+    """A value of this type or of a subclass; `bool` is not an `int`.
 
-    def __init__(self, cls: type) -> None:
+    A class that may not be known here is a name, in this part and in others.
+    """
+
+    def __init__(self, cls: type | str) -> None:
         self.cls = cls
 
     def matches(self, value: Any) -> bool:
@@ -80,10 +83,12 @@ class OfType(Part):
     def fits(self, cls: type) -> bool:
         if cls is Typed or self.cls is object:
             return True
+        if isinstance(self.cls, str):
+            return False
         return cls is self.cls or (cls is not bool and issubclass(cls, self.cls))
 
     def __repr__(self) -> str:
-        return self.cls.__name__
+        return _shown(self.cls)
 
 
 class Exactly(Part):
@@ -92,7 +97,7 @@ class Exactly(Part):
     def __init__(self, cls: type) -> None:
         if not isinstance(cls, type):
             raise BadTemplate(f"Exactly() takes a type, not {cls!r}")
-        self.cls = cls
+        self.cls: type | str = cls
 
     def matches(self, value: Any) -> bool:
         if type(value) is Typed:
@@ -100,7 +105,7 @@ class Exactly(Part):
         return type(value) is self.cls
 
     def __repr__(self) -> str:
-        return f"Exactly({self.cls.__name__})"
+        return f"Exactly({_shown(self.cls)})"
 
 
 class Between(Part):
@@ -232,7 +237,7 @@ class Nested(Part):
 class NestedTyped(Part):
     """A dataclass inside a field, matched by its class and named fields."""
 
-    def __init__(self, cls: type, fields: dict[str, Part]) -> None:
+    def __init__(self, cls: type | str, fields: dict[str, Part]) -> None:
         self.cls, self.fields = cls, fields
 
     def matches(self, value: Any) -> bool:
@@ -245,7 +250,7 @@ class NestedTyped(Part):
         return cls is Typed
 
     def __repr__(self) -> str:
-        return f"{self.cls.__name__}({self.fields!r})"
+        return f"{_shown(self.cls)}({self.fields!r})"
 
 
 def as_part(raw: Any, where: str) -> Part:
@@ -283,8 +288,14 @@ def typed_parts(instance: Any, where: str) -> dict[str, Part]:
     }
 
 
-def is_kind(kind: Kind, cls: type) -> bool:
+def _shown(cls: type | str) -> str:
+    return cls if isinstance(cls, str) else cls.__name__
+
+
+def is_kind(kind: Kind, cls: type | str) -> bool:
     """Is this kind the class or below it, by name or, where both are known here, by class?"""
+    if isinstance(cls, str):
+        return cls in kind.lineage
     if hasattr(cls, "__dataclass_fields__"):
         return name_of(cls) in kind.lineage
     known = class_if_known(kind)

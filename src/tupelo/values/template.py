@@ -98,10 +98,10 @@ class Template:
         return binding is not None and binding.test(fields)
 
     def __and__(self, other: Any) -> Template:
-        return Template(_AllOf(self, as_template(other)))
+        return Template(AllOf(self, as_template(other)))
 
     def __or__(self, other: Any) -> Template:
-        return Template(_AnyOf(self, as_template(other)))
+        return Template(AnyOf(self, as_template(other)))
 
     def __rand__(self, other: Any) -> Template:
         return as_template(other) & self
@@ -110,12 +110,12 @@ class Template:
         return as_template(other) | self
 
     def __invert__(self) -> Template:
-        return Template(_NoneOf(self))
+        return Template(NoneOf(self))
 
     @staticmethod
     def any_of(templates: Iterable[Any]) -> Template:
         """What matches one or more of these."""
-        return Template(_AnyOf(*map(as_template, templates)))
+        return Template(AnyOf(*map(as_template, templates)))
 
     def __repr__(self) -> str:
         return f"Template({self.raw!r})"
@@ -131,7 +131,7 @@ class Combined:
         raise NotImplementedError
 
 
-class _AllOf(Combined):
+class AllOf(Combined):
     def bind(self, shape: Shape) -> Binding | None:
         a, b = (part.bind(shape) for part in self.parts)
         if a is None or b is None:
@@ -143,7 +143,7 @@ class _AllOf(Combined):
         return " & ".join(map(repr, self.parts))
 
 
-class _AnyOf(Combined):
+class AnyOf(Combined):
     def bind(self, shape: Shape) -> Binding | None:
         found = [b for part in self.parts if (b := part.bind(shape)) is not None]
         if len(found) < 2:
@@ -156,7 +156,7 @@ class _AnyOf(Combined):
         return " | ".join(map(repr, self.parts))
 
 
-class _NoneOf(Combined):
+class NoneOf(Combined):
     def bind(self, shape: Shape) -> Binding | None:
         binding = self.parts[0].bind(shape)
         if binding is None:
@@ -215,15 +215,15 @@ def _whole(part: Part) -> Callable[[Shape], Binding | None]:
         case Where():
             return lambda shape: Binding(check=lambda fields: _holds(part, shape, fields))
         case Not(part=inner):
-            return _NoneOf(Template(inner)).bind
+            return NoneOf(Template(inner)).bind
         case OneOf(choices=choices):
             return reduce(or_, map(Template, choices))._bind_shape
         case Both(first=first, second=second):
-            return _AllOf(Template(first), Template(second)).bind
+            return AllOf(Template(first), Template(second)).bind
     raise BadTemplate(f"the template {part!r} speaks of one field; write it inside a tuple")
 
 
-def _shape_is(shape: Shape, cls: type) -> bool:
+def _shape_is(shape: Shape, cls: type | str) -> bool:
     if cls is object:
         return True
     return cls is tuple if shape.kind is None else is_kind(shape.kind, cls)

@@ -1,0 +1,201 @@
+"""Templates as values: how a template is sent to where its classes may not be known.
+
+A template becomes nested tuples of values, which the codec can spell, and back. Classes go by
+their names. A `Where` is refused: its function is code, and code is never sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from decimal import Decimal
+from types import NoneType
+from typing import Any
+from uuid import UUID
+
+from tupelo.errors import BadTemplate
+from tupelo.values.codec import BadBytes
+from tupelo.values.entry import DEPTH_MAX
+from tupelo.values.kind import name_of
+from tupelo.values.parts import (
+    ANY,
+    AnyPart,
+    Between,
+    Both,
+    Equal,
+    Exactly,
+    Nested,
+    NestedTyped,
+    Not,
+    OfType,
+    OneOf,
+    Part,
+    Where,
+    as_part,
+)
+from tupelo.values.template import AllOf, AnyOf, Combined, Named, NoneOf, Template
+
+Spelled = tuple[Any, ...]
+
+_TYPES: dict[str, type] = {
+    cls.__name__: cls
+    for cls in (
+        *(object, NoneType, bool, int, float, str, bytes),
+        *(datetime, UUID, Decimal, tuple, list, dict),
+    )
+}
+_COMBINED: dict[str, type[Combined]] = {"&": AllOf, "|": AnyOf, "~": NoneOf}
+_SIGNS = {cls: sign for sign, cls in _COMBINED.items()}
+
+
+def spell_template(raw: Any) -> Spelled:
+    """A template as a value. BadTemplate if it holds what cannot be sent."""
+    if isinstance(raw, Template):
+        raw = raw.raw
+    if isinstance(raw, Combined):
+        return (_SIGNS[type(raw)], *(spell_template(part) for part in raw.parts))
+    if isinstance(raw, Named):
+        return ("named", _spell_fields(raw.fields))
+    Template(raw)  # refuses what is no template
+    return _spell(as_part(raw, "field"))
+
+
+def read_template(spelled: Any) -> Template:
+    """The template that was spelled so. BadBytes if it is none."""
+    try:
+        return _read_whole(spelled, 0)
+    except BadTemplate as error:
+        raise BadBytes(f"this is no template: {error}") from error
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise BadBytes(f"this does not spell a template: {error}") from error
+
+
+def _spell(part: Part) -> Spelled:
+    match part:
+        case AnyPart():
+            return ("any",)
+        case Equal(value=value):
+            return ("=", value)
+        case OfType(cls=cls):
+            return ("type", *_spell_class(cls))
+        case Exactly(cls=cls):
+            return ("exactly", *_spell_class(cls))
+        case Between(low=low, high=high):
+            return ("between", low, high)
+        case OneOf(choices=choices):
+            return ("one of", *map(_spell, choices))
+        case Not(part=inner):
+            return ("not", _spell(inner))
+        case Both(first=first, second=second):
+            return ("both", _spell(first), _spell(second))
+        case Nested(parts=parts):
+            return ("tuple", *map(_spell, parts))
+        case NestedTyped(cls=cls, fields=fields):
+            return ("typed", *_spell_class(cls), _spell_fields(fields))
+        case Where():
+            raise BadTemplate(
+                f"{part!r} cannot be sent to another program: its function is code; use values, "
+                "types, Between, OneOf, Not and Named"
+            )
+    raise BadTemplate(f"{part!r} cannot be sent to another program")
+
+
+def _spell_fields(fields: dict[str, Part]) -> tuple[Any, ...]:
+    return tuple([(name, _spell(part)) for name, part in fields.items()])
+
+
+def _spell_class(cls: type | str) -> tuple[str, str]:
+    if isinstance(cls, str):
+        return "kind", cls
+    if _TYPES.get(cls.__name__) is cls:
+        return "value", cls.__name__
+    if hasattr(cls, "__dataclass_fields__"):
+        return "kind", name_of(cls)
+    raise BadTemplate(f"the type {cls.__name__} cannot be sent: it is no value's and no dataclass")
+
+
+def _read_whole(spelled: Any, depth: int) -> Template:
+    _require_depth(depth)
+    sign = spelled[0]
+    if sign in _COMBINED:
+        parts = [_read_whole(part, depth + 1) for part in spelled[1:]]
+        if not parts or (sign == "~" and len(parts) != 1) or (sign == "&" and len(parts) != 2):
+            raise BadBytes(f"{sign!r} of {len(parts)} templates")
+        return Template(_COMBINED[sign](*parts))
+    if sign == "named":
+        return Template(Named(**_read_fields(spelled[1], depth)))
+    return Template(_read(spelled, depth))
+
+
+def _read(spelled: Any, depth: int) -> Part:
+    _require_depth(depth)
+    sign, *rest = spelled
+    reader = _READERS[sign]
+    return reader(rest, depth + 1)
+
+
+def _read_fields(spelled: Any, depth: int) -> dict[str, Part]:
+    return {_text(name): _read(part, depth + 1) for name, part in spelled}
+
+
+def _read_class(sort: str, name: str) -> Any:
+    return _TYPES[name] if sort == "value" else _text(name)
+
+
+def _read_of_type(rest: list[Any], depth: int) -> Part:
+    return OfType(_read_class(*rest))
+
+
+def _read_exactly(rest: list[Any], depth: int) -> Part:
+    part = Exactly(object)
+    part.cls = _read_class(*rest)
+    return part
+
+
+def _read_one_of(rest: list[Any], depth: int) -> Part:
+    return OneOf(*[_read(choice, depth) for choice in rest])
+
+
+def _read_typed(rest: list[Any], depth: int) -> Part:
+    sort, name, fields = rest
+    return NestedTyped(_read_class(sort, name), _read_fields(fields, depth))
+
+
+def _read_both(rest: list[Any], depth: int) -> Part:
+    first, second = rest
+    return Both(_read(first, depth), _read(second, depth))
+
+
+def _read_equal(rest: list[Any], depth: int) -> Part:
+    (value,) = rest
+    return Equal(value)
+
+
+def _read_not(rest: list[Any], depth: int) -> Part:
+    (part,) = rest
+    return Not(_read(part, depth))
+
+
+_READERS: dict[str, Callable[[list[Any], int], Part]] = {
+    "any": lambda rest, depth: ANY,
+    "=": _read_equal,
+    "type": _read_of_type,
+    "exactly": _read_exactly,
+    "between": lambda rest, depth: Between(*rest),
+    "one of": _read_one_of,
+    "not": _read_not,
+    "both": _read_both,
+    "tuple": lambda rest, depth: Nested(tuple([_read(part, depth) for part in rest])),
+    "typed": _read_typed,
+}
+
+
+def _text(name: Any) -> str:
+    if not isinstance(name, str) or not name:
+        raise BadBytes(f"a name expected, not {name!r}")
+    return name
+
+
+def _require_depth(depth: int) -> None:
+    if depth > DEPTH_MAX:
+        raise BadBytes(f"nested deeper than {DEPTH_MAX} levels")

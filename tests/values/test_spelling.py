@@ -1,0 +1,148 @@
+"""A template that was sent asks what it asked before."""
+
+from dataclasses import dataclass
+from numbers import Number
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.values.strategies import values
+from tupelo import ANY, Between, Exactly, Named, Not, OneOf, Template, Where
+from tupelo.errors import BadTemplate
+from tupelo.values.codec import BadBytes, decode_entry, encode_entry
+from tupelo.values.entry import shape_of
+from tupelo.values.spelling import read_template, spell_template
+from tupelo.values.template import as_template
+
+
+@dataclass
+class Job:
+    name: str | None = None
+    size: int | None = None
+
+
+@dataclass
+class Urgent(Job):
+    why: str | None = None
+
+
+ENTRIES: list[Any] = [
+    ("job", 1),
+    ("job", 1.0),
+    ("job", True),
+    ("job", None),
+    ("job", (1, "a")),
+    ("job", [1]),
+    ("job", Job("a", 1)),
+    ("job", Urgent("a", 1, "now")),
+    Job("a", 1),
+    Job("b"),
+    Urgent("a", 2, "now"),
+    (),
+    (5,),
+]
+
+TEMPLATES: list[Any] = [
+    ANY,
+    ("job", ANY),
+    ("job", int),
+    ("job", object),
+    ("job", bool),
+    ("job", 1),
+    ("job", None),
+    ("job", Between(0, 3)),
+    ("job", Between(None, 3)),
+    ("job", OneOf(1, None, (1, str))),
+    ("job", Not(1)),
+    ("job", int | None),
+    ("job", (ANY, str)),
+    ("job", [1]),
+    ("job", Job),
+    ("job", Job(name="a")),
+    ("job", Exactly(Job)),
+    Job,
+    Job(),
+    Job(name="a"),
+    Urgent(),
+    Exactly(Job),
+    Exactly(tuple),
+    tuple,
+    object,
+    Named(name="a"),
+    Named(size=Between(1, 2), name=str),
+    Template(Job(name="a")) | ("job", int),
+    Template(Job()) & Named(size=1),
+    ~Template(Job()),
+    Template.any_of([Job(name="b"), (int,), ()]),
+    Not(Job),
+    OneOf(Job, tuple),
+]
+
+
+def sent(template: Any) -> Template:
+    """What arrives, through the bytes of an entry."""
+    payload = encode_entry(shape_of(None, (tuple,)), (spell_template(template),))
+    return read_template(decode_entry(payload)[1][0])
+
+
+@pytest.mark.parametrize("template", TEMPLATES, ids=repr)
+def test_it_matches_what_it_matched_before(template):
+    before, after = as_template(template), sent(template)
+    assert [after.matches(entry) for entry in ENTRIES] == [before.matches(e) for e in ENTRIES]
+
+
+@given(values)
+def test_every_value_can_be_asked_for(value):
+    entry = ("value", value)
+    assert sent(entry).matches(entry) == Template(entry).matches(entry)
+
+
+@pytest.mark.parametrize(
+    "template", [Where(bool), ("a", Where(bool)), ~Template((Where(bool),)), ("a", Number)]
+)
+def test_code_and_foreign_types_are_not_sent(template):
+    with pytest.raises(BadTemplate, match="cannot be sent"):
+        spell_template(template)
+
+
+@pytest.mark.parametrize("raw", [[], 5, Named])
+def test_what_is_no_template_is_refused(raw):
+    with pytest.raises(BadTemplate):
+        spell_template(raw)
+
+
+tree = st.recursive(
+    st.none() | st.integers() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=4).map(tuple),
+    max_leaves=12,
+)
+
+
+@given(tree)
+def test_anything_else_is_told_apart(spelled):
+    """Whatever arrives is a template or BadBytes, and nothing worse."""
+    try:
+        assert isinstance(read_template(spelled), Template)
+    except BadBytes:
+        pass
+
+
+SIGNS = ["any", "=", "type", "exactly", "between", "one of", "not", "both", "tuple", "typed"]
+
+
+@given(st.sampled_from([*SIGNS, "&", "|", "~", "named"]), st.lists(tree, max_size=3))
+def test_known_signs_with_anything_behind_them(sign, rest):
+    try:
+        assert isinstance(read_template((sign, *rest)), Template)
+    except BadBytes:
+        pass
+
+
+def test_it_may_not_be_nested_too_deeply():
+    deep: Any = ("any",)
+    for _ in range(100):
+        deep = ("not", deep)
+    with pytest.raises(BadBytes, match="deeper"):
+        read_template(deep)
