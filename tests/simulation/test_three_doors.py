@@ -545,10 +545,10 @@ class ContainedDurable(ManyDoors):
 
 
 TestInMemory = InMemory.TestCase
-TestInMemory.settings = profile(40)
+TestInMemory.settings = profile(12)
 TestDurable = Durable.TestCase
-TestDurable.settings = profile(20)
+TestDurable.settings = profile(8)
 TestContained = Contained.TestCase
-TestContained.settings = profile(40)
+TestContained.settings = profile(12)
 TestContainedDurable = ContainedDurable.TestCase
-TestContainedDurable.settings = profile(20)
+TestContainedDurable.settings = profile(8)

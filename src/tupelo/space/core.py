@@ -63,6 +63,7 @@ class Core:
         self.woken: list[Signal] = []
         self._fresh: list[Entry] = []  # what has become available in this step
         self.locks_changed = False
+        self.left = False  # whether something has left in this step
         self.log = Log(agent, now, logging, log_reads)
         self.waiting = Waiting(self)
         self.arrivals = 0
@@ -148,10 +149,10 @@ class Core:
         """A match in a plain space, or None, or NotImplemented: see `Store.first_plainly`."""
         entry = self.store.first_plainly(raw, take)
         if take and entry is not None and entry is not NotImplemented:
-            if self.books is not None:
-                self.books.forget(entry)
             if self.log.on:
                 self.log.add("taken", entry)
+            elif self.books is not None:
+                self.books.forget(entry)
         return entry
 
     def write_all(
@@ -389,14 +390,13 @@ class Core:
                 self.visible_again(entry)
         elif entry.expires is None or entry.expires > self.now():
             self.store.restore(entry)
-            self.pruning.back(entry)
-            if self.books is not None:
-                self.books.readmit(entry)
             if self.room is not None:
                 self.room.add([entry])
             self.deadlines.add(entry)
             self.log.add("returned", entry)
             self.offer(entry)
+        else:
+            self.received(entry)
 
     def visible_again(self, entry: Entry) -> None:
         if entry.gone:
@@ -433,19 +433,29 @@ class Core:
             self._fresh.clear()
             fresh.sort(key=_arrival)
             self.waiting.serve(fresh)
+        if self.left or self.locks_changed:
+            self.left = False
+            self.waiting.ask_again()
         if self.locks_changed:
             self.locks_changed = False
             self.waiting.writers.may_go = True
             self.waiting.recheck()
 
     def release(self, entry: Entry, received: bool = True) -> None:
+        """It has left. Its key and its place stay its own until whoever took it has `received` it,
+        and may not vanish any more; its room does not."""
         if self.room is not None:
             self.room.remove(entry)
+        self.waiting.writers.may_go = self.left = True
+        if received:
+            self.received(entry)
+
+    def received(self, entry: Entry) -> None:
+        """It will not come back."""
         if self.books is not None:
             self.books.forget(entry)
-        self.waiting.writers.may_go = True
-        if received:
-            self.pruning.gone(entry)
+            self.waiting.writers.may_go = True
+        self.pruning.gone(entry)
 
     def next_arrival(self) -> int:
         self.arrivals += 1

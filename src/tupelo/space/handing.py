@@ -45,10 +45,19 @@ class Handings:
         """The one who asked has them, and what was taken is gone for good."""
         if not self._open.pop(handing, False):
             raise SpaceClosed("the space was closed before what was asked for was on disk")
-        if handing.take and handing.txn is None and self._engine.core.pruning.memories:
+        if handing.take and handing.txn is None:
+            self.taken(handing.entries)
+
+    def taken(self, entries: list[Entry]) -> None:
+        """These were received, and will not come back: whoever keeps something of them may forget
+        it, and whoever waits for their keys may have them."""
+        core = self._engine.core
+        if core.pruning.memories or core.books is not None:
             with self._engine.lock:
-                for entry in handing.entries:
-                    self._engine.core.pruning.gone(entry)
+                for entry in entries:
+                    core.received(entry)
+                if core.waiting.writers.ready and not core.closed:
+                    self._engine.settle()
 
     def undo(self, handing: Handing) -> None:
         """The one who asked vanished before it got them."""

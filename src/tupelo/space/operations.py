@@ -324,10 +324,8 @@ class Operations(Holdings):
 
     def _forget_taken(self, waiter: Waiter) -> None:
         """It was received without a wait for the disk."""
-        if waiter.take and waiter.txn is None and self.core.pruning.memories:
-            with self._lock:
-                for entry in waiter.entries:
-                    self.core.pruning.gone(entry)
+        if waiter.take and waiter.txn is None:
+            self.handings.taken(waiter.entries)
 
     def _position(self, take: bool, txn: Txn | None, entries: list[Entry]) -> int:
         """What must be durable before these may be shown to the one who asked."""

@@ -133,7 +133,8 @@ class Key(Order):
 
 
 class Vector(Order):
-    """A list: `write(entry, at=index)` inserts, and what stands there moves up by one.
+    """A list: `write(entry, at=index)` inserts, and what stands there moves up by one. Indexes
+    count what the writer can see.
 
     The sequence lives in memory; a space that is opened again starts in order of arrival.
     """
@@ -150,13 +151,21 @@ class Vector(Order):
     def admit(self, entry: Entry, at: Any) -> None:
         if at is None:
             self._sequence.append(entry)
-        elif isinstance(at, bool) or not isinstance(at, int) or not 0 <= at <= len(self._sequence):
-            raise BadArgument("at", f"an index from 0 to {len(self._sequence)}", at)
-        else:
-            self._sequence.insert(at, entry)
+            return
+        seen = [i for i, other in enumerate(self._sequence) if is_seen_by(entry, other)]
+        if isinstance(at, bool) or not isinstance(at, int) or not 0 <= at <= len(seen):
+            raise BadArgument("at", f"an index from 0 to {len(seen)}", at)
+        self._sequence.insert(seen[at] if at < len(seen) else len(self._sequence), entry)
 
     def forget(self, entry: Entry) -> None:
         self._sequence.remove(entry)
+
+
+def is_seen_by(writing: Entry, other: Entry) -> bool:
+    """Can whoever writes this entry see the other one?"""
+    if other.gone:
+        return False
+    return other.txn is None or (writing.txn is not None and other.txn in writing.txn.line())
 
 
 def arranged(order: Order, found: list[Entry]) -> Iterable[Entry]:

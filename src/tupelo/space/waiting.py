@@ -101,6 +101,7 @@ class Waiting:
         self._takers: Watchers[Waiter] = Watchers(core.store.shapes)
         self._conditional: dict[Waiter, None] = {}
         self._transactional: dict[Waiter, None] = {}
+        self._choosy: dict[Waiter, None] = {}  # whose orders may leave matches out
         self._delivered: dict[Waiter, bool] = {}  # answered, but not yet collected
         self._tickets = 0
         self.writers = Writers(core)
@@ -152,6 +153,8 @@ class Waiting:
             self._conditional[waiter] = None
         if txn is not None:
             self._transactional[waiter] = None
+        if _chooses(waiter.order):
+            self._choosy[waiter] = None
         (self._takers if take else self._readers).add(waiter)
         core.watched += 1
         self.plain_takers += waiter.plain
@@ -161,6 +164,7 @@ class Waiting:
         """This waiter waits no more; it was not answered, or it is being answered now."""
         if (self._takers if waiter.take else self._readers).discard(waiter):
             self._conditional.pop(waiter, None)
+            self._choosy.pop(waiter, None)
             if waiter.txn is not None:
                 del self._transactional[waiter]
                 self._core.locks_changed = True  # Its wait may have been others' hope.
@@ -237,13 +241,19 @@ class Waiting:
             if not fresh[place].gone:
                 enqueue(place)
 
-    def _deliver(self, waiter: Waiter, entry: Entry, only: bool) -> None:
+    def ask_again(self) -> None:
+        """Something has left, and orders that choose may now choose what they did not."""
+        for waiter in list(self._choosy):
+            if not waiter.done:
+                self._deliver(waiter, None, only=False)
+
+    def _deliver(self, waiter: Waiter, entry: Entry | None, only: bool) -> None:
         """Give a waiter what it would find now, which is the entry if there is `only` that."""
         core = self._core
         try:
             if waiter.if_exists and waiter.limit is not None:
                 return  # It wants all there will be when nobody may reveal more: see `recheck`.
-            if only and waiter.limit is None and not _chooses(waiter.order):
+            if only and entry and waiter.limit is None and not _chooses(waiter.order):
                 if not entry.shape.plain:
                     require_known(entry)
                 entries = [entry]

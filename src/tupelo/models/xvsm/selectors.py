@@ -1,22 +1,39 @@
 """Selectors: which entries, and how many; and what a coordinator is told when an entry is written.
 
-A chain of selectors narrows: each sees what the one before it has chosen. Every selector has a
-count: exactly so many (1 unless told otherwise), `COUNT_ALL` (every match, waiting while another
-transaction may reveal or release one) or `COUNT_MAX` (as many as can be had right now; it never
-waits); for both, none is an answer. With `min_count` and `max_count` it is as in section 7.2.2 of
-the thesis: if min_count < count < max_count exactly `count`, else between the two.
+A chain of selectors narrows: each sees what the one before it has chosen, in the order that it has
+left. Fifo and Lifo sort what they see by arrival; Random mixes it, a vector sorts it by place and a
+query by what it is told; all others leave it as it is.
+
+Every selector has a count: exactly so many (1 unless told otherwise), `COUNT_ALL` (every match,
+waiting while another transaction may reveal or release one) or `COUNT_MAX` (as many as can be had
+right now; it never waits); for both, none is an answer. At the end of its patience, so at once with
+TRY_ONCE, COUNT_ALL answers what can be had, where MozartSpaces tells that it could not get all:
+what other transactions hold, nobody else can see, so that for its reader these are all there are.
+With `min_count` and `max_count` it is as in section 7.2.2 of the thesis: if min_count < count <
+max_count exactly `count`, else between the two.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any, ClassVar, Self
 
 from tupelo.errors import BadArgument, BadSelector
+from tupelo.values.kind import entry as named_entry
 from tupelo.values.lease import Lease
-from tupelo.values.parts import ANY
+from tupelo.values.parts import ANY, Both, Not, OneOf, Where
+from tupelo.values.template import Combined, Template
+
+
+@named_entry("xvsm.atomic")
+@dataclass(frozen=True)
+class AtomicEntry:
+    """An entry that is one value, neither a tuple nor a dataclass. It comes back as the value."""
+
+    value: Any
 
 
 class Count(Enum):
@@ -101,8 +118,22 @@ class Selector:
         """Any number will do, and all of them."""
         return self.low == 0 and self.high == _UNBOUNDED
 
+    def says(self) -> tuple[Any, ...]:
+        """What it asks for besides a count, to be shown."""
+        return ()
+
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.name!r})"
+        said = [*map(repr, self.says())]
+        if self._rule is not None:
+            said.append(f"count={self._rule!r}")
+        elif self.low == self.high:
+            said += [f"count={self.low}"] if self.low != 1 else []
+        else:
+            said.append(f"min_count={self.low}")
+            said += [f"max_count={self.high}"] if self.high != _UNBOUNDED else []
+        if self.name != type(self).default_name:
+            said.append(f"name={self.name!r}")
+        return f"{type(self).__name__}({', '.join(said)})"
 
 
 class AnySelector(Selector):
@@ -149,6 +180,9 @@ class KeySelector(Selector):
         if count is not _ONE:
             self._bound(count, None, None)
 
+    def says(self) -> tuple[Any, ...]:
+        return (self.key,)
+
 
 class LabelSelector(Selector):
     """The entries with this label, of which there may be many; when written, the label to give."""
@@ -168,6 +202,9 @@ class LabelSelector(Selector):
             raise BadArgument("label", "a value that equals itself, and not None", label)
         self.label = label
         super().__init__(count, min_count=min_count, max_count=max_count, name=name)
+
+    def says(self) -> tuple[Any, ...]:
+        return (self.label,)
 
 
 class LindaSelector(Selector):
@@ -202,6 +239,9 @@ class LindaSelector(Selector):
         if count is not _ONE or min_count is not None or max_count is not None:
             self._bound(count, min_count, max_count)
 
+    def says(self) -> tuple[Any, ...]:
+        return self.templates if self.entry is None else (*self.templates, self.entry)
+
 
 class VectorSelector(Selector):
     """From this index onward; when written, where to insert (at the end, if none is given)."""
@@ -224,6 +264,9 @@ class VectorSelector(Selector):
         self.index = index
         super().__init__(count, min_count=min_count, max_count=max_count, name=name)
 
+    def says(self) -> tuple[Any, ...]:
+        return () if self.index is None else (self.index,)
+
 
 class Query:
     """What a QuerySelector asks: `Query().filter(template).sort_by("size").reverse().limit(3)`.
@@ -243,8 +286,10 @@ class Query:
         return query
 
     def filter(self, template: Any) -> Self:
-        """Only what matches: a template, `Where(function)` or `Named(field=part)`."""
-        return self._then("filter", wild(template))
+        """Only what matches: a template, `Where(function)` or `Named(field=part)`.
+
+        A function is asked of entries as they were written, single values too."""
+        return self._then("filter", _of_values(wild(template)))
 
     def sort_by(self, key: int | str | Callable[[Any], Any]) -> Self:
         """The smallest first: by a field's position or name, or a function of the entry."""
@@ -300,6 +345,9 @@ class QuerySelector(Selector):
         self.query = query
         super().__init__(count, min_count=min_count, max_count=max_count, name=name)
 
+    def says(self) -> tuple[Any, ...]:
+        return (self.query,)
+
 
 def wild(template: Any) -> Any:
     """A template whose tuples have wildcards where they have None, as deep as they go."""
@@ -311,6 +359,31 @@ def wild(template: Any) -> Any:
             for field in template
         ]
     )
+
+
+class _WhereValue(Where):
+    """A function that is asked of the value that an AtomicEntry holds."""
+
+    def holds(self, argument: Any) -> bool:
+        return super().holds(argument.value if type(argument) is AtomicEntry else argument)
+
+
+def _of_values(template: Any) -> Any:
+    """A template whose functions of whole entries are asked of single values without a frame."""
+    if isinstance(template, Where):
+        return _WhereValue(template.function)
+    if isinstance(template, Not):
+        return Not(_of_values(template.part))
+    if isinstance(template, Both):
+        return Both(_of_values(template.first), _of_values(template.second))
+    if isinstance(template, OneOf):
+        return OneOf(*map(_of_values, template.choices))
+    if isinstance(template, Template):
+        raw = template.raw
+        return Template(
+            type(raw)(*map(_of_values, raw.parts)) if isinstance(raw, Combined) else _of_values(raw)
+        )
+    return template
 
 
 def check_selectors(selectors: Iterable[Any]) -> None:
