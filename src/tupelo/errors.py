@@ -33,6 +33,8 @@ TupeloError
 │   ├── ReactionFailed      a reaction's function raised; the cause is chained
 │   └── Livelock            reactions fed each other beyond the bound
 ├── DiscoveryFailed     no lookup service is at this address
+├── ListenerFailed      a listener raised too often, and was dropped
+├── UnknownEvent        raised by a listener that wants to be told no more
 ├── EvalFailed          a live tuple's function raised; described, not silent
 └── JournalError        the world outside broke it
     ├── SpaceInUse          another space has the file open
@@ -258,6 +260,14 @@ class DiscoveryFailed(TupeloError):
     def __init__(self, address: str) -> None:
         super().__init__(f"there is no lookup service at {address}; start one there first")
         self.address = address
+
+
+class ListenerFailed(TupeloError):
+    """A listener, or a callback, was dropped; what it raised last is the cause."""
+
+
+class UnknownEvent(TupeloError):
+    """Raised by a listener that does not want this event: it is told no more."""
 
 
 class EvalFailed(TupeloError):

@@ -227,7 +227,7 @@ class ManyDoors(Programs):
                 leases = [FOREVER if one is None else one for one in mixed]
                 self.written(
                     lambda: self.javaspace.write(deed.entries, txn, leases),
-                    lambda: self.write_one_by_one(deed.entries, mixed, twin),
+                    lambda: self.write_each(deed.entries, mixed, twin),
                 )
                 return
             else:
@@ -249,18 +249,13 @@ class ManyDoors(Programs):
             self.leases += zip(bare, items, strict=True)
             del self.leases[:-30]
 
-    def write_one_by_one(
+    def write_each(
         self, values: list[Any], leases: list[float | None], txn: model.Txn | None
     ) -> list[model.Item]:
-        """Entries with leases of their own are written in a transaction, and appear together."""
-        step = self.twin.begin(None, txn)
-        try:
-            pairs = zip(values, leases, strict=True)
-            items = [self.twin.write_all([value], lease, step)[0] for value, lease in pairs]
-        except TupeloError:
-            self.twin.abort(step)
-            raise
-        self.twin.commit(step)
+        """They appear together, and end one by one."""
+        items = self.twin.write_all(values, None, txn)
+        for item, lease in zip(items, leases, strict=True):
+            item.expires = None if lease is None else self.twin.now + lease
         return items
 
     # Reading and taking
@@ -270,13 +265,19 @@ class ManyDoors(Programs):
             return super().blocking(deed, options)
         txn, other = options.get("txn"), self.other
         door, template = self.at, deed.asking.template
-        if door == "javaspaces":
+        if self.java_can(deed.asking):
             return self.at_javaspaces(deed, self.java_template(template), txn)
         if door == "linda":
             return self.at_linda(deed, template, other)
         if self.xvsm_can(deed.asking, txn):
             return self.at_xvsm(deed, txn)
         return super().blocking(deed, options)
+
+    def java_can(self, *askings: Asking) -> bool:
+        """There a template is an entry, and no tuple is one."""
+        return self.at == "javaspaces" and not any(
+            isinstance(asking.template, tuple) for asking in askings
+        )
 
     def java_template(self, template: Any) -> Any:
         """None is anything, and a snapshot stands for its entry."""
@@ -327,10 +328,10 @@ class ManyDoors(Programs):
         if self.at == "space":
             return super().awaiting(deed, options, wait)
         txn, if_exists = options.get("txn"), options.get("if_exists", False)
-        space, door = self.awaited_javaspace, self.at
+        space = self.awaited_javaspace
         timeout = FOREVER if wait is None else wait
         answer: Coroutine[Any, Any, Any]
-        if door == "javaspaces" and (deed.limit is None or deed.take):
+        if self.java_can(deed.asking) and (deed.limit is None or deed.take):
             template = self.java_template(deed.asking.template)
             if deed.limit is not None:
                 answer = space.take([template], txn, timeout, deed.limit or None)
@@ -364,8 +365,11 @@ class ManyDoors(Programs):
                     return self.capi.take(self.cref, 0, txn, selector_of(deed.limit, *asked))
                 except CountNotMet:
                     return []
-            templates = [self.java_template(one.template) for one in both]
-            return self.javaspace.take(templates, txn, NO_WAIT, limit)
+            if self.java_can(*both):
+                templates = [self.java_template(one.template) for one in both]
+                return self.javaspace.take(templates, txn, NO_WAIT, limit)
+            either = tupelo.Template.any_of(one.template for one in both)
+            return self.space.take_all(either, limit=limit, txn=txn)
 
         got, items = self.both(
             real,
@@ -488,9 +492,12 @@ class ManyDoors(Programs):
         self.do(before)
         if lease is not None:
             lease += OTHER
+        template = asking.template
+        if isinstance(template, tuple):
+            template = tupelo.Template(template)
         found, items = self.both(
             lambda: self.javaspace.contents(
-                [asking.template], None, FOREVER if lease is None else lease, most
+                [template], None, FOREVER if lease is None else lease, most
             ),
             lambda: self.twin.get(asking.means, most or 0, False),
         )
@@ -545,10 +552,10 @@ class ContainedDurable(ManyDoors):
 
 
 TestInMemory = InMemory.TestCase
-TestInMemory.settings = profile(12)
+TestInMemory.settings = profile(10)
 TestDurable = Durable.TestCase
-TestDurable.settings = profile(8)
+TestDurable.settings = profile(6)
 TestContained = Contained.TestCase
-TestContained.settings = profile(12)
+TestContained.settings = profile(10)
 TestContainedDurable = ContainedDurable.TestCase
-TestContainedDurable.settings = profile(8)
+TestContainedDurable.settings = profile(6)

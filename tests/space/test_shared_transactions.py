@@ -38,7 +38,7 @@ class JumpingClock(HandClock):
 class Lazy:
     """A participant that takes part in every way that it is told to."""
 
-    name = "lazy"
+    name = label = "lazy"
     txn_id = "its own"
     lasting = True
 
@@ -186,8 +186,8 @@ def test_a_match_set_within_sees_what_is_written_within(make, begin):
     jobs = JavaSpace05(make())
     txn = begin()
     jobs.space.write(("a", 1), txn=txn)
-    assert list(jobs.contents([("a", int)], txn)) == [("a", 1)]
-    assert list(jobs.contents([("a", int)])) == []
+    assert list(jobs.contents([None], txn)) == [("a", 1)]
+    assert list(jobs.contents([None])) == []
 
 
 def test_a_take_within_waits_for_what_is_written_within(make, begin):
@@ -336,18 +336,22 @@ def test_a_space_in_memory_that_closes_after_its_promise_takes_nothing_back(pair
     assert second.read_all() == [("b",)]
 
 
-def test_a_space_that_grants_less_spoils_it_when_its_time_is_over(make, begin, clock):
-    short, long = make(lease_policy=tupelo.longest(5)), make()
+def test_a_space_does_not_grant_less_than_the_transaction_has(make, begin, clock):
+    """How long it lives is its own business: a branch that ends before would spoil it unseen."""
+
+    def brief(kind: str, asked: float | None) -> float | None:
+        return 5 if kind == "transaction" else asked
+
+    short, long = make(lease_policy=brief), make()
     txn = begin(60)
     short.write(("a",), txn=txn)
     long.write(("b",), txn=txn)
     clock.advance(6)
-    with pytest.raises(TransactionEnded):
-        short.count(txn=txn)
-    assert txn.state == "active"
-    with pytest.raises(CannotCommit):
-        txn.commit()
-    assert long.count() == 0
+    txn.lease.renew(60)
+    clock.advance(59)
+    assert short.count(txn=txn) == 1
+    txn.commit()
+    assert (short.count(), long.count()) == (1, 1)
 
 
 def test_transactions_that_wait_for_each_other_are_told(make, begin):
@@ -485,6 +489,19 @@ def test_a_nested_one_sees_what_its_parent_sees_and_commits_into_it(space, begin
     assert space.count() == 3
 
 
+@pytest.mark.parametrize("end", ["commit", "abort"])
+@pytest.mark.parametrize("kind", ["shared", "plain"])
+def test_a_take_within_the_parent_is_served_when_a_nested_reader_ends(make, begin, kind, end):
+    space = make()
+    txn = begin() if kind == "shared" else space.transaction()
+    space.write(("a",), txn=txn)
+    nested = txn.transaction()
+    assert space.read(("a",), txn=nested) == ("a",)
+    call = parked_call(space, space.take, ("a",), txn=txn)
+    getattr(nested, end)()
+    assert call.result() == ("a",)
+
+
 def test_aborting_a_nested_one_leaves_its_parent_alone(pair, begin):
     txn = begin()
     for space in pair:
@@ -510,6 +527,18 @@ def test_aborting_the_parent_aborts_the_nested_ones(pair, begin):
     assert [space.count() for space in pair] == [0, 0]
     with pytest.raises(TransactionEnded):
         inner.commit()
+
+
+def test_aborting_parent_and_nested_ones_is_one_step_of_a_space(make, begin):
+    """Who waits sees all that comes back, and gets the oldest."""
+    space, txn = make(), begin()
+    space.write_all([("a", 1), ("a", 2)])
+    nested = txn.transaction()
+    assert space.take(("a", 1), txn=txn) == ("a", 1)
+    assert space.take(("a", 2), txn=nested) == ("a", 2)
+    call = parked_call(space, space.take, ("a", int))
+    txn.abort()
+    assert call.result() == ("a", 1)
 
 
 def test_a_parent_with_open_nested_ones_does_not_commit(make, begin):
@@ -653,6 +682,8 @@ def test_what_has_ended_has_no_lease(begin, end, clock):
     getattr(txn, end)()
     with pytest.raises(LeaseLost):
         txn.lease.renew(5)
+    with pytest.raises(LeaseLost):
+        txn.lease.cancel()
     clock.advance(20)
     assert txn.state == ("committed" if end == "commit" else "aborted")
 

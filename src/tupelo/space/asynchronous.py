@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
-from tupelo.errors import BadArgument, SpaceClosed, TupeloError
+from tupelo.errors import BadArgument, ListenerFailed, SpaceClosed, TupeloError
 from tupelo.space import blocking, handles
 from tupelo.space.capacity import Capacity
 from tupelo.space.checks import check_wait
@@ -111,7 +111,7 @@ class Space:
         self,
         entries: Iterable[object],
         *,
-        lease: float | None = None,
+        lease: float | list[float | None] | None = None,
         txn: Transactional | None = None,
         at: Sequence[Any] | None = None,
         wait: float | None = 0,
@@ -289,9 +289,10 @@ class Space:
         handback: Any = None,
         backlog_max: int = 1_000,
         available: bool = False,
+        returned: bool = True,
     ) -> Subscription:
         state = self._operations.subscribe(
-            template, callback, lease, txn, handback, backlog_max, available
+            template, callback, lease, txn, handback, backlog_max, available, returned
         )
         return Subscription(self._operations, state, self._flusher, callback)
 
@@ -457,7 +458,7 @@ class Subscription:
             handles.logger.exception("a subscription's callback raised; the subscription is closed")
             self._operations.end_subscription(self._state, error)
         except BaseException as error:
-            ended = handles.CallbackEnded(repr(error))
+            ended = ListenerFailed(repr(error))
             self._operations.end_subscription(self._state, ended)
             raise
 

@@ -108,12 +108,13 @@ class Space(Closing):
         self,
         entries: Iterable[object],
         *,
-        lease: float | None = None,
+        lease: float | list[float | None] | None = None,
         txn: Transactional | None = None,
         at: Sequence[Any] | None = None,
         wait: float | None = 0,
     ) -> list[Lease]:
-        """Write many entries in one step: all of them become visible together, or none.
+        """Write many entries in one step: all of them become visible together, or none. The lease
+        may be a list, with one for each.
 
         `at` has a place for each, for orders with places; `wait` is as for `write`.
         """
@@ -309,9 +310,11 @@ class Space(Closing):
         handback: Any = None,
         backlog_max: int = 1_000,
         available: bool = False,
+        returned: bool = True,
     ) -> Subscription:
         """Be told of entries that become visible; with `available`, also of those that a
-        transaction had read and lets go.
+        transaction had read and lets go; unless `returned`, not of those that one had taken and
+        gives back.
 
         Iterate over the subscription, or give a callback, which a thread of its own will call.
         When `backlog_max` notices wait, the oldest is dropped; the next one tells how many were.
@@ -319,7 +322,7 @@ class Space(Closing):
         if iscoroutinefunction(callback):
             raise BadArgument("callback", "a plain function, or use tupelo.aio", callback)
         state = self._operations.subscribe(
-            template, callback, lease, txn, handback, backlog_max, available
+            template, callback, lease, txn, handback, backlog_max, available, returned
         )
         return Subscription(self._operations, state, callback)
 

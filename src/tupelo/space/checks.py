@@ -9,12 +9,12 @@ WAIT_MAX = 1e9
 """Some thirty years; None waits longer."""
 
 
-def check_wait(wait: object) -> None:
+def check_wait(wait: object, name: str = "wait") -> None:
     if wait is None:
         return
     if isinstance(wait, bool) or not isinstance(wait, (int, float)) or not 0 <= wait <= WAIT_MAX:
         raise BadArgument(
-            "wait", f"a number of seconds from 0 to {WAIT_MAX:.0e}, or None for ever", wait
+            name, f"a number of seconds from 0 to {WAIT_MAX:.0e}, or None for ever", wait
         )
 
 
@@ -35,3 +35,9 @@ def check_order(order: object) -> None:
 def check_position(name: str, position: object) -> None:
     if isinstance(position, bool) or not isinstance(position, int) or position < 0:
         raise BadArgument(name, "a position in the log, 0 or more", position)
+
+
+def check_count(count: object, name: str) -> int:
+    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+        raise BadArgument(name, "a whole number above 0", count)
+    return count

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from itertools import islice
 from operator import attrgetter
 from typing import Any
 from weakref import ReferenceType
@@ -18,16 +17,16 @@ from tupelo.errors import ReactionError
 from tupelo.space import leases, matchset, reaction, transaction, writers
 from tupelo.space.capacity import Capacity, Room
 from tupelo.space.deadlines import Deadlines
-from tupelo.space.finding import acceptance, stores_of
+from tupelo.space.finding import search, stores_of
 from tupelo.space.log import Log
 from tupelo.space.matchset import MatchSetState
-from tupelo.space.order import Fifo, Order, arranged
+from tupelo.space.order import Fifo, Order
 from tupelo.space.reaction import ReactionState
 from tupelo.space.session import Pruning, SessionState, read_next
 from tupelo.space.subscription import Subscriptions, SubscriptionState
 from tupelo.space.transaction import Txn
 from tupelo.space.waiting import Signal, Waiting
-from tupelo.space.writers import Items, Places
+from tupelo.space.writers import Asked, Items, Places
 from tupelo.store.index import Store
 from tupelo.store.watchers import Watchers
 from tupelo.values.codec import encode_entry
@@ -158,7 +157,7 @@ class Core:
     def write_all(
         self,
         items: Items,
-        lease: float | None = None,
+        lease: Asked = None,
         txn: Txn | None = None,
         at: Places = None,
     ) -> list[Entry]:
@@ -167,11 +166,12 @@ class Core:
         if txn is not None:
             txn.require("active")
         payloads = [encode_entry(*item) for item in items] if self._spells else None
-        expires = self.grant("entry", lease, now)
+        asked = lease if isinstance(lease, list) else [lease] * len(items)
+        expires = [self.grant("entry", seconds, now) for seconds in asked]
         entries = []
-        for shape, fields in items:
+        for (shape, fields), until in zip(items, expires, strict=True):
             self.arrivals = n = self.arrivals + 1
-            entries.append(Entry(fields, shape, self.agent, n, n, expires, txn=txn))
+            entries.append(Entry(fields, shape, self.agent, n, n, until, txn=txn))
             self.store.know(shape)
         writers.admit(self, entries, at, txn)
         if txn is not None:
@@ -183,10 +183,9 @@ class Core:
             transaction.commit(self, step)
         else:
             self.publish(entries, payloads=payloads)
-        if expires is not None:
-            for entry in entries:
-                if not entry.ended:
-                    self.deadlines.add(entry)
+        for entry in entries:
+            if entry.expires is not None and not entry.ended:
+                self.deadlines.add(entry)
         return entries
 
     def _write_within(self, txn: Txn, entries: list[Entry]) -> None:
@@ -293,23 +292,9 @@ class Core:
             txn.require("active")
         if session is not None:
             session.require_open()
-        order = order or self.order
-        accept = acceptance(self, take, txn, session)
-        found: list[Entry] = []
         before, self.running = self.running, "a template"
         try:
-            stores = stores_of(self, txn)
-            backwards = order is not None and order.backwards
-            enough = limit if order is None else order.needs(limit)
-            for store in reversed(stores) if backwards else stores:
-                if enough == 1 and not backwards:
-                    first = store.first(store.question(raw), accept)
-                    matches = iter(()) if first is None else iter((first,))
-                else:
-                    matches = store.matches(store.question(raw), accept, backwards)
-                found.extend(islice(matches, None if enough is None else enough - len(found)))
-            if order is not None:
-                found = list(arranged(order, found))[:limit]
+            found = search(self, raw, limit, take, txn, order or self.order, session)
         finally:
             self.running = before
         if known:
@@ -402,7 +387,7 @@ class Core:
         if entry.gone:
             return
         if entry.txn is None and self.watched:
-            self.subscriptions.notify(entry, "visible")
+            self.subscriptions.notify(entry, "visible", returned=True)
             if self.reactions and reaction.wanted(self, [entry]):
                 with suppress(ReactionError):  # It keeps its error; the entry is back all the same.
                     reaction.react_to(self, [entry])
@@ -464,6 +449,8 @@ class Core:
     def end_within(self, txn: Txn) -> None:
         """A transaction ends: whoever waits or listens in it does so no more."""
         self.waiting.end_within(txn)
+        if self.match_sets:
+            matchset.end_within(self, txn)
         for subscription in self.subscriptions.watchers:
             if subscription.txn is txn:
                 self.end_subscription(subscription)

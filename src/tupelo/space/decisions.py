@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from tupelo.space.blocking import Space
 from tupelo.space.holdings import Holdings
+from tupelo.space.twophase import Outcome
 from tupelo.values.parts import ANY
 
 _DECIDED = "committed"
@@ -41,15 +42,23 @@ class DecisionLog:
         """The transactions that were committed and of which this participant was not told."""
         return [found[1] for found in self.space.read_all((_DECIDED, ANY, participant))]
 
-    def settle(self, operations: Holdings, is_mine: Callable[[str], bool]) -> int:
-        """Settle what a space that comes back has in doubt of ours; how many there were."""
-        mine = [txn for txn in operations.in_doubt() if is_mine(txn.id)]
-        for txn in mine:
-            # Without a decision on record none was made.
-            end = operations.commit if self.committed(txn.id) else operations.abort
-            operations.engine.flush(end(txn))
-        name = operations.engine.id
-        for txn_id in self.untold(name):
-            if is_mine(txn_id):
-                self.forget(txn_id, name)
-        return len(mine)
+    def recorded_outcome(self, txn_id: str) -> Outcome:
+        """Of a transaction of which nobody is alive: without a decision on record none was made."""
+        return "committed" if self.committed(txn_id) else "aborted"
+
+    def settle(self, operations: Holdings, outcome: Callable[[str], Outcome | None]) -> int:
+        """Settle what a space that comes back has in doubt, as far as the `outcome` is known; how
+        many there were."""
+        settled = 0
+        for txn in operations.in_doubt():
+            known = outcome(txn.id)
+            if known in ("committed", "aborted"):
+                end = operations.commit if known == "committed" else operations.abort
+                operations.engine.flush(end(txn))
+                settled += 1
+        # What was settled before may not be on disk yet, if that was interrupted.
+        operations.engine.flush(operations.engine.core.log.position)
+        for txn_id in self.untold(operations.engine.id):
+            if outcome(txn_id) == "committed":
+                self.forget(txn_id, operations.engine.id)
+        return settled

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Self
 
+from tupelo.errors import ListenerFailed
 from tupelo.space.checks import check_wait
 from tupelo.space.operations import Operations
 from tupelo.space.reaction import ReactionState
@@ -82,10 +83,6 @@ class Session(Closing):
         self._space._operations.end_session(self._state)
 
 
-class CallbackEnded(Exception):
-    """A callback has ended the thread, or the task, that called it."""
-
-
 class Subscription(Closing):
     """Notices, in order. It ends with its lease, its transaction, its space, or `close()`."""
 
@@ -135,7 +132,7 @@ class Subscription(Closing):
             logger.exception("a subscription's callback raised; the subscription is closed")
             self._operations.end_subscription(self._state, error)
         except BaseException as error:  # It has ended its thread.
-            self._operations.end_subscription(self._state, CallbackEnded(repr(error)))
+            self._operations.end_subscription(self._state, ListenerFailed(repr(error)))
 
     @property
     def event_id(self) -> int:

@@ -112,12 +112,28 @@ class Holdings:
         self.engine.flush(position)
         return outcomes
 
-    def begin(
-        self, lease: float | None, parent: Txn | None = None, txn_id: str | None = None
-    ) -> Txn:
+    def begin(self, lease: float | None, parent: Txn | None = None) -> Txn:
         lease = check_lease(lease)
-        name = txn_id or uuid4().hex
-        return self._step(lambda: transaction.begin(self.core, name, lease, parent))[0]
+        return self._step(lambda: transaction.begin(self.core, uuid4().hex, lease, parent))[0]
+
+    def begin_branch(self, lease: float | None, parent: Txn | None, txn_id: str) -> Txn:
+        """A branch of a shared transaction, whose lease is its own and not for us to grant."""
+
+        def work() -> Txn:
+            branch = transaction.begin(self.core, txn_id, None, parent)
+            branch.expires = None if lease is None else self.now() + lease
+            self.core.deadlines.add(branch)
+            return branch
+
+        return self._step(work)[0]
+
+    def renew_branch(self, branch: Txn, lease: float | None) -> None:
+        def work() -> None:
+            branch.require("active")
+            branch.expires = None if lease is None else self.now() + lease
+            self.core.deadlines.add(branch)
+
+        self._step(work)
 
     def prepare(self, txn: Txn) -> tuple[Vote, int]:
         return self._step(lambda: transaction.prepare(self.core, txn))
@@ -174,6 +190,7 @@ class Holdings:
         handback: Any,
         backlog_max: int,
         available: bool,
+        returned: bool = True,
     ) -> SubscriptionState:
         if callback is not None and not callable(callback):
             raise BadArgument("callback", "a function of a notice", callback)
@@ -186,6 +203,7 @@ class Holdings:
                 self.core,
                 template,
                 available=bool(available),
+                returned=bool(returned),
                 txn=self.state_of(txn),
                 handback=handback,
                 backlog_max=backlog_max,

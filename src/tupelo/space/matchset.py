@@ -26,10 +26,12 @@ class MatchSetState:
         "expires",
         "reason",
         "skipped",
+        "txn",
     )
 
-    def __init__(self, entries: list[Entry], expires: float | None) -> None:
+    def __init__(self, entries: list[Entry], expires: float | None, txn: Txn | None) -> None:
         self.expires = expires
+        self.txn = txn
         self.ended = False
         self.reason = ""
         self.skipped: list[tuple[Entry, str]] = []
@@ -78,7 +80,7 @@ def begin(
     found = core.find(raw, limit, False, txn, None, None, known=False)
     for entry in found:
         core.acquire(entry, False, txn, None)
-    state = MatchSetState(found, core.grant("match set", lease, now))
+    state = MatchSetState(found, core.grant("match set", lease, now), txn)
     # Who drops a match set need not cancel it.
     core.match_sets[weakref.ref(state, core.match_sets.pop)] = None
     core.deadlines.add(state)
@@ -93,3 +95,12 @@ def lose(core: Core, entry: Entry) -> None:
             state.lose(entry)
             if state.ended:
                 core.match_sets.pop(reference, None)
+
+
+def end_within(core: Core, txn: Txn) -> None:
+    """A transaction ends, and with it the locks that kept its match sets true."""
+    for reference in list(core.match_sets):
+        state = reference()
+        if state is not None and state.txn is txn:
+            state.end("its transaction has ended")
+            core.match_sets.pop(reference, None)

@@ -20,7 +20,7 @@ from tupelo.space.order import Order
 from tupelo.space.session import SessionState
 from tupelo.space.transaction import Txn
 from tupelo.space.waiting import Signal, Waiter
-from tupelo.space.writers import Items, Places, Writer
+from tupelo.space.writers import Asked, Items, Places, Writer
 from tupelo.values.codec import encode_entry
 from tupelo.values.entry import Entry, freeze, plain_shapes, thaw, types_of
 from tupelo.values.kind import is_typed
@@ -108,7 +108,7 @@ class Operations(Holdings):
     def write_all(
         self,
         entries: Iterable[object],
-        lease: float | None,
+        lease: Asked,
         txn: Transactional | None,
         at: Sequence[Any] | None,
         signal: Callable[[], Signal],
@@ -126,12 +126,18 @@ class Operations(Holdings):
                 ) from None
         if at is not None and (not isinstance(at, (list, tuple)) or len(at) != len(items)):
             raise BadArgument("at", "a list with a place for each entry", at)
-        return self._write(items, check_lease(lease), txn, at, signal, wait)
+        if not isinstance(lease, list):
+            lease = check_lease(lease)
+        elif len(lease) != len(items):
+            raise BadArgument("lease", f"one lease, or a list of {len(items)}", lease)
+        else:
+            lease = [check_lease(seconds) for seconds in lease]
+        return self._write(items, lease, txn, at, signal, wait)
 
     def _write(
         self,
         items: Items,
-        lease: float | None,
+        lease: Asked,
         txn: Transactional | None,
         at: Places,
         signal: Callable[[], Signal],

@@ -29,11 +29,8 @@ from tupelo.space.transaction import LEASE_RAN_OUT, Txn
 from tupelo.space.twophase import (
     Ballot,
     Decisions,
-    DoneAlready,
-    Interrupted,
     Participant,
     Vote,
-    as_told,
     call_off,
     tell,
 )
@@ -50,6 +47,7 @@ class Branch:
         self.state = state
         self.name = operations.engine.id
         self.txn_id = state.id
+        self.label = f"the space {operations.engine.name!r}"
         self.lasting = operations.engine.saved is not None
 
     def prepare(self) -> Vote:
@@ -62,8 +60,9 @@ class Branch:
         try:
             engine.flush(self.operations.commit(self.state))
         except TransactionEnded:
-            if self.state.state != "committed":  # Who was told before need not be told again.
+            if self.state.state != "committed":
                 raise
+            engine.flush(engine.core.log.position)  # It was told before, perhaps not to the end.
         except SpaceClosed:
             if self.lasting:  # It is in doubt when it is opened again.
                 raise
@@ -111,6 +110,7 @@ class SharedTransaction(Spanning):
         self._members: list[Participant] = []
         self._children: dict[SharedTransaction, None] = {}
         self._untold: list[Participant] = []
+        self._called_off = False
         self._cancel_alarm: Callable[[], None] = lambda: None
         if parent is not None:
             with parent._lock:
@@ -164,7 +164,8 @@ class SharedTransaction(Spanning):
                 branch = self._branches.get(engine)
                 if branch is None:
                     self._require_active()
-                    branch = Branch(operations, operations.begin(self._left(), above, self.id))
+                    state = operations.begin_branch(self._left(), above, self.id)
+                    branch = Branch(operations, state)
                     self._branches[engine] = branch
                     self._members.append(branch)
                 return branch.state
@@ -187,68 +188,65 @@ class SharedTransaction(Spanning):
 
     def abort(self, reason: str = "it was called off") -> None:
         """Undo it in all places."""
+        self._called_off = True
         self._abort(reason)
 
     def _commit(self) -> None:
         self._end_in_time()
-        with self._lock:
-            self._require_active()
-            if self._children:
-                names = ", ".join(sorted(child.id for child in self._children))
-                raise TransactionError(f"transaction {self.id} still has nested ones open: {names}")
-            self._state = "voting"
-            members = list(self._members)
-        self._cancel_alarm()
-        if self.parent is not None:
-            self._commit_into(self.parent, members)
-        else:
-            self._commit_all(members)
+        begun = False
+        try:
+            with self._lock:
+                self._require_active()
+                if self._children:
+                    names = ", ".join(sorted(child.id for child in self._children))
+                    raise TransactionError(
+                        f"transaction {self.id} still has nested ones open: {names}"
+                    )
+                begun = True
+                self._state = "voting"
+            self._cancel_alarm()
+            if self.parent is not None:
+                self._commit_into(self.parent)
+            else:
+                self._commit_all()
+        except BaseException as error:  # Somebody pressed Ctrl-C at the very beginning.
+            if begun and self._state in ("active", "voting"):
+                self._end("aborted", str(error), list(self._members))
+            raise
 
-    def _commit_all(self, members: list[Participant]) -> None:
-        ballot = Ballot(self.id, members)
+    def _commit_all(self) -> None:
+        ballot = Ballot(self.id, list(self._members))
+        interrupt = None
         try:
             ballot.hold()
-        except OutcomeUnknown as error:
-            self._end("unknown", str(error))
-            raise
-        except DoneAlready as done:
+            if self._decisions is not None and ballot.lasting:
+                self._decisions.record(ballot.lasting)
+            self._untold = list(ballot.promised)
             self._end("committed")
-            self._say_ended()
-            raise done.__cause__ or done from None
         except BaseException as error:
-            self._end("aborted", str(error), ballot.concerned)
-            raise
-        interrupt = self._record(ballot)
-        self._end("committed")
+            interrupt = self._judge(ballot, error)
         try:
-            self._untold = tell(ballot.promised, self._decisions)
-        except Interrupted as error:
-            self._untold = error.untold
-            interrupt = error.__cause__
-        self._say_ended()
+            tell(self._untold, self._decisions)
+        finally:
+            self._say_ended()
         if interrupt is not None:
             raise interrupt
 
-    def _record(self, ballot: Ballot) -> BaseException | None:
-        """The decision. If it is not known whether it was recorded, everyone keeps the promise."""
-        told = as_told([member for member in ballot.promised if member.lasting])
-        if self._decisions is None or not told:
-            return None
-        try:
-            self._decisions.record(told)
-        except BaseException as error:
-            try:
-                stands = self._decisions.recorded(told)
-            except Exception:
-                self._end("unknown", "whether it was decided is in the coordinator's log")
-                raise OutcomeUnknown(self.id, "the coordinator's log", repr(error)) from error
-            if stands:
-                return None if isinstance(error, Exception) else error
-            self._end("aborted", "the decision could not be recorded", ballot.concerned)
-            if not isinstance(error, Exception):
-                raise
-            raise CannotCommit(self.id, "the coordinator's log", str(error)) from error
-        return None
+    def _judge(self, ballot: Ballot, error: BaseException) -> BaseException | None:
+        """An error came before the end: raise it, unless the decision had been made by then."""
+        lost = isinstance(error, OutcomeUnknown)
+        outcome = "unknown" if lost else ballot.outcome(self._decisions)
+        if outcome == "committed":
+            self._untold = list(ballot.promised)
+            self._end("committed")
+            return None if isinstance(error, Exception) else error
+        concerned = ballot.concerned if outcome == "aborted" else []  # else the promises stand
+        self._end(outcome, str(error), concerned)
+        if isinstance(error, (CannotCommit, OutcomeUnknown)) or not isinstance(error, Exception):
+            raise error
+        if outcome == "unknown":
+            raise OutcomeUnknown(self.id, "the coordinator's log", repr(error)) from error
+        raise CannotCommit(self.id, "the coordinator's log", str(error)) from error
 
     def _abort(self, reason: str = "it was called off", *, on_alarm: bool = False) -> None:
         with self._lock:
@@ -257,31 +255,44 @@ class SharedTransaction(Spanning):
             self._require_active()
             self._state = "aborted"
             self.reason = reason
-            children, members = list(self._children), list(self._members)
-        for child in children:
-            with suppress(TransactionEnded):
-                child._abort("its parent was aborted", on_alarm=on_alarm)
-        if on_alarm:  # The clock has others to call, and a guest may be slow.
-            guests = [member for member in members if not isinstance(member, Branch)]
-            members = [member for member in members if isinstance(member, Branch)]
-            if guests:
-                threading.Thread(target=call_off, args=(guests,), daemon=True).start()
-        self._end("aborted", reason, members)
+            branches = [member for member in self._members if isinstance(member, Branch)]
+        # What is nested is aborted with it, in the same step of each space.
+        nested = self._abort_nested()
+        guests = [m for txn in (self, *nested) for m in txn._members if not isinstance(m, Branch)]
+        if guests and on_alarm:  # The clock has others to call, and a guest may be slow.
+            threading.Thread(target=call_off, args=(guests,), daemon=True).start()
+            guests = []
+        try:
+            self._end("aborted", reason, [*branches, *guests])
+        finally:
+            for txn in nested:
+                txn._say_ended()
+
+    def _abort_nested(self) -> list[SharedTransaction]:
+        """Those within this one that are aborted with it."""
+        ended = []
+        for child in list(self._children):
+            with child._lock:
+                if child._state != "active":
+                    continue
+                child._state = "aborted"
+                child.reason = "its parent was aborted"
+            child._cancel_alarm()
+            ended += [child, *child._abort_nested()]
+        return ended
 
     async def commit_async(self) -> None:
-        """`commit`, without blocking the event loop while a disk or a participant is slow."""
-        await (asyncio.to_thread(self._commit) if self._may_block() else _now(self._commit))
+        """`commit`, without blocking the event loop while a disk or a participant is slow. One who
+        is cancelled meanwhile goes; the commit is brought to its end."""
+        await (_in_a_thread(self._commit) if self._may_block() else _now(self._commit))
 
     async def abort_async(self) -> None:
-        await (asyncio.to_thread(self._abort) if self._may_block() else _now(self._abort))
+        self._called_off = True
+        await (_in_a_thread(self._abort) if self._may_block() else _now(self._abort))
 
     def retry(self) -> bool:
         """Tell those who could not be told of the decision; True if nobody is left."""
-        with self._lock:
-            untold, self._untold = self._untold, []
-        still = tell(untold, self._decisions)
-        with self._lock:
-            self._untold += still
+        tell(self._untold, self._decisions)
         return not self._untold
 
     def was_told(self, name: str) -> bool:
@@ -295,6 +306,7 @@ class SharedTransaction(Spanning):
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is not None:
+            self._called_off = True
             with suppress(TransactionEnded):
                 self._abort()
         elif self._must_commit():
@@ -310,9 +322,9 @@ class SharedTransaction(Spanning):
         elif self._must_commit():
             await self.commit_async()
 
-    def _commit_into(self, parent: SharedTransaction, members: list[Participant]) -> None:
+    def _commit_into(self, parent: SharedTransaction) -> None:
         """Nested: the branches go into the parent's, and the others take part in the parent."""
-        for member in members:
+        for member in self._members:
             try:
                 if isinstance(member, Branch):
                     member.operations.commit(member.state)
@@ -322,10 +334,10 @@ class SharedTransaction(Spanning):
                 # What was done in other branches is in the parent's already.
                 with suppress(TransactionEnded):
                     parent._abort(f"its nested transaction {self.id} failed: {error}")
-                self._end("aborted", str(error), members)
+                self._end("aborted", str(error), list(self._members))
                 if not isinstance(error, Exception):
                     raise
-                raise CannotCommit(self.id, member.name, str(error)) from error
+                raise CannotCommit(self.id, member.label, str(error)) from error
         self._end("committed")
         self._say_ended()
 
@@ -354,15 +366,14 @@ class SharedTransaction(Spanning):
         if self._state != "active":
             raise LeaseLost(f"the transaction is {self._state}; its lease cannot be renewed")
         for branch in list(self._branches.values()):
-            branch.operations.renew_lease(branch.state, seconds)
+            branch.operations.renew_branch(branch.state, seconds)
         self._grant(seconds)
 
     def cancel_lease(self, thing: object) -> None:
         self._end_in_time()
-        try:
-            self._abort("its lease was cancelled")
-        except TransactionEnded:
-            raise LeaseLost(f"the transaction is {self._state}; it cannot be cancelled") from None
+        if self._state != "active":
+            raise LeaseLost(f"the transaction is {self._state}; it cannot be cancelled")
+        self._abort("its lease was cancelled")
 
     def now(self) -> float:
         return self._clock.now()
@@ -394,8 +405,8 @@ class SharedTransaction(Spanning):
             raise TransactionEnded(self.id, self._state, self.reason)
 
     def _must_commit(self) -> bool:
-        """At the end of a `with` block: commit, or learn that its lease ran out?"""
-        return self.state == "active" or self.reason == LEASE_RAN_OUT
+        """At the end of a `with` block: commit, or learn why it was aborted, and not by us?"""
+        return self.state == "active" or (self._state == "aborted" and not self._called_off)
 
     def _may_block(self) -> bool:
         return any(not isinstance(member, Branch) or member.lasting for member in self._members)
@@ -406,3 +417,25 @@ class SharedTransaction(Spanning):
 
 async def _now(work: Callable[[], Any]) -> None:
     work()
+
+
+async def _in_a_thread(work: Callable[[], Any]) -> None:
+    """On a thread of its own: the loop's pool may be full of those who wait for this very work."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[None] = loop.create_future()
+
+    def settle(error: BaseException | None) -> None:
+        if not done.done():
+            done.set_result(None) if error is None else done.set_exception(error)
+
+    def run() -> None:
+        error: BaseException | None = None
+        try:
+            work()
+        except BaseException as raised:
+            error = raised
+        with suppress(RuntimeError):  # The loop is closed, and nobody wants to know.
+            loop.call_soon_threadsafe(settle, error)
+
+    threading.Thread(target=run, name="tupelo-commit", daemon=True).start()
+    await done

@@ -46,6 +46,7 @@ class SubscriptionState:
         "handback",
         "missed",
         "question",
+        "returned",
         "ticket",
         "txn",
         "waiting",
@@ -58,6 +59,7 @@ class SubscriptionState:
         event: Event,
         *,
         available: bool,
+        returned: bool,
         txn: Txn | None,
         handback: Any,
         backlog_max: int,
@@ -67,6 +69,7 @@ class SubscriptionState:
         self.ticket = ticket
         self.event = event
         self.available = available
+        self.returned = returned
         self.txn = txn
         self.handback = handback
         self.backlog_max = backlog_max
@@ -104,8 +107,8 @@ class Subscriptions:
         self._events: dict[Hashable, Event] = {}
         self._event_count = 0
 
-    def event(self, raw: Any, available: bool, txn: Txn | None) -> Event:
-        key: Hashable = (_key(raw), available, txn)
+    def event(self, raw: Any, available: bool, returned: bool, txn: Txn | None) -> Event:
+        key: Hashable = (_key(raw), available, returned, txn)
         try:
             event = self._events.get(key)
         except TypeError:  # a template with a list or a dict in it
@@ -130,9 +133,14 @@ class Subscriptions:
         subscription.waiting.clear()
 
     def notify(
-        self, entry: Entry, kind: Literal["visible", "available"], txn: Txn | None = None
+        self,
+        entry: Entry,
+        kind: Literal["visible", "available"],
+        txn: Txn | None = None,
+        returned: bool = False,
     ) -> None:
-        """Tell those who asked: everyone, or only the transaction that can see the entry."""
+        """Tell those who asked: everyone, or only the transaction that can see the entry. If it was
+        `returned`, they have been told of it before."""
         if not self.watchers:
             return
         told: dict[Event, int] = {}
@@ -141,6 +149,8 @@ class Subscriptions:
             wanting = list(self.watchers.wanting(entry, within))
         for subscription in wanting:
             if kind == "available" and not subscription.available:
+                continue
+            if returned and not subscription.returned:
                 continue
             event = subscription.event
             if event not in told:
@@ -163,6 +173,7 @@ def register(
     raw: Any,
     *,
     available: bool,
+    returned: bool,
     txn: Txn | None,
     handback: Any,
     backlog_max: int,
@@ -175,8 +186,9 @@ def register(
     subscription = SubscriptionState(
         core.store.question(raw),
         core.waiting.ticket(),
-        core.subscriptions.event(raw, available, txn),
+        core.subscriptions.event(raw, available, returned, txn),
         available=available,
+        returned=returned,
         txn=txn,
         handback=handback,
         backlog_max=backlog_max,

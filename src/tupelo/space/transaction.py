@@ -184,10 +184,10 @@ def _commit_into(core: Core, txn: Txn, parent: Txn) -> None:
         if entry.txn is not parent:
             entry.readers.add(parent)
             parent.read[entry] = None
-            core.offer(entry)
         elif not entry.readers:
             entry.readers = None
             core.read_locks -= 1
+        core.offer(entry)  # to whoever waits in the parent
     txn.read.clear()
     for entry in written:
         txn.store.remove(entry)

@@ -7,12 +7,14 @@ aborted. Once the decision is on record it stands, and who cannot be told now is
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Literal, Protocol
 
 from tupelo.errors import CannotCommit, JournalError, OutcomeUnknown
 
 logger = logging.getLogger("tupelo")
 
+Outcome = Literal["committed", "aborted", "unknown"]
 Vote = Literal["not changed", "prepared", "aborted", "committed"]
 
 
@@ -27,6 +29,11 @@ class Participant(Protocol):
     txn_id: str
 
     @property
+    def label(self) -> str:
+        """What people call it."""
+        ...
+
+    @property
     def lasting(self) -> bool: ...
 
     def prepare(self) -> Vote: ...
@@ -36,7 +43,8 @@ class Participant(Protocol):
     def abort(self) -> None: ...
 
     def prepare_and_commit(self) -> Vote:
-        """Both phases at once, for the only one who has something to commit."""
+        """Both phases at once, for the only one who has something to commit. Who only answers
+        "prepared" is told to commit as the others are."""
         ...
 
     def has_committed(self) -> bool | None:
@@ -63,7 +71,9 @@ class Ballot:
         self._txn_id = txn_id
         self._members = members
         self._unchanged: list[Participant] = []
+        self._only: Participant | None = None  # who was told to commit without a vote
         self.promised: list[Participant] = []
+        self.complete = False
 
     @property
     def concerned(self) -> list[Participant]:
@@ -72,74 +82,65 @@ class Ballot:
     def hold(self) -> None:
         """Ask everyone. CannotCommit if one refuses, OutcomeUnknown if the only one is lost."""
         for i, member in enumerate(self._members):
-            alone = not self.promised and i == len(self._members) - 1
-            if alone:
-                self._ask_the_only_one(member)
+            if not self.promised and i == len(self._members) - 1:
+                self._only = member
+                self._ask(member, member.prepare_and_commit)
             else:
-                self._ask(member)
+                self._ask(member, member.prepare)
+        self.complete = True
 
-    def _ask(self, member: Participant) -> None:
+    def _ask(self, member: Participant, vote_of: Callable[[], Vote]) -> None:
         try:
-            vote = member.prepare()
+            vote = vote_of()
         except Exception as error:
-            raise self._refusal(member, error) from error
+            reason = str(error) or type(error).__name__
+            if member is self._only and (
+                isinstance(error, JournalError) or member.has_committed() is None
+            ):
+                raise OutcomeUnknown(self._txn_id, member.label, repr(error)) from error
+            raise CannotCommit(self._txn_id, member.label, reason) from error
         if vote == "prepared":
             self.promised.append(member)
-        elif vote == "not changed":
+        elif vote == "not changed" or (vote == "committed" and member is self._only):
             self._unchanged.append(member)
         else:
-            raise CannotCommit(self._txn_id, member.name, _voted(vote))
+            reason = "it voted to abort" if vote == "aborted" else f"{vote!r} is no vote"
+            raise CannotCommit(self._txn_id, member.label, reason)
 
-    def _ask_the_only_one(self, member: Participant) -> None:
+    def outcome(self, decisions: Decisions | None) -> Outcome:
+        """What became of it, if it was interrupted at some moment before it was said."""
+        if self._only is not None and self._only not in self.promised:
+            committed = self._only.has_committed()
+            return "unknown" if committed is None else "committed" if committed else "aborted"
+        told = self.lasting
+        if not (self.complete and told and decisions is not None):
+            return "aborted"
         try:
-            vote = member.prepare_and_commit()
-        except CannotCommit:
-            raise
-        except BaseException as error:
-            if isinstance(error, JournalError) or member.has_committed() is None:
-                raise OutcomeUnknown(self._txn_id, member.name, repr(error)) from error
-            if member.has_committed():  # It was done when somebody pressed Ctrl-C.
-                raise DoneAlready from error
-            if not isinstance(error, Exception):
-                raise
-            raise self._refusal(member, error) from error
-        if vote not in ("committed", "prepared", "not changed"):
-            raise CannotCommit(self._txn_id, member.name, _voted(vote))
+            return "committed" if decisions.recorded(told) else "aborted"
+        except Exception:
+            return "unknown"
 
-    def _refusal(self, member: Participant, error: Exception) -> CannotCommit:
-        return CannotCommit(self._txn_id, member.name, str(error) or type(error).__name__)
+    @property
+    def lasting(self) -> list[tuple[str, str]]:
+        """Those who promised and can come back after a crash: how they know it, and their names."""
+        return [(member.txn_id, member.name) for member in self.promised if member.lasting]
 
 
-class DoneAlready(BaseException):
-    """The only one has committed, and was then interrupted, which is the cause."""
-
-
-def tell(promised: list[Participant], decisions: Decisions | None) -> list[Participant]:
-    """Phase two: who could not be told. It cannot fail any more."""
-    untold: list[Participant] = []
+def tell(untold: list[Participant], decisions: Decisions | None) -> None:
+    """Phase two, which cannot fail any more: who was told is `untold` no longer."""
     interrupt: BaseException | None = None
-    for member in promised:
+    for member in list(untold):
         try:
             member.commit()
-            if decisions is not None:
+            if decisions is not None and member.lasting:
                 decisions.forget(member.txn_id, member.name)
+            untold.remove(member)
         except Exception as error:
-            logger.warning("%s could not be told to commit: %r", member.name, error)
-            untold.append(member)
+            logger.warning("%s could not be told to commit: %r", member.label, error)
         except BaseException as error:  # The others are told all the same.
             interrupt = error
-            untold.append(member)
     if interrupt is not None:
-        raise Interrupted(untold) from interrupt
-    return untold
-
-
-class Interrupted(BaseException):
-    """Somebody pressed Ctrl-C in phase two; that is the cause, and these were not told."""
-
-    def __init__(self, untold: list[Participant]) -> None:
-        super().__init__("interrupted while the decision was told")
-        self.untold = untold
+        raise interrupt
 
 
 def call_off(members: list[Participant]) -> None:
@@ -149,16 +150,8 @@ def call_off(members: list[Participant]) -> None:
         try:
             member.abort()
         except Exception as error:
-            logger.info("%s could not be told to abort: %r", member.name, error)
+            logger.info("%s could not be told to abort: %r", member.label, error)
         except BaseException as error:  # The others are told all the same.
             interrupt = error
     if interrupt is not None:
         raise interrupt
-
-
-def as_told(members: list[Participant]) -> list[tuple[str, str]]:
-    return [(member.txn_id, member.name) for member in members]
-
-
-def _voted(vote: object) -> str:
-    return "it voted to abort" if vote == "aborted" else f"{vote!r} is no vote"

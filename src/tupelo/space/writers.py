@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from tupelo.space.waiting import Signal
 
 Items = list[tuple[Shape, tuple[Any, ...]]]
+Asked = float | None | list[float | None]
+"""The lease asked for: one for all, or one for each."""
 Places = Sequence[Any] | None
 """Where each entry is to stand, as the space's order understands it."""
 
@@ -60,7 +62,7 @@ class Writer:
     def __init__(
         self,
         items: Items,
-        lease: float | None,
+        lease: Asked,
         txn: Txn | None,
         at: Places,
         signal: Signal,
@@ -100,7 +102,7 @@ class Writers:
     def park(
         self,
         items: Items,
-        lease: float | None,
+        lease: Asked,
         txn: Txn | None,
         at: Places,
         signal: Signal,

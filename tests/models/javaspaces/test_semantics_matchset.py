@@ -99,11 +99,21 @@ def test_every_kind_of_take_makes_it_invalid(ten, verb):
 def test_a_taker_who_has_waited_makes_it_invalid(javaspace, begin):
     javaspace.write(SIMPLE[0])
     inside = begin()
-    matches = javaspace.contents([BLANK], inside)
+    javaspace.read(BLANK, inside)
+    matches = javaspace.contents([BLANK])
     taker = Parked(javaspace, javaspace.take, BLANK, None, timeout=TIMEOUT)
     inside.commit()
     assert taker.result() == SIMPLE[0]
     assert invalid(matches, "taken")
+
+
+@pytest.mark.parametrize("end", ["commit", "abort"])
+def test_it_ends_with_its_transaction(javaspace, begin, end):
+    javaspace.write(SIMPLE[0])
+    inside = begin()
+    matches = javaspace.contents([BLANK], inside)
+    getattr(inside, end)()
+    assert invalid(matches, "transaction")
 
 
 def test_taking_an_entry_that_was_handed_out_already_makes_it_invalid(ten):

@@ -1,32 +1,39 @@
 """The ActiveCoordinator: entries that carry work."""
 
+import sys
 import threading
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
-from tests.conftest import PATIENCE_SECONDS
+import tupelo
+from tests.conftest import PATIENCE_SECONDS, parked_at
 from tests.laws.talk import refused
 from tupelo import ManualClock
-from tupelo.errors import BadArgument, CountNotMet
+from tupelo.errors import BadArgument, CountNotMet, DuplicateKey
 from tupelo.models.xvsm import (
     COUNT_ALL,
     COUNT_MAX,
     INFINITE,
     INFINITE_TIMEOUT,
+    RESCHEDULE,
     ActiveCoordinator,
     ActiveEntry,
     ActiveError,
     ActiveSelector,
+    Aspect,
     Capi,
     Entry,
     FifoCoordinator,
     FifoSelector,
     KeyCoordinator,
     KeySelector,
+    Point,
+    Request,
     current,
 )
+from tupelo.values import kind
 
 gate = threading.Event()
 
@@ -42,6 +49,10 @@ def wait_at_the_gate(number: int) -> int:
 
 def divide(number: int) -> float:
     return 1 / number
+
+
+def leave() -> None:
+    sys.exit(3)
 
 
 def make_a_set() -> Any:
@@ -100,8 +111,33 @@ FUNCTIONS.update(
     square=square,
     divide=divide,
     make_a_set=make_a_set,
+    leave=leave,
     a_lambda=lambda: 1,
 )
+
+
+@dataclass
+class SlowToFinish(ActiveEntry):
+    number: int = 0
+
+    def evaluate(self) -> list[Any]:
+        return [(square, self.number)]
+
+    def finalize(self, results: list[Any]) -> None:
+        wait_at_the_gate(self.number)
+
+
+@tupelo.entry("review.stranger")
+@dataclass
+class Stranger(ActiveEntry):
+    number: int = 0
+    result: int = 0
+
+    def evaluate(self) -> list[Any]:
+        return [(square, self.number)]
+
+    def finalize(self, results: list[Any]) -> None:
+        (self.result,) = results
 
 
 @dataclass
@@ -209,3 +245,207 @@ def test_work_that_was_not_done_is_done_when_the_folder_is_opened_again(folder):
         cref = capi.lookup_container(None, None, "c")
         found = capi.take(cref, None, None, ActiveSelector(2))
         assert {type(entry) for entry in found} == {Calls, Squares}
+
+
+def test_an_entry_that_only_waits_for_room_comes_out_after_the_folder_is_opened_again(
+    folder, until
+):
+    capi = Capi(folder, clock=ManualClock())
+    cref = capi.create_container(None, None, "c", 1, ActiveCoordinator(), FifoCoordinator())
+    capi.write(cref, 0, None, Squares([1]), Squares([2]))
+    until(lambda: cref.space.count() and parked_at(cref.space._operations.core))
+    capi.close()
+    with Capi(folder, clock=ManualClock()) as capi:
+        cref = capi.lookup_container(None, None, "c")
+        found = [capi.take(cref, None, None, FifoSelector())[0].total for _ in range(2)]
+        assert sorted(found) == [1, 4]
+        until(lambda: not cref.active.work.count())
+
+
+def test_a_task_that_wants_to_end_the_program_ends_itself_only(capi):
+    cref = capi.create_container(None, None, "c", INFINITE, ActiveCoordinator(1))
+    for _ in range(2):
+        capi.write(cref, 0, None, Calls("leave"), Squares([3]))
+        found = capi.take(cref, None, None, ActiveSelector(2))
+        (error,) = [entry for entry in found if type(entry) is ActiveError]
+        assert error.reason == "SystemExit: 3"
+
+
+def test_who_is_slow_to_finish_does_not_hold_up_others(capi, active):
+    capi.write(active, 0, None, *[SlowToFinish(i) for i in range(3)])
+    capi.write(active, 0, None, Squares([2]))
+    assert capi.take(active, None, None, ActiveSelector()) == [Squares([2], 4)]
+    gate.set()
+    found = capi.take(active, None, None, ActiveSelector(3))
+    assert sorted(entry.number for entry in found) == [0, 1, 2]
+
+
+def test_a_worker_that_fails_is_followed_by_another(capi, active, monkeypatch, caplog):
+    plan, failures = ActiveCoordinator._plan, [1, 1, 1]
+
+    def fail(*args: Any) -> None:
+        if failures:
+            failures.pop()
+            raise SystemError("the worker is ill")
+        plan(*args)
+
+    monkeypatch.setattr(ActiveCoordinator, "_plan", fail)
+    capi.write(active, 0, None, Squares([2]))
+    assert capi.take(active, None, None, ActiveSelector()) == [Squares([2], 4)]
+    assert not failures and "the worker is ill" in caplog.text
+
+
+def test_workers_that_always_fail_are_not_hired_for_ever(capi, active, monkeypatch, until):
+    def fail(*args: Any) -> None:
+        raise SystemError("the worker is ill")
+
+    monkeypatch.setattr(ActiveCoordinator, "_plan", fail)
+    capi.write(active, 0, None, Squares([2]))
+    until(lambda: active.active.workers.closed and not active.active.workers.count)
+    assert active.active.work.count() == 1
+
+
+def test_work_of_an_unknown_class_is_left_until_it_is_known(folder, until, caplog):
+    gate.clear()
+    capi = Capi(folder, clock=ManualClock())
+    cref = capi.create_container(None, None, "c", INFINITE, ActiveCoordinator(1))
+    capi.write(cref, 0, None, Calls("wait_at_the_gate", (1,)))
+    capi.write(cref, 0, None, Stranger(3))
+    capi.close()
+    gate.set()
+    cls = kind._class_of_name.pop("review.stranger")
+    try:
+        with Capi(folder, clock=ManualClock()) as capi:
+            cref = capi.lookup_container(None, None, "c")
+            assert capi.take(cref, None, None, ActiveSelector())[0].result == 1
+            capi.write(cref, 0, None, Squares([2]))
+            assert capi.take(cref, None, None, ActiveSelector()) == [Squares([2], 4)]
+            until(lambda: cref.active._aside is not None)
+            assert "review.stranger" in caplog.text
+            kind._class_of_name["review.stranger"] = cls
+            assert capi.take(cref, None, None, ActiveSelector()) == [Stranger(3, 9)]
+    finally:
+        kind._class_of_name["review.stranger"] = cls
+
+
+def test_what_cannot_be_finished_for_an_unknown_class_is_left_too(folder, until):
+    gate.clear()
+    capi = Capi(folder, clock=ManualClock())
+    cref = capi.create_container(None, None, "c", 1, ActiveCoordinator(2), FifoCoordinator())
+    capi.write(cref, 0, None, Squares([1]))
+    until(lambda: cref.space.count())
+    capi.write(cref, 0, None, Stranger(3))
+    until(lambda: parked_at(cref.space._operations.core))
+    capi.close()
+    cls = kind._class_of_name.pop("review.stranger")
+    try:
+        with Capi(folder, clock=ManualClock()) as capi:
+            cref = capi.lookup_container(None, None, "c")
+            until(lambda: cref.active._aside)
+            assert capi.take(cref, None, None, FifoSelector()) == [Squares([1], 1)]
+            kind._class_of_name["review.stranger"] = cls
+            assert capi.take(cref, None, None, FifoSelector()) == [Stranger(3, 9)]
+    finally:
+        kind._class_of_name["review.stranger"] = cls
+
+
+@pytest.fixture
+def keyed(capi):
+    gate.clear()
+    yield capi.create_container(None, None, "k", INFINITE, ActiveCoordinator(), KeyCoordinator())
+    gate.set()
+
+
+def keyed_entry(payload: Any, key: str = "a") -> Entry:
+    return Entry(payload, KeySelector(key))
+
+
+def test_a_key_is_taken_from_the_moment_the_work_is_given_in(capi, keyed):
+    capi.write(keyed, 0, None, keyed_entry(Calls("wait_at_the_gate", (1,))))
+    for timeout in (0, None):
+        with pytest.raises(DuplicateKey):
+            capi.write(keyed, timeout, None, keyed_entry(Squares([1])))
+    with pytest.raises(DuplicateKey):
+        capi.write(keyed, 0, None, keyed_entry(Squares([1]), "b"), keyed_entry(Squares([2]), "b"))
+    capi.write(keyed, 0, None, keyed_entry(Squares([2]), "b"))
+    assert capi.take(keyed, None, None, KeySelector("b"))[0].total == 4
+    gate.set()
+    assert capi.read(keyed, None, None, KeySelector("a"))[0].result == 1
+    with pytest.raises(DuplicateKey):
+        capi.write(keyed, 0, None, keyed_entry(Squares([1])))
+    assert keyed.space.count() == 1
+
+
+def test_a_key_is_free_when_its_entry_was_taken_or_its_writing_undone(capi, keyed):
+    for number in range(20):  # at once, while workers are still about
+        capi.write(keyed, 0, None, keyed_entry(Squares([number])))
+        assert capi.take(keyed, None, None, KeySelector("a"))[0].total == number * number
+    tx = capi.create_transaction(None, INFINITE_TIMEOUT)
+    capi.write(keyed, 0, tx, keyed_entry(Squares([1])))
+    refused(
+        DuplicateKey,
+        "'a'",
+        lambda: capi.write(keyed, 0, None, keyed_entry(Squares([1]))),
+        lambda: capi.write(keyed, 0, tx, keyed_entry(Squares([1]))),
+    )
+    capi.rollback_transaction(tx)
+    capi.write(keyed, 0, None, keyed_entry(Squares([3])))
+    assert capi.take(keyed, None, None, KeySelector("a"))[0].total == 9
+
+
+def test_keys_of_work_are_kept_over_a_restart(folder):
+    gate.clear()
+    capi = Capi(folder, clock=ManualClock())
+    cref = capi.create_container(None, None, "c", INFINITE, ActiveCoordinator(), KeyCoordinator())
+    capi.write(cref, 0, None, keyed_entry(Calls("wait_at_the_gate", (1,))))
+    capi.close()
+    with Capi(folder, clock=ManualClock()) as capi:
+        cref = capi.lookup_container(None, None, "c")
+        with pytest.raises(DuplicateKey):
+            capi.write(cref, 0, None, keyed_entry(Squares([1])))
+        gate.set()
+        assert capi.take(cref, None, None, KeySelector("a"))[0].result == 1
+
+
+def test_work_that_is_called_off_gives_its_key_back(capi):
+    gate.clear()
+    cref = capi.create_container(None, None, "c", INFINITE, ActiveCoordinator(1), KeyCoordinator())
+    capi.write(cref, 0, None, keyed_entry(Calls("wait_at_the_gate", (1,)), "busy"))
+    (lease,) = capi.write(cref, 0, None, keyed_entry(Squares([2])))
+    lease.cancel()
+    capi.write(cref, 0, None, keyed_entry(Squares([3])))
+    gate.set()
+    assert capi.take(cref, None, None, KeySelector("a"))[0].total == 9
+
+
+def test_a_listener_is_told_of_what_comes_out(capi, active, until):
+    heard: list[Any] = []
+    capi.create_notification(active, lambda n, operation, e: heard.append((operation, e)), "write")
+    capi.write(active, 0, None, Calls("wait_at_the_gate", (5,)))
+    assert heard == []
+    gate.set()
+    until(lambda: heard)
+    assert heard == [("write", [Calls("wait_at_the_gate", (5,), 5)])]
+
+
+def test_what_comes_out_is_a_change_for_those_that_were_put_off(capi, active, later, until):
+    class Patient(Aspect):
+        def pre_take(self, request: Request) -> Any:
+            return None if active.space.count() else RESCHEDULE
+
+    capi.add_aspect(active, Point.PRE_TAKE, Patient())
+    capi.write(active, 0, None, Calls("wait_at_the_gate", (5,)))
+    call = later(capi.take, active, None, None, ActiveSelector())
+    until(lambda: active.news._awaited)
+    gate.set()
+    assert call.result()[0].result == 5
+
+
+def test_an_active_coordinator_may_serve_a_second_container_if_the_first_was_not_to_be(capi):
+    coordinator = ActiveCoordinator()
+    tx = capi.create_transaction(None, INFINITE_TIMEOUT)
+    capi.create_container(tx, None, "c", INFINITE, coordinator)
+    capi.rollback_transaction(tx)
+    cref = capi.create_container(None, None, "c", INFINITE, coordinator)
+    capi.write(cref, 0, None, Squares([2]))
+    assert capi.take(cref, None, None, ActiveSelector()) == [Squares([2], 4)]

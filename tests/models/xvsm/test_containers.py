@@ -258,8 +258,8 @@ def test_a_coordinator_serves_one_container(capi):
 def test_arguments_that_make_no_sense_are_refused(capi, queue, make_capi):
     for attempt, error, match in (
         (lambda: capi.read("queue", 0, None), BadArgument, "cref="),
-        (lambda: capi.read(queue, -1, None), BadArgument, "wait="),
-        (lambda: capi.read(queue, "1", None), BadArgument, "wait="),
+        (lambda: capi.read(queue, -1, None), BadArgument, "timeout="),
+        (lambda: capi.read(queue, "1", None), BadArgument, "timeout="),
         (lambda: capi.read(queue, 0, "tx"), BadArgument, "tx="),
         (lambda: capi.read(queue, 0, None, 5), BadSelector, "selector"),
         (lambda: capi.commit_transaction(None), BadArgument, "tx="),

@@ -84,7 +84,7 @@ class Model:
             return [item for item in found if detail is None or item.payload[1] == detail]
         if kind == "vector":
             return [item for item in self.places if item in found][detail:]
-        return found[::-1] if kind == "lifo" else found
+        return sorted(found, key=lambda item: item.age, reverse=kind == "lifo")
 
 
 def selector(kind: str, detail: Any, count: Any) -> Selector:
@@ -163,7 +163,7 @@ def test_a_container_does_what_a_list_would(deeds):
             real = outcome(partial(do, capi, cref, None, deed))
             twin = outcome(partial(imagine, model, deed))
             assert real == twin, deed
-        assert [e[2:] for e in cref.space.read_all()] == [
+        assert [e[3:] for e in cref.space.read_all()] == [
             item.payload for item in sorted(model.places, key=lambda item: item.age)
         ]
 

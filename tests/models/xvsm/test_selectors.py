@@ -337,7 +337,7 @@ def test_a_chain_narrows(capi):
         read(capi, cref, FifoSelector(2), LindaSelector(("n", 3)))
     with pytest.raises(CountNotMet, match="9 entries"):
         read(capi, cref, FifoSelector(9), LifoSelector(COUNT_ALL))
-    assert capi.take(cref, 0, None, every, LifoSelector(2), FifoSelector(1)) == [("n", 5)]
+    assert capi.take(cref, 0, None, every, LifoSelector(2), FifoSelector(1)) == [("n", 4)]
 
 
 def test_a_key_in_a_chain_goes_with_a_template(capi):

@@ -18,16 +18,15 @@
 Times are in seconds; `FOREVER`, `Lease.ANY` (as the space likes it) and `NO_WAIT` are constants.
 """
 
+from tupelo.errors import ListenerFailed, UnknownEvent
 from tupelo.models.javaspaces.discovery import (
     LookupLocator,
 )
 from tupelo.models.javaspaces.events import (
     AvailabilityEvent,
     EventRegistration,
-    ListenerFailed,
     RemoteEvent,
     Retry,
-    UnknownEvent,
 )
 from tupelo.models.javaspaces.leases import (
     ANY_LEASE,

@@ -11,13 +11,11 @@ from collections.abc import Callable
 from inspect import iscoroutinefunction
 from typing import Protocol
 
-from tupelo.errors import BadArgument
+from tupelo.errors import BadArgument, ListenerFailed, UnknownEvent
 from tupelo.models.javaspaces.events import (
     Listener,
-    ListenerFailed,
     RemoteEvent,
     Retry,
-    UnknownEvent,
     listening,
 )
 from tupelo.space.clock import Clock

@@ -14,11 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
-from tupelo.errors import BadArgument, TupeloError
+from tupelo.errors import BadArgument, ListenerFailed, UnknownEvent
 from tupelo.models.either import either, settled
 from tupelo.models.javaspaces.leases import Lease
+from tupelo.space.checks import check_count, check_wait
 from tupelo.space.clock import Clock
 from tupelo.space.handles import ThreadSignal
 from tupelo.space.tasks import TaskSignal
@@ -47,14 +49,6 @@ class AvailabilityEvent(RemoteEvent):
     visibility_transition: bool = True
 
 
-class UnknownEvent(Exception):
-    """Raised by a listener that does not want this event: it is told no more."""
-
-
-class ListenerFailed(TupeloError):
-    """A listener was dropped; what it raised last is the cause."""
-
-
 @dataclass(frozen=True)
 class Retry:
     """How often a listener that fails is told again: `tries` in all, each wait twice as long."""
@@ -63,18 +57,25 @@ class Retry:
     first_seconds: float = 0.1
 
     def __post_init__(self) -> None:
-        if isinstance(self.tries, bool) or not isinstance(self.tries, int) or self.tries < 1:
-            raise BadArgument("tries", "a whole number above 0", self.tries)
-        seconds = self.first_seconds
-        if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not seconds >= 0:
-            raise BadArgument("first_seconds", "a number of seconds, 0 or more", seconds)
+        check_count(self.tries, "tries")
+        check_wait(self.first_seconds, "first_seconds")
+        if self.first_seconds in (None, inf):
+            raise BadArgument("first_seconds", "a number of seconds", self.first_seconds)
 
 
 class EventRegistration:
     """That a listener will be told: under which id, from which number on, and for how long."""
 
-    def __init__(self, subscription: Any, source: str, event_id: int, sequence_number: int) -> None:
+    def __init__(
+        self,
+        subscription: Any,
+        source: str,
+        event_id: int,
+        sequence_number: int,
+        delivery: Delivery | None = None,
+    ) -> None:
         self._subscription = subscription
+        self._delivery = delivery
         self.source = source
         self.event_id = event_id
         self.sequence_number = sequence_number
@@ -95,8 +96,15 @@ class EventRegistration:
         error: Exception | None = self._subscription.error
         return error
 
+    @property
+    def missed(self) -> int:
+        """How many events were dropped, because too many waited for the listener."""
+        return 0 if self._delivery is None else self._delivery.missed
+
     def cancel(self) -> None:
-        """No more events."""
+        """No more events, not even of what has happened already."""
+        if self._delivery is not None:
+            self._delivery.cancelled = True
         self.lease.cancel()
 
     def __repr__(self) -> str:
@@ -108,7 +116,8 @@ class Delivery:
 
     def __init__(self, listener: object, retry: Retry, clock: Clock, is_async: bool) -> None:
         self.is_async = is_async
-        self.subscription: Any = None
+        self.cancelled = False
+        self.missed = 0
         self._tell = listening(listener)
         self._retry = retry
         self._clock = clock
@@ -118,6 +127,8 @@ class Delivery:
         """ListenerFailed after the last try, or as soon as the listener says UnknownEvent."""
         pause = self._retry.first_seconds
         for attempt in range(1, self._retry.tries + 1):
+            if self.cancelled:
+                return
             try:
                 await settled(self._tell(event))
                 return
@@ -129,8 +140,6 @@ class Delivery:
                         f"the listener failed {attempt} times; the last time: {error!r}"
                     ) from error
             await settled(self._wait(pause))
-            if self.subscription is not None and not self.subscription.active:
-                return  # It was cancelled meanwhile.
             pause *= 2
 
     def _wait(self, seconds: float) -> Any:

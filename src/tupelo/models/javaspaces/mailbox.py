@@ -21,9 +21,9 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
 
-from tupelo.errors import BadArgument, LeaseLost, SpaceClosed, TransactionEnded
+from tupelo.errors import BadArgument, LeaseLost, SpaceClosed, TransactionEnded, UnknownEvent
 from tupelo.models.javaspaces.courier import Courier, target_of
-from tupelo.models.javaspaces.events import RemoteEvent, Retry, UnknownEvent
+from tupelo.models.javaspaces.events import RemoteEvent, Retry
 from tupelo.models.javaspaces.leases import FOREVER, Lease, any_lease_of, seconds_asked
 from tupelo.models.javaspaces.tenancy import Tenancy
 from tupelo.space.blocking import Space, Transaction

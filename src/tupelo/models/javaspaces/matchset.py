@@ -8,8 +8,10 @@ from typing import Any, NamedTuple
 from tupelo.models.either import either, settled
 from tupelo.models.javaspaces.leases import Lease
 from tupelo.models.javaspaces.snapshot import Snapshot
+from tupelo.space import asynchronous
 from tupelo.space.matchset import MatchSetState
 from tupelo.space.operations import value_of
+from tupelo.values.entry import Entry
 from tupelo.values.lease import Lease as Granted
 
 
@@ -28,10 +30,10 @@ class MatchSet:
     """
 
     def __init__(self, space: Any, state: MatchSetState) -> None:
-        self.is_async = not hasattr(space, "__enter__")
+        self.is_async = isinstance(space, asynchronous.Space)
         self._space = space
         self._state = state
-        self._last: Any = None
+        self._last: Entry | None = None
 
     @either
     async def next(self) -> Any:
@@ -41,8 +43,8 @@ class MatchSet:
             return None
         if position:
             await settled(self._space._flush(position))
-        self._last = value_of(entry)
-        return self._last
+        self._last = entry
+        return value_of(entry)
 
     @property
     def lease(self) -> Lease:
@@ -55,12 +57,16 @@ class MatchSet:
 
     def snapshot(self) -> Snapshot | None:
         """A snapshot of the entry that was handed out last."""
-        return None if self._last is None else Snapshot(self._last)
+        return None if self._last is None else Snapshot(value_of(self._last))
 
     def __iter__(self) -> Iterator[Any]:
+        if self.is_async:
+            raise TypeError("this match set is of the async door: use `async for`")
         while (entry := self.next()) is not None:
             yield entry
 
     async def __aiter__(self) -> AsyncIterator[Any]:
+        if not self.is_async:
+            raise TypeError("this match set is of the blocking door: use `for`")
         while (entry := await self.next()) is not None:
             yield entry

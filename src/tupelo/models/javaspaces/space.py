@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Coroutine
 from dataclasses import dataclass
 from inspect import iscoroutinefunction
-from typing import Any
+from typing import Any, Self
 
-from tupelo.errors import BadArgument, BadEntry
+from tupelo.errors import BadArgument, BadEntry, BadTemplate
 from tupelo.models.either import either, settled
 from tupelo.models.javaspaces.events import (
     AvailabilityEvent,
@@ -26,7 +26,9 @@ from tupelo.models.javaspaces.matchset import MatchSet
 from tupelo.models.javaspaces.snapshot import Snapshot
 from tupelo.space import asynchronous
 from tupelo.space.blocking import Space
+from tupelo.space.checks import check_count
 from tupelo.values.kind import entry as named
+from tupelo.values.kind import is_typed
 from tupelo.values.notice import Notice
 from tupelo.values.parts import ANY
 from tupelo.values.template import Template
@@ -46,12 +48,20 @@ class Entry:
 
 
 class JavaSpace:
-    """A JavaSpace: a door to a space that is given, or to one of its own in memory."""
+    """A JavaSpace: a door to a space that is given, or to one of its own in memory.
+
+    A listener that fails is told again by `retry`. When `backlog_max` events wait for one, the
+    oldest is dropped, and counted in its registration.
+    """
 
     NO_WAIT = NO_WAIT
 
     def __init__(
-        self, space: Space | asynchronous.Space | str = "javaspace", *, retry: Retry | None = None
+        self,
+        space: Space | asynchronous.Space | str = "javaspace",
+        *,
+        retry: Retry | None = None,
+        backlog_max: int = 100_000,
     ) -> None:
         if not isinstance(space, (Space, asynchronous.Space, str)):
             raise BadArgument("space", "a tupelo.Space, a tupelo.aio.Space or a name", space)
@@ -60,6 +70,7 @@ class JavaSpace:
         self.space: Any = Space(space) if isinstance(space, str) else space
         self.is_async = isinstance(self.space, asynchronous.Space)
         self._retry = retry or Retry()
+        self._backlog_max = check_count(backlog_max, "backlog_max")
         self._operations = self.space._operations
 
     @property
@@ -102,7 +113,8 @@ class JavaSpace:
         def event(notice: Notice) -> RemoteEvent:
             return RemoteEvent(self.name, notice.event_id, notice.sequence, notice.handback)
 
-        return self._register(_template(template), txn, listener, lease, handback, False, event)
+        asked = _template(template)
+        return self._register(asked, txn, listener, lease, handback, event, returned=False)
 
     def snapshot(self, entry: Any) -> Snapshot:
         """An entry, or a template, that is prepared once and used often in its place."""
@@ -122,25 +134,46 @@ class JavaSpace:
         listener: object,
         lease: Any,
         handback: Any,
-        available: bool,
         event_of: Any,
+        available: bool = False,
+        returned: bool = True,
     ) -> EventRegistration:
         if not self.is_async and iscoroutinefunction(listening(listener)):
             raise BadArgument("listener", "a plain function, or use tupelo.aio", listener)
         clock = self._operations.engine.clock
         delivery = Delivery(listener, self._retry, clock, self.is_async)
+
+        def deliver(notice: Notice) -> Any:
+            delivery.missed += notice.missed
+            return delivery.deliver(event_of(notice))
+
         subscription = self.space.subscribe(
             template,
-            lambda notice: delivery.deliver(event_of(notice)),
+            deliver,
             lease=self._asked(lease, "subscription"),
             txn=txn,
             handback=handback,
+            backlog_max=self._backlog_max,
             available=available,
+            returned=returned,
         )
-        delivery.subscription = subscription
         return EventRegistration(
-            subscription, self.name, subscription.event_id, subscription.sequence
+            subscription, self.name, subscription.event_id, subscription.sequence, delivery
         )
+
+    def __enter__(self) -> Self:
+        if self.is_async:
+            raise TypeError("this JavaSpace is of the async door: use `async with`")
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await settled(self.close())
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r})"
@@ -218,7 +251,8 @@ class JavaSpace05(JavaSpace):
             )
 
         template = _templates(templates)
-        return self._register(template, txn, listener, lease, handback, not visibility_only, event)
+        available = not visibility_only
+        return self._register(template, txn, listener, lease, handback, event, available)
 
     @either
     async def _write_many(self, entries: list[Any], txn: Any, lease: Any) -> list[Lease]:
@@ -227,22 +261,8 @@ class JavaSpace05(JavaSpace):
             raise BadArgument("lease", f"one lease, or a list of {len(entries)}", lease)
         written = [_entry(entry) for entry in entries]
         asked = [self._asked(one) for one in leases]
-        if len(set(asked)) <= 1:
-            granted = await settled(
-                self.space.write_all(written, lease=asked[0] if asked else None, txn=txn)
-            )
-            return [Lease(one) for one in granted]
-        self._operations.state_of(txn)  # refuses what is no transaction of this space
-        within = self.space.transaction() if txn is None else txn.transaction()
-        try:
-            granted = [
-                await settled(self.space.write(entry, lease=seconds, txn=within))
-                for entry, seconds in zip(written, asked, strict=True)
-            ]
-        except BaseException:
-            await settled(within.abort())
-            raise
-        await settled(within.commit())
+        one_for_all = asked[0] if len(set(asked)) == 1 else asked
+        granted = await settled(self.space.write_all(written, lease=one_for_all, txn=txn))
         return [Lease(one) for one in granted]
 
 
@@ -253,15 +273,21 @@ async def _later(granted: Coroutine[Any, Any, Any]) -> Lease:
 def _entry(entry: Any) -> Any:
     if isinstance(entry, Snapshot):
         return entry.entry
-    if isinstance(entry, tuple):
-        raise BadEntry("an entry is an instance of a dataclass, not a tuple", found=type(entry))
+    if not is_typed(entry):
+        what = "an instance of a dataclass, or a snapshot of one"
+        raise BadEntry(f"entry= must be {what}, not {entry!r}", found=type(entry))
     return entry
 
 
 def _template(template: Any) -> Any:
     if template is None:
         return ANY
-    return template.template if isinstance(template, Snapshot) else template
+    if isinstance(template, Snapshot):
+        return template.template
+    if isinstance(template, (tuple, list)):
+        what = "an entry, a snapshot of one or None"
+        raise BadTemplate(f"template= must be {what}, not {template!r}")
+    return template
 
 
 def _templates(templates: Any, name: str = "templates") -> Template:
@@ -271,11 +297,7 @@ def _templates(templates: Any, name: str = "templates") -> Template:
 
 
 def _most(max_entries: int | None) -> int | None:
-    if max_entries is not None and (
-        isinstance(max_entries, bool) or not isinstance(max_entries, int) or max_entries < 1
-    ):
-        raise BadArgument("max_entries", "a whole number above 0, or None", max_entries)
-    return max_entries
+    return None if max_entries is None else check_count(max_entries, "max_entries")
 
 
 def _wait(timeout: Any) -> float | None:

@@ -18,6 +18,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
+from inspect import iscoroutinefunction
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, Self, cast
 from uuid import uuid4
@@ -29,20 +30,22 @@ from tupelo.errors import (
     TransactionEnded,
     UnknownTransaction,
 )
-from tupelo.models.javaspaces.leases import FOREVER, Lease, seconds_asked
+from tupelo.models.javaspaces.leases import FOREVER, Lease, any_lease_of, seconds_asked
 from tupelo.space.blocking import Space
 from tupelo.space.clock import Clock
 from tupelo.space.decisions import DecisionLog
 from tupelo.space.handles import ThreadSignal
 from tupelo.space.holdings import Holdings
+from tupelo.space.leases import grant
 from tupelo.space.shared import SharedTransaction, State
-from tupelo.space.twophase import Vote
-from tupelo.values.lease import check_lease
+from tupelo.space.twophase import Outcome, Vote
+from tupelo.values.lease import LeasePolicy, check_lease
 
 ACTIVE, VOTING, COMMITTED, ABORTED = "active", "voting", "committed", "aborted"
 UNKNOWN = "unknown"
 NOTCHANGED, PREPARED = "not changed", "prepared"
 
+_METHODS = ("prepare", "commit", "abort", "prepare_and_commit")
 _OUTCOMES_KEPT = 1_024
 _RETRY_FIRST_SECONDS = 1.0
 _RETRY_LONGEST_SECONDS = 60.0
@@ -113,16 +116,18 @@ class TransactionManager:
         *,
         clock: Clock | None = None,
         vote_seconds: float = 30.0,
+        lease_policy: LeasePolicy | None = None,
     ) -> None:
         if check_lease(vote_seconds, "vote_seconds") is None:
             raise BadArgument("vote_seconds", "a number of seconds above 0", vote_seconds)
         self._vote_seconds = vote_seconds
-        self._log_space = Space("transactions", path=path, clock=clock)
+        self._log_space = Space("transactions", path=path, clock=clock, lease_policy=lease_policy)
         self._decisions = DecisionLog(self._log_space)
         self._clock = self._log_space._operations.engine.clock
         self.id = self._identity()
         self._lock = threading.Lock()
         self._live: dict[str, Transaction] = {}
+        self._families: dict[str, list[str]] = {}  # the ids of a transaction and those within it
         self._outcomes: OrderedDict[str, State] = OrderedDict()
         self._closed = False
 
@@ -140,25 +145,31 @@ class TransactionManager:
         transaction = self._made(
             self,
             self._clock,
-            seconds_asked(lease),
+            self._granted(lease),
             txn_id=f"{self.id}.{uuid4().hex}",
             parent=parent,
             decisions=self._decisions,
             on_end=self._ended,
         )
+        *_, root = transaction.line()
         with self._lock:
             self._live[transaction.id] = transaction
+            self._families.setdefault(root.id, []).append(transaction.id)
+        if root.ended and not root.untold:  # Its lease was that short.
+            self._forget(root)
         return Created(transaction, Lease(transaction.lease))
 
     def get_state(self, txn_id: str) -> State:
         """ACTIVE, VOTING, COMMITTED, ABORTED, or UNKNOWN if one was lost in mid-commit."""
+        if not isinstance(txn_id, str):
+            raise UnknownTransaction(txn_id)
         with self._lock:
             live = self._live.get(txn_id)
             if live is None and txn_id in self._outcomes:
                 return self._outcomes[txn_id]
         if live is not None:
             return live.state
-        if isinstance(txn_id, str) and self._decisions.committed(txn_id):
+        if self._decisions.committed(txn_id):
             return "committed"
         raise UnknownTransaction(txn_id)
 
@@ -175,14 +186,7 @@ class TransactionManager:
     def join(self, txn_id: str, participant: TransactionParticipant, crash_count: int = 0) -> None:
         """Take part. Joining again changes nothing; with another `crash_count` it is refused, and
         the transaction aborted: what the participant had done in it is lost."""
-        name = getattr(participant, "name", None)
-        methods = ("prepare", "commit", "abort", "prepare_and_commit")
-        if not isinstance(name, str) or not all(
-            callable(getattr(participant, method, None)) for method in methods
-        ):
-            raise BadArgument(
-                "participant", f"an object with a name, {', '.join(methods)}", participant
-            )
+        name = _check_participant(participant)
         transaction = self._transaction(txn_id)
         with self._lock:
             is_new = name not in transaction.guests
@@ -224,6 +228,13 @@ class TransactionManager:
 
     # Within
 
+    def _granted(self, lease: float) -> float | None:
+        """How long a transaction may live, by the manager's policy."""
+        operations = self._log_space._operations
+        asked = seconds_asked(lease, any_lease_of(operations, "transaction"))
+        policy = operations.core.lease_policy
+        return asked if policy is None else grant(policy, "transaction", asked, 0.0)
+
     def _identity(self) -> str:
         """Its name, by which spaces know whose promises they hold; kept in the log."""
         found = self._log_space.read(("manager", str), wait=0)
@@ -233,31 +244,50 @@ class TransactionManager:
         return cast(str, found[1])
 
     def _transaction(self, txn_id: str) -> Transaction:
+        if not isinstance(txn_id, str):
+            raise UnknownTransaction(txn_id)
         with self._lock:
             transaction = self._live.get(txn_id)
+            outcome = self._outcomes.get(txn_id)
+        if transaction is None and outcome is not None:
+            raise TransactionEnded(txn_id, outcome)
         if transaction is None:
             raise UnknownTransaction(txn_id)
         return transaction
 
-    def _is_mine(self, txn_id: str) -> bool:
-        """Is it of this manager, and not under way?"""
-        live: SharedTransaction | None = self._live.get(txn_id)
-        while live is not None and live.parent is not None:
-            live = live.parent
-        return txn_id.startswith(f"{self.id}.") and (live is None or live.ended)
+    def _outcome(self, txn_id: str) -> Outcome | None:
+        """What became of a transaction of this manager; None if it is under way, or not ours.
+
+        Whoever is alive knows best. For others the log does: without a decision on record none was
+        made.
+        """
+        if not txn_id.startswith(f"{self.id}."):
+            return None
+        live = self._live.get(txn_id)
+        if live is not None:
+            *_, root = live.line()
+            if not root.ended:
+                return None
+            if root.state != "unknown":
+                return "committed" if root.state == "committed" else "aborted"
+        elif txn_id in self._outcomes and self._outcomes[txn_id] != "unknown":
+            return "committed" if self._outcomes[txn_id] == "committed" else "aborted"
+        return self._decisions.recorded_outcome(txn_id)
 
     def _recover(self, participant: Any) -> int:
         operations = getattr(participant, "_operations", None)
         if isinstance(operations, Holdings):
-            settled = self._decisions.settle(operations, self._is_mine)
+            settled = self._decisions.settle(operations, self._outcome)
             self._was_told(operations.engine.id)
             return settled
-        missed = [t for t in self._decisions.untold(participant.name) if self._is_mine(t)]
+        _check_participant(participant)
+        missed = self._decisions.untold(participant.name)
+        missed = [txn_id for txn_id in missed if self._outcome(txn_id) == "committed"]
         for txn_id in missed:
             participant.commit(self, txn_id)
             self._decisions.forget(txn_id, participant.name)
         in_doubt: Callable[[], list[str]] = getattr(participant, "in_doubt", list)
-        lost = [t for t in in_doubt() if self._is_mine(t) and t not in missed]
+        lost = [txn_id for txn_id in in_doubt() if self._outcome(txn_id) == "aborted"]
         for txn_id in lost:
             participant.abort(self, txn_id)
         self._was_told(participant.name)
@@ -283,9 +313,8 @@ class TransactionManager:
     def _forget(self, transaction: SharedTransaction) -> None:
         """It is over, everyone knows, and so are those that were nested in it."""
         with self._lock:
-            for txn_id, other in list(self._live.items()):
-                if transaction in other.line():
-                    del self._live[txn_id]
+            for txn_id in self._families.pop(transaction.id, []):
+                self._live.pop(txn_id, None)
 
     def _tell_later(self, transaction: SharedTransaction, seconds: float) -> None:
         def tell() -> None:
@@ -312,6 +341,10 @@ class _Guest:
     """A participant that is not a space. It is called on a thread, so that it cannot stall us."""
 
     lasting = True
+
+    @property
+    def label(self) -> str:
+        return self.name
 
     def __init__(
         self, participant: TransactionParticipant, manager: TransactionManager, txn_id: str
@@ -357,3 +390,15 @@ class _Guest:
         if not answers:
             raise TimeoutError(f"{self.name} did not answer to {what} within {seconds:g} s")
         return answers[0]
+
+
+def _check_participant(participant: Any) -> str:
+    """Its name, by which it is known again."""
+    name = getattr(participant, "name", None)
+    methods = [getattr(participant, method, None) for method in _METHODS]
+    if not isinstance(name, str) or not all(map(callable, methods)):
+        what = f"a space, or an object with a name, {', '.join(_METHODS)}"
+        raise BadArgument("participant", what, participant)
+    if any(map(iscoroutinefunction, methods)):
+        raise BadArgument("participant", "one with plain methods: they are called on threads", name)
+    return name

@@ -4,10 +4,22 @@ An ActiveEntry says in `evaluate` what is to be computed: a list of tasks, each 
 arguments. Workers compute them; `finalize` is given the results in the same order; then the entry
 can be read. If something fails, an ActiveError with the reason comes out in its stead.
 
-Tasks and results are entries of a space beside the container, each taken in a transaction that
-lasts until its result is written. So a worker that dies loses nothing, with a folder they outlive
-the program, and hosts can share the work. For that functions go by name: they must be found in a
-module that is loaded, and nothing else is ever run.
+What is to be done are entries of a space beside the container, each taken in a transaction that
+lasts until what comes of it is written. So a worker that dies loses nothing, with a folder they
+outlive the program, and hosts can share the work. For that functions go by name: they must be found
+in a module that is loaded, and nothing else is ever run. Work whose classes are not known in this
+program is left until they are, and somebody asks.
+
+| in that space | what it is                                 | what a worker makes of it    |
+| ------------- | ------------------------------------------ | ---------------------------- |
+| active        | an entry as it was written, with its keys  | waiting, left, tasks         |
+| task          | a function and its arguments               | a result; of `left` one less |
+| finish        | instead of `left`, when all results are in | the entry in the container   |
+
+The size of a container bounds what has come out, not the work: an entry for which there is no room
+waits for it, and so does the worker. A key is taken from the moment the work is given in: a second
+entry with it is refused at once. A task that waits for entries that it has written holds its worker
+too: where tasks wait for tasks more deeply than there are workers, they wait for ever.
 """
 
 from __future__ import annotations
@@ -16,21 +28,30 @@ import logging
 import sys
 import threading
 import traceback
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from tupelo.aio import Space as AsyncSpace
-from tupelo.errors import BadArgument, SpaceClosed, TupeloError
+from tupelo.errors import BadArgument, DuplicateKey, SpaceClosed, TupeloError, UnknownType
 from tupelo.models.either import settled
-from tupelo.models.xvsm.coordinators import Coordinator
+from tupelo.models.xvsm.aspects import Point
+from tupelo.models.xvsm.chain import Behind
+from tupelo.models.xvsm.container import Books
+from tupelo.models.xvsm.coordinators import Coordinator, KeyCoordinator
+from tupelo.models.xvsm.notifications import Notification
 from tupelo.models.xvsm.selectors import Selector
 from tupelo.space.blocking import Space
+from tupelo.space.blocking import Transaction as WorkTransaction
+from tupelo.space.order import Order
 from tupelo.space.shared import SharedTransaction
-from tupelo.values.entry import freeze
+from tupelo.values.entry import Entry as CoreEntry
+from tupelo.values.entry import freeze, require_known
 from tupelo.values.kind import entry as named_entry
 from tupelo.values.lease import Lease
+from tupelo.values.parts import ANY
 from tupelo.values.template import Template
 
 if TYPE_CHECKING:
@@ -43,11 +64,12 @@ logger = logging.getLogger("tupelo")
 Task = tuple[Any, ...]
 """A function, and its arguments."""
 
-_ENTRY = ("active", str, object, object)  # id, as it is to be kept, its place
-_WAITING = ("waiting", str, int, object, object)  # id, tasks, as it is to be kept, its place
 _TASK = ("task", str, int, str, tuple)  # id, number, function, arguments
 _RESULT = ("result", str, int, bool, object)  # id, number, whether it went well, what it gave
-_WORK = Template(_ENTRY) | Template(_TASK)
+_FINISH = ("finish", str)  # id
+_LOOK = ("look",)  # There may be something to do that could not be done before.
+_FRONT = 4  # fields of "active" and "waiting" (id, as it is to be kept, its place) before the keys
+_KEYS = 6  # where the keys begin, beyond the fields of all others
 
 _here = threading.local()
 
@@ -74,6 +96,75 @@ class ActiveError:
     detail: str | None = None
 
 
+class Workers:
+    """Threads that do what `take` finds, at most so many, and as many as there is work for.
+
+    One that fails is followed by another; when `FAILURES_MAX` have failed and none has done
+    anything in between, what is left waits until the folder is opened again.
+    """
+
+    FAILURES_MAX = 100
+
+    def __init__(self, most: int, take: Callable[[], Any], do: Callable[[Any], None]) -> None:
+        self._most = most
+        self._take = take
+        self._do = do
+        self._lock = threading.Lock()
+        self.count = self.idle = self._failures = 0
+        self.closed = False
+
+    def hire(self) -> None:
+        """One more, if all are busy and there may be more."""
+        with self._lock:
+            if self.idle or self.closed or self.count >= self._most:
+                return
+            self.count += 1
+            self.idle += 1
+        threading.Thread(target=self._run, name="tupelo-active", daemon=True).start()
+
+    def _run(self) -> None:
+        try:
+            while True:
+                try:
+                    found = self._take()
+                finally:
+                    with self._lock:
+                        self.idle -= 1
+                self.hire()
+                self._do(found)
+                with self._lock:
+                    self.idle += 1
+                    self._failures = 0
+        except SpaceClosed:
+            self.closed = True
+        except BaseException:
+            if not self.closed:
+                logger.exception("a worker of an ActiveCoordinator failed; another takes over")
+            with self._lock:
+                self._failures += 1
+                self.closed = self.closed or self._failures >= self.FAILURES_MAX
+        with self._lock:
+            self.count -= 1
+        self.hire()
+
+
+class Doable(Order):
+    """What is not set aside, and is of classes that are known."""
+
+    def __init__(self, aside: set[str]) -> None:
+        self._aside = aside
+
+    def arrange(self, found: list[CoreEntry]) -> Iterable[CoreEntry]:
+        return [entry for entry in found if self._is_doable(entry)]
+
+    def _is_doable(self, entry: CoreEntry) -> bool:
+        try:
+            require_known(entry)
+        except UnknownType:
+            return False
+        return len(entry.fields) < 2 or entry.fields[1] not in self._aside
+
+
 class ActiveCoordinator(Coordinator):
     """Takes ActiveEntries only; they can be found once their work is done.
 
@@ -89,10 +180,13 @@ class ActiveCoordinator(Coordinator):
         if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
             raise BadArgument("workers", "a whole number above 0", workers)
         self._workers_max = workers
-        self._lock = threading.Lock()
-        self._workers = self._idle = 0
+        self.workers: Workers | None = None
         self.work: Space | None = None
         self._aio: AsyncSpace | None = None
+        self._work_template: Template = Template(_LOOK)
+        self._waiting: tuple[Any, ...] = ()
+        self._coming_out = threading.Lock()
+        self._aside: set[str] | None = None  # what is left for later, if anything is
 
     def options(self) -> tuple[Any, ...]:
         return (self._workers_max,)
@@ -111,32 +205,53 @@ class ActiveCoordinator(Coordinator):
     def opened(self) -> None:
         container = self._container()
         path = container.path
+        keys = [KeyCoordinator() for c in container.given if isinstance(c, KeyCoordinator)]
+        for place, key in enumerate(keys, _KEYS):
+            key.position = place
+        wide = (ANY,) * (_KEYS - _FRONT + len(keys))
+        self._waiting = ("waiting", str, object, object, *wide)
+        active = Template(("active", *self._waiting[1:]))
+        self._work_template = active | Template(_TASK) | Template(_FINISH) | Template(_LOOK)
         self.work = Space(
             f"{container.name}.work",
             path=None if path is None else path.with_name(path.name + ".work"),
+            order=Books(list(keys)) if keys else None,
             clock=container.owner.clock,
         )
         container.owner.settle(self.work)
-        self._hire()
+        self._aside = None
+        self.workers = Workers(self._workers_max, self._take, self._do)
+        self.workers.hire()
 
     def closed(self) -> None:
+        if self.workers is not None:
+            self.workers.closed = True
         if self.work is not None:
             self.work.close()
         if self._aio is not None:
             self._aio._flusher.close()
+            self._aio = None
 
-    def _hire(self) -> None:
-        """One more worker, if all are busy and there may be more."""
-        with self._lock:
-            if self._idle or self._workers >= self._workers_max:
-                return
-            self._workers += 1
-            self._idle += 1
-        threading.Thread(target=self._run, name="tupelo-active", daemon=True).start()
+    def asked(self) -> None:
+        """Somebody looks for results: perhaps what could not be done before can be done now."""
+        if self._aside is not None and self.work is not None:
+            self._aside = None
+            self.work.write(_LOOK)
+
+    def _set_aside(self, error: UnknownType, name: str | None = None) -> None:
+        logger.warning("work is left until its class is known: %s", error)
+        aside = self._aside or set()
+        self._aside = aside | {name} if name is not None else aside
 
     def _container(self) -> Container:
-        assert self.container is not None
+        if self.container is None:
+            raise BadArgument("coordinator", "one of a container", self)
         return self.container
+
+    def _work(self) -> Space:
+        if self.work is None:
+            raise BadArgument("coordinator", "one of a container", self)
+        return self.work
 
     # Work
 
@@ -144,53 +259,86 @@ class ActiveCoordinator(Coordinator):
         self, capi: Around, made: list[tuple[Any, Any]], txn: SharedTransaction | None
     ) -> list[Lease]:
         """These entries are to be worked on; to cancel one's lease before that calls it off."""
-        assert self.work is not None
+        container, work = self._container(), self._work()
+        container.require_distinct([stored for stored, _ in made])
         if capi.is_async and self._aio is None:
-            self._aio = AsyncSpace(self.work)
-        door: Any = self._aio if capi.is_async else self.work
-        rows = [("active", uuid4().hex, stored, at) for stored, at in made]
-        leases = await settled(door.write_all(rows, txn=txn))
+            self._aio = AsyncSpace(work)
+        door: Any = self._aio if capi.is_async else work
+        rows = []
+        for stored, at in made:
+            keys = [key for _, key in container.key_of(stored)]
+            front = ("active", uuid4().hex, stored, at)
+            rows.append((*front, *(None,) * (_KEYS - _FRONT), *keys))
+        inner = container.owner.begin(None, txn)
+        try:
+            try:
+                leases = await settled(door.write_all(rows, txn=inner))
+            except DuplicateKey:
+                # Perhaps of one that has come out, and is still on its way out of the work.
+                with self._coming_out:
+                    pass
+                leases = await settled(door.write_all(rows, txn=inner))
+            for stored, _ in made:
+                for coordinator, key in container.key_of(stored):
+                    there = Behind(container.width, {coordinator.position: key}, None)
+                    if key is not None and container.space.count(there, txn=inner):
+                        raise DuplicateKey(key)
+        except BaseException:
+            await capi._end(inner, commit=False)
+            raise
+        await capi._end(inner, commit=True)
         return list(leases)
 
-    def _run(self) -> None:
-        with suppress(SpaceClosed):
-            while True:
-                self._do_one()
-
-    def _do_one(self) -> None:
-        assert self.work is not None
-        work = self.work
-        with work.transaction() as txn:
-            job = work.take(_WORK, txn=txn)
-            with self._lock:
-                self._idle -= 1
+    def _take(self) -> tuple[WorkTransaction, Any]:
+        """Something to do, and the transaction that holds it."""
+        work = self._work()
+        while True:
+            txn = work.transaction()
+            aside = self._aside
+            order = None if aside is None else Doable(aside)
             try:
-                self._hire()
-                if job[0] == "active":
-                    work.write_all(self._planned(*job[1:]), txn=txn)
-                else:
-                    work.write(self._computed(*job[1:]), txn=txn)
-            finally:
-                with self._lock:
-                    self._idle += 1
-        self._finish(job[1])
+                return txn, work.take(self._work_template, txn=txn, order=order)
+            except UnknownType as error:
+                self._set_aside(error)
+                txn.abort()
 
-    def _planned(self, name: str, stored: Any, at: Any) -> list[Any]:
-        """What an entry wants to be done; or that it could not say so."""
-        carrier = self._payload(stored)
+    def _do(self, found: tuple[WorkTransaction, Any]) -> None:
+        txn, job = found
         try:
-            tasks = [
+            with txn:
+                if job[0] == "active":
+                    self._plan(job, txn)
+                elif job[0] == "task":
+                    self._compute(job, txn)
+                elif job[0] == "finish":
+                    self._finish(job[1])
+        except UnknownType as error:
+            self._set_aside(error, job[1])
+
+    def _plan(self, job: Any, txn: WorkTransaction) -> None:
+        """Write what an entry wants to be done; or that it could not say so."""
+        name = job[1]
+        try:
+            tasks: list[Any] = [
                 ("task", name, i, _name_of(task[0]), tuple(task[1:]))
-                for i, task in enumerate(carrier.evaluate())
+                for i, task in enumerate(self._payload(job[2]).evaluate())
             ]
             for task in tasks:
                 freeze(task)  # refuses arguments that are no values
-            return [("waiting", name, len(tasks), stored, at), *tasks]
-        except Exception as error:
-            return [
-                ("waiting", name, 1, stored, at),
-                ("result", name, 0, False, _described(error)),
-            ]
+        except BaseException as error:
+            failed = ("result", name, 0, False, _described(error))
+            rows = [failed, ("finish", name)]
+        else:
+            rows = [*tasks, ("left", name, len(tasks)) if tasks else ("finish", name)]
+        self._work().write_all([("waiting", *job[1:]), *rows], txn=txn)
+
+    def _compute(self, job: Any, txn: WorkTransaction) -> None:
+        """Write the result of a task; with the last one the entry can be finished."""
+        work, name = self._work(), job[1]
+        result = self._computed(*job[1:])
+        _, _, left = work.take(("left", name, int), txn=txn)
+        rest = ("left", name, left - 1) if left > 1 else ("finish", name)
+        work.write_all([result, rest], txn=txn)
 
     def _computed(self, name: str, number: int, where: str, arguments: tuple[Any, ...]) -> Any:
         _here.coordinator = self
@@ -198,34 +346,43 @@ class ActiveCoordinator(Coordinator):
             value = _function(where)(*arguments)
             result = ("result", name, number, True, value)
             freeze(result)  # refuses what is no value
-        except Exception as error:
+        except BaseException as error:  # A task may call sys.exit(), which ends the task only.
             result = ("result", name, number, False, _described(error))
         finally:
             _here.coordinator = None
         return result
 
     def _finish(self, name: str) -> None:
-        """If all results are in, let the entry come out, in one step with their going."""
-        assert self.work is not None
-        container = self._container()
-        with container.owner.begin(None) as txn:
-            # Another worker may be looking; it then sees fewer results than there are by now.
-            waiting = self.work.take(("waiting", name, *_WAITING[2:]), if_exists=True, txn=txn)
+        """Let the entry come out, in one step with the going of its work."""
+        container, work = self._container(), self._work()
+        txn = container.owner.begin(None)
+        try:
+            # The container is to be told of the commit first: `begin` looks there last, and must
+            # find each key here or there.
+            container.space.count(txn=txn)
+            waiting = work.take((self._waiting[0], name, *self._waiting[2:]), wait=0, txn=txn)
             if waiting is None:
+                SharedTransaction.abort(txn)
                 return
-            _, _, count, stored, at = waiting
-            results = self.work.take_all(("result", name, *_RESULT[2:]), txn=txn)
-            if len(results) < count:
-                txn.abort()
-                return
+            _, _, stored, at, *_ = waiting
+            results = work.take_all(("result", name, *_RESULT[2:]), txn=txn)
             out = self._outcome(stored, sorted(results, key=lambda result: result[2]))
             try:
                 container.space.write(out, txn=txn, at=at, wait=None)
             except SpaceClosed:
                 raise
             except TupeloError as error:
-                failed = self._failed(stored, *_described(error))
-                container.space.write(failed, txn=txn, wait=None)
+                out = self._failed(stored, *_described(error))
+                container.space.write(out, txn=txn, wait=None)
+            with self._coming_out:
+                SharedTransaction.commit(txn)
+        except BaseException:
+            with suppress(TupeloError):
+                SharedTransaction.abort(txn)
+            raise
+        for registration in container.aspects.at(Point.POST_WRITE):
+            if isinstance(registration.aspect, Notification):
+                registration.aspect.came_out(self._payload(out))
 
     def _outcome(self, stored: Any, results: list[Any]) -> Any:
         for result in results:
@@ -235,7 +392,7 @@ class ActiveCoordinator(Coordinator):
         try:
             carrier.finalize([result[4] for result in results])
             freeze(carrier)
-        except Exception as error:
+        except BaseException as error:
             return self._failed(stored, *_described(error))
         return self._framed(stored, carrier)
 
@@ -249,6 +406,14 @@ class ActiveCoordinator(Coordinator):
         """With the same kept fields in front."""
         width = self._container().width
         return (*stored[:width], payload) if width else payload
+
+
+def active_of(container: Container) -> ActiveCoordinator:
+    """The ActiveCoordinator of a container that has one."""
+    active = container.active
+    if not isinstance(active, ActiveCoordinator):
+        raise BadArgument("cref", "a container with an ActiveCoordinator", container)
+    return active
 
 
 def current() -> tuple[Capi, Container]:
@@ -283,5 +448,5 @@ def _function(where: str) -> Any:
     return found
 
 
-def _described(error: Exception) -> tuple[str, str]:
+def _described(error: BaseException) -> tuple[str, str]:
     return f"{type(error).__name__}: {error}", "".join(traceback.format_exception(error))

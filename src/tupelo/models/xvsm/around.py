@@ -8,23 +8,25 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
-from tupelo.errors import BadArgument, PutOff, SpaceClosed
+from tupelo.errors import AspectFailed, BadArgument, PutOff, SpaceClosed
 from tupelo.models.xvsm.aspects import (
     GLOBAL_POINTS,
     LOCAL_POINTS,
+    OK,
     RESCHEDULE,
-    SKIP,
     Interceptors,
     Point,
     Registration,
     Request,
+    Verdict,
     meet,
 )
 from tupelo.models.xvsm.container import Container
 from tupelo.models.xvsm.embedded import Embedded, gone
-from tupelo.models.xvsm.transactions import at_end, check_transaction
-from tupelo.space.checks import check_wait
+from tupelo.models.xvsm.transactions import at_end, check_transaction, to_the_end
+from tupelo.space.checks import WAIT_MAX
 from tupelo.space.clock import Clock
+from tupelo.space.handles import Subscription
 from tupelo.space.shared import SharedTransaction
 
 INFINITE = math.inf
@@ -46,8 +48,8 @@ class Around:
         clock: Clock | None = None,
         random: chance.Random | None = None,
     ) -> None:
-        """An embedded space, in memory or in the folder `path`; or another door to that of
-        another Capi, with an aspect context of its own."""
+        """An embedded space, in memory or in the folder `path`, which is its own; or another door
+        to that of another Capi, with an aspect context of its own."""
         if isinstance(path, (Around, Embedded)):
             if clock is not None or random is not None:
                 raise BadArgument("path", "a folder, if options are given too", path)
@@ -77,13 +79,14 @@ class Around:
         tx: SharedTransaction | None,
         **arguments: Any,
     ) -> Any:
-        container = self.embedded.require(cref)
+        container, txn = self.embedded.require(cref), check_transaction(tx)
+        self.embedded.require_there(container, txn)
         request = Request(
             operation,
             self,
             container=container,
             timeout=seconds(timeout),
-            transaction=check_transaction(tx),
+            transaction=txn,
             **arguments,
         )
         try:
@@ -91,53 +94,78 @@ class Around:
         except SpaceClosed as error:
             raise gone(container, error) from None
 
-    async def _around(self, request: Request, work: Work, bare: bool = False) -> Any:
+    async def _around(
+        self, request: Request, work: Work, *, bare: bool = False, last: Work | None = None
+    ) -> Any:
         """Do the work with the aspects around it, in a transaction of its own; a `bare` one is
-        about a transaction itself."""
+        about a transaction itself. What comes `last` is done after the commit, and cannot be
+        undone."""
         before, after = self._aspects_for(request)
         if not before and not after:
-            answer = await work(request)
+            answer = await (last or work)(request)
             self._told(request)
             return answer
-        clock = self.embedded.clock
+        clock, container = self.embedded.clock, request.container
         until = None if request.timeout is None else clock.now() + request.timeout
-        while True:
-            container = request.container
-            count = 0 if container is None else container.news.count
-            attempt = _copy(request)
-            if until is not None:
-                attempt.timeout = max(0.0, until - clock.now())
-            if not bare:
-                attempt.transaction = self.embedded.begin(None, request.transaction)
-            try:
-                put_off = await self._attempt(attempt, work, before, after)
-            except BaseException:
-                if not bare:
-                    await self._end(attempt.transaction, commit=False)
-                raise
-            if not put_off:
-                if not bare:
-                    await self._end(attempt.transaction, commit=True)
-                self._told(request)
-                return attempt.result
-            if not bare:
-                await self._end(attempt.transaction, commit=False)
-            left = None if until is None else max(0.0, until - clock.now())
-            if container is None or not await container.news.after(count, left, self.is_async):
-                raise PutOff(f"an aspect put the {request.operation} off, and its time is up")
-            before, after = self._aspects_for(request)
+        watch: Subscription | None = None
+        try:
+            while True:
+                count = 0 if container is None else container.news.count
+                attempt = _copy(request)
+                if until is not None:
+                    attempt.timeout = max(0.0, until - clock.now())
+                txn = None if bare else self.embedded.begin(None, request.transaction)
+                if txn is not None:
+                    attempt.transaction = txn
+                    attempt.is_alone = request.transaction is None
+                try:
+                    verdict = await self._attempt(attempt, work, before, [] if last else after)
+                except BaseException:
+                    await self._end(txn, commit=False)
+                    raise
+                await self._end(txn, commit=verdict is not RESCHEDULE)
+                if verdict is not RESCHEDULE:
+                    if last is not None and verdict is OK:
+                        attempt.transaction = None
+                        attempt.result = await last(attempt)
+                        await meet(Point(f"post_{request.operation}"), after, attempt)
+                    self._told(request)
+                    return attempt.result
+                left = None if until is None else max(0.0, until - clock.now())
+                if container is not None and watch is None:
+                    # Something may have come before anybody looked: once more.
+                    watch = container.news.watch(container.space)
+                elif container is None or not await container.news.after(
+                    count, left, self.is_async
+                ):
+                    raise PutOff(f"an aspect put the {request.operation} off, and its time is up")
+                before, after = self._aspects_for(request)
+        finally:
+            if watch is not None:
+                watch.close()
 
     async def _attempt(
         self, request: Request, work: Work, before: list[Registration], after: list[Registration]
-    ) -> bool:
-        """One try; True if an aspect puts it off."""
+    ) -> Verdict:
+        """One try: OK, or SKIP if it was not made, or RESCHEDULE if an aspect puts it off."""
+        txn, container = request.transaction, request.container
         verdict = await meet(Point(f"pre_{request.operation}"), before, request)
-        if verdict is RESCHEDULE:
-            return True
-        if verdict is SKIP:
-            return False
+        if request.transaction is not txn:
+            raise AspectFailed(
+                f"an aspect before the {request.operation} has changed request.transaction, which "
+                "it may only use; the operation was undone"
+            )
+        if verdict is not OK:
+            return verdict
+        if request.container is not container:
+            self.embedded.require(request.container)
+        for name in ("entries", "selectors"):
+            if not isinstance(getattr(request, name), (list, tuple)):
+                raise BadArgument(name, "a list", getattr(request, name))
+        request.timeout = seconds(request.timeout)
         request.result = await work(request)
-        return await meet(Point(f"post_{request.operation}"), after, request) is RESCHEDULE
+        verdict = await meet(Point(f"post_{request.operation}"), after, request)
+        return RESCHEDULE if verdict is RESCHEDULE else OK
 
     def _aspects_for(self, request: Request) -> tuple[list[Registration], list[Registration]]:
         pre, post = Point(f"pre_{request.operation}"), Point(f"post_{request.operation}")
@@ -152,14 +180,17 @@ class Around:
         container = request.container
         if container is not None and not container.quick:
             container.news.tell()
-            if request.transaction is not None and not request.transaction.ended:
+            if request.transaction is not None:
                 news = container.news
                 at_end(request.transaction, lambda committed: news.tell())
 
     async def _end(self, txn: SharedTransaction | None, commit: bool) -> None:
-        assert txn is not None
+        """Bring it to its end. A commit under way cannot be called back: who is cancelled
+        meanwhile gets the answer, or what was taken would be nobody's."""
+        if txn is None:
+            return
         if self.is_async:
-            await (txn.commit_async() if commit else txn.abort_async())
+            await to_the_end(txn.commit_async() if commit else txn.abort_async())
         elif commit:
             SharedTransaction.commit(txn)  # not one of an async door's, which would be awaited
         else:
@@ -182,7 +213,8 @@ class Around:
 
 
 def container_of(request: Request) -> Container:
-    assert request.container is not None
+    if request.container is None:
+        raise BadArgument("container", "a container of this space", None)
     return request.container
 
 
@@ -203,5 +235,12 @@ def require_here(site: object) -> None:
 def seconds(timeout: Any) -> float | None:
     if timeout is None or timeout == INFINITE:
         return None
-    check_wait(timeout)
+    if (
+        isinstance(timeout, bool)
+        or not isinstance(timeout, (int, float))
+        or not 0 <= timeout <= WAIT_MAX
+    ):
+        raise BadArgument(
+            "timeout", f"seconds from 0 to {WAIT_MAX:.0e}, or INFINITE_TIMEOUT for ever", timeout
+        )
     return float(timeout)

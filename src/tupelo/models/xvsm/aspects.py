@@ -11,31 +11,42 @@ An aspect is an object with a method for each point at which it is registered (`
 | RESCHEDULE                | undone, and tried again when the container has changed, in its time |
 | any error that it raises  | AspectFailed, and all that was done is undone                       |
 
+"When the container has changed" is when an operation of a Capi was done there, or an entry has
+come, by whatever door; that one was taken by another door is not noticed. What an aspect after a
+commit, a rollback or the shutdown answers comes too late: they stand, and AspectFailed says so.
+
 Several at one point run in the order in which they were registered: before an operation those of
 the space and then those of the container, after it the other way round. What an aspect does with
 `request.transaction` is part of the operation: it is undone with it, and seen by nobody before.
+It may use that transaction, and not put another in its place. What a read without a transaction
+has found is not held for the aspects after it: somebody may take it meanwhile.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterable
+from contextlib import suppress
 from enum import Enum
+from inspect import isawaitable
+from itertools import count as numbers
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from tupelo.aio import Space as AsyncSpace
-from tupelo.errors import AspectFailed, AspectVeto, BadArgument
-from tupelo.models.either import settled
+from tupelo.errors import AspectFailed, AspectVeto, BadArgument, SpaceClosed
+from tupelo.models.either import finished, settled
 from tupelo.space.blocking import Space
-from tupelo.values.parts import Between
+from tupelo.values.parts import ANY, Between
 
 if TYPE_CHECKING:
     from tupelo.models.xvsm.around import Around
     from tupelo.models.xvsm.container import Container
     from tupelo.models.xvsm.selectors import Selector
     from tupelo.space.clock import Clock
+    from tupelo.space.handles import Subscription
     from tupelo.space.shared import SharedTransaction
+    from tupelo.values.notice import Notice
 
 
 class Point(Enum):
@@ -77,6 +88,14 @@ LOCAL_POINTS = tuple(Point)[:14]
 """The points of a container; registered at the space they are those of all its containers."""
 GLOBAL_POINTS = tuple(Point)[14:]
 """The points of the space itself."""
+FINAL_POINTS = (
+    Point.POST_TRANSACTION_COMMIT,
+    Point.POST_TRANSACTION_ROLLBACK,
+    Point.POST_SHUTDOWN,
+)
+"""After these operations nothing can be undone."""
+
+_numbers = numbers()
 
 
 class Verdict(Enum):
@@ -109,6 +128,7 @@ class Request:
         "container",
         "context",
         "entries",
+        "is_alone",
         "operation",
         "points",
         "result",
@@ -127,6 +147,7 @@ class Request:
         self.selectors: list[Selector] = []
         self.timeout: float | None = None
         self.transaction: SharedTransaction | None = None
+        self.is_alone = False  # Does the transaction last no longer than the operation?
         self.result: Any = None
         self.aspect: Aspect | None = None  # of add_aspect and remove_aspect
         self.points: list[Point] = []
@@ -145,6 +166,7 @@ class Registration:
 
     def __init__(self, aspect: Any, points: list[Point]) -> None:
         self.id = uuid4().hex
+        self.number = next(_numbers)
         self.aspect = aspect
         self.points = points
 
@@ -157,6 +179,7 @@ class Interceptors:
 
     def __init__(self) -> None:
         self._at: dict[Point, list[Registration]] = {}
+        self._lock = threading.Lock()
 
     def __bool__(self) -> bool:
         return bool(self._at)
@@ -165,18 +188,21 @@ class Interceptors:
         return list(self._at.get(point, ()))
 
     def add(self, registration: Registration, points: Iterable[Point]) -> None:
-        for point in points:
-            self._at.setdefault(point, []).append(registration)
+        """Add it at these points; one that was here before gets its old place back."""
+        with self._lock:
+            for point in points:
+                there = [*self._at.get(point, ()), registration]
+                self._at[point] = sorted(there, key=lambda one: one.number)
 
-    def remove(self, registration: Registration, points: Iterable[Point]) -> int:
-        """Remove it from these points; from how many?"""
-        removed = 0
-        for point in points:
-            there = self._at.get(point, [])
-            if registration in there:
-                there.remove(registration)
-                removed += 1
-                if not there:
+    def remove(self, registration: Registration, points: Iterable[Point]) -> list[Point]:
+        """Remove it from these points; where was it?"""
+        with self._lock:
+            removed = [point for point in points if registration in self._at.get(point, ())]
+            for point in removed:
+                left = [one for one in self._at[point] if one is not registration]
+                if left:
+                    self._at[point] = left
+                else:
                     del self._at[point]
         return removed
 
@@ -192,32 +218,49 @@ def check_points(points: Any, allowed: tuple[Point, ...], aspect: Any = None) ->
             raise BadArgument("points", f"points of {where}", point)
         if aspect is not None and not callable(getattr(aspect, point.value, None)):
             raise BadArgument("aspect", f"an object with a method {point.value}", aspect)
-    return list(points)
+    return list(dict.fromkeys(points))
 
 
 async def meet(point: Point, registered: list[Registration], request: Request) -> Verdict:
     """Let the aspects at a point speak, one after the other."""
+    final = point in FINAL_POINTS
+    outcome = "what was done stands" if final else "the operation was undone"
     for registration in registered:
-        method = getattr(registration.aspect, point.value)
+        name = f"{type(registration.aspect).__name__}.{point}"
         try:
-            answer = await settled(method(request))
+            answer = await _answered(getattr(registration.aspect, point.value)(request), request)
         except Veto as veto:
             answer = veto
         except Exception as error:
             raise AspectFailed(
-                f"{type(registration.aspect).__name__}.{point} raised {type(error).__name__}: "
-                f"{error}; the operation was undone"
+                f"{name} raised {type(error).__name__}: {error}; {outcome}"
             ) from error
+        if final and (isinstance(answer, Veto) or answer is RESCHEDULE):
+            raise AspectFailed(f"{name} answered {answer!r} too late; {outcome}")
         if isinstance(answer, Veto):
             raise AspectVeto(point.value, answer.reason)
         if answer is SKIP or answer is RESCHEDULE:
             return Verdict(answer)
         if answer is not None and answer is not OK:
             raise AspectFailed(
-                f"{type(registration.aspect).__name__}.{point} answered {answer!r}, which is none "
-                "of OK, SKIP, RESCHEDULE and Veto(reason); the operation was undone"
+                f"{name} answered {answer!r}, which is none of OK, SKIP, RESCHEDULE and "
+                f"Veto(reason); {outcome}"
             )
     return OK
+
+
+async def _answered(answer: Any, request: Request) -> Any:
+    if not isawaitable(answer):
+        return answer
+    if request.capi.is_async:
+        return await answer
+    try:
+        return finished(settled(answer))
+    except RuntimeError as error:
+        raise TypeError(
+            "it waits for an event loop, which a Capi does not have: use an AsyncCapi, or a "
+            "method that is not async"
+        ) from error
 
 
 class News:
@@ -233,12 +276,24 @@ class News:
         self._awaited = 0
         self.count = 0
 
+    def watch(self, space: Space) -> Subscription:
+        """Tell of what comes to this space, by whatever door, until that is closed."""
+        met: set[object] = set()
+
+        def come(notice: Notice) -> None:
+            if notice.subject not in met:  # else one that took it and gave it back wakes itself
+                met.add(notice.subject)
+                self.tell()
+
+        return space.subscribe(ANY, come)
+
     def tell(self) -> None:
         with self._lock:
             self.count += 1
             if self._awaited:
-                self._space.take_all()
-                self._space.write(("news", self.count))
+                with suppress(SpaceClosed):  # The container is no more, which they are told.
+                    self._space.take_all()
+                    self._space.write(("news", self.count))
 
     async def after(self, count: int, wait: float | None, is_async: bool) -> bool:
         """Wait for news later than this; False if there were none in time."""

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Self
 from uuid import uuid4
 
 from tupelo.errors import BadArgument, ContainerExists, ContainerNotFound, DuplicateKey
 from tupelo.models.either import either, settled
-from tupelo.models.xvsm.around import INFINITE, Around, container_of, require_here, seconds
-from tupelo.models.xvsm.aspects import Registration, Request, check_points
+from tupelo.models.xvsm.active import active_of
+from tupelo.models.xvsm.around import INFINITE, container_of, require_here, seconds
+from tupelo.models.xvsm.aspects import Point, Request
 from tupelo.models.xvsm.container import Container
 from tupelo.models.xvsm.coordinators import Coordinator
-from tupelo.models.xvsm.notifications import Notification, check_operations
+from tupelo.models.xvsm.embedded import row_of
+from tupelo.models.xvsm.registering import Registering
 from tupelo.models.xvsm.selectors import Selector
 from tupelo.models.xvsm.shifting import shift
-from tupelo.models.xvsm.transactions import Transaction, at_end, check_transaction
+from tupelo.models.xvsm.transactions import (
+    Transaction,
+    check_transaction,
+    has_branch,
+    to_the_end,
+)
 from tupelo.space.shared import SharedTransaction
 from tupelo.values.lease import Lease
 from tupelo.values.parts import ANY
@@ -26,7 +32,7 @@ TRY_ONCE = 0
 """Do not wait."""
 
 
-class AnyCapi(Around):
+class AnyCapi(Registering):
     """What both doors have in common, which is all but the waiting."""
 
     # The space itself
@@ -38,18 +44,33 @@ class AnyCapi(Around):
         require_here(site)
 
         async def work(request: Request) -> None:
+            pass
+
+        async def last(request: Request) -> None:
             if request.values["clear_space"]:
                 self.embedded.clear()
             self.embedded.close()
 
         request = Request("shutdown", self, values={"clear_space": bool(clear_space)})
-        await self._around(request, work)
+        await self._around(request, work, last=last)
 
     @either
     async def clear_space(self, site: None) -> None:
-        """Destroy all containers."""
+        """Destroy all containers, but those that an open transaction makes or destroys. Aspects
+        around `destroy_container` are asked of each; then it is all or none."""
         require_here(site)
-        self.embedded.clear()
+        points = (Point.PRE_DESTROY_CONTAINER, Point.POST_DESTROY_CONTAINER)
+        if not any(self.embedded.aspects.at(point) for point in points):
+            self.embedded.clear()
+            return
+        txn = self.embedded.begin(None)
+        try:
+            for row in self.embedded.rows():
+                await settled(self.destroy_container(txn, self.embedded.opened(row)))
+        except BaseException:
+            await self._end(txn, commit=False)
+            raise
+        await self._end(txn, commit=True)
 
     @either
     async def lookup_container(
@@ -57,8 +78,11 @@ class AnyCapi(Around):
     ) -> Container:
         """The container of this name."""
         require_here(site)
-        template = ("container", _check_name(name), str, ANY, tuple)
-        row = await settled(self._registry.read(template, wait=0, txn=check_transaction(tx)))
+        template, txn = ("container", _check_name(name), str, ANY, tuple), check_transaction(tx)
+        # Outside the transaction, or it would hold the container until its end.
+        row = await settled(self._registry.read(template, wait=0))
+        if row is None and txn is not None:
+            row = await settled(self._registry.read(template, wait=0, txn=txn))
         if row is None:
             raise ContainerNotFound(f"there is no container named {name!r}")
         return self.embedded.opened(row)
@@ -84,22 +108,21 @@ class AnyCapi(Around):
         }
 
         async def work(request: Request) -> Container:
-            container, row = self.embedded.make(**request.values)
+            values = request.values
+            _check_name(values["name"])
+            values["size"] = _check_size(values["size"])
+            container, row = self.embedded.make(**values)
             try:
-                await settled(self._registry.write(row, txn=request.transaction))
+                written = self._registry.write(row, txn=request.transaction)
+                await (to_the_end(written) if self.is_async else settled(written))
             except DuplicateKey:
-                self.embedded.drop(container)
+                self.embedded.unmake(container)
                 raise ContainerExists(f"there is a container named {row[1]!r} already") from None
             except BaseException:
-                self.embedded.drop(container)
+                self.embedded.unmake(container)
                 raise
             if request.transaction is not None:
-
-                def end(committed: bool) -> None:
-                    if not committed:
-                        self.embedded.drop(container)
-
-                at_end(request.transaction, end)
+                self.embedded.made_in(container, request.transaction)
             return container
 
         request = Request(
@@ -114,19 +137,14 @@ class AnyCapi(Around):
         container = self.embedded.require(cref)
 
         async def work(request: Request) -> None:
-            row = ("container", container.name, container.id, ANY, tuple)
-            txn = request.transaction
-            if await settled(self._registry.take(row, wait=0, txn=txn)) is None:
-                raise ContainerNotFound(f"the container {container.name!r} was destroyed")
+            found, txn = container_of(request), request.transaction
+            self.embedded.require_there(found, txn)
+            if await settled(self._registry.take(row_of(found), wait=0, txn=txn)) is None:
+                raise self.embedded.why_not_taken(found)
             if txn is None:
-                self.embedded.drop(container)
+                self.embedded.drop(found)
             else:
-
-                def end(committed: bool) -> None:
-                    if committed:
-                        self.embedded.drop(container)
-
-                at_end(txn, end)
+                self.embedded.destroyed_in(found, txn)
 
         txn = check_transaction(tx)
         await self._around(
@@ -184,7 +202,9 @@ class AnyCapi(Around):
     async def shift(
         self, cref: Container, tx: SharedTransaction | None, *entries: Any
     ) -> list[Lease]:
-        """Write, and let give way what stands in the way. It never waits."""
+        """Write, and let give way what stands in the way, even what the same shift has written
+        before: of two that are shifted into a container of size 1 the second is left. It never
+        waits."""
         leases: list[Lease] = await self._operate(
             "shift", self._shift, cref, 0, tx, entries=list(entries)
         )
@@ -232,85 +252,13 @@ class AnyCapi(Around):
         )
         return count
 
-    # Notifications and aspects
-
-    @either
-    async def create_notification(
-        self,
-        cref: Container,
-        listener: Callable[[Notification, str, list[Any]], object],
-        *operations: str,
-        times: int | None = None,
-    ) -> Notification:
-        """Call `listener(notification, operation, entries)` after each of these operations on the
-        container ("read", "write", "take", "shift", "destroy"); at most `times`."""
-        container = self.embedded.require(cref)
-        points = check_operations(operations)
-        notification = Notification(self, container, listener, times)
-        registration = Registration(notification, points)
-        container.aspects.add(registration, points)
-        notification.registration = registration
-        self.embedded.reconsider()
-        return notification
-
-    @either
-    async def add_aspect(
-        self, cref_or_site: Container | None, points: Any, aspect: Any
-    ) -> Registration:
-        """Register an aspect at points of a container, or (with the site) of the whole space."""
-        where, allowed = self._where(cref_or_site)
-        registration = Registration(aspect, check_points(points, allowed, aspect))
-
-        async def work(request: Request) -> Registration:
-            where.add(registration, request.points)
-            self.embedded.reconsider()
-            return registration
-
-        container = cref_or_site if isinstance(cref_or_site, Container) else None
-        request = Request(
-            "add_aspect", self, container=container, aspect=aspect, points=registration.points
-        )
-        try:
-            added: Registration = await self._around(request, work)
-        except BaseException:
-            where.remove(registration, registration.points)
-            self.embedded.reconsider()
-            raise
-        return added
-
-    @either
-    async def remove_aspect(
-        self, cref_or_site: Container | None, points: Any, registration: Registration
-    ) -> None:
-        """Remove an aspect from some or all of the points that it was added at."""
-        where, allowed = self._where(cref_or_site)
-        if not isinstance(registration, Registration):
-            raise BadArgument("registration", "what add_aspect answered", registration)
-        chosen = registration.points if points is None else check_points(points, allowed)
-
-        async def work(request: Request) -> None:
-            if not where.remove(registration, request.points):
-                raise BadArgument("points", "where the aspect is", points)
-            self.embedded.reconsider()
-
-        container = cref_or_site if isinstance(cref_or_site, Container) else None
-        request = Request(
-            "remove_aspect",
-            self,
-            container=container,
-            aspect=registration.aspect,
-            points=list(chosen),
-        )
-        await self._around(request, work)
-
     # The work
 
     async def _write(self, request: Request) -> list[Lease]:
         container, txn = container_of(request), request.transaction
         made = [container.stored(entry) for entry in request.entries]
         if container.active is not None:
-            begun: list[Lease] = await container.active.begin(self, made, txn)  # type: ignore[attr-defined]
-            return begun
+            return await active_of(container).begin(self, made, txn)
         space = self._space(container)
         if len(made) == 1:
             stored, at = made[0]
@@ -348,6 +296,10 @@ class AnyCapi(Around):
         container, txn, wait = container_of(request), request.transaction, request.timeout
         question = container.question(tuple(request.selectors))
         space = self._space(container)
+        if container.active is not None:
+            active_of(container).asked()
+        if not take and request.is_alone and not has_branch(txn, container.space):
+            txn = None  # Or others could not take what is read until the aspects have spoken.
         if question.one:
             get = space.take if take else space.read
             one = await settled(get(question.template, wait=wait, txn=txn))
@@ -378,7 +330,13 @@ class Capi(AnyCapi):
     def write(
         self, cref: Container, timeout: float | None, tx: SharedTransaction | None, *entries: Any
     ) -> list[Lease]:
-        if tx is None and len(entries) == 1 and type(cref) is Container and cref.quick:
+        if (
+            tx is None
+            and len(entries) == 1
+            and type(cref) is Container
+            and cref.quick
+            and cref.owner is self.embedded
+        ):
             leases = cref.write_quickly(entries[0], timeout)
             if leases is not None:
                 return leases
@@ -392,7 +350,13 @@ class Capi(AnyCapi):
         tx: SharedTransaction | None,
         *selectors: Selector,
     ) -> list[Any]:
-        if tx is None and len(selectors) == 1 and type(cref) is Container and cref.quick:
+        if (
+            tx is None
+            and len(selectors) == 1
+            and type(cref) is Container
+            and cref.quick
+            and cref.owner is self.embedded
+        ):
             found = cref.get_quickly(selectors[0], False, timeout)
             if found is not None:
                 return found
@@ -406,7 +370,13 @@ class Capi(AnyCapi):
         tx: SharedTransaction | None,
         *selectors: Selector,
     ) -> list[Any]:
-        if tx is None and len(selectors) == 1 and type(cref) is Container and cref.quick:
+        if (
+            tx is None
+            and len(selectors) == 1
+            and type(cref) is Container
+            and cref.quick
+            and cref.owner is self.embedded
+        ):
             found = cref.get_quickly(selectors[0], True, timeout)
             if found is not None:
                 return found

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from tupelo.errors import CountNotMet
+from tupelo.errors import BadArgument, CountNotMet, TupeloError
 from tupelo.models.xvsm.coordinators import Coordinator
 from tupelo.models.xvsm.selectors import Selector
 from tupelo.space.order import Order
@@ -35,8 +35,9 @@ class Behind(Template):
         width = self._width
         if shape.kind is not None or len(shape.types) < width:
             return None
-        if any(shape.types[place] is not type(value) for place, value in self._kept.items()):
-            return None
+        for place, value in self._kept.items():
+            if shape.types[place] is not type(value):
+                return None
         places, values = list(self._kept), list(self._kept.values())
         check: Check | None = None
         payload, rest = self._payload, shape.types[width:]
@@ -63,7 +64,8 @@ def template_for(width: int, arity: int | None, kept: dict[int, Any], payloads: 
     """One template: these values in front of the fields, and every one of these payloads.
 
     Flat tuples where they will do, for the core knows those best. `arity` is the length of all
-    payloads, if they are all alike.
+    payloads, if they are all alike; only for a question that does not wait, for what comes later
+    may be unlike.
     """
     if not width:
         return payloads[0] if len(payloads) == 1 else _all_of(payloads) or ANY
@@ -104,7 +106,14 @@ class Stage:
             found = [entry for entry in found if _matches(self.template, entry)]
         if self.coordinator.optional:
             found = [entry for entry in found if self.coordinator.registered(entry)]
-        return self.coordinator.choose(found, self.selector)
+        try:
+            return self.coordinator.choose(found, self.selector)
+        except TupeloError:
+            raise
+        except Exception as error:  # of a function of the user's
+            raise BadArgument(
+                "selector", f"one that does not raise ({error!r})", self.selector
+            ) from error
 
 
 def _matches(template: Template, entry: Entry) -> bool:
@@ -126,7 +135,7 @@ class Chain(Order):
 
     def arrange(self, found: list[Entry]) -> Iterable[Entry]:
         self.short = None
-        if self.backwards:  # Only the last stage is left to do, and this is what it would do.
+        if self.backwards:  # Only the last stage is left to do, and they come in its order.
             stage = self._stages[-1]
             return self._cut(stage, found)
         for stage in self._stages:
@@ -142,14 +151,31 @@ class Chain(Order):
             return []
         return found[: selector.high]
 
+    def __repr__(self) -> str:
+        return f"the chain {', '.join([repr(stage.selector) for stage in self._stages])}"
+
 
 class Question:
-    """What a chain asks of the space: a template, and an order if one is needed."""
+    """What a chain asks of the space: a template, and an order if one is needed.
 
-    __slots__ = ("chain", "one", "stages", "template")
+    `first`, if there is one, is another template for what there is at this moment, which the core
+    answers faster; who finds nothing by it, or waits, asks by `template`.
+    """
 
-    def __init__(self, template: Any, stages: list[Stage]) -> None:
-        self.template = template
+    __slots__ = ("_content", "chain", "first", "one", "stages")
+
+    def __init__(
+        self,
+        width: int,
+        arity: int | None,
+        kept: dict[int, Any],
+        payloads: list[Any],
+        stages: list[Stage],
+    ) -> None:
+        self._content = (width, kept, payloads)
+        self.first: Any = None
+        if kept and not payloads and arity is not None:
+            self.first = template_for(width, arity, kept, [])
         self.stages = stages
         *before, last = stages
         ready = last.template is None and all(
@@ -159,13 +185,20 @@ class Question:
             for stage in before
         )
         simple = ready and not last.coordinator.needs_all(last.selector)
-        backwards = simple and last.coordinator.backwards
+        # The last that sorts decides: those after it leave the order as it is.
+        ways = [c.backwards for c in [s.coordinator for s in stages] if c.sorts or c.backwards]
+        backwards = simple and bool(ways) and ways[-1]
         high, low = last.selector.high, last.selector.low
         self.one = simple and not backwards and low == high == 1
         self.chain: Chain | None = None
         if not (self.one or (simple and not backwards and last.selector.unlimited)):
             enough = high if simple and not last.selector.unlimited else None
             self.chain = Chain(stages, enough, backwards)
+
+    @property
+    def template(self) -> Any:
+        width, kept, payloads = self._content
+        return template_for(width, None, kept, payloads)
 
     @property
     def optional(self) -> bool:
@@ -187,11 +220,7 @@ class Question:
         return None
 
 
-def ask(
-    width: int,
-    arity: int | None,
-    pairs: list[tuple[Coordinator, Selector]],
-) -> Question:
+def ask(width: int, arity: int | None, pairs: list[tuple[Coordinator, Selector]]) -> Question:
     """The question of these selectors. As long as nothing has been cut off, what the next one
     asks by content may as well be asked before."""
     kept: dict[int, Any] = {}
@@ -208,7 +237,7 @@ def ask(
             kept.update(own)
             payloads.extend(templates)
         elif own or templates:
-            left = as_template(template_for(width, arity, own, list(templates)))
+            left = as_template(template_for(width, None, own, list(templates)))
         stages.append(Stage(coordinator, selector, left))
         ahead = ahead and coordinator.commutes and selector.unlimited
-    return Question(template_for(width, arity, kept, payloads), stages)
+    return Question(width, arity, kept, payloads, stages)

@@ -4,14 +4,17 @@
 | --------------------------- | ------------------------------ | ------------------------------ |
 | nothing                     | `("a", 1)`                     | `AtomicEntry(5)`               |
 | a key, a label (two fields) | `(key, label, "a", 1)`         | `(key, label, AtomicEntry(5))` |
+| the place in a vector       | `((0,), "a", 1)`               | `((0,), AtomicEntry(5))`       |
 
 So a program of another model finds them in `container.space`, by content, like any other entries.
 """
 
 from __future__ import annotations
 
+import inspect
+import math
+import sys
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,9 +31,12 @@ from tupelo.models.xvsm.coordinators import (
     LindaCoordinator,
     QueryCoordinator,
     RandomCoordinator,
+    VectorCoordinator,
+    framed,
 )
 from tupelo.models.xvsm.selectors import (
     AnySelector,
+    AtomicEntry,
     KeySelector,
     LindaSelector,
     Selector,
@@ -38,9 +44,9 @@ from tupelo.models.xvsm.selectors import (
 )
 from tupelo.space.blocking import Space
 from tupelo.space.capacity import Capacity
+from tupelo.space.checks import WAIT_MAX
 from tupelo.space.order import Order
 from tupelo.values.entry import Entry as CoreEntry
-from tupelo.values.kind import entry as named_entry
 from tupelo.values.kind import is_typed
 from tupelo.values.lease import Lease
 from tupelo.values.parts import ANY
@@ -49,17 +55,13 @@ from tupelo.values.template import INDEXABLE
 if TYPE_CHECKING:
     from tupelo.models.xvsm.embedded import Embedded
 
+__all__ = ["AtomicEntry", "Books", "Container", "Entry"]
 
 _SIMPLE = {FifoCoordinator, LifoCoordinator, LindaCoordinator, QueryCoordinator}
 """Those that have nothing to say when a tuple is written."""
-
-
-@named_entry("xvsm.atomic")
-@dataclass(frozen=True)
-class AtomicEntry:
-    """An entry that is one value, neither a tuple nor a dataclass. It comes back as the value."""
-
-    value: Any
+_EVERYWHERE = {"any": AnyCoordinator, "random": RandomCoordinator}
+"""Those that every container has."""
+_ONCE = 0  # a timeout, to be compared by identity: False is none
 
 
 class Entry:
@@ -120,7 +122,7 @@ class Container:
         self.id = container_id
         self.size = size
         self.coordinators = _attached(self, list(coordinators), list(optional))
-        self.given = [c for c in self.coordinators.values() if c.name not in ("any", "random")]
+        self.given = [c for c in self.coordinators.values() if c.name not in _EVERYWHERE]
         self._keeping = [c for c in self.given if c.position is not None]
         self.width = len(self._keeping)
         self._books = [c for c in self.given if c.keeps_books]
@@ -140,9 +142,9 @@ class Container:
         self.path = path
         self._aio: AsyncSpace | None = None
         self._shapes = self.space._operations.core.store.shapes
-        self._shapes_met = -1
-        self._arity: int | None = None
-        self._rest: tuple[Any, ...] | None = None  # wildcards for the payload, if all are alike
+        # Of how many shapes, the length of their payloads and wildcards for one, if all are alike.
+        # One value, for threads look at it without a lock.
+        self._alike: tuple[int, int | None, tuple[Any, ...] | None] = (0, None, None)
         self.destroyed = False
         self.aspects = Interceptors()
         self.news = News(owner.clock)
@@ -156,6 +158,10 @@ class Container:
         only = self.given[0] if kinds == {KeyCoordinator} and self.width == 1 else None
         self._key = only.name if only is not None and not only.optional else None
         operations = self.space._operations
+        if any(isinstance(coordinator, VectorCoordinator) for coordinator in self.given):
+            # A place is given when an entry is admitted, and the bytes for the journal are to be
+            # made after that. The coordinator refuses what has no spelling.
+            operations._spells = operations.core._spells = False
         self._journaled = operations.journaled
         self._write_plainly = operations.write_plainly
         self._get_plainly = operations.get_plainly
@@ -187,9 +193,7 @@ class Container:
             payload, selectors = entry.value, entry.selectors
         for coordinator in self._checked:
             coordinator.check(payload)
-        native = payload
-        if type(payload) is not tuple and not is_typed(payload):
-            native = AtomicEntry(payload)
+        native = framed(payload)
         told = self._told(selectors)
         for name, selector in told.items():
             self.coordinators[name].check(payload)
@@ -202,7 +206,12 @@ class Container:
                     "selector, as Entry(value, selector)"
                 )
         if self._keeping:
-            kept = tuple([c.kept(told[c.name]) if c.name in told else None for c in self._keeping])
+            kept = tuple(
+                [
+                    c.kept(told[c.name]) if c.name in told else None if c.optional else c.unsaid
+                    for c in self._keeping
+                ]
+            )
             if type(native) is tuple and len(native) == 1 and is_typed(native[0]):
                 native = AtomicEntry(native)  # or it would be taken for the dataclass itself
             native = kept + native if type(native) is tuple else (*kept, native)
@@ -260,6 +269,10 @@ class Container:
                 f"the container {self.name!r} has no coordinator named {selector.name!r} for "
                 f"{selector!r}; it has: {has}"
             )
+        if not isinstance(selector, coordinator.speaks):
+            raise BadSelector(
+                f"{coordinator!r} needs a {coordinator.speaks.__name__}, not {selector!r}"
+            )
         return coordinator
 
     def question(self, selectors: tuple[Selector, ...]) -> Question:
@@ -270,36 +283,45 @@ class Container:
     @property
     def arity(self) -> int | None:
         """How many fields all payloads so far have had, if they are all tuples of one length."""
-        if self._shapes_met != len(self._shapes):
-            self._shapes_met = len(self._shapes)
-            lengths = {
-                -1 if shape.kind is not None else len(shape.types) - self.width
-                for shape in self._shapes
-            }
-            self._arity = lengths.pop() if len(lengths) == 1 else None
-            if self._arity is not None and self._arity < 0:
-                self._arity = None
-            # A payload of one field may be a dataclass, which is handed out without its frame.
-            self._rest = (ANY,) * self._arity if self._arity and self._arity > 1 else None
-        return self._arity
+        return self._look_at_shapes()[1]
+
+    def _look_at_shapes(self) -> tuple[int, int | None, tuple[Any, ...] | None]:
+        alike = self._alike
+        if alike[0] != len(self._shapes):
+            with self.space._operations.engine.lock:  # Nobody else adds a shape meanwhile.
+                lengths = {
+                    -1 if shape.kind is not None else len(shape.types) - self.width
+                    for shape in self._shapes
+                }
+                arity = lengths.pop() if len(lengths) == 1 else None
+                if arity is not None and arity < 0:
+                    arity = None
+                # A payload of one field may be a dataclass, which is handed out without its frame.
+                rest = (ANY,) * arity if arity and arity > 1 else None
+                self._alike = alike = (len(self._shapes), arity, rest)
+        return alike
 
     # The short way: one entry, outside a transaction, in a container without aspects
 
     def write_quickly(self, entry: Any, timeout: Any) -> list[Lease] | None:
         """Write one entry that needs nothing but the space; None if it is not as simple as that."""
-        if timeout and not _is_long(timeout):
+        if timeout is not _ONCE and timeout is not None and not _is_time(timeout):
             return None
         if type(entry) is Entry and self._key is not None:
-            value, selectors = entry.value, entry.selectors
-            if type(value) is not tuple or len(value) == 1 or len(selectors) != 1:
+            value = entry.value
+            try:
+                (selector,) = entry.selectors
+            except ValueError:
                 return None
-            selector = selectors[0]
-            if type(selector) is not KeySelector or selector.name != self._key:
+            if (
+                type(value) is not tuple
+                or len(value) == 1
+                or type(selector) is not KeySelector
+                or selector.name != self._key
+                or type(selector.key) not in INDEXABLE
+            ):
                 return None
-            key = selector.key
-            if type(key) not in INDEXABLE:
-                return None
-            entry = (key, *value)
+            entry = (selector.key, *value)
         elif not self._native or (type(entry) is not tuple and not is_typed(entry)):
             return None
         try:
@@ -317,7 +339,7 @@ class Container:
     def get_quickly(self, selector: Any, take: bool, timeout: Any) -> list[Any] | None:
         """One entry that is there, by its key or by one template; None if it is not as simple as
         that, or is not there."""
-        if timeout and not _is_long(timeout):
+        if timeout is not _ONCE and timeout is not None and not _is_time(timeout):
             return None
         template = self._template_of(selector)
         if template is None:
@@ -337,11 +359,12 @@ class Container:
         if kind is KeySelector:
             if self._key is None or selector.name != self._key or not selector.low:
                 return None
-            if self._shapes_met != len(self._shapes):
-                _ = self.arity
-            if self._rest is None or type(selector.key) not in INDEXABLE:
+            met, _, rest = self._alike
+            if met != len(self._shapes):
+                rest = self._look_at_shapes()[2]
+            if rest is None or type(selector.key) not in INDEXABLE:
                 return None
-            return (selector.key, *self._rest)
+            return (selector.key, *rest)
         if kind is LindaSelector and self._linda and selector.name == "linda":
             templates = selector.templates
             if (
@@ -357,9 +380,9 @@ class Container:
         return f"<container {self.name!r}>"
 
 
-def _is_long(timeout: Any) -> bool:
+def _is_time(timeout: Any) -> bool:
     """Is this a time, and not nonsense, which the longer way refuses?"""
-    return type(timeout) in (int, float) and bool(timeout > 0)
+    return type(timeout) in (int, float) and (0 <= timeout <= WAIT_MAX or timeout == math.inf)
 
 
 def _attached(
@@ -377,7 +400,20 @@ def _attached(
             )
         if coordinator.name in found:
             raise BadArgument("coordinators", "of different names: give name=", coordinator)
+        if not isinstance(coordinator, _EVERYWHERE.get(coordinator.name, Coordinator)):
+            raise BadArgument(
+                "coordinators",
+                "of other names than 'any' and 'random', which are taken",
+                coordinator,
+            )
+        if container.owner.path is not None:
+            _require_makeable(coordinator)
         found[coordinator.name] = coordinator
+    for coordinator in optional:
+        if coordinator.name in _EVERYWHERE:
+            raise BadArgument(
+                "optional", "others than any and random, which know every entry", coordinator
+            )
     for coordinator in optional:
         coordinator.optional = True
     for coordinator in found.values():
@@ -389,3 +425,24 @@ def _attached(
         default.container = container
         found.setdefault(default.name, default)
     return found
+
+
+def _require_makeable(coordinator: Coordinator) -> None:
+    """BadArgument for one that could not be made again when its folder is opened again."""
+    cls = type(coordinator)
+    found: Any = sys.modules.get(cls.__module__)
+    for part in cls.__qualname__.split("."):
+        found = getattr(found, part, None)
+    if found is not cls:
+        raise BadArgument(
+            "coordinators", "of classes that a module has, in a Capi with a folder", coordinator
+        )
+    try:
+        inspect.signature(cls).bind(*coordinator.options(), name=coordinator.name)
+    except TypeError as error:
+        raise BadArgument(
+            "coordinators",
+            "such that they can be made again, in a Capi with a folder, of what options() answers "
+            f"and name= ({error})",
+            coordinator,
+        ) from None

@@ -1,26 +1,38 @@
 """Coordinators: how the entries of a container are kept and found. Each is an order of the core.
 
-What a coordinator keeps about an entry (its key, its label) is a field in front of the entry's
-own, so that the core's index, locks and journal serve it like any other. `admit` and `forget` keep
-books where a field is not enough: unique keys, places in a list.
+What a coordinator keeps about an entry (its key, its label, its place) is a field in front of the
+entry's own, so that the core's index, locks and journal serve it like any other. `admit` and
+`forget` keep books where a field is not enough: unique keys, places in a list.
 
 To write one, subclass Coordinator, give it a `default_name`, and say in `choose` which entries
 come first; set `explicit` and `keeps` if it must be told something when an entry is written, which
-`kept` makes of the selector. `self.kept_of(entry)` and `self.payload(entry)` are what it can ask.
+`kept` makes of the selector; `speaks` is the class of its selectors. `self.kept_of(entry)` and
+`self.payload(entry)` are what it can ask. A container in a folder makes its coordinators again when
+it is opened: by their class, which must be one of a module and not of a function, with what
+`options()` answers by position and with `name=`. So if it has an `__init__` of its own, that must
+take `name=` and hand it on, and `options` must say the rest.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Iterable
+from operator import attrgetter
+from types import NoneType
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from tupelo.errors import BadArgument, BadSelector, CountNotMet, DuplicateKey, IndexOutOfRange
+from tupelo.errors import BadArgument, CountNotMet, DuplicateKey, IndexOutOfRange
+from tupelo.models.xvsm.ranks import Rank, Ranking, is_rank
 from tupelo.models.xvsm.selectors import (
+    AnySelector,
+    AtomicEntry,
+    FifoSelector,
     KeySelector,
     LabelSelector,
+    LifoSelector,
     LindaSelector,
     QuerySelector,
+    RandomSelector,
     Selector,
     VectorSelector,
 )
@@ -28,24 +40,32 @@ from tupelo.space.order import Order
 from tupelo.space.transaction import Txn
 from tupelo.values.codec import encode_entry
 from tupelo.values.entry import Entry, freeze, thaw
+from tupelo.values.kind import is_typed
+from tupelo.values.parts import ANY
 from tupelo.values.template import INDEXABLE, as_template
 
 if TYPE_CHECKING:
     from tupelo.models.xvsm.container import Container
+
+_arrival = attrgetter("arrival")
 
 
 class Coordinator(Order):
     """How entries are kept and found. One object serves one container.
 
     An `explicit` one must be told something when an entry is written. One that `keeps` has a
-    field in front of each entry's own. If it `commutes`, a choice by content may be made before
-    or after it.
+    field in front of each entry's own, `unsaid` where it is told nothing. If it `commutes`, a
+    choice by content may be made before or after it. One that `sorts` puts what it is given in
+    order of arrival, or `backwards`. `speaks` is the class of its selectors.
     """
 
     default_name: ClassVar[str] = ""
+    speaks: ClassVar[type[Selector]] = Selector
     explicit = False
     keeps = False
+    unsaid: Any = None
     commutes = False
+    sorts = False
     works = False
     """Whether entries are worked on before they can be found: see the ActiveCoordinator."""
     by_arrival = True
@@ -146,31 +166,49 @@ class AnyCoordinator(_ByArrival):
     """Any entry. Every container has one."""
 
     default_name = "any"
+    speaks = AnySelector
 
 
 class FifoCoordinator(_ByArrival):
     """A queue: the oldest first."""
 
     default_name = "fifo"
+    speaks = FifoSelector
+    sorts = True
+
+    def choose(self, found: list[Entry], selector: Selector) -> list[Entry]:
+        return _by_arrival(found)
 
 
 class LifoCoordinator(_ByArrival):
     """A stack: the newest first."""
 
     default_name = "lifo"
+    speaks = LifoSelector
+    sorts = True
     backwards = True
 
     def choose(self, found: list[Entry], selector: Selector) -> list[Entry]:
-        return found[::-1]
+        return _by_arrival(found)[::-1]
 
     def gives_way(self, found: list[Entry]) -> Iterable[Entry]:
         return reversed(found)
+
+
+def _by_arrival(found: list[Entry]) -> list[Entry]:
+    """The oldest first; what a transaction wrote is newer than what is there, and of transactions
+    in each other the inner one's is the newest."""
+    found = sorted(found, key=_arrival)
+    if any(entry.txn is not None for entry in found):
+        found.sort(key=lambda entry: 0 if entry.txn is None else len(list(entry.txn.line())))
+    return found
 
 
 class RandomCoordinator(Coordinator):
     """By chance, with the generator that the Capi was given. Every container has one."""
 
     default_name = "random"
+    speaks = RandomSelector
     commutes = True
 
     def __init__(self, generator: random.Random | None = None, *, name: str | None = None) -> None:
@@ -185,6 +223,7 @@ class LindaCoordinator(_ByArrival):
     """By template. It takes tuples, and dataclasses, which are tuples with names."""
 
     default_name = "linda"
+    speaks = LindaSelector
 
     def check(self, payload: Any) -> None:
         if type(payload) is not tuple and not hasattr(type(payload), "__dataclass_fields__"):
@@ -192,25 +231,34 @@ class LindaCoordinator(_ByArrival):
                 "entry", "a tuple or a dataclass, for the container has a LindaCoordinator", payload
             )
 
-    def content(self, selector: Selector) -> tuple[Any, tuple[Any, ...]]:
-        if not isinstance(selector, LindaSelector):
-            raise BadSelector(f"{self!r} needs a LindaSelector, not {selector!r}")
+    def content(self, selector: Any) -> tuple[Any, tuple[Any, ...]]:
         templates = selector.templates
-        if len(templates) < 2:
-            return None, templates
-        either = as_template(templates[0])
-        for template in templates[1:]:
-            either = either | as_template(template)
-        return None, (either,)
+        if len(templates) > 1:
+            either = as_template(templates[0])
+            for template in templates[1:]:
+                either = either | as_template(template)
+            templates = (either,)
+        if selector.entry is not None:
+            templates += self._like(selector.entry.thing)
+        return None, templates
 
-    def choose(self, found: list[Entry], selector: Selector) -> list[Entry]:
-        assert isinstance(selector, LindaSelector)
+    def _like(self, entry: Any) -> tuple[Any, ...]:
+        """A template that few entries besides this one match, so that not all must be seen."""
+        width = 0 if self.container is None else self.container.width
+        if not isinstance(entry, Entry) or entry.shape.kind is not None:
+            return ()
+        rest = entry.fields[width:]
+        if len(rest) == 1:  # It may be a dataclass, which is kept as one field.
+            return ()
+        return (tuple([v if type(v) in INDEXABLE and v == v else ANY for v in rest]),)
+
+    def choose(self, found: list[Entry], selector: Any) -> list[Entry]:
         if selector.entry is None:
             return found
         return [entry for entry in found if entry is selector.entry.thing]
 
-    def needs_all(self, selector: Selector) -> bool:
-        return isinstance(selector, LindaSelector) and selector.entry is not None
+    def needs_all(self, selector: Any) -> bool:
+        return selector.entry is not None
 
 
 class KeyCoordinator(_ByArrival):
@@ -221,18 +269,19 @@ class KeyCoordinator(_ByArrival):
     """
 
     default_name = "key"
+    speaks = KeySelector
     explicit = True
     keeps = True
     keeps_books = True
 
     def __init__(self, *, name: str | None = None) -> None:
         super().__init__(name=name)
-        # By type and key: 1, 1.0 and True are three keys.
-        self._held: dict[type, dict[Any, Entry | list[Entry]]] = {cls: {} for cls in INDEXABLE}
+        # By type and key: 1, 1.0 and True are three keys, and None is none.
+        self._held: dict[type, dict[Any, Entry | list[Entry]]] = {
+            cls: {} for cls in INDEXABLE if cls is not NoneType
+        }
 
-    def kept(self, selector: Selector) -> Any:
-        if not isinstance(selector, KeySelector):
-            raise BadSelector(f"{self!r} needs a KeySelector, not {selector!r}")
+    def kept(self, selector: Any) -> Any:
         key = selector.key
         return key if type(key) in INDEXABLE else _spelled("key", key)
 
@@ -245,13 +294,16 @@ class KeyCoordinator(_ByArrival):
             table = self._held[type(key)]
         except (IndexError, KeyError):
             return
-        if key is None or entry.shape.kind is not None:
+        if entry.shape.kind is not None:
             return
         held = table.setdefault(key, entry)
         if held is not entry:
             holders = held if isinstance(held, list) else [held]
             if not all(_given_up(holder, entry.txn) for holder in holders):
-                raise DuplicateKey(key)
+                # One who waits within a transaction would wait for itself to take what it wrote.
+                own = () if entry.txn is None else tuple(entry.txn.line())
+                hopeless = any(not holder.gone and holder.txn in own for holder in holders)
+                raise DuplicateKey(key, hopeless=hopeless)
             table[key] = [*holders, entry]
 
     def readmit(self, entry: Entry) -> None:
@@ -293,12 +345,11 @@ class LabelCoordinator(_ByArrival):
     """By label; many entries may have the same."""
 
     default_name = "label"
+    speaks = LabelSelector
     explicit = True
     keeps = True
 
-    def kept(self, selector: Selector) -> Any:
-        if not isinstance(selector, LabelSelector):
-            raise BadSelector(f"{self!r} needs a LabelSelector, not {selector!r}")
+    def kept(self, selector: Any) -> Any:
         label = selector.label
         return label if type(label) in INDEXABLE else _spelled("label", label)
 
@@ -309,53 +360,71 @@ class LabelCoordinator(_ByArrival):
 class VectorCoordinator(Coordinator):
     """A list: what is written at an index moves up what stands there.
 
-    Indexes count what the one who asks can see. The places live in memory: a container that is
-    opened again starts in order of arrival.
+    Indexes count what the one who asks can see: neither what others have not committed nor what
+    somebody has taken. The place of an entry is a rank, which is given when it is admitted and
+    kept in front of it, so a list comes back in its order when its container is opened again.
     """
 
     default_name = "vector"
+    speaks = VectorSelector
+    keeps = True
+    unsaid: Rank = ()  # a rank is yet to be given
     keeps_books = True
 
     def __init__(self, *, name: str | None = None) -> None:
         super().__init__(name=name)
-        self._sequence: list[Entry] = []
+        self._list = Ranking()
 
-    def place(self, selector: Selector | None) -> Any:
-        return selector.index if isinstance(selector, VectorSelector) else None
+    def kept(self, selector: Selector) -> Any:
+        return self.unsaid
+
+    def place(self, selector: Any) -> Any:
+        return None if selector is None else selector.index
 
     def admit(self, entry: Entry, at: Any) -> None:
-        if not self.registered(entry):
+        if self._rank_of(entry) is None:
             return
-        length = len(self._sequence)
-        if at is None:
-            at = length
-        elif at > length:
+        rank = self._list.rank_at(at, entry.txn)
+        if isinstance(rank, int):
             raise IndexOutOfRange(
-                f"nothing can be written at {at}: the vector has {length} entries",
+                f"nothing can be written at {at}: the vector has {rank} entries",
                 wanted=at,
-                found=length,
+                found=rank,
             )
-        self._sequence.insert(at, entry)
+        fields, position = entry.fields, self.position or 0
+        stamped = (*fields[:position], rank, *fields[position + 1 :])
+        if self.container is not None and self.container.path is not None:
+            encode_entry(entry.shape, stamped)  # BadEntry for what cannot be kept
+        entry.fields = stamped
+        self._list.add(entry, rank)
+
+    def readmit(self, entry: Entry) -> None:
+        rank = self._rank_of(entry)
+        if rank:
+            self._list.add(entry, rank)
 
     def forget(self, entry: Entry) -> None:
-        if entry in self._sequence:
-            self._sequence.remove(entry)
+        rank = self._rank_of(entry)
+        if rank:
+            self._list.remove(entry, rank)
+
+    def _rank_of(self, entry: Entry) -> Rank | None:
+        """None for what is not in the list, for it was optional or came by another door."""
+        rank = self.kept_of(entry)
+        return rank if is_rank(rank) else None
 
     def arrange(self, found: list[Entry]) -> Iterable[Entry]:
         wanted = set(found)
-        return [entry for entry in self._sequence if entry in wanted]
+        return [entry for entry in self._list.entries if entry in wanted]
 
-    def choose(self, found: list[Entry], selector: Selector) -> list[Entry]:
-        if not isinstance(selector, VectorSelector):
-            raise BadSelector(f"{self!r} needs a VectorSelector, not {selector!r}")
+    def choose(self, found: list[Entry], selector: Any) -> list[Entry]:
         return list(self.arrange(found))[selector.index or 0 :]
 
-    def not_met(self, selector: Selector, found: int) -> CountNotMet:
-        index = getattr(selector, "index", None) or 0
+    def not_met(self, selector: Any, found: int) -> CountNotMet:
         if found:
             return super().not_met(selector, found)
         return IndexOutOfRange(
-            f"nothing stands at the index {index}", wanted=selector.low, found=found
+            f"nothing stands at the index {selector.index or 0}", wanted=selector.low, found=found
         )
 
 
@@ -363,18 +432,15 @@ class QueryCoordinator(Coordinator):
     """By query: filtered, sorted, cut."""
 
     default_name = "query"
+    speaks = QuerySelector
 
-    def content(self, selector: Selector) -> tuple[Any, tuple[Any, ...]]:
-        if not isinstance(selector, QuerySelector):
-            raise BadSelector(f"{self!r} needs a QuerySelector, not {selector!r}")
+    def content(self, selector: Any) -> tuple[Any, tuple[Any, ...]]:
         return None, selector.query.filters_first
 
-    def needs_all(self, selector: Selector) -> bool:
-        assert isinstance(selector, QuerySelector)
+    def needs_all(self, selector: Any) -> bool:
         return len(selector.query.steps) > len(selector.query.filters_first)
 
-    def choose(self, found: list[Entry], selector: Selector) -> list[Entry]:
-        assert isinstance(selector, QuerySelector)
+    def choose(self, found: list[Entry], selector: Any) -> list[Entry]:
         query = selector.query
         steps = query.steps[len(query.filters_first) :]
         if not steps:
@@ -383,8 +449,8 @@ class QueryCoordinator(Coordinator):
         for step, detail in steps:
             if step == "filter":
                 template = as_template(detail)
-                pairs = [pair for pair in pairs if template.matches(pair[0])]
-            elif step == "sort":
+                pairs = [pair for pair in pairs if template.matches(framed(pair[0]))]
+            elif step == "sort_by":
                 pairs = sorted(pairs, key=lambda pair: field_of(pair[0], detail))
             elif step == "reverse":
                 pairs.reverse()
@@ -393,6 +459,11 @@ class QueryCoordinator(Coordinator):
             else:
                 pairs = _distinct(pairs, detail)
         return [entry for _, entry in pairs]
+
+
+def framed(payload: Any) -> Any:
+    """A payload as a space can keep it: what is no tuple and no dataclass is an AtomicEntry."""
+    return payload if type(payload) is tuple or is_typed(payload) else AtomicEntry(payload)
 
 
 def field_of(payload: Any, key: Any) -> Any:

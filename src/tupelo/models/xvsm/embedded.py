@@ -6,7 +6,9 @@ transactions. With a folder it is durable, with a file for each container.
 
 from __future__ import annotations
 
+import logging
 import random as chance
+import re
 import sys
 import threading
 from contextlib import suppress
@@ -15,18 +17,22 @@ from typing import Any
 from uuid import uuid4
 
 from tupelo.aio import Space as AsyncSpace
-from tupelo.errors import BadArgument, ContainerNotFound, SpaceClosed, TupeloError
+from tupelo.errors import BadArgument, ContainerError, ContainerNotFound, SpaceClosed, TupeloError
 from tupelo.models.xvsm.aspects import LOCAL_POINTS, Interceptors
 from tupelo.models.xvsm.container import Container
 from tupelo.models.xvsm.coordinators import Coordinator, KeyCoordinator
-from tupelo.models.xvsm.transactions import Transaction
+from tupelo.models.xvsm.transactions import Transaction, at_end
 from tupelo.space.blocking import Space
 from tupelo.space.clock import Clock, SystemClock
 from tupelo.space.decisions import DecisionLog
 from tupelo.space.shared import SharedTransaction
+from tupelo.space.twophase import Outcome
 from tupelo.values.parts import ANY
 
+logger = logging.getLogger("tupelo")
+
 _system_clock = SystemClock()
+_FILE = re.compile(r"([0-9a-f]{32})\.tupelo.*")  # of a container
 
 Row = tuple[str, str, str, int | None, tuple[Any, ...]]
 """In the registry: "container", its name, its id, its size, its coordinators."""
@@ -43,8 +49,10 @@ class Embedded:
         self.path = None if path is None else Path(path)
         self.clock: Clock = clock or _system_clock
         self.random = random or chance.Random()
+        is_known = False
         if self.path is not None:
             self.path.mkdir(parents=True, exist_ok=True)
+            is_known = (self.path / "containers.tupelo").exists()
         names = KeyCoordinator()
         names.position = 1
         self.registry = Space(
@@ -61,10 +69,15 @@ class Embedded:
         self._decisions = DecisionLog(self._log)
         self._mark = f"xvsm.{self._log._operations.engine.id}."
         self.settle(self.registry)
+        if is_known:  # Without a registry nobody can say which files are needed.
+            self._sweep()
         self.registry_aio = AsyncSpace(self.registry)
         self.aspects = Interceptors()
         self.lock = threading.Lock()
         self._containers: dict[str, Container] = {}
+        # The transactions, not committed yet, that make a container or do away with it, by its id.
+        self._made_in: dict[str, SharedTransaction] = {}
+        self._destroyed_in: dict[str, SharedTransaction] = {}
 
     def begin(self, seconds: float | None, parent: SharedTransaction | None = None) -> Transaction:
         """A transaction. With a folder, its decision is recorded there, in case of a crash."""
@@ -79,7 +92,12 @@ class Embedded:
     def settle(self, space: Space) -> None:
         """Bring to its end what a crash has left undecided in a space that was opened again."""
         if self.path is not None:
-            self._decisions.settle(space._operations, lambda txn: txn.startswith(self._mark))
+            self._decisions.settle(space._operations, self._outcome)
+
+    def _outcome(self, txn_id: str) -> Outcome | None:
+        """What became of a transaction of before the crash; None if it is not ours."""
+        mine = txn_id.startswith(self._mark)
+        return self._decisions.recorded_outcome(txn_id) if mine else None
 
     def make(
         self,
@@ -89,15 +107,27 @@ class Embedded:
         optional: list[Coordinator],
     ) -> tuple[Container, Row]:
         """A new container, which is known once its row is in the registry."""
-        container = Container(self, name, uuid4().hex, size, coordinators, optional)
-        specs = tuple(
-            [
-                (f"{type(c).__module__}:{type(c).__qualname__}", c.name, c.optional, c.options())
-                for c in container.given
-            ]
-        )
-        self._enter(container)
+        given = [*coordinators, *optional]
+        free = [c for c in given if isinstance(c, Coordinator) and c.container is None]
+        try:
+            container = Container(self, name, uuid4().hex, size, coordinators, optional)
+        except BaseException:
+            _release(free)
+            raise
+        try:
+            specs = tuple([_spec(coordinator) for coordinator in container.given])
+            with self.lock:
+                self._containers[container.id] = container
+                self._ready(container)
+        except BaseException:
+            self.unmake(container)
+            raise
         return container, ("container", name, container.id, size, specs)
+
+    def unmake(self, container: Container) -> None:
+        """It was not to be: drop it, and let its coordinators serve another."""
+        self.drop(container)
+        _release(container.given)
 
     def opened(self, row: Row) -> Container:
         """The container of a row: it is open already, or it is opened from its file."""
@@ -119,11 +149,6 @@ class Embedded:
                 self._ready(container)
             return container
 
-    def _enter(self, container: Container) -> None:
-        with self.lock:
-            self._containers[container.id] = container
-            self._ready(container)
-
     def _ready(self, container: Container) -> None:
         container.quick = self._is_quick(container)
         for coordinator in container.given:
@@ -137,7 +162,63 @@ class Embedded:
 
     def _is_quick(self, container: Container) -> bool:
         everywhere = any(self.aspects.at(point) for point in LOCAL_POINTS)
-        return not container.aspects and not everywhere and container.active is None
+        return not (
+            container.aspects
+            or everywhere
+            or container.active is not None
+            or container.id in self._made_in
+        )
+
+    # Containers that come and go in transactions
+
+    def made_in(self, container: Container, txn: SharedTransaction) -> None:
+        """It is being made by this transaction, and not there for others before the commit."""
+
+        def end(committed: bool | None) -> None:
+            self._made_in.pop(container.id, None)
+            if committed is False:
+                self.unmake(container)
+            else:
+                self.reconsider()
+
+        self._made_in[container.id] = _root(txn)
+        self.reconsider()
+        at_end(txn, end)
+
+    def destroyed_in(self, container: Container, txn: SharedTransaction) -> None:
+        """This transaction has taken its row."""
+
+        def end(committed: bool | None) -> None:
+            self._destroyed_in.pop(container.id, None)
+            if committed:
+                self.drop(container)
+
+        self._destroyed_in[container.id] = _root(txn)
+        at_end(txn, end)
+
+    def require_there(self, container: Container, txn: SharedTransaction | None) -> None:
+        """ContainerNotFound, if it is not there for this transaction, or yet."""
+        root = None if txn is None else _root(txn)
+        if self._made_in.get(container.id, root) is not root:
+            raise ContainerNotFound(
+                f"the container {container.name!r} is being made in a transaction that is not "
+                "committed"
+            )
+        if root is not None and self._destroyed_in.get(container.id) is root:
+            raise ContainerNotFound(
+                f"the container {container.name!r} was destroyed in this transaction"
+            )
+
+    def why_not_taken(self, container: Container) -> TupeloError:
+        """Why its row could not be taken from the registry."""
+        name = container.name
+        if container.id in self._destroyed_in:
+            return ContainerError(
+                f"another transaction destroys the container {name!r}, and may yet roll back"
+            )
+        if self.registry.count(row_of(container)):
+            return ContainerError(f"another transaction holds the container {name!r}: try again")
+        return ContainerNotFound(f"the container {name!r} was destroyed")
 
     def drop(self, container: Container) -> None:
         """The container is no more; those who wait there are told."""
@@ -145,9 +226,23 @@ class Embedded:
             self._containers.pop(container.id, None)
         container.destroyed = True
         container.quick = False
-        container.close()
-        if container.path is not None:
-            for file in container.path.parent.glob(container.path.name + "*"):
+        _close(container)
+        self._remove_files(container.id)
+
+    def _remove_files(self, container_id: str) -> None:
+        if self.path is not None:
+            for file in self.path.glob(f"{container_id}.tupelo*"):
+                with suppress(OSError):
+                    file.unlink()
+
+    def _sweep(self) -> None:
+        """Remove the files of containers that a crash has kept from being made, or destroyed."""
+        if self.path is None or self.registry.in_doubt():
+            return  # Whose containers are in doubt cannot be known yet.
+        known = {row[2] for row in self.rows()}
+        for file in self.path.iterdir():
+            found = _FILE.fullmatch(file.name)
+            if found is not None and found[1] not in known:
                 with suppress(OSError):
                     file.unlink()
 
@@ -155,17 +250,23 @@ class Embedded:
         return self.registry.read_all(("container", str, str, ANY, tuple))
 
     def clear(self) -> None:
-        """Destroy all containers, those that were not opened yet too."""
-        for row in self.registry.take_all(("container", str, str, ANY, tuple)):
-            with suppress(TupeloError):
-                self.drop(self.opened(row))
+        """Destroy all containers, one after the other, without opening those that were not. What
+        open transactions make or destroy is left to them."""
+        for _, name, container_id, _, _ in self.rows():
+            row = ("container", name, container_id, ANY, tuple)
+            if self.registry.take(row, wait=0) is not None:
+                with self.lock:
+                    container = self._containers.get(container_id)
+                if container is not None:
+                    self.drop(container)
+                self._remove_files(container_id)
 
     def close(self) -> None:
         with self.lock:
             containers = list(self._containers.values())
             self._containers.clear()
         for container in containers:
-            container.close()
+            _close(container)
         self.registry.close()
         self.registry_aio._flusher.close()
         self._log.close()
@@ -186,6 +287,38 @@ def gone(container: Container, error: SpaceClosed) -> TupeloError:
     return error
 
 
+def row_of(container: Container) -> tuple[Any, ...]:
+    """The template of its row."""
+    return ("container", container.name, container.id, ANY, tuple)
+
+
+def _root(txn: SharedTransaction) -> SharedTransaction:
+    return list(txn.line())[-1]
+
+
+def _close(container: Container) -> None:
+    try:
+        container.close()
+    except Exception:
+        logger.exception("a coordinator of %r could not be closed", container)
+    finally:
+        container.space.close()
+
+
+def _release(coordinators: list[Coordinator]) -> None:
+    """They are as new: their container was not to be."""
+    for coordinator in coordinators:
+        coordinator.container = coordinator.position = None
+        coordinator.optional = False
+
+
+def _spec(coordinator: Coordinator) -> tuple[Any, ...]:
+    """A coordinator as a registry describes it."""
+    kind = type(coordinator)
+    where = f"{kind.__module__}:{kind.__qualname__}"
+    return (where, coordinator.name, coordinator.optional, coordinator.options())
+
+
 def _made_again(where: str, name: str, optional: bool, options: tuple[Any, ...]) -> Coordinator:
     """A coordinator as a registry describes it. Its class must be known: nothing is imported."""
     module, _, path = where.partition(":")
@@ -197,5 +330,11 @@ def _made_again(where: str, name: str, optional: bool, options: tuple[Any, ...])
             f"the container has a coordinator of the class {where!r}, which is not known in this "
             "program: import it, and ask again"
         )
-    made: Coordinator = found(*options, name=name)
+    try:
+        made: Coordinator = found(*options, name=name)
+    except Exception as error:
+        raise ContainerNotFound(
+            f"the container has a coordinator of the class {where!r}, which could not be made of "
+            f"{options!r} and name={name!r}: {type(error).__name__}: {error}"
+        ) from error
     return made

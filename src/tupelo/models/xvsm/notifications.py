@@ -1,9 +1,15 @@
 """Notifications: a listener is told of operations on a container, by aspects after them.
 
-It is called from a thread (or task) of its own, in order, after the transaction of the operation
-is committed; of what was rolled back it never hears. When `backlog_max` are yet to be told, the
+It is called from a thread (or task) of its own, one call after the other, after the transaction of
+the operation is committed; of what was rolled back it never hears. What several threads do at once
+it may hear in another order than the container has it. When `backlog_max` are yet to be told, the
 oldest is dropped, and `dropped` counts it. A listener that raises is told no more; `error` says
 why.
+
+It hears of operations by their names: "shift" tells what was written, and "destroy" is the
+operation, not what became of an entry. Who wants to know of all that leaves listens to take, shift
+and destroy. An entry for an ActiveCoordinator is told as written when its work is done and it comes
+out, for before that nobody can find it.
 """
 
 from __future__ import annotations
@@ -17,11 +23,11 @@ from typing import TYPE_CHECKING, Any
 
 from tupelo.errors import BadArgument
 from tupelo.models.xvsm.aspects import Point, Registration, Request
+from tupelo.models.xvsm.container import Container, Entry
 from tupelo.models.xvsm.transactions import at_end
 
 if TYPE_CHECKING:
     from tupelo.models.xvsm.around import Around
-    from tupelo.models.xvsm.container import Container
 
 logger = logging.getLogger("tupelo")
 
@@ -49,7 +55,6 @@ class Notification:
         ):
             raise BadArgument("times", "a whole number above 0, or None", times)
         self.container = container
-        container.endings[self.destroy] = None
         self.registration: Registration | None = None
         self.error: Exception | None = None
         self.dropped = 0
@@ -64,6 +69,13 @@ class Notification:
         if capi.is_async:
             self._loop = asyncio.get_running_loop()
             self._come = asyncio.Event()
+
+    def start(self) -> None:
+        """Begin to tell, now that it is registered; it is not if an aspect has skipped that."""
+        self.container.endings[self.destroy] = None
+        if self.registration is None or self.container.destroyed:
+            self.destroy()
+        elif self._loop is not None:
             self._task = self._loop.create_task(self._serve_async())
         else:
             threading.Thread(target=self._serve, name="tupelo-notification", daemon=True).start()
@@ -77,7 +89,12 @@ class Notification:
         self._after(request, request.result)
 
     def post_write(self, request: Request) -> None:
-        self._after(request, request.entries)
+        if self.container.active is None:
+            self._after(request, request.entries)
+
+    def came_out(self, entry: Any) -> None:
+        """The work of an entry is done: only now is it written for those who look."""
+        self._add("write", [entry])
 
     def post_shift(self, request: Request) -> None:
         self._after(request, request.entries)
@@ -86,14 +103,15 @@ class Notification:
         self._after(request, request.values.get("destroyed", []))
 
     def _after(self, request: Request, entries: list[Any]) -> None:
-        told = [getattr(entry, "value", entry) if is_wrapped(entry) else entry for entry in entries]
-        assert request.transaction is not None
+        told = [entry.value if isinstance(entry, Entry) else entry for entry in entries]
+        operation = request.operation
 
-        def end(committed: bool) -> None:
+        def end(committed: bool | None) -> None:
             if committed:
-                self._add(request.operation, told)
+                self._add(operation, told)
 
-        at_end(request.transaction, end)
+        if request.transaction is not None:  # It is, around an operation of a container.
+            at_end(request.transaction, end)
 
     # Telling
 
@@ -173,12 +191,6 @@ class Notification:
             self._backlog.clear()
             self._wake.notify_all()
         self._rouse()
-
-
-def is_wrapped(entry: Any) -> bool:
-    from tupelo.models.xvsm.container import Entry
-
-    return isinstance(entry, Entry)
 
 
 def check_operations(operations: tuple[str, ...]) -> list[Point]:

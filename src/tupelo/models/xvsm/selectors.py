@@ -295,7 +295,7 @@ class Query:
         """The smallest first: by a field's position or name, or a function of the entry."""
         if isinstance(key, bool) or not (isinstance(key, (int, str)) or callable(key)):
             raise BadArgument("key", "a field's position or name, or a function", key)
-        return self._then("sort", key)
+        return self._then("sort_by", key)
 
     def reverse(self) -> Self:
         return self._then("reverse", None)
@@ -378,7 +378,7 @@ def _of_values(template: Any) -> Any:
         return Both(_of_values(template.first), _of_values(template.second))
     if isinstance(template, OneOf):
         return OneOf(*map(_of_values, template.choices))
-    if isinstance(template, Template):
+    if type(template) is Template:
         raw = template.raw
         return Template(
             type(raw)(*map(_of_values, raw.parts)) if isinstance(raw, Combined) else _of_values(raw)
