@@ -125,6 +125,8 @@ class Core:
             if self.watched:
                 return None
             self.books.admit(entry, None)
+            if payload is not None and entry.fields is not fields:
+                payload = encode_entry(shape, entry.fields)
         taker = self.waiting.plain_taker(shape, fields) if self.watched else None
         if taker is NotImplemented:
             return None
@@ -174,6 +176,8 @@ class Core:
             entries.append(Entry(fields, shape, self.agent, n, n, until, txn=txn))
             self.store.know(shape)
         writers.admit(self, entries, at, txn)
+        if payloads and self.books is not None:  # It may have marked them with their places.
+            payloads = [encode_entry(entry.shape, entry.fields) for entry in entries]
         if txn is not None:
             self._write_within(txn, entries)
         elif self.reactions and reaction.wanted(self, entries):

@@ -29,6 +29,7 @@ from tupelo.space.transaction import LEASE_RAN_OUT, Txn
 from tupelo.space.twophase import (
     Ballot,
     Decisions,
+    Outcome,
     Participant,
     Vote,
     call_off,
@@ -234,12 +235,17 @@ class SharedTransaction(Spanning):
 
     def _judge(self, ballot: Ballot, error: BaseException) -> BaseException | None:
         """An error came before the end: raise it, unless the decision had been made by then."""
-        lost = isinstance(error, OutcomeUnknown)
-        outcome = "unknown" if lost else ballot.outcome(self._decisions)
+        if self._state == "committed":
+            outcome: Outcome = "committed"
+        elif isinstance(error, OutcomeUnknown):
+            outcome = "unknown"
+        else:
+            outcome = ballot.outcome(self._decisions)
         if outcome == "committed":
             self._untold = list(ballot.promised)
             self._end("committed")
             return None if isinstance(error, Exception) else error
+        self._untold = []
         concerned = ballot.concerned if outcome == "aborted" else []  # else the promises stand
         self._end(outcome, str(error), concerned)
         if isinstance(error, (CannotCommit, OutcomeUnknown)) or not isinstance(error, Exception):

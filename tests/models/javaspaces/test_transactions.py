@@ -365,6 +365,21 @@ def test_a_guest_of_parent_and_nested_one_commits_both_or_neither(manager):
         assert guest.promises == []
 
 
+def test_a_promoted_guest_that_missed_the_abort_is_told_by_recover(manager):
+    parent = manager.create().transaction
+    nested, guest = parent.transaction(), Guest(abort=[OSError("away")])
+    nested.join(guest)
+    nested.commit()
+    parent.join(Guest("other", prepare=ABORTED, prepare_and_commit=ABORTED))
+    with pytest.raises(CannotCommit):
+        parent.commit()
+    assert guest.calls == ["prepare", "abort"]
+    (promise,) = guest.promises
+    assert manager.get_state(promise) == ABORTED, "it asks what became of its promise"
+    assert manager.recover(guest) == 1
+    assert guest.calls == ["prepare", "abort", "abort"]
+
+
 def test_a_promoted_guest_is_told_of_the_decision_after_a_crash(clock, tmp_path):
     guest = Guest(commit=[OSError("away"), OSError("away")])
     manager = TransactionManager(tmp_path / "log", clock=clock)
