@@ -17,7 +17,7 @@ TupeloError
 ├── ContainerError      something about an XVSM container
 │   ├── ContainerNotFound   there is none of this name, or it was destroyed
 │   └── ContainerExists     another container has this name
-├── AspectError         an aspect stopped the operation, which was undone
+├── AspectError         an aspect stopped the operation; what can be undone was
 │   ├── AspectVeto          an aspect forbids it, and says why
 │   ├── AspectFailed        an aspect raised; the cause is chained
 │   └── PutOff              aspects put it off until its time was up
@@ -150,7 +150,7 @@ class ContainerExists(ContainerError):
 
 
 class AspectError(TupeloError):
-    """An aspect stopped the operation; nothing is left of it."""
+    """An aspect stopped the operation; what can be undone was."""
 
 
 class AspectVeto(AspectError):

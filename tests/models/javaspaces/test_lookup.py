@@ -19,10 +19,12 @@ from tupelo.errors import (
     BadTemplate,
     DiscoveryFailed,
     LeaseLost,
+    ListenerFailed,
     SpaceClosed,
+    UnknownEvent,
 )
 from tupelo.models.javaspaces.discovery import LookupLocator
-from tupelo.models.javaspaces.events import ListenerFailed, Retry, UnknownEvent
+from tupelo.models.javaspaces.events import Retry
 from tupelo.models.javaspaces.leases import FOREVER, FixedLeasePeriodPolicy, Lease, LeaseMap
 from tupelo.models.javaspaces.lookup import (
     TRANSITION_MATCH_MATCH,

@@ -11,14 +11,16 @@ from typing import Any, cast
 import pytest
 
 from tupelo import Capacity, Lifo, ManualClock, Space, aio
-from tupelo.errors import BadArgument, BadEntry, LeaseLost, SpaceClosed, SpaceFull
-from tupelo.models.javaspaces.events import (
-    AvailabilityEvent,
+from tupelo.errors import (
+    BadArgument,
+    BadEntry,
+    LeaseLost,
     ListenerFailed,
-    RemoteEvent,
-    Retry,
+    SpaceClosed,
+    SpaceFull,
     UnknownEvent,
 )
+from tupelo.models.javaspaces.events import AvailabilityEvent, RemoteEvent, Retry
 from tupelo.models.javaspaces.leases import FOREVER, LeaseMap
 from tupelo.models.javaspaces.mailbox import EventMailbox, KeptEvent, MailboxRegistration
 from tupelo.models.javaspaces.space import Entry, JavaSpace, JavaSpace05

@@ -441,6 +441,8 @@ def test_a_guest_that_does_not_promise_spoils_it_for_all(manager, javaspace, vot
         unknown = alone and isinstance(vote, Exception)
         with pytest.raises(OutcomeUnknown if unknown else CannotCommit, match="guest"):
             transaction.commit()
+        assert transaction.state == ("unknown" if unknown else ABORTED)
+        assert manager.get_state(transaction.id) == transaction.state
         assert idle.calls == ["prepare"], "who has changed nothing is left alone"
         assert drain(javaspace) == [] and decisions(manager) == []
 

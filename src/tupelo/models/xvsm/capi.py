@@ -302,7 +302,11 @@ class AnyCapi(Registering):
             txn = None  # Or others could not take what is read until the aspects have spoken.
         if question.one:
             get = space.take if take else space.read
-            one = await settled(get(question.template, wait=wait, txn=txn))
+            one = None
+            if question.first is not None:
+                one = await settled(get(question.first, wait=0, txn=txn))
+            if one is None:
+                one = await settled(get(question.template, wait=wait, txn=txn))
             found = [] if one is None else [one]
         else:
             get_all = space.take_all if take else space.read_all

@@ -31,7 +31,6 @@ from tupelo.models.xvsm.coordinators import (
     LindaCoordinator,
     QueryCoordinator,
     RandomCoordinator,
-    VectorCoordinator,
     framed,
 )
 from tupelo.models.xvsm.selectors import (
@@ -158,10 +157,6 @@ class Container:
         only = self.given[0] if kinds == {KeyCoordinator} and self.width == 1 else None
         self._key = only.name if only is not None and not only.optional else None
         operations = self.space._operations
-        if any(isinstance(coordinator, VectorCoordinator) for coordinator in self.given):
-            # A place is given when an entry is admitted, and the bytes for the journal are to be
-            # made after that. The coordinator refuses what has no spelling.
-            operations._spells = operations.core._spells = False
         self._journaled = operations.journaled
         self._write_plainly = operations.write_plainly
         self._get_plainly = operations.get_plainly
@@ -176,12 +171,14 @@ class Container:
     def close(self) -> None:
         for end in list(self.endings):
             end()
-        for coordinator in self.given:
-            coordinator.closed()
-        self.space.close()
-        self.news.close()
-        if self._aio is not None:
-            self._aio._flusher.close()  # its thread, which waits for the disk
+        try:
+            for coordinator in self.given:
+                coordinator.closed()
+        finally:
+            self.space.close()
+            self.news.close()
+            if self._aio is not None:
+                self._aio._flusher.close()  # its thread, which waits for the disk
 
     # Entries
 

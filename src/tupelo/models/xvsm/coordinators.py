@@ -393,8 +393,6 @@ class VectorCoordinator(Coordinator):
             )
         fields, position = entry.fields, self.position or 0
         stamped = (*fields[:position], rank, *fields[position + 1 :])
-        if self.container is not None and self.container.path is not None:
-            encode_entry(entry.shape, stamped)  # BadEntry for what cannot be kept
         entry.fields = stamped
         self._list.add(entry, rank)
 

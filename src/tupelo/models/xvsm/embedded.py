@@ -127,7 +127,7 @@ class Embedded:
     def unmake(self, container: Container) -> None:
         """It was not to be: drop it, and let its coordinators serve another."""
         self.drop(container)
-        _release(container.given)
+        _release(list(container.coordinators.values()))
 
     def opened(self, row: Row) -> Container:
         """The container of a row: it is open already, or it is opened from its file."""
