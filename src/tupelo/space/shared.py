@@ -241,6 +241,8 @@ class SharedTransaction(Spanning):
             outcome = "unknown"
         else:
             outcome = ballot.outcome(self._decisions)
+            if outcome == "unknown" and isinstance(error, CannotCommit):
+                outcome = "aborted"  # The vote of the only one was heard.
         if outcome == "committed":
             self._untold = list(ballot.promised)
             self._end("committed")

@@ -303,6 +303,10 @@ class TransactionManager:
         """Remember what became of it, for those who ask; tell those who have not heard yet."""
         with self._lock:
             self._outcomes[transaction.id] = transaction.state
+            if transaction.parent is None:  # What was committed into it shares its fate.
+                for txn_id in self._families.get(transaction.id, []):
+                    if self._outcomes.get(txn_id) == "committed":
+                        self._outcomes[txn_id] = transaction.state
             if len(self._outcomes) > _OUTCOMES_KEPT:
                 self._outcomes.popitem(last=False)
         if transaction.untold:
