@@ -430,6 +430,10 @@ class ManyDoors(Programs):
 
         txn, begun = self.both(real, lambda: self.twin.begin(lease, twin))
         if txn is not None:
+            if above is not None:
+                # The space learns of it when it is first used. Those that are nested in one are
+                # aborted in the order in which it did, and the model knows but one order.
+                self.space.count(txn=txn)
             self.txns.insert(0, (txn, begun))
             self.leases.append((txn.lease, begun))
 

@@ -367,6 +367,29 @@ def test_transactions_that_wait_for_each_other_are_told(make, begin):
     assert call.result() == ("b",)
 
 
+def test_a_circle_that_a_cancelled_take_closes_is_told(clock):
+    """What it was given goes back to the transaction that wrote it, and others depend on it."""
+
+    async def main() -> None:
+        blocking = tupelo.Space("s", clock=clock)
+        space, one, other = aio.Space(blocking), SharedTransaction(clock), SharedTransaction(clock)
+        await space.write(("x",), txn=one)
+        waiting = []
+        for entry, txn in ((("y",), one), (("x",), other), (("y",), other)):
+            waiting.append(asyncio.create_task(space.take(entry, txn=txn)))
+            await asyncio.sleep(0)
+        first, second, cancelled = waiting
+        blocking.write(("y",), txn=other)
+        cancelled.cancel()
+        with pytest.raises(Deadlock):
+            await asyncio.wait_for(second, 5)
+        other.commit()
+        assert await first == ("y",)
+        await space.close()
+
+    asyncio.run(main())
+
+
 # Others who take part
 
 

@@ -374,6 +374,7 @@ class Core:
                 if not entry.gone:
                     self.offer(entry)
         elif txn is not None:
+            self.locks_changed = True
             promised = txn.state != "active"
             if not promised and entry in txn.taken and self.give_back(entry, txn.taken.pop(entry)):
                 self.visible_again(entry)

@@ -45,13 +45,12 @@ class Operations(Holdings):
     def write_plainly(self, entry: object) -> Lease | None:
         """Write to a plain space. None: it takes the longer way, and nothing was done."""
         core = self.core
-        if not core.plain:
-            return None
         if type(entry) is tuple:
-            fields, shape = entry, plain_shapes.get(types_of(entry))
+            shape = plain_shapes.get(types_of(entry))
+            fields = entry
             if shape is None:
                 return None
-        elif is_typed(entry):
+        elif core.plain and is_typed(entry):
             shape, fields = freeze(entry)
         else:
             return None
@@ -76,18 +75,20 @@ class Operations(Holdings):
         """The fields of a match in a plain space, or None. NotImplemented: take the longer way."""
         if self.journaled:
             return NotImplemented
+        core = self.core
         self._acquire()
         try:
-            if not self.core.plain:
+            if not core.plain:
                 return NotImplemented
-            entry = self.core.store.first_plainly(template, take)
-            if entry is None or entry is NotImplemented:
-                return entry
-            if take and self.core.books is not None:
-                self.core.books.forget(entry)
-            return entry.fields if entry.shape.plain else thaw(entry.shape, entry.fields)
+            entry = core.store.first_plainly(template, take)
+            if core.books is not None and take and isinstance(entry, Entry):
+                core.books.forget(entry)
         finally:
             self._release()
+        if entry is None or entry is NotImplemented:
+            return entry
+        shape = entry.shape
+        return entry.fields if shape.plain else thaw(shape, entry.fields)
 
     # Writing
 
