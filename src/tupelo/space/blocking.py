@@ -28,6 +28,8 @@ from tupelo.values.lease import Lease, LeasePolicy
 from tupelo.values.notice import Notice
 from tupelo.values.parts import ANY
 
+NOT_AT_ALL = 0  # to be told by `is`, which is quicker
+
 
 class Space(Closing):
     """One named set of entries, found by content, in this process: in memory, or durable in a file.
@@ -84,14 +86,14 @@ class Space(Closing):
         lease: float | None = None,
         txn: Transactional | None = None,
         at: Any = None,
-        wait: float | None = 0,
+        wait: float | None = NOT_AT_ALL,
     ) -> Lease:
         """Write an entry: a tuple, or an instance of a dataclass. The space keeps a copy.
 
         `at` is for orders with places. If the space cannot take it now (it is full, or the order
         refuses the entry) it may `wait` until something leaves; then the refusal is raised.
         """
-        if lease is None and txn is None and at is None and wait == 0:
+        if lease is None and txn is None and at is None and wait is NOT_AT_ALL:
             granted = self._write_plainly(entry)
             if granted is not None:
                 if self._journaled:

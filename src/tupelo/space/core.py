@@ -119,18 +119,19 @@ class Core:
     ) -> Entry | None:
         """Write to a plain space, straight to the one who waits, if one does. None: it is not
         that plain, and nothing was done."""
-        n = self.arrivals + 1
+        taker = None
+        if self.watched:
+            taker = (
+                self.waiting.plain_taker(shape, fields) if self.books is None else NotImplemented
+            )
+            if taker is NotImplemented:
+                return None
+        self.arrivals = n = self.arrivals + 1
         entry = Entry(fields, shape, self.agent, n, n)
         if self.books is not None:
-            if self.watched:
-                return None
             self.books.admit(entry, None)
             if payload is not None and entry.fields is not fields:
                 payload = encode_entry(shape, entry.fields)
-        taker = self.waiting.plain_taker(shape, fields) if self.watched else None
-        if taker is NotImplemented:
-            return None
-        self.arrivals = n
         if self._logs:
             entry.arrival = self.log.position + 1
             self.log.add("written", entry, None, 0.0, payload)
