@@ -127,7 +127,7 @@ class SlowToFinish(ActiveEntry):
         wait_at_the_gate(self.number)
 
 
-@tupelo.entry("review.stranger")
+@tupelo.entry("active.stranger")
 @dataclass
 class Stranger(ActiveEntry):
     number: int = 0
@@ -313,7 +313,7 @@ def test_work_of_an_unknown_class_is_left_until_it_is_known(folder, until, caplo
     capi.write(cref, 0, None, Stranger(3))
     capi.close()
     gate.set()
-    cls = kind._class_of_name.pop("review.stranger")
+    cls = kind._class_of_name.pop("active.stranger")
     try:
         with Capi(folder, clock=ManualClock()) as capi:
             cref = capi.lookup_container(None, None, "c")
@@ -321,11 +321,11 @@ def test_work_of_an_unknown_class_is_left_until_it_is_known(folder, until, caplo
             capi.write(cref, 0, None, Squares([2]))
             assert capi.take(cref, None, None, ActiveSelector()) == [Squares([2], 4)]
             until(lambda: cref.active._aside is not None)
-            assert "review.stranger" in caplog.text
-            kind._class_of_name["review.stranger"] = cls
+            assert "active.stranger" in caplog.text
+            kind._class_of_name["active.stranger"] = cls
             assert capi.take(cref, None, None, ActiveSelector()) == [Stranger(3, 9)]
     finally:
-        kind._class_of_name["review.stranger"] = cls
+        kind._class_of_name["active.stranger"] = cls
 
 
 def test_what_cannot_be_finished_for_an_unknown_class_is_left_too(folder, until):
@@ -337,16 +337,16 @@ def test_what_cannot_be_finished_for_an_unknown_class_is_left_too(folder, until)
     capi.write(cref, 0, None, Stranger(3))
     until(lambda: parked_at(cref.space._operations.core))
     capi.close()
-    cls = kind._class_of_name.pop("review.stranger")
+    cls = kind._class_of_name.pop("active.stranger")
     try:
         with Capi(folder, clock=ManualClock()) as capi:
             cref = capi.lookup_container(None, None, "c")
             until(lambda: cref.active._aside)
             assert capi.take(cref, None, None, FifoSelector()) == [Squares([1], 1)]
-            kind._class_of_name["review.stranger"] = cls
+            kind._class_of_name["active.stranger"] = cls
             assert capi.take(cref, None, None, FifoSelector()) == [Stranger(3, 9)]
     finally:
-        kind._class_of_name["review.stranger"] = cls
+        kind._class_of_name["active.stranger"] = cls
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""What a review of the Capi found: nothing is lost, doubled or half done, whoever is cancelled,
+"""The corners of the Capi: nothing is lost, doubled or half done, whoever is cancelled,
 closed, rolled back or vetoed at whatever moment."""
 
 import asyncio
@@ -84,7 +84,7 @@ def files(folder: Path) -> list[str]:
     )
 
 
-# Cancelled while it is committed (A1, A7)
+# Cancelled while it is committed
 
 
 class SlowCommit:
@@ -219,7 +219,7 @@ def test_a_container_whose_making_is_cancelled_is_there_as_a_whole_or_not_at_all
         assert values(capi.lookup_container(None, None, "c")) == [1]
 
 
-# Clearing (A6) and files that nobody needs (A9)
+# Clearing, and files that nobody needs
 
 
 class Fragile(Coordinator):
@@ -288,7 +288,7 @@ def test_files_without_a_container_are_removed_when_the_folder_is_opened(folder,
         assert kept in files(folder)
 
 
-# Containers and transactions (A8, B12, B13, B18)
+# Containers and transactions
 
 
 def test_a_transaction_that_ends_at_that_moment_takes_the_container_with_it(folder, clock):
@@ -428,7 +428,7 @@ def test_coordinators_of_a_container_that_was_not_to_be_may_serve_another(capi, 
     refused(BadArgument, "one object serves one", lambda: create(name="d"))
 
 
-# Aspects (B7, B8, B10, B11)
+# Aspects
 
 
 def test_an_aspect_whose_removal_is_vetoed_is_where_it_was(capi, queue):
@@ -641,7 +641,7 @@ def test_aspects_that_come_and_go_at_once_are_all_there(clock):
         assert sorted(cref.aspects.at(Point.PRE_READ), key=id) == sorted(kept, key=id)
 
 
-# Notifications (B9)
+# Notifications
 
 
 def test_to_listen_is_to_add_an_aspect(capi, queue, until):

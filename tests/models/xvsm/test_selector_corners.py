@@ -1,4 +1,4 @@
-"""What a review of coordinators and selectors has found, so that it stays mended."""
+"""The corners of coordinators, selectors and chains."""
 
 import random
 import threading
