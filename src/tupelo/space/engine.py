@@ -23,7 +23,7 @@ from tupelo.errors import (
 )
 from tupelo.space import recovery
 from tupelo.space.capacity import Capacity
-from tupelo.space.checks import check_limit, check_position
+from tupelo.space.checks import check_count, check_limit, check_position
 from tupelo.space.clock import Clock, SystemClock
 from tupelo.space.core import Core
 from tupelo.space.order import Order
@@ -297,8 +297,7 @@ def _check_more_options(
 ) -> None:
     if lease_policy is not None and not callable(lease_policy):
         raise BadArgument("lease_policy", "a function such as longest(60)", lease_policy)
-    if isinstance(reactions_max, bool) or not isinstance(reactions_max, int) or reactions_max < 1:
-        raise BadArgument("reactions_max", "a whole number above 0", reactions_max)
+    check_count(reactions_max, "reactions_max")
     if agent is not None and (not isinstance(agent, str) or not agent):
         raise BadArgument("agent", "a text that is not empty", agent)
     if clock is not None and not all(hasattr(clock, m) for m in ("now", "acquire", "call_at")):

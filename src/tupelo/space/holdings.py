@@ -14,7 +14,7 @@ from uuid import uuid4
 
 from tupelo.errors import BadArgument, TupeloError
 from tupelo.space import leases, matchset, reaction, session, subscription, transaction
-from tupelo.space.checks import check_limit
+from tupelo.space.checks import check_count, check_limit
 from tupelo.space.engine import Engine
 from tupelo.space.matchset import MatchSetState
 from tupelo.space.reaction import ReactionState
@@ -194,8 +194,7 @@ class Holdings:
     ) -> SubscriptionState:
         if callback is not None and not callable(callback):
             raise BadArgument("callback", "a function of a notice", callback)
-        if isinstance(backlog_max, bool) or not isinstance(backlog_max, int) or backlog_max < 1:
-            raise BadArgument("backlog_max", "a whole number above 0", backlog_max)
+        check_count(backlog_max, "backlog_max")
         lease = check_lease(lease)
 
         def work() -> SubscriptionState:

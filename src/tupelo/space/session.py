@@ -100,9 +100,6 @@ class Pruning:
             if self._count >= _PRUNE_AFTER:
                 self.prune()
 
-    def back(self, entry: Entry) -> None:
-        self._gone.discard(entry)
-
     def prune(self) -> None:
         for memory in self.memories:
             memory.prune(self._gone)

@@ -360,8 +360,10 @@ class SharedTransaction(Spanning):
             with self.parent._lock:
                 self.parent._children.pop(self, None)
         if state != "committed":
-            call_off(concerned or [])
-            self._say_ended()
+            try:
+                call_off(concerned or [])
+            finally:
+                self._say_ended()
 
     def _say_ended(self) -> None:
         if self._on_end is not None:

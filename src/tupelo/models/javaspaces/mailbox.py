@@ -27,7 +27,7 @@ from tupelo.models.javaspaces.events import RemoteEvent, Retry
 from tupelo.models.javaspaces.leases import FOREVER, Lease, any_lease_of, seconds_asked
 from tupelo.models.javaspaces.tenancy import Tenancy
 from tupelo.space.blocking import Space, Transaction
-from tupelo.space.checks import check_wait
+from tupelo.space.checks import check_count, check_wait
 from tupelo.space.clock import Clock
 from tupelo.space.handles import Closing
 from tupelo.space.order import Fifo
@@ -82,13 +82,11 @@ class EventMailbox(Closing):
             raise BadArgument("clock", "left out, as space= has one", clock)
         if retry is not None and not isinstance(retry, Retry):
             raise BadArgument("retry", "a Retry(...)", retry)
-        if isinstance(backlog_max, bool) or not isinstance(backlog_max, int) or backlog_max < 1:
-            raise BadArgument("backlog_max", "a whole number above 0", backlog_max)
+        self._backlog_max = check_count(backlog_max, "backlog_max")
         self._owns = space is None
         self.space = Space("mailbox", clock=clock) if space is None else space
         self._operations = self.space._operations
         self._retry = retry or Retry()
-        self._backlog_max = backlog_max
         # Only a space with an order of its own has to be told that events go first in, first out.
         self._order = None if self._operations.core.order is None else Fifo()
         self._lock = threading.RLock()

@@ -45,6 +45,7 @@ from tupelo.models.xvsm.notifications import Notification
 from tupelo.models.xvsm.selectors import Selector
 from tupelo.space.blocking import Space
 from tupelo.space.blocking import Transaction as WorkTransaction
+from tupelo.space.checks import check_count
 from tupelo.space.order import Order
 from tupelo.space.shared import SharedTransaction
 from tupelo.values.entry import Entry as CoreEntry
@@ -177,9 +178,7 @@ class ActiveCoordinator(Coordinator):
 
     def __init__(self, workers: int = 16, *, name: str | None = None) -> None:
         super().__init__(name=name)
-        if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
-            raise BadArgument("workers", "a whole number above 0", workers)
-        self._workers_max = workers
+        self._workers_max = check_count(workers, "workers")
         self.workers: Workers | None = None
         self.work: Space | None = None
         self._aio: AsyncSpace | None = None

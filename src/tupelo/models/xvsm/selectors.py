@@ -22,6 +22,7 @@ from enum import Enum
 from typing import Any, ClassVar, Self
 
 from tupelo.errors import BadArgument, BadSelector
+from tupelo.space.checks import check_count
 from tupelo.values.kind import entry as named_entry
 from tupelo.values.lease import Lease
 from tupelo.values.parts import ANY, Both, Not, OneOf, Where
@@ -108,10 +109,6 @@ class Selector:
     @property
     def is_all(self) -> bool:
         return self._rule is COUNT_ALL
-
-    @property
-    def is_max(self) -> bool:
-        return self._rule is COUNT_MAX
 
     @property
     def unlimited(self) -> bool:
@@ -301,9 +298,7 @@ class Query:
         return self._then("reverse", None)
 
     def limit(self, most: int) -> Self:
-        if isinstance(most, bool) or not isinstance(most, int) or most < 1:
-            raise BadArgument("most", "a whole number above 0", most)
-        return self._then("limit", most)
+        return self._then("limit", check_count(most, "most"))
 
     def distinct(self, key: int | str | Callable[[Any], Any] | None = None) -> Self:
         """Of equal entries (or those with an equal key) only the first."""
