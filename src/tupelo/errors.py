@@ -32,6 +32,19 @@ TupeloError
 ├── ReactionError       the atomic step was undone
 │   ├── ReactionFailed      a reaction's function raised; the cause is chained
 │   └── Livelock            reactions fed each other beyond the bound
+├── LinkError           something about another program, or the line to it
+│   ├── CannotReach         nobody answers at this address, or not in our language
+│   ├── PeerLost            the other program was lost while it was needed
+│   ├── NotAllAnswered      some hosts answered and some did not; it says which
+│   ├── HostClosed          you closed the host
+│   ├── UnknownHost         no engaged host, or agent, is known by this name
+│   └── BadFrame            the other program said what cannot be understood; the link was closed
+├── AccessError         you were recognised, or not, and refused
+│   ├── NotAllowed          the space's rules do not allow you this operation
+│   ├── WrongPassword       the space is protected, and this is not its password
+│   ├── Stranger            the identity is not one that is known there
+│   └── IdentityChanged     the one who answers is not who it was the last time
+├── IdentityUnusable    the file of an identity is damaged, or open to others
 ├── DiscoveryFailed     no lookup service is at this address
 ├── ListenerFailed      a listener raised too often, and was dropped
 ├── UnknownEvent        raised by a listener that wants to be told no more
@@ -252,6 +265,97 @@ class Livelock(ReactionError):
             f"reactions fired {bound} times in one step without coming to rest; the step was undone"
         )
         self.bound = bound
+
+
+class LinkError(TupeloError):
+    """Something about another program, or the line to it."""
+
+
+class CannotReach(LinkError):
+    """Nobody answers at this `address`, or what answers does not speak our language."""
+
+    def __init__(self, address: str, reason: str) -> None:
+        super().__init__(f"{address} cannot be reached: {reason}")
+        self.address = address
+
+
+class PeerLost(LinkError):
+    """`peer` was lost during an operation. If it is `in_doubt`, it may have been done or not; else
+    it was not."""
+
+    def __init__(self, peer: str, during: str, reason: str = "", *, in_doubt: bool = False) -> None:
+        super().__init__(
+            f"{peer} was lost during {during}"
+            + (f" ({reason})" if reason else "")
+            + (": it may have been done or not" if in_doubt else "")
+        )
+        self.peer = peer
+        self.during = during
+        self.in_doubt = in_doubt
+
+
+class NotAllAnswered(LinkError):
+    """There was no match at the hosts that answered, `covered`; the `missing` ones did not answer,
+    so there may be one there."""
+
+    def __init__(self, during: str, covered: list[str], missing: list[str]) -> None:
+        super().__init__(
+            f"{during} found no match at {', '.join(covered) or 'any host'}, but not all hosts "
+            f"answered: {', '.join(missing)}"
+        )
+        self.during = during
+        self.covered = covered
+        self.missing = missing
+
+
+class UnknownHost(LinkError):
+    """No engaged host, or agent, is known by this `name`."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"no host or agent {name!r} is engaged")
+        self.name = name
+
+
+class HostClosed(LinkError):
+    """The host was closed."""
+
+
+class BadFrame(LinkError):
+    """What came over a link cannot be understood, or is larger than allowed."""
+
+
+class AccessError(TupeloError):
+    """Refused because of who asks."""
+
+
+class NotAllowed(AccessError):
+    """The rules of the `space` do not allow the one who asks this `operation`."""
+
+    def __init__(self, operation: str, space: str, who: str) -> None:
+        super().__init__(f"{who} is not allowed to {operation} in the space {space!r}")
+        self.operation = operation
+        self.space = space
+        self.who = who
+
+
+class WrongPassword(AccessError):
+    """The space is protected by a password, and none or another one was given."""
+
+    def __init__(self, space: str) -> None:
+        super().__init__(f"the space {space!r} is protected, and this is not its password")
+        self.space = space
+
+
+class Stranger(AccessError):
+    """The identity is not one that is known there."""
+
+
+class IdentityChanged(AccessError):
+    """Who answers at a known name has another identity than before."""
+
+
+class IdentityUnusable(TupeloError):
+    """The file of an identity is damaged, or others may read it."""
 
 
 class DiscoveryFailed(TupeloError):

@@ -7,6 +7,20 @@ from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
 import tupelo
+from tupelo.federation.client.handles import AsyncLease, Held
+from tupelo.federation.client.listening import RemoteReaction
+from tupelo.federation.client.space import RemoteSpace
+
+ASYNC_THINGS = (
+    tupelo.aio.Transaction,
+    tupelo.aio.Session,
+    tupelo.aio.Subscription,
+    RemoteSpace,
+    RemoteReaction,
+    Held,
+)
+ASKED_FOR = ("state", "seen", "active", "sequence", "error")
+"""What a thing of a remote space knows only after a `refresh`, at the async door."""
 
 
 class LoopThread:
@@ -51,9 +65,13 @@ class Door:
         self._loop = loop
 
     def __getattr__(self, name: str) -> Any:
+        if name in ASKED_FOR and hasattr(self._inner, "refresh"):
+            self._loop.call(self._inner.refresh)
         found = getattr(self._inner, name)
+        if inspect.isawaitable(found):
+            return self._loop.call(lambda: found)
         if not inspect.ismethod(found):
-            return found
+            return self._wrapped(found)
 
         def call(*args: Any, **kwargs: Any) -> Any:
             if isinstance(kwargs.get("txn"), Door):
@@ -65,8 +83,9 @@ class Door:
     def _wrapped(self, answer: Any) -> Any:
         if isinstance(answer, list):
             return [self._wrapped(one) for one in answer]
-        kinds = (tupelo.aio.Transaction, tupelo.aio.Session, tupelo.aio.Subscription)
-        return Door(answer, self._loop) if isinstance(answer, kinds) else answer
+        if isinstance(answer, AsyncLease):
+            return tupelo.Lease(LoopLandlord(answer, self._loop), answer)
+        return Door(answer, self._loop) if isinstance(answer, ASYNC_THINGS) else answer
 
     def __enter__(self) -> "Door":
         self._loop.call(self._inner.__aenter__)
@@ -78,3 +97,23 @@ class Door:
     def __iter__(self) -> Iterator[Any]:
         while (notice := self.get()) is not None:
             yield notice
+
+
+class LoopLandlord:
+    """Makes a lease of a remote space's async door one of the blocking door."""
+
+    def __init__(self, lease: AsyncLease, loop: LoopThread) -> None:
+        self._lease = lease
+        self._loop = loop
+
+    def renew_lease(self, thing: Any, seconds: float | None) -> None:
+        self._loop.call(self._lease.renew, seconds)
+
+    def cancel_lease(self, thing: Any) -> None:
+        self._loop.call(self._lease.cancel)
+
+    def now(self) -> float:
+        """The time at which as much remains as the lease says."""
+        remaining = self._loop.call(lambda: self._lease.remaining)
+        assert remaining is not None and self._lease.expires is not None
+        return float(self._lease.expires - remaining)

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 import tupelo
+from tupelo.errors import LogTrimmed
 
 
 def alike(one: object, other: object) -> bool:
@@ -29,7 +30,10 @@ def entries_of(notices: list[tupelo.Notice]) -> list[Any]:
 def state_of(space: Any) -> tuple[list[str], list[tuple[int, str, str]]]:
     """All that an onlooker can see of a space: its entries, and its log where it has one."""
     entries = [repr(entry) for entry in space.read_all()]
-    log = space.changes() if space._operations.engine.journal is not None else []
+    try:
+        log = space.changes()
+    except LogTrimmed:  # It keeps none.
+        log = []
     return entries, [(change.position, change.kind, repr(change.entry)) for change in log]
 
 
@@ -38,3 +42,14 @@ def refused(error: type[Exception], match: str, *attempts: Callable[[], Any]) ->
     for attempt in attempts:
         with pytest.raises(error, match=match):
             attempt()
+
+
+def listeners_at(subscription: Any) -> int:
+    """How many wait for a notice of this subscription, where it is kept."""
+    state = getattr(subscription, "_state", None)
+    if state is None:  # It is kept at a host elsewhere.
+        operations = subscription._space._operations
+        with operations.engine.lock:
+            watching = list(operations.core.subscriptions.watchers)
+        (state,) = [one for one in watching if one.event.id == subscription.event_id]
+    return len(state.waiting)

@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from tests.laws.talk import drained, entries_of
+from tests.laws.talk import drained, entries_of, listeners_at
 from tupelo.errors import SpaceClosed
 
 
-def test_a_closed_space_does_nothing_more(space, place):
+def test_a_closed_space_does_nothing_more(space, has_log):
     lease = space.write(("a",))
     txn, session = space.transaction(), space.session()
     space.close()
@@ -34,7 +34,7 @@ def test_a_closed_space_does_nothing_more(space, place):
         "lease.renew": lambda: lease.renew(5),
         "lease.cancel": lambda: lease.cancel(),
     }
-    if place[1] != "memory":
+    if has_log:
         attempts |= {
             "changes": lambda: space.changes(),
             "trim": lambda: space.trim(before=1),
@@ -85,7 +85,7 @@ def test_subscriptions_end_and_their_backlog_can_still_be_had(space, later, unti
     listener, other = space.subscribe(("a",)), space.subscribe(("b",))
     space.write(("a",))
     call = later(other.get)
-    until(lambda: other._state.waiting)
+    until(lambda: listeners_at(other))
     space.close()
     assert call.result() is None
     assert entries_of(drained(listener)) == [("a",)]

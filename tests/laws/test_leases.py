@@ -3,7 +3,7 @@
 import pytest
 
 import tupelo
-from tests.laws.talk import drained, entries_of, refused
+from tests.laws.talk import drained, entries_of, listeners_at, refused
 from tupelo.errors import BadArgument, LeaseLost, TransactionEnded
 
 
@@ -218,7 +218,7 @@ def test_a_subscription_ends_with_its_lease(space, clock):
 def test_one_who_listens_is_told_at_once_that_the_lease_is_over(space, later, clock, until):
     subscription = space.subscribe(("a",), lease=10)
     listener = later(subscription.get)
-    until(lambda: subscription._state.waiting)
+    until(lambda: listeners_at(subscription))
     clock.advance(10)
     assert listener.result() is None
 

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.parametrize(
     [
         (door, store)
         for door in ("blocking", "async")
-        for store in ("memory+log", "full", "process", "none")
+        for store in ("memory+log", "full", "process", "none", "full afar")
     ],
     indirect=True,
     ids="-".join,

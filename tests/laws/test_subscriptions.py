@@ -3,7 +3,7 @@
 import pytest
 
 from tests.laws.kinds import Job, PrintJob
-from tests.laws.talk import drained, entries_of
+from tests.laws.talk import drained, entries_of, listeners_at
 from tupelo import ANY, Notice, Where
 from tupelo.errors import BadArgument, BadTemplate
 
@@ -100,7 +100,7 @@ def test_a_slow_listener_costs_the_others_nothing(space):
 def test_get_waits_for_the_next_notice(space, later, until):
     listener = space.subscribe(("a", int))
     call = later(listener.get)
-    until(lambda: listener._state.waiting)
+    until(lambda: listeners_at(listener))
     space.write(("b", 1))
     assert call.waits
     space.write(("a", 1))
@@ -121,7 +121,7 @@ def test_get_gives_none_when_its_patience_ends(space, later, clock, until):
 def test_several_may_listen_to_one_subscription_and_each_notice_goes_to_one(space, later, until):
     listener = space.subscribe(("a", int))
     calls = [later(listener.get) for _ in range(3)]
-    until(lambda: len(listener._state.waiting) == 3)
+    until(lambda: listeners_at(listener) == 3)
     space.write_all([("a", i) for i in range(3)])
     assert sorted(call.result().sequence for call in calls) == [1, 2, 3]
 
@@ -138,7 +138,7 @@ def test_a_subscription_is_an_iterator_that_ends_when_it_is_closed(space):
 def test_closing_wakes_who_listens(space, later, until):
     listener = space.subscribe(("a",))
     call = later(lambda: list(listener))
-    until(lambda: listener._state.waiting)
+    until(lambda: listeners_at(listener))
     listener.close()
     listener.close()
     assert call.result() == []
@@ -261,7 +261,7 @@ def test_a_callback_that_raises_closes_its_subscription_and_nothing_else(space, 
     space.write(("a", 1))
     until(lambda: listener.error is not None)
     assert isinstance(listener.error, ZeroDivisionError)
-    until(lambda: listener._state.ended)
+    until(lambda: not listener.active)
     space.write(("a", 2))
     assert heard == [("a", 1)]
     assert entries_of(drained(other)) == [("a", 1), ("a", 2)]

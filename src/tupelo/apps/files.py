@@ -37,7 +37,7 @@ def living_entries(path: Path) -> Iterator[tuple[Shape, tuple[Any, ...]]]:
     """What the file of a closed space holds, in order of arrival."""
     journal = _open_journal(path)
     try:
-        for _, _, _, _, payload in journal.entries():
+        for *_, payload, _ in journal.entries():
             yield decode_entry(payload)
     finally:
         journal.stop()

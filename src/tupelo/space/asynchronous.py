@@ -228,7 +228,9 @@ class Space:
             await self._flush_got(found, position, take, txn, session)
         return [value_of(entry) for entry in found]
 
-    async def _await(self, waiter: Waiter, wait: float | None) -> tuple[list[Entry], int]:
+    async def _await(
+        self, waiter: Waiter, wait: float | None, reserve: bool = False
+    ) -> tuple[list[Entry], int]:
         try:
             if not waiter.done:
                 assert isinstance(waiter.signal, TaskSignal)
@@ -238,7 +240,7 @@ class Space:
                     await waiter.signal.wait(self._clock, wait)
             if not self._operations.give_up(waiter):
                 return [], 0
-            return self._operations.collect(waiter)
+            return self._operations.collect(waiter, reserve)
         except TupeloError:
             raise
         except BaseException:  # cancelled, perhaps just when the answer came

@@ -11,7 +11,7 @@ from typing import Any, Self
 from tupelo.errors import BadArgument, SpaceClosed, TupeloError
 from tupelo.space.capacity import Capacity
 from tupelo.space.clock import Clock
-from tupelo.space.engine import Engine
+from tupelo.space.engine import Engine, random_id
 from tupelo.space.handles import Closing, Reaction, Session, Subscription, ThreadSignal
 from tupelo.space.holdings import Transactional, TransactionHandle
 from tupelo.space.operations import Operations, value_of
@@ -52,6 +52,7 @@ class Space(Closing):
         reactions_max: int = 10_000,
         agent: str | None = None,
         clock: Clock | None = None,
+        new_id: Callable[[], str] = random_id,
     ) -> None:
         self._operations = Operations(
             Engine(
@@ -66,6 +67,7 @@ class Space(Closing):
                 reactions_max=reactions_max,
                 agent=agent,
                 clock=clock,
+                new_id=new_id,
             )
         )
         self._flush = self._operations.engine.flush

@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from operator import attrgetter
-from typing import Any
+from typing import Any, Literal
 from weakref import ReferenceType
 
 from tupelo.errors import ReactionError
 from tupelo.space import leases, matchset, reaction, transaction, writers
 from tupelo.space.capacity import Capacity, Room
 from tupelo.space.deadlines import Deadlines
+from tupelo.space.directed import Directed
 from tupelo.space.finding import search, stores_of
 from tupelo.space.log import Log
 from tupelo.space.matchset import MatchSetState
@@ -26,8 +27,8 @@ from tupelo.space.session import Pruning, SessionState, read_next
 from tupelo.space.subscription import Subscriptions, SubscriptionState
 from tupelo.space.transaction import Txn
 from tupelo.space.waiting import Signal, Waiting
-from tupelo.space.writers import Asked, Items, Places
-from tupelo.store.index import Store
+from tupelo.space.writers import Asked, Items, Mark, Places
+from tupelo.store.index import Accept, Store
 from tupelo.store.watchers import Watchers
 from tupelo.values.codec import encode_entry
 from tupelo.values.entry import Entry, Shape, require_known
@@ -69,6 +70,7 @@ class Core:
         self.returns = 0  # how often an entry came back to its place
         self.deadlines = Deadlines()
         self.pruning = Pruning()
+        self.directed = Directed()
         self.match_sets: dict[ReferenceType[MatchSetState], None] = {}
         self.subscriptions = Subscriptions(self)
         # The order that arranges, and the one that keeps books, which may be the same.
@@ -115,7 +117,11 @@ class Core:
     # Writing
 
     def write_plainly(
-        self, shape: Shape, fields: tuple[Any, ...], payload: bytes | None = None
+        self,
+        shape: Shape,
+        fields: tuple[Any, ...],
+        payload: bytes | None = None,
+        origin: str | None = None,
     ) -> Entry | None:
         """Write to a plain space, straight to the one who waits, if one does. None: it is not
         that plain, and nothing was done."""
@@ -127,7 +133,7 @@ class Core:
             if taker is NotImplemented:
                 return None
         self.arrivals = n = self.arrivals + 1
-        entry = Entry(fields, shape, self.agent, n, n)
+        entry = Entry(fields, shape, origin or self.agent, n, n)
         if self.books is not None:
             self.books.admit(entry, None)
             if payload is not None and entry.fields is not fields:
@@ -163,8 +169,10 @@ class Core:
         lease: Asked = None,
         txn: Txn | None = None,
         at: Places = None,
+        mark: Mark | None = None,
     ) -> list[Entry]:
-        """Write all of them or none; they become visible together."""
+        """Write all of them or none; they become visible together. A `mark` says who writes, if it
+        is not this space's own agent, and for whom."""
         now = self.expire()
         if txn is not None:
             txn.require("active")
@@ -174,7 +182,8 @@ class Core:
         entries = []
         for (shape, fields), until in zip(items, expires, strict=True):
             self.arrivals = n = self.arrivals + 1
-            entries.append(Entry(fields, shape, self.agent, n, n, until, txn=txn))
+            entry = Entry(fields, shape, self.agent, n, n, until, txn=txn)
+            entries.append(entry if mark is None else mark.put_on(entry))
             self.store.know(shape)
         writers.admit(self, entries, at, txn)
         if payloads and self.books is not None:  # It may have marked them with their places.
@@ -221,6 +230,7 @@ class Core:
             if self.log.on:
                 entry.arrival = self.log.position + 1
             self.store.add(entry)
+            self.directed.add(entry)
             self.log.add("written", entry, txn_id, payload=payloads[i] if payloads else None)
         if self.room is not None and entries:
             for victim in self.room.overflow(entries, self.store):
@@ -243,13 +253,14 @@ class Core:
         order: Order | None = None,
         session: SessionState | None = None,
         received: bool = True,
+        known: bool = True,
     ) -> Entry | None:
         """One match, read or taken; None if there is none at this moment."""
         if self.deadlines.heap:
             self.expire()
         if session is not None and self.order is None:
-            return read_next(self, raw, session)
-        found = self.find(raw, 1, take, txn, order, session)
+            return read_next(self, raw, session, known)
+        found = self.find(raw, 1, take, txn, order, session, known)
         if not found:
             return None
         self.acquire(found[0], take, txn, session, received=received)
@@ -265,11 +276,13 @@ class Core:
         order: Order | None = None,
         session: SessionState | None = None,
         received: bool = True,
+        known: bool = True,
+        only: Accept | None = None,
     ) -> list[Entry]:
-        """All matches at this moment, at most `limit` of them."""
+        """All matches at this moment, at most `limit` of them; `only` what is accepted."""
         if self.deadlines.heap:
             self.expire()
-        found = self.find(raw, limit, take, txn, order, session)
+        found = self.find(raw, limit, take, txn, order, session, known, only)
         for entry in found:
             self.acquire(entry, take, txn, session, received=received)
         return found
@@ -291,6 +304,7 @@ class Core:
         order: Order | None,
         session: SessionState | None,
         known: bool = True,
+        only: Accept | None = None,
     ) -> list[Entry]:
         """What is there to be had now; what this program has a class for, if it must be `known`."""
         if txn is not None:
@@ -299,7 +313,7 @@ class Core:
             session.require_open()
         before, self.running = self.running, "a template"
         try:
-            found = search(self, raw, limit, take, txn, order or self.order, session)
+            found = search(self, raw, limit, take, txn, order or self.order, session, only)
         finally:
             self.running = before
         if known:
@@ -343,11 +357,16 @@ class Core:
     # What ends and comes back
 
     def took(
-        self, entry: Entry, txn_id: str | None, waited: float = 0.0, received: bool = True
+        self,
+        entry: Entry,
+        txn_id: str | None,
+        waited: float = 0.0,
+        received: bool = True,
+        how: Literal["taken", "moved"] = "taken",
     ) -> None:
         """The entry was taken, for good unless its taker vanishes before it is `received`."""
         self.release(entry, received)
-        self.log.add("taken", entry, txn_id, waited)
+        self.log.add(how, entry, txn_id, waited)
         if self.match_sets:
             matchset.lose(self, entry)
 
@@ -365,29 +384,9 @@ class Core:
                 self.log.add("expired", entry)
             return False
         (self.store if home is None else home.store).restore(entry)
+        if home is None:
+            self.directed.add(entry)
         return True
-
-    def undo(self, entry: Entry, take: bool, txn: Txn | None, session: SessionState | None) -> None:
-        """The one who was given this entry has vanished before it got it."""
-        if not take:
-            if session is not None:
-                session.seen.discard(entry)
-                if not entry.gone:
-                    self.offer(entry)
-        elif txn is not None:
-            self.locks_changed = True
-            promised = txn.state != "active"
-            if not promised and entry in txn.taken and self.give_back(entry, txn.taken.pop(entry)):
-                self.visible_again(entry)
-        elif entry.expires is None or entry.expires > self.now():
-            self.store.restore(entry)
-            if self.room is not None:
-                self.room.add([entry])
-            self.deadlines.add(entry)
-            self.log.add("returned", entry)
-            self.offer(entry)
-        else:
-            self.received(entry)
 
     def visible_again(self, entry: Entry) -> None:
         if entry.gone:

@@ -39,6 +39,10 @@ from tupelo.values.lease import LeasePolicy
 _system_clock = SystemClock()
 
 
+def random_id() -> str:
+    return uuid4().hex
+
+
 class Engine:
     def __init__(
         self,
@@ -54,6 +58,7 @@ class Engine:
         reactions_max: int = 10_000,
         agent: str | None = None,
         clock: Clock | None = None,
+        new_id: Callable[[], str] = random_id,
     ) -> None:
         durability = _check_options(name, path, durability, order, capacity, log_keep)
         _check_more_options(lease_policy, reactions_max, agent, clock)
@@ -63,7 +68,7 @@ class Engine:
         self.journal: Journal | None = None
         if path is not None:
             self.saved = SqliteJournal(
-                Path(path), name or Path(path).stem, agent or uuid4().hex, durability, log_keep
+                Path(path), name or Path(path).stem, agent or new_id(), durability, log_keep
             )
             self.journal = self.saved
             agent = self.saved.agent
@@ -71,9 +76,10 @@ class Engine:
             self.journal = MemoryJournal(None if log_keep == "all" else log_keep)
         self.name = name or (self.saved.name if self.saved else "space")
         # By which a coordinator knows it again; agents and names may be shared.
-        self.id = self.saved.id if self.saved else uuid4().hex
+        self.id = self.saved.id if self.saved else new_id()
+        self.new_id = new_id
         self.core = Core(
-            agent or uuid4().hex,
+            agent or new_id(),
             self.clock.now,
             order=order,
             capacity=capacity,
@@ -99,15 +105,20 @@ class Engine:
             recovery.load(
                 self.core,
                 (
-                    Entry(fields, shape, origin, n, arrival, expires)
-                    for arrival, origin, n, expires, payload in saved.entries()
+                    Entry(fields, shape, origin, n, arrival, expires, to=to)
+                    for arrival, origin, n, expires, payload, to in saved.entries()
                     for shape, fields in (decode_entry(payload),)
                 ),
                 saved.n,
                 saved.durable,
             )
             for txn_id, promise in saved.promises():
-                written = [(*decode_entry(p), n, expires) for n, expires, p in promise.written]
+                marks = promise.marks or [(saved.agent, None)] * len(promise.written)
+                written = [
+                    Entry(fields, shape, origin, n, 0, expires, to=to)
+                    for (n, expires, p), (origin, to) in zip(promise.written, marks, strict=True)
+                    for shape, fields in (decode_entry(p),)
+                ]
                 recovery.restore_prepared(self.core, txn_id, written, promise.taken, promise.read)
         except (BadBytes, KeyError) as error:
             saved.stop()

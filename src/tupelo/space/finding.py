@@ -23,9 +23,15 @@ def stores_of(core: Core, txn: Txn | None) -> list[Store]:
 
 
 def acceptance(
-    core: Core, take: bool, txn: Txn | None, session: SessionState | None
+    core: Core,
+    take: bool,
+    txn: Txn | None,
+    session: SessionState | None,
+    only: Accept | None,
 ) -> Accept | None:
     """What a match must be besides: not seen by the session, not held by others."""
+    if only is not None:
+        return lambda entry: only(entry) and not (take and not may_take(entry, txn))
     if session is not None:
         seen = session.seen
         return lambda entry: entry not in seen
@@ -42,9 +48,10 @@ def search(
     txn: Txn | None,
     order: Order | None,
     session: SessionState | None,
+    only: Accept | None = None,
 ) -> list[Entry]:
     """The matches that may be had, the first choice of the order first."""
-    accept = acceptance(core, take, txn, session)
+    accept = acceptance(core, take, txn, session, only)
     found: list[Entry] = []
     stores = stores_of(core, txn)
     backwards = order is not None and order.backwards

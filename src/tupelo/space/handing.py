@@ -6,6 +6,7 @@ from tupelo.errors import SpaceClosed
 from tupelo.space.engine import Engine
 from tupelo.space.session import SessionState
 from tupelo.space.transaction import Txn
+from tupelo.space.undoing import undo
 from tupelo.values.entry import Entry
 
 
@@ -75,4 +76,4 @@ class Handings:
 
     def _take_back(self, handing: Handing) -> None:
         for entry in handing.entries:
-            self._engine.core.undo(entry, handing.take, handing.txn, handing.session)
+            undo(self._engine.core, entry, handing.take, handing.txn, handing.session)

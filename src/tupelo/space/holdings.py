@@ -10,7 +10,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from inspect import iscoroutinefunction
 from typing import Any, TypeVar
-from uuid import uuid4
 
 from tupelo.errors import BadArgument, TupeloError
 from tupelo.space import leases, matchset, reaction, session, subscription, transaction
@@ -87,10 +86,18 @@ class Holdings:
         return self.engine.clock.now()
 
     def renew_lease(self, thing: Any, seconds: float | None) -> None:
-        self.engine.flush(self._step(lambda: leases.renew(self.core, thing, seconds))[1])
+        self.engine.flush(self.renew(thing, seconds))
 
     def cancel_lease(self, thing: Any) -> None:
-        self.engine.flush(self._step(lambda: leases.cancel(self.core, thing))[1])
+        self.engine.flush(self.cancel(thing))
+
+    def renew(self, thing: Any, seconds: float | None) -> int:
+        """Renew a lease; the position to make durable."""
+        return self._step(lambda: leases.renew(self.core, thing, seconds))[1]
+
+    def cancel(self, thing: Any) -> int:
+        """Cancel a lease; the position to make durable."""
+        return self._step(lambda: leases.cancel(self.core, thing))[1]
 
     def renew_leases(self, wanted: list[tuple[Any, float | None]]) -> list[TupeloError | None]:
         """Renew many leases in one step; for each, None or why it could not be."""
@@ -114,7 +121,9 @@ class Holdings:
 
     def begin(self, lease: float | None, parent: Txn | None = None) -> Txn:
         lease = check_lease(lease)
-        return self._step(lambda: transaction.begin(self.core, uuid4().hex, lease, parent))[0]
+        return self._step(
+            lambda: transaction.begin(self.core, self.engine.new_id(), lease, parent)
+        )[0]
 
     def begin_branch(self, lease: float | None, parent: Txn | None, txn_id: str) -> Txn:
         """A branch of a shared transaction, whose lease is its own and not for us to grant."""

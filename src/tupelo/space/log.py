@@ -50,6 +50,8 @@ class Log:
                 entry.shape,
                 entry.fields,
                 payload,
+                None,
+                entry.to,
             )
         )
 

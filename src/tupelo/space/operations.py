@@ -20,7 +20,8 @@ from tupelo.space.order import Order
 from tupelo.space.session import SessionState
 from tupelo.space.transaction import Txn
 from tupelo.space.waiting import Signal, Waiter
-from tupelo.space.writers import Asked, Items, Places, Writer
+from tupelo.space.writers import Asked, Items, Mark, Places, Writer
+from tupelo.store.index import Accept
 from tupelo.values.codec import encode_entry
 from tupelo.values.entry import Entry, freeze, plain_shapes, thaw, types_of
 from tupelo.values.kind import is_typed
@@ -42,7 +43,7 @@ class Operations(Holdings):
     # The short way, which most operations on most spaces can take. The lock's bound methods cost
     # half of what a `with` does.
 
-    def write_plainly(self, entry: object) -> Lease | None:
+    def write_plainly(self, entry: object, origin: str | None = None) -> Lease | None:
         """Write to a plain space. None: it takes the longer way, and nothing was done."""
         core = self.core
         if type(entry) is tuple:
@@ -59,7 +60,7 @@ class Operations(Holdings):
         try:
             if not core.plain:
                 return None
-            written = core.write_plainly(shape, fields, payload)
+            written = core.write_plainly(shape, fields, payload, origin)
             if core.woken:
                 if core.woken[0].wake():  # There is one at most: the plain taker.
                     core.woken.clear()
@@ -100,11 +101,13 @@ class Operations(Holdings):
         at: Any,
         signal: Callable[[], Signal],
         wait: float | None,
+        mark: Mark | None = None,
     ) -> tuple[list[Lease] | Writer, int]:
         item = freeze(entry)
         if lease is not None:
             lease = check_lease(lease)
-        return self._write([item], lease, txn, None if at is None else [at], signal, wait)
+        places = None if at is None else [at]
+        return self.write_items([item], lease, txn, places, signal, wait, mark)
 
     def write_all(
         self,
@@ -114,6 +117,7 @@ class Operations(Holdings):
         at: Sequence[Any] | None,
         signal: Callable[[], Signal],
         wait: float | None,
+        mark: Mark | None = None,
     ) -> tuple[list[Lease] | Writer, int]:
         if isinstance(entries, (str, bytes, dict)) or not isinstance(entries, Iterable):
             raise BadArgument("entries", "a list of entries", entries)
@@ -133,9 +137,9 @@ class Operations(Holdings):
             raise BadArgument("lease", f"one lease, or a list of {len(items)}", lease)
         else:
             lease = [check_lease(seconds) for seconds in lease]
-        return self._write(items, lease, txn, at, signal, wait)
+        return self.write_items(items, lease, txn, at, signal, wait, mark)
 
-    def _write(
+    def write_items(
         self,
         items: Items,
         lease: Asked,
@@ -143,6 +147,7 @@ class Operations(Holdings):
         at: Places,
         signal: Callable[[], Signal],
         wait: float | None,
+        mark: Mark | None = None,
     ) -> tuple[list[Lease] | Writer, int]:
         """The leases of what was written, or a writer that waits; the position to make durable."""
         check_wait(wait)
@@ -152,12 +157,12 @@ class Operations(Holdings):
             before = core.log.position
             try:
                 state = self.state_of(txn)
-                written = core.write_all(items, lease, state, at)
+                written = core.write_all(items, lease, state, at, mark)
             except Refused as refusal:
                 if wait == 0 or refusal.hopeless:
                     raise
                 writers = core.waiting.writers
-                return writers.park(items, lease, state, at, signal(), refusal), 0
+                return writers.park(items, lease, state, at, signal(), refusal, mark), 0
             finally:
                 self.engine.settle()
             position = core.log.position
@@ -190,15 +195,21 @@ class Operations(Holdings):
         order: Order | None = None,
         if_exists: bool = False,
         session: SessionState | None = None,
+        known: bool = True,
+        reserve: bool = False,
     ) -> tuple[Entry | Waiter | None, int]:
-        """One match, or None, or a waiter; and the position to make durable before it is shown."""
+        """One match, or None, or a waiter; and the position to make durable before it is shown.
+
+        What is taken in `reserve` may yet be given back: see `handing`.
+        """
         if wait is not None:
             check_wait(wait)
         if order is not None:
             check_order(order)
         core = self.core
         with self._lock:
-            if txn is None and order is None and session is None and core.plain:
+            plainly = txn is None and order is None and session is None and core.plain
+            if plainly and not (reserve and core.books is not None):
                 entry = core.first_plainly(template, take)
                 if entry is not NotImplemented:
                     if entry is not None and self.journaled:
@@ -206,7 +217,9 @@ class Operations(Holdings):
                         return entry, self._position(take, None, [entry])
                     if entry is not None or wait == 0:
                         return entry, 0
-                    waiter = core.waiting.park(template, signal(), take=take, if_exists=if_exists)
+                    waiter = core.waiting.park(
+                        template, signal(), take=take, if_exists=if_exists, known=known
+                    )
                     core.plain = waiter.plain
                     return waiter, 0
             self.engine.begin()
@@ -218,7 +231,8 @@ class Operations(Holdings):
                     txn=state,
                     order=order,
                     session=session,
-                    received=not self.journaled,
+                    received=not (self.journaled or reserve),
+                    known=known,
                 )
                 if entry is None and wait != 0:
                     return (
@@ -230,6 +244,7 @@ class Operations(Holdings):
                             order=order,
                             session=session,
                             if_exists=if_exists,
+                            known=known,
                         ),
                         0,
                     )
@@ -250,6 +265,9 @@ class Operations(Holdings):
         order: Order | None = None,
         session: SessionState | None = None,
         if_exists: bool = False,
+        known: bool = True,
+        only: Accept | None = None,
+        reserve: bool = False,
     ) -> tuple[list[Entry] | Waiter, int]:
         check_wait(wait)
         check_limit(limit)
@@ -269,6 +287,7 @@ class Operations(Holdings):
                 session=session,
                 limit=most,
                 if_exists=if_exists,
+                known=known,
             )
 
         def work() -> tuple[list[Entry] | Waiter, int]:
@@ -281,11 +300,24 @@ class Operations(Holdings):
                 txn=state,
                 order=order,
                 session=session,
-                received=not self.journaled,
+                received=not (self.journaled or reserve),
+                known=known,
+                only=only,
             )
             if not found and wait != 0 and not if_exists:
                 return park(), 0
             return found, self._position(take, state, found)
+
+        return self._step(work)[0]
+
+    def take_entry(self, entry: Entry, txn: Txn) -> bool:
+        """Take this very entry; False if it is gone or held."""
+
+        def work() -> bool:
+            if entry.gone or entry.txn is not None or not transaction.may_take(entry, txn):
+                return False
+            self.core.acquire(entry, True, txn, None)
+            return True
 
         return self._step(work)[0]
 
@@ -312,7 +344,7 @@ class Operations(Holdings):
             position = self.engine.settle()
         self.engine.flush(position)
 
-    def collect(self, waiter: Waiter) -> tuple[list[Entry], int]:
+    def collect(self, waiter: Waiter, reserve: bool = False) -> tuple[list[Entry], int]:
         """The answer of a waiter that was woken, and the position to make durable."""
         waiting = self.core.waiting
         if not waiting.received(waiter):
@@ -321,11 +353,12 @@ class Operations(Holdings):
         if waiter.error is not None:
             raise waiter.error
         if not self.journaled:
-            self._forget_taken(waiter)
+            if not reserve:
+                self._forget_taken(waiter)
             return waiter.entries, 0
         with self._lock:
             position = self._position(waiter.take, waiter.txn, waiter.entries)
-        if not position:
+        if not position and not reserve:
             self._forget_taken(waiter)
         return waiter.entries, position
 

@@ -96,8 +96,8 @@ class Key(Order):
     def __init__(self, of: int | str | Callable[[Any], Any], *, reverse: bool = False) -> None:
         if isinstance(of, bool) or not (isinstance(of, (int, str)) or callable(of)):
             raise BadArgument("of", "a field's position or name, or a function of the entry", of)
-        self._of = of
-        self._reverse = reverse
+        self.of = of
+        self.reverse = reverse
 
     def arrange(self, found: list[Entry]) -> Iterable[Entry]:
         keyed, others = [], []
@@ -111,25 +111,25 @@ class Key(Order):
                     "order", f"a key that does not raise ({error!r})", self
                 ) from error
         try:
-            keyed.sort(key=lambda pair: pair[0], reverse=self._reverse)
+            keyed.sort(key=lambda pair: pair[0], reverse=self.reverse)
         except TypeError as error:
             raise BadArgument("order", f"a key that can be compared ({error})", self) from error
         return [entry for _, entry in keyed] + others
 
     def __repr__(self) -> str:
-        return f"Key({getattr(self._of, '__name__', self._of)!r})"
+        return f"Key({getattr(self.of, '__name__', self.of)!r})"
 
     def _key(self, entry: Entry) -> Any:
-        if callable(self._of):
-            return self._of(thaw(entry.shape, entry.fields))
-        if isinstance(self._of, int):
-            return thaw_value(entry.fields[self._of])
+        if callable(self.of):
+            return self.of(thaw(entry.shape, entry.fields))
+        if isinstance(self.of, int):
+            return thaw_value(entry.fields[self.of])
         if entry.shape.kind is None:
-            raise LookupError(self._of)
+            raise LookupError(self.of)
         names = entry.shape.kind.names
-        if self._of not in names:
-            raise LookupError(self._of)
-        return thaw_value(entry.fields[names.index(self._of)])
+        if self.of not in names:
+            raise LookupError(self.of)
+        return thaw_value(entry.fields[names.index(self.of)])
 
 
 class Vector(Order):

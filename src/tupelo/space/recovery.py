@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
-
 from tupelo.space.core import Core
 from tupelo.space.transaction import Txn, hold
-from tupelo.values.entry import Entry, Shape
+from tupelo.values.entry import Entry
 
 
 def load(core: Core, entries: Iterable[Entry], arrivals: int, position: int) -> None:
@@ -17,6 +15,7 @@ def load(core: Core, entries: Iterable[Entry], arrivals: int, position: int) -> 
         add(entry)
         if entry.expires is not None:
             deadlines.add(entry)
+        core.directed.add(entry)
         _admit(core, entry)
     core.arrivals = arrivals
     core.log.position = position
@@ -25,7 +24,7 @@ def load(core: Core, entries: Iterable[Entry], arrivals: int, position: int) -> 
 def restore_prepared(
     core: Core,
     txn_id: str,
-    written: list[tuple[Shape, tuple[Any, ...], int, float | None]],
+    written: list[Entry],
     taken: list[int],
     read: list[int],
 ) -> None:
@@ -40,11 +39,11 @@ def restore_prepared(
             hold(core, txn, found[arrival])
     for arrival in taken:
         core.acquire(found[arrival], True, txn, None)
-    for shape, fields, n, expires in written:
-        core.arrivals = max(core.arrivals, n) + 1
-        entry = Entry(fields, shape, core.agent, n, core.arrivals, expires)
+    for entry in written:
+        core.arrivals = max(core.arrivals, entry.n) + 1
+        entry.arrival = core.arrivals
         entry.txn = txn
-        core.store.know(shape)
+        core.store.know(entry.shape)
         txn.store.add(entry)
         core.deadlines.add(entry)
         _admit(core, entry)

@@ -20,41 +20,44 @@ _CURSORS_MAX = 256
 class Seen:
     """A set of entries, as one roaring bitmap of sequence numbers for each origin."""
 
-    __slots__ = ("_bits",)
+    __slots__ = ("bits",)
 
     def __init__(self) -> None:
-        self._bits: dict[str, BitMap64] = {}
+        self.bits: dict[str, BitMap64] = {}
 
     def __contains__(self, entry: Entry) -> bool:
-        bits = self._bits.get(entry.origin)
+        bits = self.bits.get(entry.origin)
         return bits is not None and entry.n in bits
 
     def __len__(self) -> int:
-        return sum(map(len, self._bits.values()))
+        return sum(map(len, self.bits.values()))
 
     def add(self, entry: Entry) -> None:
-        bits = self._bits.get(entry.origin)
+        self.add_number(entry.origin, entry.n)
+
+    def add_number(self, origin: str, n: int) -> None:
+        bits = self.bits.get(origin)
         if bits is None:
-            bits = self._bits[entry.origin] = BitMap64()
-        bits.add(entry.n)
+            bits = self.bits[origin] = BitMap64()
+        bits.add(n)
 
     def discard(self, entry: Entry) -> None:
-        bits = self._bits.get(entry.origin)
+        bits = self.bits.get(entry.origin)
         if bits is not None:
             bits.discard(entry.n)
 
     def prune(self, gone: Seen) -> None:
-        for origin, bits in gone._bits.items():
-            if origin in self._bits:
-                self._bits[origin] -= bits
+        for origin, bits in gone.bits.items():
+            if origin in self.bits:
+                self.bits[origin] -= bits
 
     def copy(self) -> Seen:
         twin = Seen()
-        twin._bits = {origin: bits.copy() for origin, bits in self._bits.items()}
+        twin.bits = {origin: bits.copy() for origin, bits in self.bits.items()}
         return twin
 
     def clear(self) -> None:
-        self._bits.clear()
+        self.bits.clear()
 
 
 class SessionState:
@@ -116,7 +119,7 @@ def begin(core: Core, lease: float | None, seen: Seen | None = None) -> SessionS
     return session
 
 
-def read_next(core: Core, raw: Any, session: SessionState) -> Entry | None:
+def read_next(core: Core, raw: Any, session: SessionState, known: bool) -> Entry | None:
     """The oldest match that a session has not seen."""
     session.require_open()
     seen = session.seen
@@ -125,7 +128,7 @@ def read_next(core: Core, raw: Any, session: SessionState) -> Entry | None:
         after = session.cursor(question, core.returns)
         entry = core.store.first(question, lambda entry: entry not in seen, after)
     if entry is not None:
-        if not entry.shape.plain:
+        if known and not entry.shape.plain:
             require_known(entry)
         core.acquire(entry, False, None, session)
         session.advance(question, entry.arrival)

@@ -129,6 +129,13 @@ class Flusher:
             self._thread.join()
 
 
+class NowFlusher(Flusher):
+    """Lets tasks commit in place: for loops in which nobody may be waited for."""
+
+    async def flush(self, position: int) -> None:
+        self._engine.flush(position)
+
+
 def _resolve(futures: list[asyncio.Future[None]], error: Exception | None) -> None:
     for future in futures:
         if future.done():

@@ -30,12 +30,14 @@ class Txn:
 
     `store` holds what it wrote; `taken` what it took, with the transaction whose write that was
     (None for an entry of the space), and how long it `waited` for it; `read` what it holds by
-    reading. `agenda` gathers its writes while reactions run.
+    reading. `agenda` gathers its writes while reactions run. `ending` is what the log will say of
+    what it took.
     """
 
     __slots__ = (
         "agenda",
         "children",
+        "ending",
         "expires",
         "id",
         "parent",
@@ -59,6 +61,7 @@ class Txn:
         self.read: dict[Entry, None] = {}
         self.waited: dict[Entry, float] = {}
         self.agenda: list[Entry] | None = None
+        self.ending: Literal["taken", "moved"] = "taken"
 
     @property
     def ended(self) -> bool:
@@ -122,7 +125,7 @@ def commit(core: Core, txn: Txn) -> None:
     for entry, home in txn.taken.items():
         entry.txn = None
         if home is None:
-            core.took(entry, txn.id, txn.waited.get(entry, 0.0))
+            core.took(entry, txn.id, txn.waited.get(entry, 0.0), how=txn.ending)
         else:  # It had written this itself; nobody else will ever see it.
             core.discard(entry)
     txn.taken.clear()

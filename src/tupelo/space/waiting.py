@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from tupelo.errors import BadTemplate, Deadlock, TransactionEnded, TupeloError
 from tupelo.space import transaction
 from tupelo.space.transaction import Txn, may_take
+from tupelo.space.undoing import undo
 from tupelo.space.writers import Writers
 from tupelo.store.plan import Question
 from tupelo.store.watchers import Watchers
@@ -39,6 +40,7 @@ class Waiter:
         "entries",
         "error",
         "if_exists",
+        "known",
         "limit",
         "order",
         "plain",
@@ -66,6 +68,7 @@ class Waiter:
         limit: int | None,
         if_exists: bool,
         since: float,
+        known: bool,
     ) -> None:
         self.raw = raw
         self.question = question
@@ -78,6 +81,7 @@ class Waiter:
         self.limit = limit
         self.if_exists = if_exists
         self.since = since
+        self.known = known
         self.plain = take and txn is None and limit is None and not if_exists and order is None
         self.done = False
         self.entries: list[Entry] = []
@@ -126,6 +130,7 @@ class Waiting:
         session: SessionState | None = None,
         limit: int | None = None,
         if_exists: bool = False,
+        known: bool = True,
     ) -> Waiter:
         """Wait for a match. With `if_exists`, only while a transaction may still reveal one."""
         core = self._core
@@ -145,6 +150,7 @@ class Waiting:
             limit=limit,
             if_exists=if_exists,
             since=core.now() if core.log.on else 0.0,
+            known=known,
         )
         if if_exists:
             if limit is None and not transaction.blockers(core, raw, take, txn):
@@ -254,13 +260,19 @@ class Waiting:
             if waiter.if_exists and waiter.limit is not None:
                 return  # It wants all there will be when nobody may reveal more: see `recheck`.
             if only and entry and waiter.limit is None and not _chooses(waiter.order):
-                if not entry.shape.plain:
+                if waiter.known and not entry.shape.plain:
                     require_known(entry)
                 entries = [entry]
             else:
                 limit = 1 if waiter.limit is None else waiter.limit
                 entries = core.find(
-                    waiter.raw, limit, waiter.take, waiter.txn, waiter.order, waiter.session
+                    waiter.raw,
+                    limit,
+                    waiter.take,
+                    waiter.txn,
+                    waiter.order,
+                    waiter.session,
+                    waiter.known,
                 )
         except TupeloError as error:
             self.fail(waiter, error)
@@ -314,7 +326,15 @@ class Waiting:
         core = self._core
         found = []
         if waiter.limit is not None:
-            found = core.find(waiter.raw, waiter.limit, waiter.take, waiter.txn, waiter.order, None)
+            found = core.find(
+                waiter.raw,
+                waiter.limit,
+                waiter.take,
+                waiter.txn,
+                waiter.order,
+                None,
+                waiter.known,
+            )
             for entry in found:
                 core.acquire(entry, waiter.take, waiter.txn, None, received=False)
         self._answer(waiter, found)
@@ -333,7 +353,7 @@ class Waiting:
             self.unpark(waiter)
         entries, waiter.entries = waiter.entries, []
         for entry in entries:
-            self._core.undo(entry, waiter.take, waiter.txn, waiter.session)
+            undo(self._core, entry, waiter.take, waiter.txn, waiter.session)
 
     def close(self, error: Exception) -> None:
         """Whoever still waits is told, and what was not collected yet stays in the space."""

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from tupelo.errors import BadArgument, Refused, TransactionEnded
 from tupelo.values.entry import Entry, Shape
 
@@ -23,6 +25,23 @@ Asked = float | None | list[float | None]
 """The lease asked for: one for all, or one for each."""
 Places = Sequence[Any] | None
 """Where each entry is to stand, as the space's order understands it."""
+
+
+class Mark(msgspec.Struct, frozen=True):
+    """Who has written an entry, and its number there if it comes from elsewhere; and the agent that
+    it is for."""
+
+    origin: str | None = None
+    n: int | None = None
+    to: str | None = None
+
+    def put_on(self, entry: Entry) -> Entry:
+        if self.origin is not None:
+            entry.origin = self.origin
+        if self.n is not None:
+            entry.n = self.n
+        entry.to = self.to
+        return entry
 
 
 def admit(core: Core, entries: list[Entry], at: Places, txn: Txn | None) -> None:
@@ -54,6 +73,7 @@ class Writer:
         "error",
         "items",
         "lease",
+        "mark",
         "position",
         "signal",
         "txn",
@@ -67,12 +87,14 @@ class Writer:
         at: Places,
         signal: Signal,
         refusal: Refused,
+        mark: Mark | None,
     ) -> None:
         self.items = items
         self.lease = lease
         self.txn = txn
         self.at = at
         self.signal = signal
+        self.mark = mark
         self.error: Exception = refusal  # the last one, until it is answered
         self.done = False
         self.entries: list[Entry] | None = None
@@ -107,8 +129,9 @@ class Writers:
         at: Places,
         signal: Signal,
         refusal: Refused,
+        mark: Mark | None = None,
     ) -> Writer:
-        writer = Writer(items, lease, txn, at, signal, refusal)
+        writer = Writer(items, lease, txn, at, signal, refusal, mark)
         self._waiting[writer] = None
         self._core.watched += 1
         return writer
@@ -132,7 +155,7 @@ class Writers:
         core = self._core
         before = core.log.position
         try:
-            written = core.write_all(writer.items, writer.lease, writer.txn, writer.at)
+            written = core.write_all(writer.items, writer.lease, writer.txn, writer.at, writer.mark)
         except Refused as error:
             writer.error = error
             if error.hopeless:

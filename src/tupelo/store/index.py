@@ -195,6 +195,14 @@ class Store:
         """Put back, in its place, an entry that was removed from this store."""
         self.buckets[entry.shape].restore(entry)
 
+    def at(self, arrival: int) -> Entry | None:
+        """The entry that arrived then, if it is still there."""
+        for bucket in self.buckets.values():
+            entry = bucket.at(arrival)
+            if entry is not None:
+                return entry
+        return None
+
     def first_plainly(self, raw: Any, take: bool) -> Any:
         """The oldest match of a template without functions, read or taken: the everyday operation.
 

@@ -61,6 +61,15 @@ class Run:
         else:
             items.insert(place, entry)  # Nobody looks before the head, should it stand there too.
 
+    def at(self, arrival: int) -> Entry | None:
+        """The one that arrived then, if it is still there."""
+        place = bisect_left(self.items, arrival, lo=self.head, key=_arrival)
+        if place < len(self.items):
+            entry = self.items[place]
+            if entry.arrival == arrival and not entry.gone:
+                return entry
+        return None
+
     def __iter__(self) -> Iterator[Entry]:
         return self.after(0)
 

@@ -15,14 +15,15 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from types import NoneType
-from typing import Any, Literal, NoReturn, get_args
+from typing import Any, Literal, get_args
 from uuid import uuid4
 
 import msgspec
 
-from tupelo.errors import DamagedFile, ForeignFile, JournalFailed, SpaceInUse
+from tupelo.errors import DamagedFile, JournalFailed, SpaceInUse
 from tupelo.store.filelock import FileLock, sync_folder
 from tupelo.store.groupcommit import GroupCommit, execute_many
+from tupelo.store.header import APPLICATION_ID, FORMAT_VERSION, check_header, refuse
 from tupelo.store.journal import require_kept
 from tupelo.values.change import Change, ChangeKind, Promise
 from tupelo.values.codec import BadBytes, decode_entry, encode_entry
@@ -33,12 +34,10 @@ LogKeep = int | Literal["all"]
 
 LOG_KEEP = 100_000
 
-APPLICATION_ID = 0x7457_0E10
-FORMAT_VERSION = 1
 _WRITE_BEHIND = 4_096
 _KINDS: tuple[ChangeKind, ...] = get_args(ChangeKind)
 _CODES = {kind: code for code, kind in enumerate(_KINDS)}
-_ENDINGS = frozenset({"taken", "expired", "cancelled", "evicted"})
+_ENDINGS = frozenset({"taken", "expired", "cancelled", "evicted", "moved"})
 _WRITTEN = _CODES["written"]
 
 _SCHEMA = """
@@ -55,7 +54,8 @@ CREATE TABLE change (
     ended INTEGER,    -- of a written entry, the position at which it ended; NULL while it lives
     origin TEXT,      -- of a written entry; NULL: this space's own agent
     n INTEGER,        -- of a written entry
-    payload BLOB      -- of a written entry
+    payload BLOB,     -- of a written entry
+    dest TEXT         -- of a written entry, the agent that it is for; since format 2
 );
 CREATE TABLE promise (txn TEXT PRIMARY KEY, payload BLOB NOT NULL) WITHOUT ROWID;
 """
@@ -68,11 +68,13 @@ _UPDATE = (
 
 
 class SavedPromise(msgspec.Struct, array_like=True):
-    """A prepared transaction as it is kept: (n, expires, payload) of its writes, and arrivals."""
+    """A prepared transaction as it is kept: (n, expires, payload) of its writes, and arrivals; and
+    (origin, the agent that it is for) of its writes."""
 
     written: list[tuple[int, float | None, bytes]]
     taken: list[int]
     read: list[int]
+    marks: list[tuple[str, str | None]] = []
 
 
 class SqliteJournal:
@@ -97,7 +99,7 @@ class SqliteJournal:
         self._file_lock = FileLock(self.path.with_name(self.path.name + ".lock"))
         try:
             if not self._is_new():
-                _check_header(self.path)  # before a lock file is left beside a foreign file
+                check_header(self.path)  # before a lock file is left beside a foreign file
             if not self._file_lock.acquire():
                 raise SpaceInUse(f"{path} is open in another space, here or in another process")
         except OSError as error:
@@ -106,7 +108,7 @@ class SqliteJournal:
             if self._is_new():
                 self._create(name, agent)
             else:
-                _check_header(self.path)
+                check_header(self.path)
             self._had_wal = self._beside("-wal").exists()
             # Until `start`, read only: a file that turns out to be damaged is left as it was.
             self._db = self._connect("ro")
@@ -180,6 +182,9 @@ class SqliteJournal:
         level = "FULL" if self._durability == "full" else "NORMAL"
         self._db.execute(f"PRAGMA synchronous = {level}")
         self._db.execute("PRAGMA wal_autocheckpoint = 4000")
+        if self._format < 2:
+            self._run(lambda: self._db.execute("ALTER TABLE change ADD COLUMN dest TEXT"))
+            self._db.execute(f"PRAGMA user_version = {FORMAT_VERSION}")
         keep = "all" if self._keep is None else self._keep
         settled = [("log_keep", keep), ("id", self.id)]
         self._run(lambda: self._db.executemany("REPLACE INTO meta VALUES (?, ?)", settled))
@@ -191,6 +196,7 @@ class SqliteJournal:
 
     def _load_meta(self, log_keep: LogKeep | None) -> None:
         try:
+            (self._format,) = self._db.execute("PRAGMA user_version").fetchone()
             meta = dict(self._db.execute("SELECT key, value FROM meta"))
             last, newest = self._db.execute("SELECT max(position), max(n) FROM change").fetchone()
             self.name: str = meta["name"]
@@ -202,22 +208,42 @@ class SqliteJournal:
             kept = meta.get("log_keep", LOG_KEEP) if log_keep is None else log_keep
             self._keep: int | None = None if kept == "all" else int(kept)
         except (sqlite3.DatabaseError, KeyError, TypeError) as error:
-            _refuse(self.path, error)
+            refuse(self.path, error)
 
-    def entries(self) -> Iterator[tuple[int, str, int, float | None, bytes]]:
-        """The living entries in order of arrival: arrival, origin, n, expires, payload."""
+    def entries(self) -> Iterator[tuple[int, str, int, float | None, bytes, str | None]]:
+        """The living entries in order of arrival: arrival, origin, n, expires, payload, and the
+        agent that they are for."""
         agent = self.agent
+        dest = "dest" if self._format >= 2 else "NULL"
         try:
-            for arrival, origin, n, expires, payload in self._db.execute(
-                "SELECT position, origin, n, expires, payload FROM change"
+            for arrival, origin, n, expires, payload, to in self._db.execute(
+                f"SELECT position, origin, n, expires, payload, {dest} FROM change"
                 " WHERE kind = ? AND ended IS NULL ORDER BY position",
                 (_WRITTEN,),
             ):
                 if type(n) is not int or type(expires) not in (float, NoneType):
                     raise ValueError(f"the entry at {arrival} has n={n!r} and expires={expires!r}")
-                yield arrival, origin or agent, n, expires, payload
+                yield arrival, origin or agent, n, expires, payload, to
         except (sqlite3.DatabaseError, ValueError) as error:
-            _refuse(self.path, error)
+            refuse(self.path, error)
+
+    def accepted(self) -> list[tuple[str, int]]:
+        """Origin and number of what has come from elsewhere, as far as the log remembers."""
+        if self._format < 2:
+            return []
+        return self._db.execute(
+            "SELECT origin, n FROM change WHERE dest IS NOT NULL AND origin IS NOT NULL"
+        ).fetchall()
+
+    def was_committed(self, txn_id: str) -> bool:
+        """Does the log remember that this transaction was prepared and committed?"""
+        with self._commit_lock:
+            self._commit_pending()
+            found = self._db.execute(
+                "SELECT 1 FROM change WHERE txn = ? AND kind = ? LIMIT 1",
+                (txn_id, _CODES["committed"]),
+            ).fetchone()
+        return found is not None
 
     def promises(self) -> Iterator[tuple[str, SavedPromise]]:
         """The transactions that were prepared and not decided."""
@@ -225,7 +251,7 @@ class SqliteJournal:
             for txn_id, payload in self._db.execute("SELECT txn, payload FROM promise"):
                 yield txn_id, msgspec.msgpack.decode(payload, type=SavedPromise)
         except (sqlite3.DatabaseError, msgspec.DecodeError) as error:
-            _refuse(self.path, error)
+            refuse(self.path, error)
 
     # Writing
 
@@ -319,10 +345,10 @@ class SqliteJournal:
                     assert c.shape is not None and c.fields is not None
                     payload = encode_entry(c.shape, c.fields)
                 origin = None if c.origin == own else c.origin
-                row += (c.expires, None, origin, c.n, payload)
+                row += (c.expires, None, origin, c.n, payload, c.to)
                 written[arrival] = row
                 continue
-            row += (c.expires, None, None, None, None)
+            row += (c.expires, None, None, None, None, None)
             if not arrival:
                 decisions.append(c)
             elif kind != "read":
@@ -340,7 +366,8 @@ class SqliteJournal:
             return
         promise: Promise = change.promise
         written = [(e.n, e.expires, encode_entry(e.shape, e.fields)) for e in promise.written]
-        saved = SavedPromise(written, list(promise.taken), list(promise.read))
+        marks = [(e.origin, e.to) for e in promise.written]
+        saved = SavedPromise(written, list(promise.taken), list(promise.read), marks)
         self._db.execute(
             "INSERT INTO promise VALUES (?, ?)", (change.txn, msgspec.msgpack.encode(saved))
         )
@@ -356,7 +383,7 @@ class SqliteJournal:
             try:
                 rows = self._db.execute(
                     "SELECT c.position, c.time, c.kind, c.arrival, c.agent, c.txn, c.waited,"
-                    " c.expires, w.origin, w.n, w.payload"
+                    " c.expires, w.origin, w.n, w.payload, w.dest"
                     " FROM change c LEFT JOIN change w ON w.position = c.arrival"
                     " WHERE c.position > ? ORDER BY c.position LIMIT ?",
                     (since, -1 if limit is None else limit),
@@ -378,6 +405,7 @@ class SqliteJournal:
         origin: str | None,
         n: int | None,
         payload: bytes | None,
+        to: str | None,
     ) -> Change:
         shape, fields = (None, None) if payload is None else decode_entry(payload)
         return Change(
@@ -394,6 +422,7 @@ class SqliteJournal:
             shape=shape,
             fields=fields,
             payload=payload,
+            to=to,
         )
 
     def trim(self, before: int) -> None:
@@ -455,34 +484,3 @@ class SqliteJournal:
             self._file_lock.release()
         if self._failure is not None:
             raise self._failure
-
-
-def _check_header(path: Path) -> None:
-    """Refuse a file that SQLite should not even be asked to open. Reads 100 bytes, changes none."""
-    with path.open("rb") as file:  # OSError, for a folder or one that may not be read
-        header = file.read(100)
-    if len(header) < 100 or not header.startswith(b"SQLite format 3\x00"):
-        raise ForeignFile(f"{path} is not a Tupelo journal; it was left as it was")
-    if int.from_bytes(header[68:72]) != APPLICATION_ID:
-        raise ForeignFile(f"{path} is the database of another program; it was left as it was")
-    version = int.from_bytes(header[60:64])
-    if version > FORMAT_VERSION:
-        raise ForeignFile(
-            f"{path} has format {version}, and this Tupelo knows up to {FORMAT_VERSION};"
-            " it was left as it was"
-        )
-    wal = path.with_name(path.name + "-wal")
-    if wal.exists() and wal.stat().st_size:
-        return  # The log that SQLite replays makes up for what is missing here.
-    page = int.from_bytes(header[16:18])
-    expected = int.from_bytes(header[28:32]) * (65_536 if page == 1 else page)
-    if path.stat().st_size < expected:
-        raise DamagedFile(
-            f"{path} is torn: {path.stat().st_size} bytes of {expected}; it was left as it was"
-        )
-
-
-def _refuse(path: Path, error: Exception) -> NoReturn:
-    if isinstance(error, sqlite3.OperationalError) and "disk" in str(error):
-        raise JournalFailed(f"{path}: {error}") from error
-    raise DamagedFile(f"{path} is damaged ({error}); it was left as it was") from error

@@ -20,6 +20,7 @@ ChangeKind = Literal[
     "prepared",  # a transaction promised to commit
     "committed",  # a prepared transaction was committed
     "aborted",  # a prepared transaction was aborted
+    "moved",  # it went to the agent that it is for, at another host
 ]
 
 
@@ -38,7 +39,8 @@ class Change(msgspec.Struct, frozen=True, eq=False):
     `position` numbers the changes of a space without gaps. `arrival` names the entry within its
     space, (`origin`, `n`) names it anywhere. `agent` acted, in transaction `txn` if there was
     one, after it had `waited` so many seconds. `expires` is the lease after the change. `shape`
-    and `fields` are the entry's, as they are kept; `payload` is their spelling in bytes.
+    and `fields` are the entry's, as they are kept; `payload` is their spelling in bytes. `to` is the
+    agent that the entry is for.
     """
 
     position: int
@@ -55,6 +57,7 @@ class Change(msgspec.Struct, frozen=True, eq=False):
     fields: tuple[Any, ...] | None = None
     payload: bytes | None = None
     promise: Promise | None = None
+    to: str | None = None
 
     @property
     def entry(self) -> Any:

@@ -54,6 +54,42 @@ def encode_entry(shape: Shape, fields: tuple[Any, ...]) -> bytes:
         raise BadEntry(f"{where} is not valid Unicode: {error}", where=where, found=str) from error
 
 
+def spell_entry(shape: Shape, fields: tuple[Any, ...]) -> Any:
+    """An entry as msgpack can hold it within something larger; `read_entry` reads it again."""
+    if shape.kind is not None:
+        return _spell_typed(shape.kind, fields)
+    if shape.native and not any(type(v) is int and v not in _INT64 for v in fields):
+        return fields
+    return [_spell(value) for value in fields]
+
+
+def read_entry(spelled: Any) -> tuple[Shape, tuple[Any, ...]]:
+    """The entry that was spelled so, its extensions having been read. BadBytes if it is none."""
+    if type(spelled) is list:
+        fields = tuple(spelled)
+        types = types_of(fields)
+        shape = plain_shapes.get(types)
+        if shape is None:
+            _check_values(fields)
+            shape = shape_of(None, types)
+        return shape, fields
+    if type(spelled) is Typed:
+        _check_values(spelled.values)
+        return shape_of(spelled.kind, types_of(spelled.values)), spelled.values
+    raise BadBytes(f"an entry expected, not a {type(spelled).__name__}")
+
+
+def spell_value(value: Any) -> Any:
+    """One frozen value as msgpack can hold it within something larger."""
+    return _spell(value)
+
+
+def read_value(value: Any) -> Any:
+    """One value that was spelled so, its extensions having been read. BadBytes if it is none."""
+    _check_values((value,))
+    return value
+
+
 def _where_unspellable(shape: Shape, fields: tuple[Any, ...]) -> str:
     names = shape.kind.names if shape.kind else range(len(fields))
     for name, value in zip(names, fields, strict=True):
@@ -164,7 +200,7 @@ _readers: dict[int, Callable[[memoryview], Any]] = {
 }
 
 
-def _read_extension(code: int, data: memoryview) -> Any:
+def read_extension(code: int, data: memoryview) -> Any:
     reader = _readers.get(code)
     if reader is None:
         raise BadBytes(f"unknown extension {code}")
@@ -172,10 +208,10 @@ def _read_extension(code: int, data: memoryview) -> Any:
 
 
 _encoder = Encoder()
-_decode_any = Decoder(ext_hook=_read_extension).decode
-_fields_decoder = Decoder(tuple[Any, ...], ext_hook=_read_extension)
+_decode_any = Decoder(ext_hook=read_extension).decode
+_fields_decoder = Decoder(tuple[Any, ...], ext_hook=read_extension)
 _decode_fields: Callable[[Any], tuple[Any, ...]] = _fields_decoder.decode
-_decode_pairs = Decoder(list[tuple[Any, Any]], ext_hook=_read_extension).decode
+_decode_pairs = Decoder(list[tuple[Any, Any]], ext_hook=read_extension).decode
 _decode_typed = Decoder(
-    tuple[str, tuple[str, ...], tuple[str, ...], tuple[Any, ...]], ext_hook=_read_extension
+    tuple[str, tuple[str, ...], tuple[str, ...], tuple[Any, ...]], ext_hook=read_extension
 ).decode

@@ -48,7 +48,8 @@ class Entry(msgspec.Struct, gc=False, eq=False):
     """One entry of a space. `arrival` orders it in its space; (`origin`, `n`) names it anywhere.
 
     `gone` entries have left their store. `txn` is the transaction that wrote it (not gone) or
-    took it (gone) and has not ended; `readers` are the transactions that hold it by reading.
+    took it (gone) and has not ended; `readers` are the transactions that hold it by reading. `to`
+    is the agent that it is for, if it is for one.
 
     The garbage collector does not look into entries, so they refer to nothing that refers back to
     them, but for a transaction while it lasts.
@@ -63,6 +64,7 @@ class Entry(msgspec.Struct, gc=False, eq=False):
     gone: bool = False
     txn: Any = None
     readers: set[Any] | None = None
+    to: str | None = None
 
     @property
     def ended(self) -> bool:

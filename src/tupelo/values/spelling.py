@@ -13,9 +13,11 @@ from types import NoneType
 from typing import Any
 from uuid import UUID
 
+from msgspec.msgpack import Ext
+
 from tupelo.errors import BadTemplate
-from tupelo.values.codec import BadBytes
-from tupelo.values.entry import DEPTH_MAX
+from tupelo.values.codec import BadBytes, decode_entry, encode_entry, read_extension
+from tupelo.values.entry import DEPTH_MAX, NATIVE, shape_of, types_of
 from tupelo.values.kind import name_of
 from tupelo.values.parts import (
     ANY,
@@ -44,6 +46,11 @@ _TYPES: dict[str, type] = {
         *(datetime, UUID, Decimal, tuple, list, dict),
     )
 }
+_TEMPLATE, _ANY, _TYPE = 16, 17, 18
+_TYPE_NAMES = {cls: Ext(_TYPE, name.encode()) for name, cls in _TYPES.items()}
+_WILDCARD = Ext(_ANY, b"")
+_READ_MAX = 1_024
+_known: dict[bytes, Template] = {}
 _COMBINED: dict[str, type[Combined]] = {"&": AllOf, "|": AnyOf, "~": NoneOf}
 _SIGNS = {cls: sign for sign, cls in _COMBINED.items()}
 
@@ -68,6 +75,59 @@ def read_template(spelled: Any) -> Template:
         raise BadBytes(f"this is no template: {error}") from error
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise BadBytes(f"this does not spell a template: {error}") from error
+
+
+def template_to_wire(raw: Any) -> Any:
+    """A template as msgpack can hold it: the everyday ones as a list of their fields."""
+    if type(raw) is tuple:
+        fields = [_spell_field(field) for field in raw]
+        if NotImplemented not in fields:
+            return fields
+    spelled = spell_template(raw)
+    return Ext(_TEMPLATE, encode_entry(shape_of(None, types_of(spelled)), spelled))
+
+
+def template_from_wire(value: Any) -> Any:
+    """The template that was sent so, `read_wire_extension` having been used. BadBytes if none."""
+    if type(value) is list:
+        fields = tuple(value)
+        for field in fields:
+            cls = type(field)
+            if not (cls in NATIVE or cls is type or field is ANY):
+                raise BadBytes(f"a {cls.__name__} is no field of a template")
+        return fields
+    if type(value) is Template:
+        return value
+    raise BadBytes(f"a template expected, not a {type(value).__name__}")
+
+
+def read_wire_extension(code: int, data: memoryview) -> Any:
+    """The extensions of templates, and those of values."""
+    if code == _ANY:
+        return ANY
+    if code == _TYPE:
+        cls = _TYPES.get(bytes(data).decode())
+        if cls is None:
+            raise BadBytes(f"no value is of the type {bytes(data)!r}")
+        return cls
+    if code == _TEMPLATE:
+        spelled = bytes(data)
+        known = _known.get(spelled)  # Asked again and again: it is read, and planned, once.
+        if known is None:
+            if len(_known) >= _READ_MAX:
+                _known.clear()
+            known = _known[spelled] = read_template(decode_entry(spelled)[1])
+        return known
+    return read_extension(code, data)
+
+
+def _spell_field(field: Any) -> Any:
+    cls = type(field)
+    if cls in NATIVE:
+        return field if cls is not int or -(2**63) <= field < 2**64 else NotImplemented
+    if cls is type:
+        return _TYPE_NAMES.get(field, NotImplemented)
+    return _WILDCARD if field is ANY else NotImplemented
 
 
 def _spell(part: Part) -> Spelled:

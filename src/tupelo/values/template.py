@@ -72,6 +72,17 @@ class Named:
         self.fields = {name: as_part(raw, f"field {name!r}") for name, raw in fields.items()}
 
 
+def _kept(raw: Any) -> Any:
+    """A copy of what could change behind the template's back."""
+    if type(raw) is tuple:
+        return tuple([_kept(part) for part in raw])
+    if type(raw) is list:
+        return [_kept(part) for part in raw]
+    if type(raw) is dict:
+        return {key: _kept(part) for key, part in raw.items()}
+    return raw
+
+
 class Template:
     """A whole template, compiled once and used often; combine with `&`, `|` and `~`."""
 
@@ -79,7 +90,7 @@ class Template:
     _bind_shape: Callable[[Shape], Binding | None]
 
     def __init__(self, raw: Any) -> None:
-        self.raw = raw
+        self.raw = raw = _kept(raw)
         self._bind_shape = _compile(raw)
         self._bindings: dict[Shape, Binding | None] = {}
 

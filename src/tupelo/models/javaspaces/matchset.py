@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator
 from typing import Any, NamedTuple
 
-from tupelo.models.either import either, settled
+from tupelo.space.either import either, settled
 from tupelo.models.javaspaces.leases import Lease
 from tupelo.models.javaspaces.snapshot import Snapshot
 from tupelo.space import asynchronous

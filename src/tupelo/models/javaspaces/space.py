@@ -12,7 +12,7 @@ from inspect import iscoroutinefunction
 from typing import Any, Self
 
 from tupelo.errors import BadArgument, BadEntry, BadTemplate
-from tupelo.models.either import either, settled
+from tupelo.space.either import either, settled
 from tupelo.models.javaspaces.events import (
     AvailabilityEvent,
     Delivery,

@@ -36,7 +36,7 @@ from uuid import uuid4
 
 from tupelo.aio import Space as AsyncSpace
 from tupelo.errors import BadArgument, DuplicateKey, SpaceClosed, TupeloError, UnknownType
-from tupelo.models.either import settled
+from tupelo.space.either import settled
 from tupelo.models.xvsm.aspects import Point
 from tupelo.models.xvsm.chain import Behind
 from tupelo.models.xvsm.container import Books

@@ -6,7 +6,7 @@ from typing import Any, Self
 from uuid import uuid4
 
 from tupelo.errors import BadArgument, ContainerExists, ContainerNotFound, DuplicateKey
-from tupelo.models.either import either, settled
+from tupelo.space.either import either, settled
 from tupelo.models.xvsm.active import active_of
 from tupelo.models.xvsm.around import INFINITE, container_of, require_here, seconds
 from tupelo.models.xvsm.aspects import Point, Request

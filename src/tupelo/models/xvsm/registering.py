@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tupelo.errors import BadArgument
-from tupelo.models.either import either
+from tupelo.space.either import either
 from tupelo.models.xvsm.around import Around
 from tupelo.models.xvsm.aspects import Point, Registration, Request, check_points
 from tupelo.models.xvsm.container import Container

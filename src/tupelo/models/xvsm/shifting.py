@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from tupelo.errors import BadArgument, SpaceFull
-from tupelo.models.either import settled
+from tupelo.space.either import settled
 from tupelo.models.xvsm.chain import template_for
 from tupelo.models.xvsm.container import Container, Entry
 from tupelo.models.xvsm.coordinators import AnyCoordinator, Coordinator, VectorCoordinator

@@ -1,0 +1,1 @@
+"""Many hosts seen as one space: links, hosts, presence, hand-over, identity."""

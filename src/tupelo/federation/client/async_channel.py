@@ -1,0 +1,314 @@
+"""A channel for tasks, in the running loop: who waits for an answer awaits a future."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import deque
+from collections.abc import Callable, Coroutine
+from typing import Any, Self
+
+from tupelo.errors import CannotReach, LinkError, TupeloError
+from tupelo.federation import wire
+from tupelo.federation.client.channel import (
+    DIAL_SECONDS,
+    SILENT_HEARTBEATS,
+    TICKS,
+    Asked,
+    Channel,
+    Party,
+)
+from tupelo.federation.link import Link, Network
+from tupelo.federation.wire import encode
+
+UNSENT_MAX = wire.FRAME_MAX
+"""With more bytes than this unsent, callers wait before they send more."""
+
+
+class Line:
+    """One link. At first it is asked for what comes; then it tells its channel."""
+
+    def __init__(self, link: Link) -> None:
+        self.link = link
+        self.free = asyncio.Event()  # to send more
+        self.free.set()
+        self._come: deque[bytes] = deque()
+        self._something = asyncio.Event()
+        self._channel: AsyncChannel | None = None
+        self.reason: str | None = None
+
+    def send(self, content: bytes) -> None:
+        self.link.send(content)
+        if self.link.waiting > UNSENT_MAX:
+            self.free.clear()
+
+    # Ear
+
+    def heard(self, contents: list[bytes]) -> None:
+        if self._channel is not None:
+            self._channel.heard(self, contents)
+        else:
+            self._come.extend(contents)
+            self._something.set()
+
+    def eased(self) -> None:
+        self.free.set()
+
+    def lost(self, reason: str) -> None:
+        self.reason = reason
+        self.free.set()
+        self._something.set()
+        if self._channel is not None:
+            self._channel.lost(self, reason)
+
+    # Until it tells its channel
+
+    async def word(self) -> wire.Said:
+        """The next message."""
+        while not self._come:
+            if self.reason is not None:
+                raise LinkError(self.reason)
+            self._something.clear()
+            await self._something.wait()
+        return wire.decode(self._come.popleft())
+
+    def tell(self, channel: AsyncChannel) -> None:
+        """From now on the channel is told what comes, and of the loss."""
+        self._channel = channel
+        if self._come:
+            channel.heard(self, list(self._come))
+        if self.reason is not None:
+            channel.lost(self, self.reason)
+
+
+class AsyncChannel(Channel):
+    """A conversation of many tasks of one loop with one host."""
+
+    is_async = True
+
+    def __init__(self, party: Party, chance: random.Random, network: Network) -> None:
+        super().__init__(party, chance)
+        self._loop = asyncio.get_running_loop()
+        self._network = network
+        self._line: Line | None = None
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._dialling: asyncio.Task[None] | None = None
+        self._tick: asyncio.TimerHandle | None = None
+        self._seen = (0, 0)  # what had been sent and heard at the last tick
+        self._silence = 0
+
+    @classmethod
+    async def made(cls, party: Party, chance: random.Random, network: Network) -> Self:
+        channel = cls(party, chance, network)
+        channel._go_on(*await channel._dial(DIAL_SECONDS))
+        return channel
+
+    @property
+    def awaits_link(self) -> bool:
+        return self._line is None
+
+    # What a space uses
+
+    async def ask(self, message: Any, owner: object, within: int | None = None) -> Asked:
+        asked = Asked(message, owner, within, None)
+        if asked.wait:
+            asked.since = self._loop.time()
+        await self._ask(asked)
+        return asked
+
+    async def ask_again(self, asked: Asked) -> None:
+        asked.ask_again(self._loop.time())
+        await self._ask(asked)
+
+    async def _ask(self, asked: Asked) -> None:
+        while self._line is not None and not self._line.free.is_set():
+            await self._line.free.wait()
+        asked.signal = self._loop.create_future()
+        self._post(asked)
+        try:
+            await asked.signal
+        except BaseException:  # cancelled, perhaps just when the answer came
+            self.cancel(asked)
+            raise
+        if asked.error is not None:
+            raise asked.error
+
+    def confirm(self, asked: Asked) -> bool:
+        answer = self.settle(asked)
+        if answer:
+            self._send(encode(wire.Confirm([asked.number])))
+        return answer is not False
+
+    def cancel(self, asked: Asked) -> None:
+        self._asked.pop(asked.number, None)
+        if asked in self._unsent:
+            self._unsent.remove(asked)
+        elif asked.number and asked.serial == self.serial:
+            self._send(encode(wire.Cancel([asked.number])))
+
+    def tell(self, message: Any, within: int | None = None) -> None:
+        if self._line is not None and (within is None or within == self.serial):
+            self._number += 1
+            message.call = self._number
+            self._send(encode(message))
+
+    async def leave(self, owner: object, goodbyes: list[Any]) -> None:
+        for message, within in goodbyes:
+            self.tell(message, within)
+        over = self.closing(owner)
+        calls = [asked.number for asked in over if asked.number]
+        if calls:
+            self._send(encode(wire.Cancel(calls)))
+        self._wake(over)
+        if not self._opened and not self.closed:
+            await self._close()
+
+    def start(self, work: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
+        task = self._loop.create_task(work(), name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # Sending and receiving
+
+    def _post(self, asked: Asked) -> None:
+        self.require_link_of(asked)
+        if self._line is None:
+            self._unsent.append(asked)
+            self._redial()
+        else:
+            self._send(self.number(asked))
+
+    def _send(self, content: bytes) -> None:
+        if self._line is not None:
+            self._sent += 1
+            self._line.send(content)
+
+    def heard(self, line: Line, contents: list[bytes]) -> None:
+        self._heard += 1
+        try:
+            for content in contents:
+                answered = self.hear(content)
+                if answered is not None:
+                    _wake(answered)
+        except LinkError as error:
+            line.link.abort()
+            self.lost(line, str(error))
+
+    def _wake(self, those: list[Asked]) -> None:
+        for asked in those:
+            _wake(asked)
+
+    # Losing and dialling
+
+    def lost(self, line: Line, reason: str) -> None:
+        if self._line is not line:
+            return
+        self._line = None
+        if self._tick is not None:
+            self._tick.cancel()
+        self._wake(self.lose(reason, self._loop.time()))
+        if self.closed or not self.party.reconnect:
+            self._wake(self.give_up(None, reason))
+        else:
+            self._redial()
+
+    def _beat(self) -> None:
+        """Say that we are still here, and notice if the host is not."""
+        line = self._line
+        if line is None:
+            return
+        sent, heard = self._seen
+        self._silence = self._silence + 1 if heard == self._heard else 0
+        if self._silence >= SILENT_HEARTBEATS * TICKS:
+            line.link.abort()
+            self.lost(line, "it is silent")
+            return
+        if sent == self._sent:
+            self._send(encode(wire.Ping()))
+        self._seen = self._sent, self._heard
+        self._tick = self._loop.call_later(self.heartbeat / TICKS, self._beat)
+
+    def _redial(self) -> None:
+        if self._dialling is None or self._dialling.done():
+            self._dialling = self._loop.create_task(self._dial_again(), name="tupelo-channel")
+
+    async def _dial_again(self) -> None:
+        now = self._loop.time
+        end = now() + self.party.reconnect
+        pause = self.pauses()
+        reason, error = "", None
+        while (left := end - now()) > 0:
+            try:
+                self._go_on(*await self._dial(min(left, DIAL_SECONDS)))
+                return
+            except CannotReach as refusal:
+                reason = str(refusal)
+            except TupeloError as refusal:
+                error = refusal
+                break
+            await asyncio.sleep(min(pause(), max(0.0, end - now())))
+        self._wake(self.give_up(error, reason))
+
+    def _go_on(self, line: Line, welcome: wire.Welcome) -> None:
+        """A new link stands: what waits for it is sent."""
+        self.begin(welcome)
+        self._line = line
+        self._silence = 0
+        self._tick = self._loop.call_later(self.heartbeat / TICKS, self._beat)
+        waiting, self._unsent = self._unsent, type(self._unsent)()
+        for asked in waiting:
+            try:
+                self._post(asked)
+            except TupeloError as error:
+                asked.fail(error)
+                _wake(asked)
+        line.tell(self)
+
+    async def _dial(self, seconds: float) -> tuple[Line, wire.Welcome]:
+        """A link to the host, on which the spaces are open. CannotReach, or why it refuses us."""
+        lines: list[Line] = []
+
+        def answer(link: Link) -> Line:
+            lines.append(Line(link))
+            return lines[0]
+
+        try:
+            async with asyncio.timeout(seconds):
+                link = await self._network.dial(self.peer, answer)
+                if link.identity is not None:
+                    self.party.recognise(link.identity)
+                line = lines[0]
+                line.send(encode(self.hello()))
+                welcome = self.welcomed(await line.word())
+                await self._reopen(line)
+                return line, welcome
+        except BaseException as error:
+            for line in lines:
+                line.link.abort()
+            if isinstance(error, CannotReach) or not isinstance(error, (OSError, LinkError)):
+                raise
+            raise CannotReach(self.peer, str(error) or "it does not answer") from error
+
+    async def _reopen(self, line: Line) -> None:
+        opening = self.reopening()
+        for _, content in opening.values():
+            line.send(content)
+        while opening:
+            self._wake(self.reopened(opening, [await line.word()]))
+
+    async def _close(self) -> None:
+        self.closed = True
+        if self._dialling is not None:
+            self._dialling.cancel()
+        line = self._line
+        if line is not None:
+            self._send(encode(wire.Goodbye("the last space was closed")))
+            line.link.close()
+            self.lost(line, "the channel was closed")
+        else:
+            self._wake(self.give_up(None, "the channel was closed"))
+
+
+def _wake(asked: Asked) -> None:
+    if not asked.signal.done():
+        asked.signal.set_result(None)

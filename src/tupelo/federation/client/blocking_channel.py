@@ -1,0 +1,498 @@
+"""A channel for threads, on a blocking socket. Who waits for an answer reads it.
+
+A lone caller sends, and receives, by itself: no other thread has a part in it. If several wait,
+one of them reads for all, and hands the reading on when its own answer is there. A keeper in the
+background says that we are still here, notices when the host is not, and dials it again.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import select
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from typing import Any
+
+from tupelo.errors import CannotReach, LinkError, TupeloError
+from tupelo.federation import wire
+from tupelo.federation.client.channel import (
+    DIAL_SECONDS,
+    SILENT_HEARTBEATS,
+    TICKS,
+    Asked,
+    Channel,
+    Party,
+)
+from tupelo.federation.tcp import PLAIN, REFUSED, TLS
+from tupelo.federation.wire import encode
+from tupelo.space.either import finished
+
+logger = logging.getLogger("tupelo")
+
+_NAME = b"TUPELO" + bytes([wire.VERSION])
+_CHUNK = 256 * 1024
+
+
+def _readable(sockets: list[socket.socket], seconds: float | None) -> list[socket.socket]:
+    """Those of which something can be received, within so many seconds; None waits for ever."""
+    if not hasattr(select, "poll"):  # Windows
+        return select.select(sockets, [], [], seconds)[0]
+    poll = select.poll()
+    for sock in sockets:
+        poll.register(sock, select.POLLIN)
+    ready = {number for number, _ in poll.poll(None if seconds is None else seconds * 1_000)}
+    return [sock for sock in sockets if sock.fileno() in ready]
+
+
+class Line:
+    """One link: a connected socket, perhaps with TLS on it, and the frames that come over it."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._socket = sock
+        self.frames = wire.Frames()
+        self._send: Callable[[bytes], None] = sock.sendall
+        self.receive: Callable[[int], bytes] = sock.recv
+
+    def secure(self, party: Party) -> None:
+        """Go on with TLS, having recognised who answers."""
+        assert party.context is not None
+        secured = _Secured(self._socket, party.context)
+        self._send, self.receive = secured.send, secured.receive
+        from tupelo.federation.tls import key_of
+
+        party.recognise(key_of(secured.tls))
+
+    def send(self, content: bytes) -> None:
+        self._send(len(content).to_bytes(4, "big") + content)
+
+    def ready(self) -> bool:
+        """Is there something to receive?"""
+        return bool(_readable([self._socket], 0))
+
+    def wait(self, nudge: socket.socket) -> bool:
+        """Wait until there is something to receive. False: we were nudged."""
+        return self._socket in _readable([self._socket, nudge], None)
+
+    def next(self) -> list[bytes]:
+        """The frames that are there. LinkError or OSError if there will be none."""
+        data = self.receive(_CHUNK)
+        if not data:
+            raise LinkError("it hung up")
+        return self.frames.feed(data)
+
+    def shut(self) -> None:
+        """Wake whoever sends or receives."""
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+class _Secured:
+    """TLS over a socket that one thread reads while another one writes, which Python's own sockets
+    with TLS cannot bear."""
+
+    def __init__(self, sock: socket.socket, context: ssl.SSLContext) -> None:
+        self._socket = sock
+        self._lock = threading.Lock()
+        self._in, self._out = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self.tls = context.wrap_bio(self._in, self._out)
+        while True:
+            try:
+                self.tls.do_handshake()
+                break
+            except ssl.SSLWantReadError:
+                self._flush()
+                data = sock.recv(_CHUNK)
+                if not data:
+                    raise ConnectionResetError("it hung up") from None
+                self._in.write(data)
+        self._flush()
+
+    def send(self, data: bytes) -> None:
+        with self._lock:
+            self.tls.write(data)
+            encrypted = self._out.read()
+        self._socket.sendall(encrypted)
+
+    def receive(self, size: int) -> bytes:
+        while True:
+            with self._lock:
+                found = self._decrypted(size)
+            if found:
+                return found
+            data = self._socket.recv(size)
+            if not data:
+                return b""
+            with self._lock:
+                self._in.write(data)
+
+    def _decrypted(self, size: int) -> bytes:
+        found = b""
+        with suppress(ssl.SSLWantReadError, ssl.SSLZeroReturnError):
+            while part := self.tls.read(size):
+                found += part
+        return found
+
+    def _flush(self) -> None:
+        if self._out.pending:
+            self._socket.sendall(self._out.read())
+
+
+class BlockingChannel(Channel):
+    """A conversation of many threads with one host."""
+
+    is_async = False
+
+    def __init__(self, party: Party, chance: random.Random) -> None:
+        super().__init__(party, chance)
+        self._lock = threading.Lock()  # for what is sent, and for the books
+        self._reading = threading.Lock()  # held by the one who reads for all
+        self._alarm = threading.Event()  # wakes the keeper
+        self._nudged, self._nudge = socket.socketpair()
+        self._line: Line | None = None
+        self._dead: list[Line] = []
+        try:
+            self._line, welcome = self._dial(DIAL_SECONDS)
+        except BaseException:
+            self.closed = True
+            self._bury()
+            raise
+        self.begin(welcome)
+        self._keeper = threading.Thread(target=self._keep, name="tupelo-channel", daemon=True)
+        self._keeper.start()
+
+    @property
+    def awaits_link(self) -> bool:
+        return self._line is None
+
+    # What a space uses
+
+    async def ask(self, message: Any, owner: object, within: int | None = None) -> Asked:
+        signal = threading.Lock()
+        signal.acquire()
+        asked = Asked(message, owner, within, signal)
+        if asked.wait:
+            asked.since = time.monotonic()
+        await self._ask(asked)
+        return asked
+
+    async def ask_again(self, asked: Asked) -> None:
+        asked.ask_again(time.monotonic())
+        await self._ask(asked)
+
+    async def _ask(self, asked: Asked) -> None:
+        try:
+            with self._lock:
+                self._post(asked)
+            self._await(asked)
+        except BaseException:  # KeyboardInterrupt, or whatever else ends this thread
+            if asked.error is None:
+                self.cancel(asked)
+            raise
+        if asked.error is not None:
+            raise asked.error
+
+    def confirm(self, asked: Asked) -> bool:
+        with self._lock:
+            answer = self.settle(asked)
+            if answer:
+                self._send(encode(wire.Confirm([asked.number])))
+            return answer is not False
+
+    def cancel(self, asked: Asked) -> None:
+        with self._lock:
+            self._asked.pop(asked.number, None)
+            if asked in self._unsent:
+                self._unsent.remove(asked)
+            elif asked.number and asked.serial == self.serial:
+                self._send(encode(wire.Cancel([asked.number])))
+
+    def tell(self, message: Any, within: int | None = None) -> None:
+        with self._lock:
+            if self._line is not None and (within is None or within == self.serial):
+                self._number += 1
+                message.call = self._number
+                self._send(encode(message))
+
+    async def leave(self, owner: object, goodbyes: list[Any]) -> None:
+        for message, within in goodbyes:
+            self.tell(message, within)
+        with self._lock:
+            over = self.closing(owner)
+            calls = [asked.number for asked in over if asked.number]
+            if calls:
+                self._send(encode(wire.Cancel(calls)))
+            last = not self._opened and not self.closed
+            if last:
+                self._send(encode(wire.Goodbye("the last space was closed")))
+                self.closed = True
+            if over:
+                self._nudge.send(b".")
+        self._wake(over)
+        if last:
+            self._close()
+
+    def start(self, work: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
+        threading.Thread(target=lambda: finished(work()), name=name, daemon=True).start()
+
+    # Sending, with the lock held
+
+    def _post(self, asked: Asked) -> None:
+        self.require_link_of(asked)
+        if self._line is None:
+            self._unsent.append(asked)
+            self._alarm.set()
+        else:
+            self._send(self.number(asked))
+
+    def _send(self, content: bytes) -> None:
+        line = self._line
+        if line is None:
+            return
+        self._sent += 1
+        try:
+            line.send(content)
+        except OSError as error:
+            self._lose(line, str(error))
+        except BaseException:  # A part of the frame may be on its way.
+            self._lose(line, "a sender was interrupted")
+            raise
+
+    # Receiving
+
+    def _await(self, asked: Asked) -> None:
+        """Return when the answer is there: read until it is, or let another one read."""
+        reading = self._reading
+        try:
+            while not asked.done:
+                if reading.acquire(blocking=False):
+                    try:
+                        self._read_until(asked)
+                    finally:
+                        reading.release()
+                if not asked.done:
+                    asked.signal.acquire()
+        finally:
+            if self._asked:
+                self._hand_on()
+
+    def _read_until(self, asked: Asked) -> None:
+        while not asked.done and (line := self._line) is not None:
+            # Who may wait for long can be nudged when its space is closed; and can be interrupted
+            # without losing a part of a frame, which happens only while something is received.
+            if not asked.patient or line.wait(self._nudged):
+                self._read(line)
+            else:
+                self._nudged.recv(_CHUNK)
+
+    def _read(self, line: Line) -> None:
+        try:
+            for content in line.next():
+                answered = self.hear(content)
+                if answered is not None:
+                    _wake(answered)
+            self._heard += 1
+        except (OSError, LinkError) as error:
+            self._lost(line, str(error))
+        except BaseException:
+            self._lost(line, "a reader was interrupted")
+            raise
+
+    def _hand_on(self) -> None:
+        """Wake one who waits, to read, unless somebody does."""
+        while not self._reading.locked():
+            try:
+                _wake(next(iter(self._asked.values())))
+                return
+            except StopIteration:
+                return
+            except RuntimeError:  # Another thread asked something meanwhile.
+                continue
+
+    def _wake(self, those: list[Asked]) -> None:
+        for asked in those:
+            _wake(asked)
+
+    # Losing and dialling
+
+    def _lost(self, line: Line, reason: str) -> None:
+        line.shut()  # A thread may hold the lock because its sending is stuck.
+        with self._lock:
+            self._lose(line, reason)
+
+    def _lose(self, line: Line, reason: str) -> None:
+        if self._line is not line:
+            return
+        line.shut()
+        self._line = None
+        self._dead.append(line)
+        self._wake(self.lose(reason, time.monotonic()))
+        if not self.party.reconnect or self.closed:
+            self._wake(self.give_up(None, reason))
+        self._alarm.set()
+
+    def _keep(self) -> None:
+        """The keeper's work: heartbeats, and dialling again."""
+        sent = heard = silence = 0
+        while not self.closed:
+            self._alarm.wait(self.heartbeat / TICKS)
+            self._alarm.clear()
+            if self.closed:
+                return
+            line = self._line
+            if line is None:
+                self._bury()
+                if self.party.reconnect and (self.given_up is None or self._unsent):
+                    self._dial_again()
+                silence = 0
+                continue
+            self._read_alone(line)
+            silence = silence + 1 if heard == self._heard else 0
+            heard = self._heard
+            if silence >= SILENT_HEARTBEATS * TICKS:
+                self._lost(line, "it is silent")
+            elif sent == self._sent and self._lock.acquire(blocking=False):
+                try:  # Whoever else holds the lock sends something.
+                    self._send(encode(wire.Ping()))
+                finally:
+                    self._lock.release()
+            sent = self._sent
+
+    def _read_alone(self, line: Line) -> None:
+        """Read what is there, if nobody does."""
+        if not self._reading.acquire(blocking=False):
+            return
+        try:
+            while line.ready() and self._line is line:
+                self._read(line)
+        finally:
+            self._reading.release()
+            self._hand_on()
+
+    def _dial_again(self) -> None:
+        end = time.monotonic() + self.party.reconnect
+        pause = self.pauses()
+        reason, error = "", None
+        while not self.closed and (left := end - time.monotonic()) > 0:
+            try:
+                line, welcome = self._dial(min(left, DIAL_SECONDS))
+            except CannotReach as refusal:
+                reason = str(refusal)
+            except TupeloError as refusal:
+                error = refusal
+                break
+            else:
+                self._go_on(line, welcome)
+                return
+            self._alarm.wait(min(pause(), max(0.0, end - time.monotonic())))
+            self._alarm.clear()
+        with self._lock:
+            self._wake(self.give_up(error, reason))
+
+    def _go_on(self, line: Line, welcome: wire.Welcome) -> None:
+        """A new link stands: what waits for it is sent."""
+        with self._lock:
+            if self.closed:
+                line.close()
+                return
+            self.begin(welcome)
+            self._line = line
+            waiting, self._unsent = self._unsent, type(self._unsent)()
+            for asked in waiting:
+                try:
+                    self._post(asked)
+                except TupeloError as error:
+                    asked.fail(error)
+                    _wake(asked)
+        self._hand_on()
+
+    def _dial(self, seconds: float) -> tuple[Line, wire.Welcome]:
+        """A link to the host, on which the spaces are open. CannotReach, or why it refuses us."""
+        address = self.party.address
+        try:
+            sock = socket.create_connection((address.host, address.port), seconds)
+        except OSError as error:
+            raise CannotReach(self.peer, error.strerror or str(error)) from error
+        line = Line(sock)
+        try:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._meet(line, sock)
+            with self._lock:
+                hello = self.hello()
+            line.send(encode(hello))
+            first, *rest = _words(line)
+            welcome = self.welcomed(first)
+            self._reopen(line, rest)
+            sock.settimeout(None)
+            return line, welcome
+        except (OSError, LinkError) as error:
+            line.close()
+            if isinstance(error, CannotReach):
+                raise
+            raise CannotReach(self.peer, str(error) or "it hung up") from error
+        except BaseException:
+            line.close()
+            raise
+
+    def _meet(self, line: Line, sock: socket.socket) -> None:
+        """The first eight bytes, and TLS if it is wanted."""
+        wanted = PLAIN if self.party.context is None else TLS
+        sock.sendall(_NAME + wanted)
+        first = b""
+        while len(first) < 8 and (part := sock.recv(8 - len(first))):
+            first += part
+        if first == _NAME + REFUSED:
+            self.welcomed(_words(line)[0])
+        if first != _NAME + wanted:
+            raise CannotReach(self.peer, "it does not speak Tupelo, or another version of it")
+        if wanted == TLS:
+            line.secure(self.party)
+
+    def _reopen(self, line: Line, heard: list[wire.Said]) -> None:
+        with self._lock:
+            opening = self.reopening()
+        for _, content in opening.values():
+            line.send(content)
+        while opening:
+            with self._lock:
+                refused = self.reopened(opening, heard)
+            self._wake(refused)
+            heard = _words(line) if opening else []
+
+    def _close(self) -> None:
+        """Hang up, and wait until the keeper has gone."""
+        self._alarm.set()
+        line = self._line
+        if line is not None:
+            self._lost(line, "the channel was closed")
+            if threading.current_thread() is not self._keeper:
+                self._keeper.join(DIAL_SECONDS)
+        self._bury()
+
+    def _bury(self) -> None:
+        """Close the lost lines, of which nobody is receiving any more."""
+        with self._reading:
+            while self._dead:
+                self._dead.pop().close()
+            if self.closed:
+                self._nudged.close()
+                self._nudge.close()
+
+
+def _words(line: Line) -> list[wire.Said]:
+    """The next messages."""
+    while not (contents := line.next()):
+        pass
+    return [wire.decode(content) for content in contents]
+
+
+def _wake(asked: Asked) -> None:
+    with suppress(RuntimeError):  # It was woken already.
+        asked.signal.release()

@@ -1,0 +1,380 @@
+"""Channels: a client's conversation with one host, which outlives the links that carry it.
+
+Two keep this one text: `blocking_channel` for threads, `async_channel` for tasks. Here is what
+they share: the numbers of calls, what may be asked again after a link was lost, and which takes
+have reached their user though the host may not know it yet.
+"""
+
+from __future__ import annotations
+
+import random
+import ssl
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Coroutine
+from typing import Any, ClassVar
+
+import msgspec
+
+from tupelo.errors import BadFrame, CannotReach, LinkError, PeerLost, SpaceClosed, TupeloError
+from tupelo.federation import wire
+from tupelo.federation.address import Address
+from tupelo.federation.spelled import read_error
+
+DIAL_SECONDS = 10.0
+"""How long a host may take to answer when it is dialled."""
+
+SILENT_HEARTBEATS = 3
+TICKS = 2
+"""How often within a heartbeat a channel looks whether it must say something."""
+
+PAUSE_FIRST, PAUSE_MAX = 0.05, 2.0
+
+
+class Party(msgspec.Struct, frozen=True):
+    """Who dials whom: the address, who we are, and how the other end is recognised."""
+
+    address: Address
+    id: str
+    name: str
+    incarnation: str
+    context: ssl.SSLContext | None
+    """For TLS; without it the link goes in the clear."""
+
+    recognise: Callable[[str], None]
+    """Raises if a host with this key is not to be met."""
+
+    reconnect: float
+    """For how many seconds after a loss the host is dialled again."""
+
+
+class Asked:
+    """A call that was asked, until its answer has reached the caller."""
+
+    __slots__ = (
+        "done",
+        "error",
+        "message",
+        "number",
+        "owner",
+        "patient",
+        "serial",
+        "signal",
+        "since",
+        "value",
+        "wait",
+        "within",
+    )
+
+    def __init__(self, message: Any, owner: object, within: int | None, signal: Any) -> None:
+        self.message = message
+        self.owner = owner
+        self.within = within
+        self.signal = signal
+        self.number = 0  # not sent yet
+        self.serial = -1
+        self.done = False
+        self.value: Any = None
+        self.error: TupeloError | None = None
+        self.since: float | None = None
+        self.wait: float | None = getattr(message, "wait", 0)
+        self.patient = self.wait != 0
+
+    def fail(self, error: TupeloError) -> None:
+        self.error = error
+        self.done = True
+
+    def ask_again(self, now: float) -> None:
+        """Forget the answer; as much patience is left as the time that has passed leaves."""
+        self.done = False
+        self.number = 0
+        self.value = None
+        if self.since is not None and self.wait is not None:
+            self.message.wait = max(0.0, self.wait - (now - self.since))
+
+
+class Channel(ABC):
+    """What both channels share. `serial` numbers the links: what a lost one has carried, such as
+    a transaction, is not used on the next."""
+
+    is_async: ClassVar[bool]
+
+    def __init__(self, party: Party, chance: random.Random) -> None:
+        self.party = party
+        self.chance = chance
+        self.serial = 0
+        self.session = ""
+        self.heartbeat = 1.0
+        self.closed = False
+        self.given_up: TupeloError | None = None
+        self._number = 0
+        self._asked: dict[int, Asked] = {}
+        self._unsent: deque[Asked] = deque()
+        self._unsettled: deque[tuple[int, int]] = deque()
+        self._received: list[int] = []
+        self._resuming = False
+        self._opened: dict[object, wire.Open] = {}
+        self._sent = self._heard = 0
+
+    @property
+    def peer(self) -> str:
+        return str(self.party.address)
+
+    # What a space uses
+
+    @abstractmethod
+    async def ask(self, message: Any, owner: object, within: int | None = None) -> Asked:
+        """Send a call and wait for its answer, or raise its error. `within` is the serial of the
+        link that carries what it needs."""
+
+    @abstractmethod
+    async def ask_again(self, asked: Asked) -> None: ...
+
+    @abstractmethod
+    def confirm(self, asked: Asked) -> bool:
+        """What was taken reaches its user now. False: the host has it back by now; ask again."""
+
+    @abstractmethod
+    def cancel(self, asked: Asked) -> None:
+        """Nobody wants the answer any more; what was taken goes back."""
+
+    @abstractmethod
+    def tell(self, message: Any, within: int | None = None) -> None:
+        """Send a call whose answer does not matter, if there is a link."""
+
+    @abstractmethod
+    async def leave(self, owner: object, goodbyes: list[Any]) -> None:
+        """This space is closed: who waits in it is told, and the host gets the goodbyes. With the
+        last space the channel is closed."""
+
+    @abstractmethod
+    def start(self, work: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
+        """Run this in a thread, or a task, of its own."""
+
+    async def open(self, owner: object, space: str, password: str | None) -> list[Any]:
+        """Use a space from now on, on every link; what the host says of it."""
+        message = wire.Open(0, space, password)
+        self._opened[owner] = message
+        try:
+            return list((await self.ask(message, owner)).value)
+        except BaseException:
+            await self.leave(owner, [])
+            raise
+
+    # What goes out
+
+    def hello(self) -> wire.Hello:
+        """The first word on a link; from now on nothing more is added to what was received."""
+        self._resuming = True
+        party = self.party
+        return wire.Hello(
+            wire.VERSION,
+            "client",
+            party.id,
+            party.name,
+            party.incarnation,
+            resume=self.session,
+            received=self._received.copy(),
+        )
+
+    def welcomed(self, welcome: wire.Said) -> wire.Welcome:
+        """The host's first word, if it is a good one."""
+        match welcome:
+            case wire.Welcome(version=wire.VERSION):
+                return welcome
+            case wire.Welcome(version=version):
+                reason = f"it speaks version {version} of the protocol, and we {wire.VERSION}"
+                raise CannotReach(self.peer, reason)
+            case wire.Refusal(kind=kind, message=message, data=data):
+                raise read_error(kind, message, data)
+            case wire.Goodbye(reason=reason):
+                raise CannotReach(self.peer, reason or "it is leaving")
+        raise CannotReach(self.peer, "it does not answer as a host does")
+
+    def begin(self, welcome: wire.Welcome) -> None:
+        """A new link stands."""
+        self.session = welcome.session
+        self.heartbeat = welcome.heartbeat
+        self.given_up = None
+        self._received.clear()
+        self._resuming = False
+
+    def reopening(self) -> dict[int, tuple[object, bytes]]:
+        """What opens the spaces on a new link: for each call, whose it is and its content."""
+        contents = {}
+        for owner, message in list(self._opened.items()):
+            self._number += 1
+            message.call = self._number
+            contents[self._number] = owner, wire.encode(message)
+        return contents
+
+    def number(self, asked: Asked) -> bytes:
+        """The content of a call, which is in flight from now on."""
+        self._number += 1
+        message = asked.message
+        message.call = self._number
+        content = wire.encode(message)
+        asked.number = self._number
+        asked.serial = self.serial
+        self._asked[asked.number] = asked
+        return content
+
+    def require_link_of(self, asked: Asked) -> None:
+        """Can this be asked at all?"""
+        if self.closed:
+            raise SpaceClosed("the link was closed")
+        if asked.within is not None and asked.within != self.serial:
+            raise self.loss(asked.message, "its link was lost")
+        if self.given_up is not None and not self.party.reconnect:
+            raise self.loss(asked.message, "the link was lost before")
+
+    def settle(self, asked: Asked) -> bool | None:
+        """For `confirm`. True: say it to the host; None: it is said with the next Hello."""
+        if asked.serial == self.serial:
+            self._unsettled.append((self._number + 1, asked.number))
+            return True
+        if asked.serial == self.serial - 1 and not self._resuming and self.awaits_link:
+            self._received.append(asked.number)
+            return None
+        return False
+
+    def reopened(
+        self, opening: dict[int, tuple[object, bytes]], heard: list[wire.Said]
+    ) -> list[Asked]:
+        """Cross out what was opened; who waits in a space that cannot be is told, and returned."""
+        refused: list[Asked] = []
+        for message in heard:
+            if isinstance(message, (wire.Answer, wire.Failure)):
+                owner, _ = opening.pop(message.call, (None, b""))
+                if owner is not None and isinstance(message, wire.Failure):
+                    here = [asked for asked in self._unsent if asked.owner is owner]
+                    for asked in here:
+                        self._unsent.remove(asked)
+                        asked.fail(read_error(message.kind, message.message, message.data))
+                    refused += here
+        return refused
+
+    @property
+    @abstractmethod
+    def awaits_link(self) -> bool:
+        """Is there no link now?"""
+
+    # What comes in
+
+    def hear(self, content: bytes) -> Asked | None:
+        """What a frame answers, if someone waits for it. LinkError: the link is no good."""
+        message = wire.decode(content)
+        kind = type(message)
+        if kind is wire.Answer or kind is wire.Failure:
+            number = message.call  # type: ignore[union-attr]
+            unsettled = self._unsettled
+            while unsettled and unsettled[0][0] <= number:
+                unsettled.popleft()
+            asked = self._asked.pop(number, None)
+            if asked is None:
+                return None
+            if kind is wire.Answer:
+                asked.value = message.value  # type: ignore[union-attr]
+            else:
+                asked.error = read_error(message.kind, message.message, message.data)  # type: ignore[union-attr]
+            asked.done = True
+            return asked
+        if isinstance(message, wire.Goodbye):
+            raise LinkError(message.reason or "it left")
+        if not isinstance(message, wire.Ping):
+            raise BadFrame(f"a {kind.__name__} is nothing for a client")
+        return None
+
+    # Losses
+
+    def lose(self, reason: str, now: float) -> list[Asked]:
+        """The link is lost. Who can be asked again waits for the next one; the others are to be
+        told, and are returned."""
+        self.serial += 1
+        self._resuming = False
+        self._received.extend(number for _, number in self._unsettled)
+        self._unsettled.clear()
+        failed = []
+        for asked in reversed(list(self._asked.values())):
+            if self._asked.pop(asked.number, None) is None:
+                continue  # It was answered at the last moment.
+            if asked.within is None and may_ask_again(asked.message):
+                asked.ask_again(now)
+                self._unsent.appendleft(asked)
+            else:
+                asked.fail(self.loss(asked.message, reason, sent=True))
+                failed.append(asked)
+        return failed
+
+    def closing(self, owner: object) -> list[Asked]:
+        """Nobody uses this space here any more: its calls are over, and are returned."""
+        self._opened.pop(owner, None)
+        over = [asked for asked in self._unsent if asked.owner is owner]
+        for asked in over:
+            self._unsent.remove(asked)
+        over += [
+            asked
+            for asked in list(self._asked.values())
+            if asked.owner is owner and self._asked.pop(asked.number, None) is not None
+        ]
+        for asked in over:
+            asked.fail(SpaceClosed("the space was closed while it was waited for"))
+        return over
+
+    def give_up(self, error: TupeloError | None, reason: str) -> list[Asked]:
+        """The host does not come back: everyone who waits for it is told so."""
+        failed = list(self._unsent)
+        self._unsent.clear()
+        for asked in failed:
+            asked.fail(error or self.loss(asked.message, reason))
+        self.given_up = error or PeerLost(self.peer, "reconnecting", reason)
+        return failed
+
+    def loss(self, message: Any, reason: str, *, sent: bool = False) -> PeerLost:
+        in_doubt = sent and changes_something(message)
+        return PeerLost(self.peer, name_of(message), reason, in_doubt=in_doubt)
+
+    def pauses(self) -> Callable[[], float]:
+        """How long to pause before each new attempt: longer and longer, and no two alike."""
+        pause = PAUSE_FIRST / 2
+
+        def following() -> float:
+            nonlocal pause
+            pause = min(PAUSE_MAX, pause * 2)
+            return pause * self.chance.uniform(0.5, 1.0)
+
+        return following
+
+
+def may_ask_again(message: Any) -> bool:
+    """Is it harmless if this was done, and is asked again by the same one on another link?"""
+    match message:
+        case wire.Get(txn=None, session=None) | wire.Count(txn=None):
+            return True
+        case wire.Begin(parent=None, id=None) | wire.Remember(like=None) | wire.Subscribe(txn=None):
+            return True
+        case wire.Open() | wire.Changes() | wire.Trim() | wire.Tell() | wire.Doubts():
+            return True
+    return False
+
+
+def changes_something(message: Any) -> bool:
+    """May this have been done, once it was sent, and stay done without us?"""
+    match message:
+        case wire.Write(txn=None) | wire.Renew() | wire.Revoke():
+            return True
+        case wire.End(how="commit" | "prepare"):
+            return True
+    return False
+
+
+def name_of(message: Any) -> str:
+    """What was being done, for people."""
+    match message:
+        case wire.Get(take=take):
+            return "a take" if take else "a read"
+        case wire.End(how=how):
+            return {"state": "a question"}.get(how, f"a {how}")
+        case wire.Write() | wire.Count():
+            return f"a {type(message).__name__.lower()}"
+    return "an operation"

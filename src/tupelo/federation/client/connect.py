@@ -1,0 +1,130 @@
+"""Connecting: a space at a host elsewhere, by its URL."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import ssl
+from collections.abc import Callable
+from functools import cache
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+from tupelo.errors import BadArgument
+from tupelo.federation.address import Address, is_loopback, parse_url
+from tupelo.federation.client.async_channel import AsyncChannel
+from tupelo.federation.client.blocking_channel import BlockingChannel
+from tupelo.federation.client.channel import Party
+from tupelo.federation.client.space import RemoteSpace, opened
+from tupelo.federation.tcp import Security, TcpNetwork
+from tupelo.space.checks import check_wait
+from tupelo.space.either import finished
+
+if TYPE_CHECKING:
+    from tupelo.federation.identity import Identity
+    from tupelo.federation.trust import Trust
+
+
+def connect(
+    url: str,
+    *,
+    password: str | None = None,
+    identity: Identity | None = None,
+    trust: Trust | None = None,
+    tls: bool | None = None,
+    name: str | None = None,
+    reconnect: float = 30.0,
+) -> RemoteSpace:
+    """The space at a URL such as tupelo://host:7700/jobs, with the methods of `tupelo.Space`.
+
+    Beyond this machine the link goes under TLS: we prove our `identity`, and `trust` says which
+    hosts are met; `tls` decides otherwise. When the link is lost the host is dialled again for
+    `reconnect` seconds.
+    """
+    party, space = _party(url, identity, trust, tls, name, reconnect)
+    channel = BlockingChannel(party, random.Random())
+    return finished(opened(channel, space, password))  # type: ignore[no-any-return]
+
+
+async def connect_async(
+    url: str,
+    *,
+    password: str | None = None,
+    identity: Identity | None = None,
+    trust: Trust | None = None,
+    tls: bool | None = None,
+    name: str | None = None,
+    reconnect: float = 30.0,
+) -> RemoteSpace:
+    """The space at a URL, for tasks of the running loop; see `tupelo.connect`."""
+    party, space = await asyncio.to_thread(
+        _party, url, identity, trust, tls, name, reconnect
+    )  # which may read files
+    channel = await AsyncChannel.made(party, random.Random(), _network(party))
+    return await opened(channel, space, password)
+
+
+def _party(
+    url: str,
+    identity: Identity | None,
+    trust: Trust | None,
+    tls: bool | None,
+    name: str | None,
+    reconnect: float,
+) -> tuple[Party, str]:
+    address, space = parse_url(url)
+    if space is None:
+        raise BadArgument("url", "one that names a space: tupelo://host:7700/space", url)
+    check_wait(reconnect, "reconnect")
+    if reconnect is None:
+        raise BadArgument("reconnect", "a number of seconds", reconnect)
+    if name is not None and not isinstance(name, str):
+        raise BadArgument("name", "a text, or None", name)
+    if tls not in (None, True, False):
+        raise BadArgument("tls", "True, False or None", tls)
+    known = identity is not None or trust is not None
+    if tls is False and known:
+        raise BadArgument("tls", "True if an identity or trust is given", tls)
+    agent, context = _process_id(), None
+    recognise: Callable[[str], None] = _anyone
+    if tls or known or (tls is None and not is_loopback(address.host)):
+        agent, context, recognise = _credentials(address, identity, trust)
+    party = Party(address, agent, name or "", uuid4().hex, context, recognise, float(reconnect))
+    return party, space
+
+
+def _credentials(
+    address: Address, identity: Identity | None, trust: Trust | None
+) -> tuple[str, ssl.SSLContext, Callable[[str], None]]:
+    """Who we are, how we prove it, and who is met; by default as this user's files say."""
+    from tupelo.federation.identity import Identity, default_folder
+    from tupelo.federation.tls import client_context
+    from tupelo.federation.trust import Trust
+
+    if identity is None:
+        identity = Identity.at(default_folder() / "identity.pem")
+    elif not isinstance(identity, Identity):
+        raise BadArgument("identity", "an Identity", identity)
+    if trust is None:
+        trust = Trust.on_first_use(default_folder() / "known_hosts")
+    elif not isinstance(trust, Trust):
+        raise BadArgument("trust", "a Trust", trust)
+    known = trust
+    return identity.key, client_context(identity), lambda key: known.check(str(address), key)
+
+
+def _network(party: Party) -> TcpNetwork:
+    if party.context is None:
+        return TcpNetwork()
+    from tupelo.federation.tls import key_of
+
+    return TcpNetwork(Security(client=party.context, require_tls=True, key_of=key_of))
+
+
+def _anyone(key: str) -> None:
+    """Without TLS nobody proves who they are."""
+
+
+@cache
+def _process_id() -> str:
+    return uuid4().hex

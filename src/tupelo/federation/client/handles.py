@@ -1,0 +1,359 @@
+"""What remote spaces hand out: leases, transactions and sessions.
+
+On the blocking door what may have changed at the host is asked for when it is looked at; on the
+async door it is what was last known, and `await thing.refresh()` asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Generator
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+import msgspec
+
+from tupelo.errors import LeaseLost, PeerLost, SpaceClosed, TransactionEnded
+from tupelo.federation import wire
+from tupelo.space.either import either, finished
+from tupelo.space.transaction import LEASE_RAN_OUT, State, Vote
+from tupelo.values.lease import Lease, check_lease
+from tupelo.values.parts import ANY
+
+if TYPE_CHECKING:
+    from tupelo.federation.client.reach import Reach
+
+
+class Coming:
+    """A thing of the async door that is on its way: `await` it, or use it by `async with`."""
+
+    def __init__(self, work: Coroutine[Any, Any, Any]) -> None:
+        self._work = work
+        self._thing: Any = None
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        return self._work.__await__()
+
+    async def __aenter__(self) -> Any:
+        self._thing = await self._work
+        return await self._thing.__aenter__()
+
+    async def __aexit__(self, *error: Any) -> None:
+        await self._thing.__aexit__(*error)
+
+
+class Door:
+    """What is at one of the two doors, and closed at the end of a `with` or `async with` block."""
+
+    is_async: bool
+
+    def coming(self, work: Coroutine[Any, Any, Any]) -> Any:
+        """What this work makes; on the async door, once it is awaited."""
+        return Coming(work) if self.is_async else finished(work)
+
+    def require_door(self, is_async: bool, instead: str) -> None:
+        if self.is_async is not is_async:
+            raise TypeError(f"use {instead} with this {type(self).__name__}")
+
+    def __enter__(self) -> Self:
+        self.require_door(False, "'async with'")
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        finished(self.leave(error))
+
+    async def __aenter__(self) -> Self:
+        self.require_door(True, "'with'")
+        return self
+
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        await self.leave(error)
+
+    async def leave(self, error: BaseException | None) -> None:
+        raise NotImplementedError
+
+
+# Leases
+
+
+class Written(msgspec.Struct):
+    """An entry that we wrote, as its lease knows it."""
+
+    n: int
+    arrival: int
+    expires: float | None
+    serial: int | None = None
+    kind = "entry"
+
+    @property
+    def id(self) -> str:
+        return f"{self.n}:{self.arrival}"
+
+
+class Landlord:
+    """Leases of things in a space at a host elsewhere."""
+
+    def __init__(self, space: Reach) -> None:
+        self._space = space
+
+    async def renew(self, thing: Any, seconds: float | None) -> None:
+        name = self._space.name
+        message = wire.Renew(0, name, thing.kind, thing.id, seconds)
+        thing.expires = await self._space.ask(message, thing.serial)
+
+    async def cancel(self, thing: Any) -> None:
+        message = wire.Revoke(0, self._space.name, thing.kind, thing.id)
+        await self._space.ask(message, thing.serial)
+
+    async def remaining(self, thing: Any) -> float | None:
+        now = (await self._space.told())["now"]
+        return None if thing.expires is None else max(0.0, thing.expires - now)
+
+    # As a Lease of the blocking door wants it
+
+    def renew_lease(self, thing: Any, seconds: float | None) -> None:
+        finished(self.renew(thing, seconds))
+
+    def cancel_lease(self, thing: Any) -> None:
+        finished(self.cancel(thing))
+
+    def now(self) -> float:
+        """The time at the host, whose clock ends its leases."""
+        now: float = finished(self._space.told())["now"]
+        return now
+
+
+class AsyncLease(msgspec.Struct, frozen=True, eq=False):
+    """Until when something lives; `await lease.renew(seconds)` and `await lease.cancel()` raise
+    LeaseLost once it is gone."""
+
+    landlord: Landlord
+    thing: Any
+
+    @property
+    def expires(self) -> float | None:
+        """The moment, by the clock of the host, at which it ends; None for never."""
+        expires: float | None = self.thing.expires
+        return expires
+
+    @property
+    def remaining(self) -> Coroutine[Any, Any, float | None]:
+        """Seconds left, None for ever; to be awaited, since the host's clock counts."""
+        return self.landlord.remaining(self.thing)
+
+    async def renew(self, seconds: float | None) -> None:
+        """Live for `seconds` from now (None: for ever), or as long as the space's policy grants."""
+        await self.landlord.renew(self.thing, check_lease(seconds))
+
+    async def cancel(self) -> None:
+        """End it now: an entry is removed, a transaction aborted, a subscription closed."""
+        await self.landlord.cancel(self.thing)
+
+
+# Transactions and sessions
+
+
+class Held(Door):
+    """Something leased that a host keeps for us, until the link that carries it is lost."""
+
+    kind: wire.Thing
+
+    def __init__(self, space: Reach, serial: int, thing_id: str, expires: Any) -> None:
+        self._space = space
+        self.is_async = space.is_async
+        self.serial: int | None = serial
+        self.id = thing_id
+        self.expires: float | None = expires
+        space.held.add(self)
+
+    @property
+    def lease(self) -> Lease | AsyncLease:
+        return self._space.lease_of(self)
+
+    def goodbye(self) -> Any:
+        """What to tell the host when the space is closed, if anything."""
+        return wire.Close(0, self._space.name, self.kind, self.id)
+
+    async def _ask(self, message: Any) -> Any:
+        return await self._space.ask(message, self.serial)
+
+    async def _told(self) -> list[Any]:
+        return list(await self._ask(wire.State(0, self._space.name, self.kind, self.id)))
+
+    async def _close(self) -> None:
+        """Tell the host, if it can be told and has not ended it itself."""
+        self._space.held.discard(self)
+        with suppress(LeaseLost, PeerLost, SpaceClosed):
+            await self._ask(wire.Close(0, self._space.name, self.kind, self.id))
+
+
+class RemoteTransaction(Held):
+    """All or nothing, at a host elsewhere. If the link is lost it is over, unless prepared."""
+
+    kind = "transaction"
+
+    def __init__(
+        self,
+        space: Reach,
+        serial: int,
+        thing_id: str,
+        expires: Any = None,
+        state: State = "active",
+    ) -> None:
+        super().__init__(space, serial, thing_id, expires)
+        self._state: State = state
+        self._reason = ""
+        if state == "prepared":
+            self.serial = None
+
+    @property
+    def state(self) -> State:
+        """active, prepared, committed or aborted."""
+        if not self.is_async:
+            with suppress(SpaceClosed):
+                finished(self._refresh())
+        return self._state
+
+    @either
+    async def refresh(self) -> None:
+        """Ask the host how it stands."""
+        await self._refresh()
+
+    async def _refresh(self) -> None:
+        if self._state in ("active", "prepared") and not self._is_lost():
+            await self._end("state")
+
+    @either
+    async def commit(self) -> None:
+        self.require()
+        await self._end("commit")
+
+    @either
+    async def abort(self) -> None:
+        await self._abort()
+
+    async def _abort(self) -> None:
+        self._space.require_open()
+        if self._state == "committed":
+            self.require()
+        if self._state != "aborted" and not self._is_lost():
+            try:
+                await self._end("abort")
+            except PeerLost:
+                if self._state == "prepared":
+                    raise  # It stands until someone decides.
+
+    @either
+    async def prepare(self) -> Vote:
+        """Phase one: promise to commit, whatever comes. "not changed" needs no second phase."""
+        self.require()
+        vote: Vote = await self._end("prepare")
+        return vote
+
+    def transaction(self, *, lease: float | None = None) -> Any:
+        """A nested transaction: it sees what this one sees, and commits into it."""
+        return self.coming(self._space.begin(lease, self))
+
+    def goodbye(self) -> Any:
+        if self._state == "prepared":
+            return None
+        return wire.End(0, self._space.name, self.id, "abort")
+
+    def require(self) -> None:
+        """PeerLost the first time that it is used after its link was lost; TransactionEnded if it
+        has ended."""
+        self._space.require_open()
+        if self._state in ("committed", "aborted"):
+            raise TransactionEnded(self.id, self._state, self._reason)
+        if self._is_lost():
+            raise PeerLost(self._space.peer, "a transaction", "the link was lost, and with it this")
+
+    def _is_lost(self) -> bool:
+        """Was the link lost that carries it? Then it is over from now on."""
+        if self.serial is None or self.serial == self._space.serial:
+            return False
+        self.lost()
+        return True
+
+    def lost(self) -> None:
+        if self._state == "active":
+            self._ended("aborted", "the link to its host was lost")
+
+    def _ended(self, state: State, reason: str) -> None:
+        self._state, self._reason = state, reason
+        self._space.held.discard(self)
+
+    async def _end(self, how: Literal["commit", "abort", "prepare", "state"]) -> Any:
+        try:
+            message = wire.End(0, self._space.name, self.id, how)
+            vote, state, reason, self.expires = await self._ask(message)
+        except PeerLost:
+            self.lost()
+            raise
+        except TransactionEnded as ended:
+            if ended.state in ("committed", "aborted"):
+                self._ended(ended.state, ended.reason)  # type: ignore[arg-type]
+            raise
+        self._state = state
+        if state == "prepared":
+            self.serial = None  # It outlives the link.
+        elif state != "active":
+            self._ended(state, reason)
+        return vote
+
+    async def leave(self, error: BaseException | None) -> None:
+        """The end of a block: commit, or abort on an error."""
+        if error is not None:
+            with suppress(SpaceClosed):  # That would hide the error, and has ended it anyway.
+                if self._state == "active":
+                    await self._abort()
+        elif self._state == "active":
+            try:
+                self.require()
+                await self._end("commit")
+            except TransactionEnded as ended:
+                if ended.reason == LEASE_RAN_OUT:
+                    raise
+
+
+class RemoteSession(Held):
+    """Reads that never give the same entry twice, at a host elsewhere. It ends with its link."""
+
+    kind = "session"
+    _seen = 0
+
+    @either
+    async def read(self, template: object = ANY, *, wait: float | None = None) -> Any:
+        found = await self._space.got(template, False, wait, session=self)
+        return found[0] if found else None
+
+    @either
+    async def read_all(
+        self, template: object = ANY, *, wait: float | None = 0, limit: int | None = None
+    ) -> list[Any]:
+        return await self._space.got(template, False, wait, session=self, many=True, limit=limit)
+
+    def clone(self, *, lease: float | None = None) -> Any:
+        """Another session that has seen the same."""
+        return self.coming(self._space.remember(lease, self))
+
+    @property
+    def seen(self) -> int:
+        """How many entries it remembers; those that are gone are forgotten in time."""
+        if not self.is_async:
+            finished(self._refresh())
+        return self._seen
+
+    @either
+    async def refresh(self) -> None:
+        """Ask the host how it stands."""
+        await self._refresh()
+
+    async def _refresh(self) -> None:
+        _, self.expires, self._seen, _ = await self._told()
+
+    @either
+    async def close(self) -> None:
+        await self._close()
+
+    async def leave(self, error: BaseException | None) -> None:
+        await self._close()

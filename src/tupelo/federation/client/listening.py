@@ -1,0 +1,290 @@
+"""What remote spaces tell: subscriptions; and reactions, which run here, after the host's step."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterator
+from inspect import isawaitable
+from typing import TYPE_CHECKING, Any
+
+from tupelo.errors import BadFrame, ListenerFailed, PeerLost, SpaceClosed, TupeloError
+from tupelo.federation import wire
+from tupelo.federation.client.handles import Held
+from tupelo.federation.spelled import read_error, read_whole
+from tupelo.space.checks import check_wait
+from tupelo.space.either import either, finished
+from tupelo.space.session import Seen
+from tupelo.values.entry import Entry, thaw
+from tupelo.values.notice import Notice
+from tupelo.values.parts import ANY
+
+if TYPE_CHECKING:
+    from tupelo.federation.client.handles import RemoteTransaction
+    from tupelo.federation.client.reach import Reach
+    from tupelo.federation.client.space import RemoteSpace
+
+logger = logging.getLogger("tupelo")
+
+AHEAD_MAX = 64
+"""How many notices are asked for at once by who wants them all."""
+
+
+class RemoteSubscription(Held):
+    """Notices, in order, from a host elsewhere: iterate (`async for` on the async door), or `get`.
+
+    It ends with its lease, its transaction, its space, its link, or `close()`.
+    """
+
+    kind = "subscription"
+
+    def __init__(
+        self,
+        space: Reach,
+        serial: int,
+        granted: tuple[str, int, float | None],
+        handback: Any,
+        backlog_max: int,
+    ) -> None:
+        thing_id, self.event_id, expires = granted
+        super().__init__(space, serial, thing_id, expires)
+        self._handback = handback
+        self._backlog_max = backlog_max
+        self._ahead: deque[Notice] = deque()
+        self._closed = False
+        self._active = True
+        self._sequence = 0
+        self._error: Exception | None = None
+
+    @either
+    async def get(self, *, wait: float | None = None) -> Notice | None:
+        """The next notice; None if none came in time, or if there will be no more."""
+        check_wait(wait)
+        return await self._next(wait, 1)
+
+    def __iter__(self) -> Iterator[Notice]:
+        self.require_door(False, "'async for'")
+        while (notice := finished(self._next(None, AHEAD_MAX))) is not None:
+            yield notice
+
+    async def __aiter__(self) -> AsyncIterator[Notice]:
+        self.require_door(True, "'for'")
+        while (notice := await self._next(None, AHEAD_MAX)) is not None:
+            yield notice
+
+    async def _next(self, wait: float | None, limit: int) -> Notice | None:
+        while True:
+            try:
+                return self._ahead.popleft()
+            except IndexError:
+                if self._error is not None:
+                    raise self._error from None
+            if self._closed or not await self._fetch(wait, limit):
+                return None
+
+    async def _fetch(self, wait: float | None, limit: int) -> bool:
+        """Ask for notices; did any come?"""
+        try:
+            message = wire.Next(0, self._space.name, self.id, wait, limit)
+            notices = [self._read(spelled) for spelled in await self._ask(message)]
+        except SpaceClosed:
+            return False
+        except TupeloError as error:
+            self._end(error)
+            raise
+        self._ahead.extend(notices)
+        return bool(notices)
+
+    def _read(self, spelled: Any) -> Notice:
+        try:
+            event_id, sequence, kind, subject, missed = spelled
+        except (TypeError, ValueError) as error:
+            raise BadFrame(f"this is no notice: {error}") from error
+        self._sequence = max(self._sequence, sequence)
+        return Notice(event_id, sequence, kind, read_whole(subject), self._handback, missed)
+
+    async def call(self, callback: Callable[[Notice], object]) -> None:
+        """Call back for each notice. What the callback raises ends the subscription."""
+        try:
+            while (notice := await self._next(None, AHEAD_MAX)) is not None:
+                answer = callback(notice)
+                if self.is_async and isawaitable(answer):
+                    await answer
+        except PeerLost as error:
+            logger.warning("a subscription ended: %s", error)
+        except Exception as error:
+            logger.exception("a subscription's callback raised; the subscription is closed")
+            self._end(error)
+            await self._close()
+        except BaseException as error:
+            self._end(ListenerFailed(repr(error)))
+            raise
+
+    def _end(self, error: Exception) -> None:
+        self._error = self._error or error
+        self._active = False
+
+    # How it stands
+
+    @property
+    def sequence(self) -> int:
+        """The sequence number of the last notice for this event."""
+        self._look()
+        return self._sequence
+
+    @property
+    def active(self) -> bool:
+        """May more notices come than those that wait?"""
+        self._look()
+        return self._active
+
+    @property
+    def error(self) -> Exception | None:
+        """Why it ended, if something went wrong."""
+        self._look()
+        return self._error
+
+    def _look(self) -> None:
+        if not self.is_async:
+            finished(self._refresh())
+
+    @either
+    async def refresh(self) -> None:
+        """Ask the host how it stands."""
+        await self._refresh()
+
+    async def _refresh(self) -> None:
+        if self._closed or not self._active:
+            return
+        try:
+            self._active, self.expires, self._sequence, error = await self._told()
+        except SpaceClosed:
+            self._active = False
+        except TupeloError as lost:
+            self._end(lost)
+        else:
+            if error is not None:
+                self._error = read_error(*error)
+
+    @either
+    async def close(self) -> None:
+        """No more notices; those that have come can still be had."""
+        await self.finish()
+
+    async def finish(self) -> None:
+        if not self._closed:
+            await self.keep_backlog()
+            self._closed = True
+            self._active = False
+            await self._close()
+
+    async def keep_backlog(self) -> None:
+        """Get what waits at the host before it forgets it."""
+        if self._active:
+            try:
+                await self._fetch(0, self._backlog_max)
+            except TupeloError:  # It is kept as the error.
+                return
+
+    async def leave(self, error: BaseException | None) -> None:
+        await self.finish()
+
+
+class RemoteStep:
+    """What a reaction may do: the operations of the space that do not wait, in one transaction.
+    On the async door they are awaited."""
+
+    def __init__(self, space: RemoteSpace, txn: RemoteTransaction) -> None:
+        self._space = space
+        self._txn = txn
+
+    def write(self, entry: object, *, lease: float | None = None) -> Any:
+        return self._space.write(entry, lease=lease, txn=self._txn)
+
+    def read(self, template: object = ANY) -> Any:
+        return self._space.read(template, wait=0, txn=self._txn)
+
+    def take(self, template: object = ANY) -> Any:
+        return self._space.take(template, wait=0, txn=self._txn)
+
+    def read_all(self, template: object = ANY, *, limit: int | None = None) -> Any:
+        return self._space.read_all(template, limit=limit, txn=self._txn)
+
+    def take_all(self, template: object = ANY, *, limit: int | None = None) -> Any:
+        return self._space.take_all(template, limit=limit, txn=self._txn)
+
+    def count(self, template: object = ANY) -> Any:
+        return self._space.count(template, txn=self._txn)
+
+
+RemoteFunction = Callable[[Any, RemoteStep], object]
+
+
+class RemoteReaction:
+    """A registered reaction; it is called here, once for every entry, after the step."""
+
+    def __init__(
+        self,
+        space: RemoteSpace,
+        subscription: RemoteSubscription,
+        function: RemoteFunction,
+        once: bool,
+    ) -> None:
+        self._space = space
+        self._subscription = subscription
+        self._function = function
+        self._once = once
+        self._seen = Seen()
+        self._active = True
+        self._error: Exception | None = None
+        self.is_async = space.is_async
+
+    @property
+    def active(self) -> bool:
+        return self._active
+
+    @property
+    def error(self) -> Exception | None:
+        """What its function raised the last time that it did."""
+        return self._error
+
+    @either
+    async def cancel(self) -> None:
+        self._active = False
+        await self._subscription.finish()
+
+    async def run(self, existing: list[Entry]) -> None:
+        """React to what is there, then to what comes."""
+        try:
+            for entry in existing:
+                await self._react(entry)
+            while self._active and (notice := await self._subscription._next(None, AHEAD_MAX)):
+                await self._react(notice.subject)
+        except TupeloError as error:
+            self._error = error
+        finally:
+            self._active = False
+        await self._subscription.finish()
+
+    async def _react(self, entry: Entry) -> None:
+        if not self._active or entry in self._seen:
+            return
+        self._seen.add(entry)
+        try:
+            txn = await self._space.begin(None)
+            try:
+                step = RemoteStep(self._space, txn)
+                answer = self._function(thaw(entry.shape, entry.fields), step)
+                if self.is_async and isawaitable(answer):
+                    await answer
+            except BaseException as error:
+                await txn.leave(error)
+                raise
+            await txn.leave(None)
+        except (PeerLost, SpaceClosed):
+            raise
+        except Exception as error:
+            logger.exception("a reaction's function raised; what it did is undone")
+            self._error = error
+        else:
+            self._active = not self._once

@@ -1,0 +1,242 @@
+"""Reaching a space at a host elsewhere: what the operations of a remote space are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tupelo.errors import BadArgument, BadTemplate, PeerLost, SpaceClosed
+from tupelo.federation import wire
+from tupelo.federation.client.arguments import NUMBER_MAX, built, check_to
+from tupelo.federation.client.channel import Asked, Channel
+from tupelo.federation.client.handles import (
+    AsyncLease,
+    Door,
+    Held,
+    Landlord,
+    RemoteSession,
+    RemoteTransaction,
+    Written,
+)
+from tupelo.federation.client.listening import RemoteSubscription
+from tupelo.federation.scope import Scope, spell_scope
+from tupelo.federation.spelled import spell_order
+from tupelo.space.checks import check_limit, check_order, check_wait
+from tupelo.space.holdings import Transactional
+from tupelo.space.order import Order
+from tupelo.values.codec import encode_entry, spell_entry
+from tupelo.values.entry import Shape
+from tupelo.values.lease import Lease, check_lease
+from tupelo.values.notice import Notice
+from tupelo.values.spelling import template_to_wire
+
+Txn = RemoteTransaction | Transactional | None
+
+
+class Reach(Door):
+    """One space of a host, over a channel that others may share."""
+
+    def __init__(self, channel: Channel, name: str) -> None:
+        self.is_async = channel.is_async
+        self.held: set[Held] = set()
+        self._channel = channel
+        self._name = name
+        self._agent = ""
+        self._closed = False
+        self._landlord = Landlord(self)
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    @property
+    def agent(self) -> str:
+        """The id by which the host, and others there, know this program."""
+        return self._agent
+
+    async def open(self, password: str | None) -> None:
+        _, _, self._agent, _ = await self._channel.open(self, self._name, password)
+
+    @property
+    def peer(self) -> str:
+        """The address of the host."""
+        return self._channel.peer
+
+    @property
+    def serial(self) -> int:
+        """The number of the link that is used now."""
+        return self._channel.serial
+
+    # Asking
+
+    def require_open(self) -> None:
+        if self._closed:
+            raise SpaceClosed(f"the space {self._name!r} was closed here")
+
+    async def told(self) -> dict[str, Any]:
+        return dict(await self.ask(wire.Tell(0)))
+
+    async def ask(self, message: Any, within: int | None = None) -> Any:
+        return (await self.asked(message, within)).value
+
+    async def ask_in(self, held: Any, message: Any) -> Any:
+        """Ask something that may be part of a transaction or a session."""
+        if held is None:
+            return (await self.asked(message)).value
+        try:
+            return (await self.asked(message, held.serial)).value
+        except PeerLost:
+            if isinstance(held, RemoteTransaction):
+                held.lost()
+            raise
+
+    async def asked(self, message: Any, within: int | None = None) -> Asked:
+        self.require_open()
+        try:
+            return await self._channel.ask(message, self, within)
+        except UnicodeEncodeError as error:
+            if isinstance(message, wire.Write):
+                raise
+            raise BadTemplate(f"the template is not valid Unicode: {error}") from error
+
+    def _txn_id(self, txn: Txn) -> str | None:
+        """The id by which the host knows a transaction that was given as `txn=`."""
+        if txn is None:
+            return None
+        if (
+            not isinstance(txn, RemoteTransaction)
+            or txn._space._channel is not self._channel
+            or txn._space.name != self._name
+        ):
+            raise BadArgument("txn", f"a transaction of the space {self._name!r}", txn)
+        txn.require()
+        return txn.id
+
+    def lease_of(self, thing: Any) -> Lease | AsyncLease:
+        return AsyncLease(self._landlord, thing) if self.is_async else Lease(self._landlord, thing)
+
+    # Writing, reading and taking
+
+    async def written(
+        self,
+        items: list[tuple[Shape, tuple[Any, ...]]],
+        lease: float | list[float | None] | None,
+        txn: Txn,
+        at: list[Any] | None,
+        wait: float | None,
+        to: str | None,
+    ) -> list[Lease | AsyncLease]:
+        check_wait(wait)
+        check_to(to)
+        spelled = [spell_entry(shape, fields) for shape, fields in items]
+        message = wire.Write(0, self._name, spelled, lease, self._txn_id(txn), at, wait, to)
+        try:
+            granted = await self.ask_in(txn, message)
+        except UnicodeEncodeError as error:
+            for shape, fields in items:
+                encode_entry(shape, fields)  # It says which field it is.
+            raise BadArgument("at", "valid Unicode", at) from error
+        except (TypeError, OverflowError) as error:
+            raise BadArgument("at", "a value that can be sent", at) from error
+        return [self.lease_of(Written(*one)) for one in granted]
+
+    async def got(
+        self,
+        template: object,
+        take: bool,
+        wait: float | None,
+        txn: Txn = None,
+        order: Order | None = None,
+        if_exists: bool = False,
+        scope: Scope | None = None,
+        *,
+        many: bool = False,
+        limit: int | None = None,
+        session: RemoteSession | None = None,
+        build: Callable[[Any], Any] | None = None,
+    ) -> list[Any]:
+        """What was read or taken. What is taken outside of transactions is confirmed once it is
+        built here; if it cannot be, or nobody wants it any more, it goes back."""
+        if wait is not None:
+            check_wait(wait)
+        if limit is not None:
+            check_limit(limit)
+            limit = min(limit, NUMBER_MAX)
+        if order is not None:
+            check_order(order)
+        message = wire.Get(
+            0,
+            self._name,
+            template_to_wire(template),
+            take,
+            wait,
+            many,
+            limit,
+            None if txn is None else self._txn_id(txn),
+            None if order is None else spell_order(order),
+            bool(if_exists),
+            None if session is None else session.id,
+            None if scope is None else spell_scope(scope),
+            build is not None,
+        )
+        if txn is not None or session is not None or not take:
+            spelled = await self.ask_in(session or txn, message)
+            return [(build or built)(one) for one in spelled]
+        channel = self._channel
+        asked = await self.asked(message)
+        while asked.value:
+            try:
+                entries = [built(one) for one in asked.value]
+            except BaseException:
+                channel.cancel(asked)
+                raise
+            if channel.confirm(asked):
+                return entries
+            await channel.ask_again(asked)
+        return []
+
+    # What is held
+
+    async def begin(
+        self, lease: float | None, parent: RemoteTransaction | None = None
+    ) -> RemoteTransaction:
+        lease = check_lease(lease)
+        above = None if parent is None else self._txn_id(parent)
+        message = wire.Begin(0, self._name, lease, above)
+        asked = await self.asked(message, None if parent is None else parent.serial)
+        return RemoteTransaction(self, asked.serial, *asked.value)
+
+    async def remember(
+        self, lease: float | None, like: RemoteSession | None = None
+    ) -> RemoteSession:
+        lease = check_lease(lease)
+        message = wire.Remember(0, self._name, lease, None if like is None else like.id)
+        asked = await self.asked(message, None if like is None else like.serial)
+        return RemoteSession(self, asked.serial, *asked.value)
+
+    async def listened(
+        self,
+        message: wire.Subscribe,
+        callback: Callable[[Notice], object] | None,
+        txn: Txn,
+        handback: Any,
+    ) -> RemoteSubscription:
+        message.txn = self._txn_id(txn)
+        asked = await self.asked(message, getattr(txn, "serial", None))
+        subscription = RemoteSubscription(
+            self, asked.serial, asked.value, handback, message.backlog_max
+        )
+        if callback is not None:
+            self._channel.start(lambda: subscription.call(callback), "tupelo-notices")
+        return subscription
+
+    async def leave(self, error: BaseException | None) -> None:
+        if self._closed:
+            return
+        held = list(self.held)
+        for thing in held:
+            if isinstance(thing, RemoteSubscription):
+                await thing.keep_backlog()
+        self._closed = True
+        goodbyes = [(message, thing.serial) for thing in held if (message := thing.goodbye())]
+        await self._channel.leave(self, goodbyes)

@@ -1,0 +1,188 @@
+"""Who a host or a client is: an Ed25519 key pair, made on first use and kept in a private file.
+
+The public key, as text, is *the identity*: access rules, lists of known hosts and messages name
+a program by it. The private key proves it and never leaves the program.
+
+The package `cryptography` is needed only by those who have an identity; a program that stays on
+its own machine need not have one.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from tupelo.errors import BadArgument, IdentityUnusable
+from tupelo.store.filelock import sync_folder
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import (
+        Ed25519PrivateKey,
+        Ed25519PublicKey,
+    )
+
+_PREFIX = "ed25519:"
+_KEY = re.compile(_PREFIX + "[0-9a-f]{64}")
+
+_MISSING = (
+    'an identity needs the package cryptography, which is not here: pip install "tupelo[hosts]"'
+)
+
+
+class Identity:
+    """A key pair. Two programs that know each other's `key` recognise each other by it."""
+
+    def __init__(self, private: Ed25519PrivateKey) -> None:
+        self._private = private
+        self.public: Ed25519PublicKey = private.public_key()
+        self.key = key_text(self.public.public_bytes_raw())
+
+    def __repr__(self) -> str:
+        return f"Identity({self.key!r})"
+
+    @classmethod
+    def new(cls) -> Self:
+        """A new identity, which is kept nowhere."""
+        try:
+            from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+        except ImportError as error:
+            raise IdentityUnusable(_MISSING) from error
+        return cls(Ed25519PrivateKey.generate())
+
+    @classmethod
+    def at(cls, path: Path) -> Self:
+        """The identity in this file; if there is no file, a new identity is kept there.
+
+        Programs that start at the same time agree on one. IdentityUnusable if the file is damaged
+        or open to others; it is left as it was.
+        """
+        try:
+            try:
+                return cls._load(path)
+            except FileNotFoundError:
+                _keep(path, cls.new().private_pem())
+                return cls._load(path)  # another program may have been faster: then it is theirs
+        except OSError as error:
+            raise IdentityUnusable(f"the identity at {path} cannot be used: {error}") from error
+
+    @classmethod
+    def _load(cls, path: Path) -> Self:
+        with path.open("rb") as file:
+            require_private(path, os.fstat(file.fileno()), stat.S_IRWXG | stat.S_IRWXO)
+            pem = file.read()
+        try:
+            from cryptography.exceptions import UnsupportedAlgorithm
+            from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+            from cryptography.hazmat.primitives.serialization import load_pem_private_key
+        except ImportError as error:
+            raise IdentityUnusable(_MISSING) from error
+        try:
+            private = load_pem_private_key(pem, password=None)
+        except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+            raise IdentityUnusable(
+                f"{path} holds no identity that can be read: {error}; bring it back from a copy, "
+                "or move it away to get a new identity"
+            ) from error
+        if not isinstance(private, Ed25519PrivateKey):
+            raise IdentityUnusable(
+                f"{path} holds a key of another kind; an identity is an Ed25519 key"
+            )
+        return cls(private)
+
+    def sign(self, data: bytes) -> bytes:
+        return self._private.sign(data)
+
+    def private_pem(self) -> bytes:
+        """The private key as it is written to a file. Whoever has it is this identity."""
+        from cryptography.hazmat.primitives.serialization import (
+            Encoding,
+            NoEncryption,
+            PrivateFormat,
+        )
+
+        return self._private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+
+
+def verify(key: str, data: bytes, signature: bytes) -> bool:
+    """Has the identity `key` signed these data? No, if it is no key at all."""
+    if not is_key(key):
+        return False
+    try:
+        from cryptography.exceptions import InvalidSignature
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+    except ImportError as error:
+        raise IdentityUnusable(_MISSING) from error
+    try:
+        public = Ed25519PublicKey.from_public_bytes(bytes.fromhex(key.removeprefix(_PREFIX)))
+        public.verify(signature, data)
+    except (InvalidSignature, ValueError):
+        return False
+    return True
+
+
+def key_text(public: bytes) -> str:
+    """The 32 bytes of a public key as text."""
+    return _PREFIX + public.hex()
+
+
+def is_key(text: object) -> bool:
+    return isinstance(text, str) and _KEY.fullmatch(text) is not None
+
+
+def check_key(text: object, name: str = "key") -> str:
+    """The text, if it is an identity; BadArgument that names the argument if not."""
+    if not isinstance(text, str) or not is_key(text):
+        raise BadArgument(name, f"an identity, {_PREFIX} and 64 digits from 0-9a-f", text)
+    return text
+
+
+def default_folder() -> Path:
+    """Where this user's identity and what it remembers of others are kept.
+
+    TUPELO_HOME if it is set; else the folder tupelo among the user's configuration.
+    """
+    if home := os.environ.get("TUPELO_HOME"):
+        return Path(home).expanduser()
+    config = Path(os.environ.get("XDG_CONFIG_HOME", ""))
+    if not config.is_absolute():  # the XDG rules: any other is to be ignored
+        config = Path.home() / ".config"
+    return config / "tupelo"
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder that is its owner's alone. One that is there already is left as it is."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+
+def require_private(path: Path, status: os.stat_result, forbidden: int) -> None:
+    """IdentityUnusable if the file's mode grants any of the forbidden permissions."""
+    if not stat.S_ISREG(status.st_mode):
+        raise IdentityUnusable(f"{path} is no file")
+    # Windows keeps its permissions elsewhere, and shows a mode that means nothing.
+    if os.name == "posix" and status.st_mode & forbidden:
+        raise IdentityUnusable(
+            f"{path} is open to other users (its mode is {stat.S_IMODE(status.st_mode):04o}): "
+            f"chmod 600 {path}"
+        )
+
+
+def _keep(path: Path, pem: bytes) -> None:
+    """Write the file whole, unless there is one by now."""
+    make_folder(path.parent)
+    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)  # its mode: 0600
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(pem)
+            file.flush()
+            os.fsync(file.fileno())
+        # A link, not a rename: it never replaces the key that another program has just made.
+        os.link(temporary, path)
+    except FileExistsError:
+        return
+    finally:
+        Path(temporary).unlink()
+    sync_folder(path.parent)

@@ -1,0 +1,132 @@
+"""Spelled: entries with their identity, changes, errors and orders, as messages carry them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tupelo import errors
+from tupelo.errors import BadArgument, BadFrame, TupeloError
+from tupelo.space.order import Fifo, Key, Lifo, Order
+from tupelo.values.change import Change
+from tupelo.values.codec import BadBytes, read_entry, spell_entry
+from tupelo.values.entry import NATIVE, Entry
+
+
+def spell_whole(entry: Entry) -> list[Any]:
+    """An entry with its identity: fields, origin, n, arrival, expires, the agent that it is for."""
+    return [
+        spell_entry(entry.shape, entry.fields),
+        entry.origin,
+        entry.n,
+        entry.arrival,
+        entry.expires,
+        entry.to,
+    ]
+
+
+def read_whole(spelled: Any) -> Entry:
+    try:
+        fields, origin, n, arrival, expires, to = spelled
+    except (TypeError, ValueError) as error:
+        raise BadFrame(f"this is no entry: {error}") from error
+    if not (
+        type(origin) is str
+        and type(n) is int
+        and type(arrival) is int
+        and type(expires) in (float, type(None))
+        and type(to) in (str, type(None))
+    ):
+        raise BadFrame("this is no entry: its identity has other types")
+    shape, values = read_spelled_entry(fields)
+    return Entry(values, shape, origin, n, arrival, expires, to=to)
+
+
+def read_spelled_entry(spelled: Any) -> tuple[Any, tuple[Any, ...]]:
+    try:
+        return read_entry(spelled)
+    except BadBytes as error:
+        raise BadFrame(str(error)) from error
+
+
+def spell_change(change: Change) -> list[Any]:
+    entry = None
+    if change.shape is not None and change.fields is not None:
+        entry = spell_entry(change.shape, change.fields)
+    return [
+        change.position,
+        change.time,
+        change.kind,
+        change.arrival,
+        change.origin,
+        change.n,
+        change.agent,
+        change.txn,
+        change.waited,
+        change.expires,
+        entry,
+    ]
+
+
+def read_change(spelled: Any) -> Change:
+    *plain, entry = spelled
+    shape, fields = (None, None) if entry is None else read_spelled_entry(entry)
+    return Change(*plain, shape, fields)
+
+
+def spell_error(error: BaseException) -> tuple[str, str, dict[str, Any]]:
+    """The class of an error, what it says, and what it carries."""
+    kind = type(error).__name__
+    if not isinstance(error, TupeloError) or getattr(errors, kind, None) is not type(error):
+        kind = next(
+            (cls.__name__ for cls in type(error).__mro__ if vars(errors).get(cls.__name__) is cls),
+            "TupeloError",
+        )
+    data = {name: value for name, value in vars(error).items() if _is_plain(value)}
+    return kind, str(error), data
+
+
+def read_error(kind: str, message: str, data: dict[str, Any]) -> TupeloError:
+    """The error that was told; one of a class that is not known here is a TupeloError."""
+    cls = vars(errors).get(kind)
+    if not (isinstance(cls, type) and issubclass(cls, TupeloError)):
+        cls = TupeloError
+    error = cls.__new__(cls)
+    error.args = (message,)
+    for name, value in data.items():
+        if not name.startswith("_"):
+            setattr(error, name, value)
+    return error
+
+
+def _is_plain(value: Any) -> bool:
+    if type(value) is list:
+        return all(type(one) in NATIVE for one in value)
+    return type(value) in NATIVE
+
+
+def spell_order(order: Order | None) -> Any:
+    """An order that can be sent: its rule is known everywhere, and is no code."""
+    if order is None or type(order) is Fifo:
+        return None if order is None else "fifo"
+    if type(order) is Lifo:
+        return "lifo"
+    if type(order) is Key and not callable(order.of):
+        return ["key", order.of, order.reverse]
+    raise BadArgument(
+        "order",
+        "Fifo(), Lifo() or the Key of a field, at a host elsewhere: code is not sent",
+        order,
+    )
+
+
+def read_order(spelled: Any) -> Order | None:
+    match spelled:
+        case None:
+            return None
+        case "fifo":
+            return Fifo()
+        case "lifo":
+            return Lifo()
+        case ["key", (int() | str()) as of, bool() as reverse]:
+            return Key(of, reverse=reverse)
+    raise BadFrame(f"{spelled!r} is no order")
