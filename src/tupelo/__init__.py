@@ -2,6 +2,15 @@
 
 from tupelo import aio, errors
 from tupelo.errors import TupeloError
+from tupelo.federation.access import ANYONE, LOCAL, Access
+from tupelo.federation.client.connect import connect
+from tupelo.federation.doors import Host
+from tupelo.federation.hosted import Doubt
+from tupelo.federation.identity import Identity
+from tupelo.federation.presence import AgentPresence, HostPresence, SpacePresence
+from tupelo.federation.scope import HERE, Scope
+from tupelo.federation.space import Coverage
+from tupelo.federation.trust import Trust
 from tupelo.space.blocking import Space, Transaction
 from tupelo.space.capacity import Capacity
 from tupelo.space.clock import ManualClock
@@ -19,12 +28,22 @@ __version__ = "0.1.0"
 
 __all__ = [
     "ANY",
+    "ANYONE",
+    "Access",
+    "AgentPresence",
     "Between",
     "Capacity",
     "Change",
+    "Coverage",
+    "Doubt",
     "Exactly",
     "Fifo",
+    "HERE",
+    "Host",
+    "HostPresence",
+    "Identity",
     "Key",
+    "LOCAL",
     "Lease",
     "Lifo",
     "ManualClock",
@@ -35,16 +54,20 @@ __all__ = [
     "Order",
     "Random",
     "Reaction",
+    "Scope",
     "Session",
     "Space",
+    "SpacePresence",
     "Step",
     "Subscription",
     "Template",
     "Transaction",
+    "Trust",
     "TupeloError",
     "Vector",
     "Where",
     "aio",
+    "connect",
     "entry",
     "errors",
     "longest",

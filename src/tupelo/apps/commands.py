@@ -1,4 +1,4 @@
-"""The commands of `tupelo`: take the tour, look into the file of a durable space."""
+"""The commands of `tupelo`: take the tour, run a host, look into the file of a durable space."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from rich.console import Console
 import tupelo
 from tupelo import Change, Space, TupeloError
 from tupelo.apps.files import entry_text, living_entries, open_space, shape_text
+from tupelo.apps.hosting import run_host
 from tupelo.apps.tour import FILE_NAME, WIDTH, Tour
 from tupelo.errors import LogTrimmed
 
@@ -65,6 +66,46 @@ def tour(
             raise typer.Exit(1)
         if keep is not None:
             print(f"  What was kept: tupelo show {path}")
+
+
+@app.command()
+def host(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="What other hosts call it.")],
+    listen: Annotated[
+        str, typer.Option(metavar="ADDRESS", help="Where it can be reached; port 0 is any.")
+    ] = "127.0.0.1:7700",
+    path: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Keep its spaces in this directory.")
+    ] = None,
+    peer: Annotated[
+        list[str] | None, typer.Option(metavar="ADDRESS", help="A host to look for; repeatable.")
+    ] = None,
+    discover: Annotated[
+        bool, typer.Option("--discover", help="Find hosts in the local network, and be found.")
+    ] = False,
+    trust: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOW",
+            help='Who is let in from beyond this machine: "first-use", "anyone", or a file with'
+            " an identity on each line. Without it nobody is.",
+        ),
+    ] = None,
+    heartbeat: Annotated[
+        float, typer.Option(metavar="SECONDS", help="Lost is who is silent for three of these.")
+    ] = 1.0,
+) -> None:
+    """Run a host: programs connect to its spaces, and it shares them with other hosts."""
+    with clear_errors():
+        run_host(
+            name,
+            listen=listen,
+            path=path,
+            discover=discover,
+            peers=peer or (),
+            trust=trust,
+            heartbeat=heartbeat,
+        )
 
 
 @app.command()

@@ -430,8 +430,14 @@ class HostCore:
         self.presence.engaged(peer.id, peer.name, peer.address)
         self.presence.has(peer.id, spaces, [])
         logger.info("%s engaged with the host %r", self.name, peer.name)
-        self.federation.engaged(peer)
+        self._meet(peer)
         self.mover.arrived()
+
+    def _meet(self, peer: Peer) -> None:
+        """Whoever waits for something is told that it may be there as well."""
+        self.federation.engaged(peer)
+        for serving in list(self.servings.values()):
+            serving.engaged(peer.spaces)
 
     def _settle_doubts(self, peer: Peer, unsettled: list[int]) -> None:
         """What this host took in an earlier life, or does not speak of any more, it never got."""
@@ -463,7 +469,7 @@ class HostCore:
         peer.agents = set(agents)
         self.presence.has(peer.id, spaces, agents)
         if new:
-            self.federation.engaged(peer)
+            self._meet(peer)
         self.mover.arrived()
 
 

@@ -56,6 +56,7 @@ class Serving:
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._parked: dict[int, Parked] = {}
         self._held: dict[int, Held] = {}
+        self._alone: dict[int, tuple[HostedSpace, wire.Get, float | None]] = {}
         self._over = False
         self._handlers: dict[type, Callable[[Any], None]] = {
             wire.Write: self._write,
@@ -206,6 +207,8 @@ class Serving:
             or message.order is not None
             or (hosted.durable and (message.take or message.wait != 0))
         ):
+            if message.wait != 0 and message.txn is None:
+                self._alone[message.call] = (hosted, message, self._until(hosted, message.wait))
             self._spawn(message.call, self._get_slowly(hosted, message, template))
             return
         entry, position = hosted.operations.get(
@@ -227,6 +230,7 @@ class Serving:
             parked = entry.signal
             assert isinstance(parked, Parked)
             self._parked[message.call] = parked
+            self._alone[message.call] = (hosted, message, self._until(hosted, message.wait))
             parked.wait(
                 hosted,
                 entry,
@@ -263,6 +267,7 @@ class Serving:
     ) -> None:
         """The answer of one who was parked."""
         self._parked.pop(message.call, None)
+        self._alone.pop(message.call, None)
         if error is not None:
             self._fail(message.call, error)
         elif not entries:
@@ -344,6 +349,7 @@ class Serving:
 
     def _cancel(self, message: wire.Cancel) -> None:
         for call in message.calls:
+            self._alone.pop(call, None)
             task = self._tasks.get(call)
             if task is not None:
                 task.cancel()
@@ -356,6 +362,30 @@ class Serving:
         reservation = self._held.pop(call, None)
         if reservation is not None:
             reservation.give_back()
+
+    # Hosts that engage while clients wait
+
+    @staticmethod
+    def _until(hosted: HostedSpace, wait: float | None) -> float | None:
+        return None if wait is None else hosted.clock.now() + wait
+
+    def engaged(self, spaces: set[str]) -> None:
+        """A host has come that has these spaces: who waits for an entry here waits for it there."""
+        for call, (hosted, message, _) in list(self._alone.items()):
+            if hosted.name in spaces and message.scope is None and not message.if_exists:
+                parked = self._parked.pop(call, None)
+                if parked is not None:
+                    parked.vanish()
+                    self._search_on(call)
+                elif call in self._tasks:
+                    self._tasks[call].cancel()  # It goes on as a search when it has let go.
+
+    def _search_on(self, call: int) -> None:
+        hosted, message, until = self._alone.pop(call)
+        if until is not None:
+            message.wait = max(0.0, until - hosted.clock.now())
+        template = template_from_wire(message.template)
+        self._spawn(call, self._get_anywhere(hosted, message, template))
 
     # The rest
 
@@ -388,10 +418,13 @@ class Serving:
     async def _run(self, call: int, work: Coroutine[Any, Any, Any]) -> None:
         try:
             answer = await work
-            del self._tasks[call]
             self.talk.say(wire.Answer(call, answer))
         except asyncio.CancelledError:
             self._give_back(call)
+            if call in self._alone and not self._over:
+                del self._tasks[call]
+                self._search_on(call)
+                return
             raise
         except BadBytes as error:
             self.talk.end(f"garbage: {error}")
@@ -403,7 +436,9 @@ class Serving:
             self._give_back(call)
             self._fail(call, TupeloError(f"the host failed: {error!r}"))
         finally:
-            self._tasks.pop(call, None)
+            if self._tasks.get(call) is asyncio.current_task():
+                del self._tasks[call]
+                self._alone.pop(call, None)
 
     def _fail(self, call: int, error: BaseException) -> None:
         if isinstance(error, BadFrame) and not call:
@@ -417,6 +452,7 @@ class Serving:
         if self._over:
             return
         self._over = True
+        self._alone.clear()
         for task in list(self._tasks.values()):
             task.cancel()
         for parked in self._parked.values():

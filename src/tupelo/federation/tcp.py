@@ -129,8 +129,8 @@ class _Preamble(asyncio.Protocol):
     def __init__(self, made: Callable[[_Preamble], None] | None = None) -> None:
         self._made = made
         self._data = bytearray()
-        self._wanted = 8
-        self._came: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        self._closed = False
+        self._came = asyncio.Event()
         self.transport: Any = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -140,27 +140,24 @@ class _Preamble(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._data += data
+        self._came.set()
         if len(self._data) > REFUSAL_MAX:
             self.transport.abort()
-        self._look()
-
-    def _look(self) -> None:
-        if len(self._data) >= self._wanted and not self._came.done():
-            self._came.set_result(bytes(self._data[: self._wanted]))
-            del self._data[: self._wanted]
 
     def connection_lost(self, error: Exception | None) -> None:
-        if not self._came.done():
-            self._came.set_exception(ConnectionResetError("the line was closed"))
-            self._came.exception()
+        self._closed = True
+        self._came.set()
 
     async def bytes(self, count: int) -> bytes:
         """The next so many bytes."""
-        if self._came.done() and self._came.exception() is None:
-            self._came = asyncio.get_running_loop().create_future()
-        self._wanted = count
-        self._look()
-        return await self._came
+        while len(self._data) < count:
+            if self._closed:
+                raise ConnectionResetError("the line was closed")
+            self._came.clear()
+            await self._came.wait()
+        taken = bytes(self._data[:count])
+        del self._data[:count]
+        return taken
 
     @property
     def rest(self) -> bytes:

@@ -16,6 +16,7 @@ from tupelo.federation.client.channel import (
     TICKS,
     Asked,
     Channel,
+    Owner,
     Party,
 )
 from tupelo.federation.link import Link, Network
@@ -109,7 +110,7 @@ class AsyncChannel(Channel):
 
     # What a space uses
 
-    async def ask(self, message: Any, owner: object, within: int | None = None) -> Asked:
+    async def ask(self, message: Any, owner: Owner, within: int | None = None) -> Asked:
         asked = Asked(message, owner, within, None)
         if asked.wait:
             asked.since = self._loop.time()
@@ -152,7 +153,7 @@ class AsyncChannel(Channel):
             message.call = self._number
             self._send(encode(message))
 
-    async def leave(self, owner: object, goodbyes: list[Any]) -> None:
+    async def leave(self, owner: Owner, goodbyes: list[Any]) -> None:
         for message, within in goodbyes:
             self.tell(message, within)
         over = self.closing(owner)

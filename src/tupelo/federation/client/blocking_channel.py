@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from threading import get_ident
 from typing import Any
 
 from tupelo.errors import CannotReach, LinkError, TupeloError
@@ -26,6 +27,7 @@ from tupelo.federation.client.channel import (
     TICKS,
     Asked,
     Channel,
+    Owner,
     Party,
 )
 from tupelo.federation.tcp import PLAIN, REFUSED, TLS
@@ -35,18 +37,17 @@ from tupelo.space.either import finished
 logger = logging.getLogger("tupelo")
 
 _NAME = b"TUPELO" + bytes([wire.VERSION])
+_MAIN = threading.main_thread().ident
 _CHUNK = 256 * 1024
 
 
-def _readable(sockets: list[socket.socket], seconds: float | None) -> list[socket.socket]:
-    """Those of which something can be received, within so many seconds; None waits for ever."""
+def _readable(sock: socket.socket, seconds: float | None) -> bool:
+    """Can something be received within so many seconds? None waits for ever."""
     if not hasattr(select, "poll"):  # Windows
-        return select.select(sockets, [], [], seconds)[0]
+        return bool(select.select([sock], [], [], seconds)[0])
     poll = select.poll()
-    for sock in sockets:
-        poll.register(sock, select.POLLIN)
-    ready = {number for number, _ in poll.poll(None if seconds is None else seconds * 1_000)}
-    return [sock for sock in sockets if sock.fileno() in ready]
+    poll.register(sock, select.POLLIN)
+    return bool(poll.poll(None if seconds is None else seconds * 1_000))
 
 
 class Line:
@@ -72,11 +73,11 @@ class Line:
 
     def ready(self) -> bool:
         """Is there something to receive?"""
-        return bool(_readable([self._socket], 0))
+        return _readable(self._socket, 0)
 
-    def wait(self, nudge: socket.socket) -> bool:
-        """Wait until there is something to receive. False: we were nudged."""
-        return self._socket in _readable([self._socket, nudge], None)
+    def wait(self) -> None:
+        """Wait until there is something to receive."""
+        _readable(self._socket, None)
 
     def next(self) -> list[bytes]:
         """The frames that are there. LinkError or OSError if there will be none."""
@@ -155,15 +156,9 @@ class BlockingChannel(Channel):
         self._lock = threading.Lock()  # for what is sent, and for the books
         self._reading = threading.Lock()  # held by the one who reads for all
         self._alarm = threading.Event()  # wakes the keeper
-        self._nudged, self._nudge = socket.socketpair()
         self._line: Line | None = None
         self._dead: list[Line] = []
-        try:
-            self._line, welcome = self._dial(DIAL_SECONDS)
-        except BaseException:
-            self.closed = True
-            self._bury()
-            raise
+        self._line, welcome = self._dial(DIAL_SECONDS)
         self.begin(welcome)
         self._keeper = threading.Thread(target=self._keep, name="tupelo-channel", daemon=True)
         self._keeper.start()
@@ -174,7 +169,7 @@ class BlockingChannel(Channel):
 
     # What a space uses
 
-    async def ask(self, message: Any, owner: object, within: int | None = None) -> Asked:
+    async def ask(self, message: Any, owner: Owner, within: int | None = None) -> Asked:
         signal = threading.Lock()
         signal.acquire()
         asked = Asked(message, owner, within, signal)
@@ -221,7 +216,7 @@ class BlockingChannel(Channel):
                 message.call = self._number
                 self._send(encode(message))
 
-    async def leave(self, owner: object, goodbyes: list[Any]) -> None:
+    async def leave(self, owner: Owner, goodbyes: list[Any]) -> None:
         for message, within in goodbyes:
             self.tell(message, within)
         with self._lock:
@@ -233,11 +228,11 @@ class BlockingChannel(Channel):
             if last:
                 self._send(encode(wire.Goodbye("the last space was closed")))
                 self.closed = True
-            if over:
-                self._nudge.send(b".")
         self._wake(over)
         if last:
             self._close()
+        elif over:  # One of them may be the one who reads: the answer to this frees it.
+            self.tell(wire.Tell(0))
 
     def start(self, work: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
         threading.Thread(target=lambda: finished(work()), name=name, daemon=True).start()
@@ -284,13 +279,14 @@ class BlockingChannel(Channel):
                 self._hand_on()
 
     def _read_until(self, asked: Asked) -> None:
+        careful = asked.patient and get_ident() == _MAIN and (len(self._asked) > 1 or self.carries)
         while not asked.done and (line := self._line) is not None:
-            # Who may wait for long can be nudged when its space is closed; and can be interrupted
-            # without losing a part of a frame, which happens only while something is received.
-            if not asked.patient or line.wait(self._nudged):
-                self._read(line)
-            else:
-                self._nudged.recv(_CHUNK)
+            if careful:
+                # KeyboardInterrupt comes to the main thread. If it comes while something is
+                # received, a part of a frame may be lost and with it the link, and what that
+                # carries; so it should come before.
+                line.wait()
+            self._read(line)
 
     def _read(self, line: Line) -> None:
         try:
@@ -481,9 +477,6 @@ class BlockingChannel(Channel):
         with self._reading:
             while self._dead:
                 self._dead.pop().close()
-            if self.closed:
-                self._nudged.close()
-                self._nudge.close()
 
 
 def _words(line: Line) -> list[wire.Said]:

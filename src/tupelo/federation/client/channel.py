@@ -11,8 +11,8 @@ import random
 import ssl
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Coroutine
-from typing import Any, ClassVar
+from collections.abc import Callable, Collection, Coroutine
+from typing import Any, ClassVar, Protocol
 
 import msgspec
 
@@ -48,6 +48,13 @@ class Party(msgspec.Struct, frozen=True):
     """For how many seconds after a loss the host is dialled again."""
 
 
+class Owner(Protocol):
+    """A space that uses a channel; what it has `held` ends with the link."""
+
+    @property
+    def held(self) -> Collection[object]: ...
+
+
 class Asked:
     """A call that was asked, until its answer has reached the caller."""
 
@@ -66,7 +73,7 @@ class Asked:
         "within",
     )
 
-    def __init__(self, message: Any, owner: object, within: int | None, signal: Any) -> None:
+    def __init__(self, message: Any, owner: Owner, within: int | None, signal: Any) -> None:
         self.message = message
         self.owner = owner
         self.within = within
@@ -113,7 +120,7 @@ class Channel(ABC):
         self._unsettled: deque[tuple[int, int]] = deque()
         self._received: list[int] = []
         self._resuming = False
-        self._opened: dict[object, wire.Open] = {}
+        self._opened: dict[Owner, wire.Open] = {}
         self._sent = self._heard = 0
 
     @property
@@ -123,7 +130,7 @@ class Channel(ABC):
     # What a space uses
 
     @abstractmethod
-    async def ask(self, message: Any, owner: object, within: int | None = None) -> Asked:
+    async def ask(self, message: Any, owner: Owner, within: int | None = None) -> Asked:
         """Send a call and wait for its answer, or raise its error. `within` is the serial of the
         link that carries what it needs."""
 
@@ -143,7 +150,7 @@ class Channel(ABC):
         """Send a call whose answer does not matter, if there is a link."""
 
     @abstractmethod
-    async def leave(self, owner: object, goodbyes: list[Any]) -> None:
+    async def leave(self, owner: Owner, goodbyes: list[Any]) -> None:
         """This space is closed: who waits in it is told, and the host gets the goodbyes. With the
         last space the channel is closed."""
 
@@ -151,7 +158,7 @@ class Channel(ABC):
     def start(self, work: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
         """Run this in a thread, or a task, of its own."""
 
-    async def open(self, owner: object, space: str, password: str | None) -> list[Any]:
+    async def open(self, owner: Owner, space: str, password: str | None) -> list[Any]:
         """Use a space from now on, on every link; what the host says of it."""
         message = wire.Open(0, space, password)
         self._opened[owner] = message
@@ -199,7 +206,7 @@ class Channel(ABC):
         self._received.clear()
         self._resuming = False
 
-    def reopening(self) -> dict[int, tuple[object, bytes]]:
+    def reopening(self) -> dict[int, tuple[Owner, bytes]]:
         """What opens the spaces on a new link: for each call, whose it is and its content."""
         contents = {}
         for owner, message in list(self._opened.items()):
@@ -239,7 +246,7 @@ class Channel(ABC):
         return False
 
     def reopened(
-        self, opening: dict[int, tuple[object, bytes]], heard: list[wire.Said]
+        self, opening: dict[int, tuple[Owner, bytes]], heard: list[wire.Said]
     ) -> list[Asked]:
         """Cross out what was opened; who waits in a space that cannot be is told, and returned."""
         refused: list[Asked] = []
@@ -253,6 +260,11 @@ class Channel(ABC):
                         asked.fail(read_error(message.kind, message.message, message.data))
                     refused += here
         return refused
+
+    @property
+    def carries(self) -> bool:
+        """Would anything end with the link?"""
+        return any(owner.held for owner in self._opened)
 
     @property
     @abstractmethod
@@ -306,7 +318,7 @@ class Channel(ABC):
                 failed.append(asked)
         return failed
 
-    def closing(self, owner: object) -> list[Asked]:
+    def closing(self, owner: Owner) -> list[Asked]:
         """Nobody uses this space here any more: its calls are over, and are returned."""
         self._opened.pop(owner, None)
         over = [asked for asked in self._unsent if asked.owner is owner]

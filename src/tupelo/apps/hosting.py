@@ -1,0 +1,68 @@
+"""The command `tupelo host`: run a host until it is told to stop, and say who comes and goes."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+import tupelo
+from tupelo.errors import BadArgument
+from tupelo.federation.identity import default_folder
+
+TRUST_FILE = "known_hosts"
+
+
+def trust_of(spelled: str | None) -> tupelo.Trust | None:
+    """How strangers are met: "first-use", "anyone", or a file with an identity on each line."""
+    if spelled is None:
+        return None
+    if spelled == "anyone":
+        return tupelo.Trust.anyone()
+    if spelled == "first-use":
+        return tupelo.Trust.on_first_use(default_folder() / TRUST_FILE)
+    file = Path(spelled)
+    if not file.is_file():
+        raise BadArgument("trust", '"first-use", "anyone" or a file of known identities', spelled)
+    lines = [line.partition("#")[0].strip() for line in file.read_text().splitlines()]
+    return tupelo.Trust.known([line for line in lines if line])
+
+
+def run_host(
+    name: str,
+    *,
+    listen: str,
+    path: Path | None,
+    discover: bool,
+    peers: Iterable[str],
+    trust: str | None,
+    heartbeat: float,
+) -> None:
+    """Run a host until SIGINT or SIGTERM; then say goodbye."""
+    stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+    with tupelo.Host(
+        name,
+        listen=listen,
+        path=path,
+        discover=discover,
+        peers=peers,
+        trust=trust_of(trust),
+        heartbeat=heartbeat,
+    ) as host:
+        print(f"{host.name} listens at {host.url}SPACE", flush=True)
+        if host.identity is not None:
+            print(f"identity {host.identity}", flush=True)
+        host.presence.subscribe(tupelo.HostPresence(), lambda notice: _say(host, notice.entry))
+        with suppress(KeyboardInterrupt):
+            stop.wait()
+    print(f"{name} has left", flush=True)
+
+
+def _say(host: tupelo.Host, seen: tupelo.HostPresence) -> None:
+    if seen.id != host.id:
+        how = f" ({seen.how})" if seen.how else ""
+        print(f"{seen.state:8} {seen.name} at {seen.address or '-'}{how}", flush=True)
