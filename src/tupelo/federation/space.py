@@ -367,7 +367,7 @@ class FederatedSpace:
             return WeakReaction(
                 subscription,
                 lambda entry: function(value_of(entry)),
-                once,  # type: ignore[arg-type,return-value]
+                once,
             )
 
         made: WeakReaction = self._host._now(make())

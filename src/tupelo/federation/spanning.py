@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
+from functools import partial
 from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -155,18 +156,16 @@ class FederatedSubscription:
         """The next notice; None if none came in time, or if there will be no more."""
         loop = asyncio.get_running_loop()
         cancel: Callable[[], None] = lambda: None  # noqa: E731
-        late = loop.create_future()
+        late: asyncio.Future[None] = loop.create_future()
         if wait:
-            cancel = alarm(
-                loop, self._hosted.clock, wait, lambda: late.done() or late.set_result(None)
-            )
+            cancel = alarm(loop, self._hosted.clock, wait, lambda: _done(late))
         try:
             while not self._backlog:
                 if self.ended or wait == 0 or late.done():
                     return None
                 waiter: asyncio.Future[None] = loop.create_future()
                 self._waiting.append(waiter)
-                late.add_done_callback(lambda _, waiter=waiter: _done(waiter))
+                late.add_done_callback(partial(_wake_late, waiter))
                 try:
                     await waiter
                 except BaseException:
@@ -212,7 +211,7 @@ class WeakReaction:
     def __init__(
         self,
         subscription: FederatedSubscription,
-        function: Callable[[Entry], Awaitable[None] | None],
+        function: Callable[[Entry], object],
         once: bool,
     ) -> None:
         self.error: Exception | None = None
@@ -242,6 +241,10 @@ class WeakReaction:
     def cancel(self) -> None:
         self._subscription.end()
         self._task.cancel()
+
+
+def _wake_late(waiter: asyncio.Future[None], _: object) -> None:
+    _done(waiter)
 
 
 def _done(waiter: asyncio.Future[None]) -> None:

@@ -68,9 +68,11 @@ def spell_change(change: Change) -> list[Any]:
 
 
 def read_change(spelled: Any) -> Change:
-    *plain, entry = spelled
+    position, time, kind, arrival, origin, n, agent, txn, waited, expires, entry = spelled
     shape, fields = (None, None) if entry is None else read_spelled_entry(entry)
-    return Change(*plain, shape, fields)
+    return Change(
+        position, time, kind, arrival, origin, n, agent, txn, waited, expires, shape, fields
+    )
 
 
 def spell_error(error: BaseException) -> tuple[str, str, dict[str, Any]]:

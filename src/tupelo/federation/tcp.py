@@ -148,7 +148,7 @@ class _Preamble(asyncio.Protocol):
         self._closed = True
         self._came.set()
 
-    async def bytes(self, count: int) -> bytes:
+    async def next(self, count: int) -> bytes:
         """The next so many bytes."""
         while len(self._data) < count:
             if self._closed:
@@ -242,7 +242,7 @@ class TcpNetwork:
 
     async def _receive_as(self, preamble: _Preamble, link: TcpLink, answer: Answering) -> None:
         transport = preamble.transport
-        first = await preamble.bytes(8)
+        first = await preamble.next(8)
         if first[:7] != _NAME or first[7:] not in (PLAIN, TLS):
             raise BadFrame("it does not speak Tupelo, or another version of it")
         _set_no_delay(transport)
@@ -255,6 +255,7 @@ class TcpNetwork:
             transport = await loop.start_tls(
                 transport, link, self._security.server, server_side=True
             )
+            assert transport is not None
             assert self._security.key_of is not None
             link.identity = self._security.key_of(transport.get_extra_info("ssl_object"))
         elif self._security.require_tls and not link.here:
@@ -288,14 +289,14 @@ class TcpNetwork:
         try:
             _set_no_delay(transport)
             transport.write(_NAME + (TLS if secure else PLAIN))
-            first = await preamble.bytes(8)
+            first = await preamble.next(8)
             if first[:7] != _NAME:
                 raise CannotReach(str(place), "it does not speak Tupelo, or another version of it")
             if first[7:] == REFUSED:
-                length = int.from_bytes(await preamble.bytes(4), "big")
+                length = int.from_bytes(await preamble.next(4), "big")
                 if length > REFUSAL_MAX:
                     raise CannotReach(str(place), "it does not speak Tupelo")
-                refusal = decode(await preamble.bytes(length))
+                refusal = decode(await preamble.next(length))
                 if isinstance(refusal, Refusal):
                     raise read_error(refusal.kind, refusal.message, refusal.data)
                 raise CannotReach(str(place), "it does not speak Tupelo")
@@ -303,7 +304,7 @@ class TcpNetwork:
                 assert self._security.client is not None and self._security.key_of is not None
                 upgraded = await loop.start_tls(transport, link, self._security.client)
                 assert upgraded is not None
-                transport = upgraded  # type: ignore[assignment]
+                transport = upgraded
                 link.identity = self._security.key_of(transport.get_extra_info("ssl_object"))
             else:
                 transport.set_protocol(link)

@@ -1,4 +1,4 @@
-"""Watching: being called, on the host's loop, when there may be a match that was not there before."""
+"""Watching: being called, on the host's loop, when there may be a match that was not there."""
 
 from __future__ import annotations
 

@@ -10,6 +10,7 @@ reserved under the number of its call until it is confirmed (see `handover`).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Literal
 
 import msgspec
@@ -174,7 +175,8 @@ class Begin(Message, tag=26):
 
 
 class End(Message, tag=27):
-    """Bring a transaction on its way, or ask how it stands. Answer: [vote, state, reason, expires]."""
+    """Bring a transaction on its way, or ask how it stands. Answer: [vote, state, reason,
+    expires]."""
 
     call: int
     space: str
@@ -436,7 +438,7 @@ Said = (
 
 _encoder = Encoder()
 _encode = _encoder.encode
-_decode = Decoder(Said, ext_hook=read_wire_extension).decode
+_decode: Callable[[bytes | memoryview], Said] = Decoder(Said, ext_hook=read_wire_extension).decode
 
 
 def encode(message: Message) -> bytes:

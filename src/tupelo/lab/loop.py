@@ -3,8 +3,8 @@
 Nothing comes from outside: no sockets, no threads, no wall clock. So a run is decided by its seed
 alone, and the same seed plays the same run again, to the last message. Three things would break
 that on the usual loop: timers of one moment come in the order of a heap, tasks stand in sets in the
-order of their addresses, and threads come when they please. Here timers and tasks are numbered, and
-threads are refused.
+order of their addresses, and threads come when they please. Here timers and tasks are numbered,
+what is for a thread is done in place, and other threads are refused.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor
-from contextvars import Context
+from contextvars import Context, copy_context
 from pathlib import Path
 from typing import Any, TypeVar, TypeVarTuple
 
@@ -107,6 +107,20 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     # Tasks
 
+    def tasks_of(self, belongs: Callable[[Context], bool]) -> list[asyncio.Task[Any]]:
+        """The tasks that run in such a context and are not done."""
+        return [
+            task
+            for task in _pending(self)
+            if isinstance(task, _NumberedTask) and belongs(task.context)
+        ]
+
+    def drop(self, belongs: Callable[[Context], bool]) -> None:
+        """What was to be called in such a context is not."""
+        for handle in [*self._ready, *(timer for _, _, timer in self._timers)]:
+            if not handle.cancelled() and belongs(handle._context):  # type: ignore[attr-defined]
+                handle.cancel()
+
     def create_future(self) -> asyncio.Future[Any]:
         return _NumberedFuture(self)
 
@@ -129,7 +143,13 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def run_in_executor(
         self, executor: Executor | None, func: Callable[[*Ts], T], *args: *Ts
     ) -> asyncio.Future[T]:
-        raise LabError(f"a virtual loop has no threads, to run {func!r} in")
+        """Done at once and in place: what a thread would do takes no time here."""
+        done: asyncio.Future[T] = self.create_future()
+        try:
+            done.set_result(func(*args))
+        except Exception as error:
+            done.set_exception(error)
+        return done
 
 
 class _NumberedTask(asyncio.Task[Any]):
@@ -137,6 +157,7 @@ class _NumberedTask(asyncio.Task[Any]):
 
     def __init__(self, loop: VirtualLoop, coro: Any, **options: Any) -> None:
         self._number = loop.number("task")  # First: the loop keeps all its tasks in a set.
+        self.context: Context = options.get("context") or copy_context()
         options["name"] = options.get("name") or f"task {self._number}"
         super().__init__(coro, loop=loop, **options)
 

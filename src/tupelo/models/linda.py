@@ -34,6 +34,8 @@ from uuid import uuid4
 from weakref import WeakKeyDictionary
 
 from tupelo.errors import BadArgument, EvalFailed, TupeloError
+from tupelo.federation.client.space import RemoteSpace
+from tupelo.federation.space import FederatedSpace
 from tupelo.space.blocking import Space
 from tupelo.space.reaction import Step
 from tupelo.values.kind import entry
@@ -84,21 +86,30 @@ class LiveTuple:
         return self._outcome.result(timeout=wait)
 
 
+AnySpace = Space | RemoteSpace | FederatedSpace
+
+
 class TupleSpace:
-    """A Linda tuple space: a door to a space that is given, or to one of its own in memory.
+    """A Linda tuple space: a door to a space that is given, here or at a host, or to one of its own
+    in memory.
 
     `eval_on` says where live tuples are computed: on threads of this program, or on processes,
     which need functions that can be imported.
     """
 
     def __init__(
-        self, space: Space | str = "linda", *, eval_on: Literal["threads", "processes"] = "threads"
+        self,
+        space: AnySpace | str = "linda",
+        *,
+        eval_on: Literal["threads", "processes"] = "threads",
     ) -> None:
         if eval_on not in ("threads", "processes"):
             raise BadArgument("eval_on", '"threads" or "processes"', eval_on)
-        if not isinstance(space, (Space, str)):
-            raise BadArgument("space", "a tupelo.Space or a name", space)
-        self.space = Space(space) if isinstance(space, str) else space
+        if isinstance(space, (RemoteSpace, FederatedSpace)) and space.is_async:
+            raise BadArgument("space", "one that is not async", space)
+        if not isinstance(space, (Space, RemoteSpace, FederatedSpace, str)):
+            raise BadArgument("space", "a space, here or at a host, or a name", space)
+        self.space: AnySpace = Space(space) if isinstance(space, str) else space
         self._eval_on = eval_on
         self._processes: ProcessPoolExecutor | None = None
 
@@ -248,13 +259,15 @@ class TupleSpace:
 
     def close(self) -> None:
         """Close the space, and whoever waits to exchange is told; processes are waited for."""
-        with _meetings_lock:
-            meeting = _meetings.pop(self.space, None)
-        if meeting is not None:
-            meeting.close()
+        if isinstance(self.space, Space):
+            with _meetings_lock:
+                meeting = _meetings.pop(self.space, None)
+            if meeting is not None:
+                meeting.close()
         if self._processes is not None:
             self._processes.shutdown()
-        self.space.close()
+        if not isinstance(self.space, FederatedSpace):  # That one is its host's to close.
+            self.space.close()
 
     def __enter__(self) -> Self:
         return self
@@ -267,8 +280,10 @@ _meetings: WeakKeyDictionary[Space, Space] = WeakKeyDictionary()
 _meetings_lock = threading.Lock()
 
 
-def _meeting_of(space: Space) -> Space:
+def _meeting_of(space: AnySpace) -> Space:
     """Where the offers for exchange meet: beside the space, so that nobody reads them by chance."""
+    if not isinstance(space, Space):
+        raise BadArgument("space", "in this program, for an exchange: it meets beside it", space)
     with _meetings_lock:
         meeting = _meetings.get(space)
         if meeting is None:

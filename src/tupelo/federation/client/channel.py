@@ -30,6 +30,9 @@ TICKS = 2
 
 PAUSE_FIRST, PAUSE_MAX = 0.05, 2.0
 
+CONFIRMED_MAX = 4_096
+"""So many takes are remembered as received; a host commits far fewer at a time."""
+
 
 class Party(msgspec.Struct, frozen=True):
     """Who dials whom: the address, who we are, and how the other end is recognised."""
@@ -117,7 +120,8 @@ class Channel(ABC):
         self._number = 0
         self._asked: dict[int, Asked] = {}
         self._unsent: deque[Asked] = deque()
-        self._unsettled: deque[tuple[int, int]] = deque()
+        # What was confirmed on this link: the host may not have it on disk yet when it crashes.
+        self._confirmed: deque[int] = deque(maxlen=CONFIRMED_MAX)
         self._received: list[int] = []
         self._resuming = False
         self._opened: dict[Owner, wire.Open] = {}
@@ -238,7 +242,7 @@ class Channel(ABC):
     def settle(self, asked: Asked) -> bool | None:
         """For `confirm`. True: say it to the host; None: it is said with the next Hello."""
         if asked.serial == self.serial:
-            self._unsettled.append((self._number + 1, asked.number))
+            self._confirmed.append(asked.number)
             return True
         if asked.serial == self.serial - 1 and not self._resuming and self.awaits_link:
             self._received.append(asked.number)
@@ -279,9 +283,6 @@ class Channel(ABC):
         kind = type(message)
         if kind is wire.Answer or kind is wire.Failure:
             number = message.call  # type: ignore[union-attr]
-            unsettled = self._unsettled
-            while unsettled and unsettled[0][0] <= number:
-                unsettled.popleft()
             asked = self._asked.pop(number, None)
             if asked is None:
                 return None
@@ -304,8 +305,8 @@ class Channel(ABC):
         told, and are returned."""
         self.serial += 1
         self._resuming = False
-        self._received.extend(number for _, number in self._unsettled)
-        self._unsettled.clear()
+        self._received.extend(self._confirmed)
+        self._confirmed.clear()
         failed = []
         for asked in reversed(list(self._asked.values())):
             if self._asked.pop(asked.number, None) is None:

@@ -1,0 +1,103 @@
+"""A life: one program of a simulation, from its start to its end, which may be a crash.
+
+All programs of a simulation share one process and one loop. What belongs to a life is told by the
+context in which it runs: tasks, timers and calls inherit it, and what comes over a link is heard in
+the context of the one who hears. So a program can be killed: nothing of it goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from contextvars import Context, ContextVar, copy_context
+from typing import Any
+
+from tupelo.errors import JournalFailed, SpaceClosed
+from tupelo.federation.link import Answering, Ear, Link, Listening
+from tupelo.lab.loop import LabError, VirtualLoop
+from tupelo.lab.network import VirtualNetwork
+from tupelo.space.engine import Engine
+
+_LIFE: ContextVar[Life | None] = ContextVar("life", default=None)
+_ROUNDS_MAX = 1_000
+"""Who is cancelled may clean up, but not for ever."""
+
+
+class Life:
+    """One program at a place. It is the program's network: what it hears, it hears in its life."""
+
+    def __init__(self, loop: VirtualLoop, network: VirtualNetwork, name: str) -> None:
+        self.name = name
+        self.over = False
+        self._loop = loop
+        self._network = network
+        self._place = network.place(name)
+        self._context = copy_context()
+        self._context.run(_LIFE.set, self)
+
+    def start(self, work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
+        return self._loop.create_task(work, name=name, context=self._context.copy())
+
+    async def listen(self, address: str, answer: Answering) -> Listening:
+        return await self._place.listen(address, self._answering(answer))
+
+    async def dial(self, address: str, answer: Answering) -> Link:
+        return await self._place.dial(address, self._answering(answer))
+
+    def _answering(self, answer: Answering) -> Answering:
+        return lambda link: _Hearing(self._context, self._context.copy().run(answer, link))
+
+    async def kill(self, engines: list[Engine]) -> None:
+        """As a killed process: the disk keeps what it has, what was sent still arrives, and nothing
+        else happens."""
+        self.over = True
+        for engine in engines:
+            _kill_engine(engine)
+        self._network.crash(self.name)
+        await self.end()
+
+    async def end(self) -> None:
+        """End what is left of it."""
+        self.over = True
+        for _ in range(_ROUNDS_MAX):
+            tasks = self._loop.tasks_of(self._is_mine)
+            if not tasks:
+                self._loop.drop(self._is_mine)
+                return
+            for task in tasks:
+                task.cancel()
+            await asyncio.sleep(0)
+        raise LabError(f"what {self.name} has begun cannot be ended: {tasks}")
+
+    def _is_mine(self, context: Context) -> bool:
+        return context.get(_LIFE) is self
+
+
+class _Hearing:
+    """An ear that hears in a context."""
+
+    def __init__(self, context: Context, ear: Ear) -> None:
+        self._context = context
+        self._ear = ear
+
+    def heard(self, contents: list[bytes]) -> None:
+        self._context.copy().run(self._ear.heard, contents)
+
+    def eased(self) -> None:
+        self._context.copy().run(self._ear.eased)
+
+    def lost(self, reason: str) -> None:
+        self._context.copy().run(self._ear.lost, reason)
+
+
+def _kill_engine(engine: Engine) -> None:
+    """Drop a space as a dying process does: its file is as the last commit has left it."""
+    with engine.lock:
+        engine.core.close(SpaceClosed("its process is gone"))
+        engine._cancel_alarm()
+        saved = engine.saved
+        if saved is not None and saved._failure is None:
+            saved._failure = JournalFailed("its process is gone")
+            saved._pending.clear()
+            saved._db.close()
+            saved._file_lock.release()

@@ -1,0 +1,233 @@
+"""A world: hosts on a virtual network that meet, lose each other, crash and come back."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import tempfile
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from tupelo.errors import TupeloError
+from tupelo.federation.doors import AsyncHost
+from tupelo.federation.host import HostCore
+from tupelo.federation.hosted import Doubt
+from tupelo.federation.space import FederatedSpace
+from tupelo.lab.life import Life
+from tupelo.lab.loop import VirtualLoop
+from tupelo.lab.network import VirtualNetwork
+from tupelo.space.loopclock import LoopClock
+
+SPACE = "s"
+PORT = 7700
+HEARTBEAT_SECONDS = 0.5
+ANSWER_SECONDS = 2.0
+MEMORY_DISK = Path("/dev/shm")
+"""How long a disk takes is not asked here."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a seed has decided about a world before it begins."""
+
+    hosts: int
+    durable: frozenset[int]
+    agents: int
+    """at each host"""
+
+    load_seconds: float
+    doubt: Doubt
+    delay: tuple[float, float]
+
+
+def plan_world(rng: Random) -> Plan:
+    hosts = rng.choice((2, 2, 3, 3, 4))
+    durable = frozenset(number for number in range(hosts) if rng.random() < 0.6)
+    seconds = rng.uniform(3.0, 8.0)
+    return Plan(
+        hosts=hosts,
+        durable=durable,
+        agents=rng.choice((1, 2, 3)),
+        load_seconds=seconds,
+        doubt=Doubt(seconds=60.0),
+        delay=rng.choice(((0.001, 0.01), (0.001, 0.1), (0.02, 0.05))),
+    )
+
+
+class Door(AsyncHost):
+    """A host as its agents hold it."""
+
+    def __init__(self, core: HostCore) -> None:
+        self._core = core
+        self._tasks = set()
+
+
+class Member:
+    """A host of the world, through all its lives."""
+
+    def __init__(self, world: World, number: int) -> None:
+        self.world = world
+        self.number = number
+        self.name = "abcdefgh"[number]
+        self.address = f"{self.name}:{PORT}"
+        self.durable = number in world.plan.durable
+        self.lives = 0
+        self.ends: list[int] = []
+        """The ticks at which it crashed or left."""
+        self.life: Life | None = None
+        self.core: HostCore
+        self.space: FederatedSpace
+
+    @property
+    def is_up(self) -> bool:
+        return self.life is not None
+
+    async def start(self) -> None:
+        """A new life, on what the last one has left on disk."""
+        world = self.world
+        self.lives += 1
+        self.life = Life(world.loop, world.network, self.name)
+        await self.life.start(self._start(self.life), f"{self.name} starts")
+        world.note(f"{self.name} has started, life {self.lives}")
+
+    async def _start(self, life: Life) -> None:
+        world = self.world
+        self.core = HostCore(
+            self.name,
+            host_id=self.name,
+            network=life,
+            clock=world.clock,
+            rng=Random(f"{world.seed} {self.name} {self.lives}"),
+            new_id=world.new_id,
+            listen=self.address,
+            path=world.folder / self.name if self.durable else None,
+            peers=[other.address for other in world.members if other is not self],
+            doubt=world.plan.doubt,
+            heartbeat=HEARTBEAT_SECONDS,
+            answer_seconds=ANSWER_SECONDS,
+            commit_in_place=True,
+            durability="process" if self.durable else None,
+        )
+        await self.core.start()
+        self.space = Door(self.core).space(SPACE)
+
+    async def crash(self) -> None:
+        life, self.life = self.life, None
+        if life is not None:
+            self.world.note(f"{self.name} crashes")
+            self.ends.append(self.world.tick())
+            await life.kill([hosted.engine for hosted in self.core.spaces.values()])
+            self.world.note(f"{self.name} is gone")
+
+    async def leave(self) -> None:
+        """Say goodbye, close the spaces, and end."""
+        life, self.life = self.life, None
+        if life is not None:
+            self.world.note(f"{self.name} leaves")
+            self.ends.append(self.world.tick())
+            await life.start(self.core.stop("for a while"), f"{self.name} leaves")
+            await life.end()
+            self.world.network.crash(self.name)  # what is left of its links
+
+    @property
+    def engaged(self) -> int:
+        return len(self.core.peers)
+
+
+class World:
+    """Everything there is in one run."""
+
+    def __init__(self, loop: VirtualLoop, seed: int) -> None:
+        self.loop = loop
+        self.seed = seed
+        self.plan = plan_world(Random(f"{seed} plan"))
+        self.network = VirtualNetwork(loop, delay=self.plan.delay, trace_max=100_000)
+        self.clock = LoopClock(loop)
+        root = MEMORY_DISK if MEMORY_DISK.is_dir() else None
+        self.folder = Path(tempfile.mkdtemp(prefix="tupelo-", dir=root))
+        self.members = [Member(self, number) for number in range(self.plan.hosts)]
+        self._ticks = 0
+
+    def new_id(self) -> str:
+        return f"id{self.loop.number('id')}"
+
+    def tick(self) -> int:
+        """The next moment: no two are the same, though virtual time may be."""
+        self._ticks += 1
+        return self._ticks
+
+    def note(self, text: str) -> None:
+        self.network.note(text)
+
+    async def start(self) -> None:
+        for member in self.members:
+            await member.start()
+        await self.until(self.all_engaged)
+
+    def all_engaged(self) -> bool:
+        others = len(self.members) - 1
+        return all(member.is_up and member.engaged == others for member in self.members)
+
+    async def until(self, condition: Callable[[], bool], seconds: float = 60.0) -> bool:
+        """Let time pass until this holds, or for so long."""
+        end = self.loop.time() + seconds
+        while not condition():
+            if self.loop.time() >= end:
+                return False
+            await asyncio.sleep(0.05)
+        return True
+
+    async def stop(self) -> None:
+        for member in self.members:
+            await member.leave()
+
+    def clear(self) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+async def trouble(world: World, rng: Random, seconds: float) -> None:
+    """Faults, one after the other, as the seed will have them."""
+    end = world.loop.time() + seconds
+    network = world.network
+    while (pause := rng.expovariate(1.2)) + world.loop.time() < end:
+        await asyncio.sleep(pause)
+        one, other = rng.sample(world.members, 2)
+        match rng.choice(("partition", "partition", "heal", "cut", "crash", "return", "slow")):
+            case "partition":
+                names = [member.name for member in world.members]
+                rng.shuffle(names)
+                at = rng.randrange(1, len(names))
+                network.partition(names[:at], names[at:])
+            case "heal":
+                network.heal()
+            case "cut":
+                network.cut(one.name, other.name)
+            case "crash":
+                await (one.crash() if rng.random() < 0.7 else one.leave())
+            case "return":
+                for member in world.members:
+                    if not member.is_up:
+                        await member.start()
+                        world_starts(world, member)
+                        break
+            case "slow":
+                network.slow(one.name, other.name, rng.choice((1, 10, 100)))
+
+
+def world_starts(world: World, member: Member) -> None: ...
+
+
+async def peace(world: World) -> None:
+    """All faults are over, and everyone is back."""
+    network = world.network
+    network.heal()
+    for one in world.members:
+        for other in world.members:
+            network.slow(one.name, other.name, 1)
+    for member in world.members:
+        if not member.is_up:
+            await member.start()
