@@ -61,12 +61,34 @@ COMMAND_QUEUE = """\
 6. ben has 2
 """
 
+REMOTE_WORKERS = """\
+a worker died with job 0
+done 0 0
+done 1 1
+done 2 4
+done 3 9
+done 4 16
+done 5 25
+0 jobs left
+"""
+
+CAFE = """\
+ada sees ('note', 'ben', 'soup at one')
+ben sees [('note', 'ada', 'the tulips are out'), ('note', 'ben', 'soup at one')]
+ben takes ('note', 'ada', 'the tulips are out')
+alone, ada sees []
+ben has departed with a goodbye
+cleo has ('note', 'ada', 'for cleo only') and ada 0
+"""
+
 OUTPUT = {
     "job_queue.py": JOB_QUEUE,
     "chat.py": CHAT,
     "async_workers.py": ASYNC_WORKERS,
     "compute_farm.py": COMPUTE_FARM,
     "command_queue.py": COMMAND_QUEUE,
+    "remote_workers.py": REMOTE_WORKERS,
+    "cafe.py": CAFE,
 }
 
 

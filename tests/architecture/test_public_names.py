@@ -7,6 +7,8 @@ from collections.abc import Callable
 
 import tupelo
 from tupelo import aio, errors
+from tupelo.federation.client.space import RemoteSpace
+from tupelo.federation.space import FederatedSpace
 from tupelo.models import javaspaces, linda, xvsm
 
 JAVASPACES = [
@@ -58,6 +60,21 @@ PROMISED = [
     "TupeloError",
     "errors",
     "aio",
+    "ANYONE",
+    "Access",
+    "AgentPresence",
+    "Coverage",
+    "Doubt",
+    "HERE",
+    "Host",
+    "HostPresence",
+    "Identity",
+    "LOCAL",
+    "Scope",
+    "SpacePresence",
+    "Trust",
+    "connect",
+    "transaction",
 ]
 
 METHODS = [
@@ -109,6 +126,11 @@ def test_tupelo_offers_what_was_promised_and_nothing_else():
 
 def test_both_doors_have_the_same_methods():
     assert public(tupelo.Space) == public(aio.Space) == set(METHODS)
+
+
+def test_a_space_elsewhere_has_the_methods_of_one_here():
+    assert set(METHODS) <= {name for name in dir(RemoteSpace) if not name.startswith("_")}
+    assert set(METHODS) - {"close"} <= public(FederatedSpace)  # It is closed with its host.
 
 
 def test_both_doors_take_the_same_arguments():

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from tests.laws.doors import LoopThread
 from tupelo.federation.doors import AsyncHost, Host
 from tupelo.federation.presence import HostPresence, SpacePresence
 from tupelo.federation.space import FederatedListening, FederatedSession, FederatedSpace
-from tupelo.federation.spanning import WeakReaction
+from tupelo.federation.weak import WeakReaction
 from tupelo.space.asynchronous import Space
 
 PATIENCE_SECONDS = 20.0
@@ -187,4 +186,3 @@ def port_of(address: str) -> int:
     return int(address.rpartition(":")[2])
 
 
-Later = Callable[..., Any]

@@ -6,7 +6,6 @@ The blocking one runs its host on an event loop in a thread of its own.
 from __future__ import annotations
 
 import asyncio
-import logging
 import threading
 from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
@@ -19,13 +18,11 @@ from tupelo.federation.building import Plan, plan_host
 from tupelo.federation.host import HostCore
 from tupelo.federation.hosted import Doubt
 from tupelo.federation.identity import Identity
-from tupelo.federation.space import FederatedListening, FederatedSpace
+from tupelo.federation.space import FederatedSpace
 from tupelo.federation.trust import Trust
 from tupelo.space import asynchronous, blocking
 from tupelo.space.clock import Clock
-from tupelo.values.notice import Notice
-
-logger = logging.getLogger("tupelo")
+from tupelo.space.either import finished
 
 
 class HostDoor:
@@ -75,7 +72,8 @@ class HostDoor:
     def _soon(self, function: Callable[..., object], *args: Any) -> None:
         raise NotImplementedError
 
-    def _listen(self, listening: FederatedListening, callback: Callable[[Notice], object]) -> None:
+    def _start(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Run this on a thread, or as a task, of its own."""
         raise NotImplementedError
 
 
@@ -201,14 +199,10 @@ class Host(HostDoor):
     def _soon(self, function: Callable[..., object], *args: Any) -> None:
         self._loop.call_soon_threadsafe(function, *args)
 
-    def _listen(self, listening: FederatedListening, callback: Callable[[Notice], object]) -> None:
+    def _start(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         def run() -> None:
-            try:
-                for notice in listening:
-                    callback(notice)
-            except Exception:
-                logger.exception("a subscription's callback raised; the subscription is closed")
-                listening.close()
+            with suppress(HostClosed):
+                finished(work())
 
         threading.Thread(target=run, name="tupelo-notices", daemon=True).start()
 
@@ -287,18 +281,8 @@ class AsyncHost(HostDoor):
     def _soon(self, function: Callable[..., object], *args: Any) -> None:
         function(*args)
 
-    def _listen(self, listening: FederatedListening, callback: Callable[[Notice], object]) -> None:
-        async def run() -> None:
-            try:
-                async for notice in listening:
-                    answer = callback(notice)
-                    if asyncio.iscoroutine(answer):
-                        await answer
-            except Exception:
-                logger.exception("a subscription's callback raised; the subscription is closed")
-                await listening.close()
-
-        task = asyncio.ensure_future(run())
+    def _start(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        task = asyncio.ensure_future(work())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 

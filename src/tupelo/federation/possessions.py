@@ -232,8 +232,8 @@ class Possessions:
             if state is not None:
                 hosted.operations.end_session(state)
         elif message.thing == "subscription":
-            subscription = self._subscriptions.get(message.id)
-            if subscription is not None:  # What waits in it can still be had.
+            subscription = self._subscriptions.pop(message.id, None)
+            if subscription is not None:
                 await subscription.close()
 
     async def _renew(self, hosted: HostedSpace, message: wire.Renew) -> float | None:

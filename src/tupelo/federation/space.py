@@ -8,15 +8,19 @@ engage later. Operations within a transaction look here only.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from functools import partial
+from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, Self
 
 from tupelo.errors import BadArgument, TupeloError
 from tupelo.federation.hosted import HostedSpace
 from tupelo.federation.scope import Scope, spell_scope
 from tupelo.federation.searching import Taken
-from tupelo.federation.spanning import FederatedSubscription, WeakReaction
+from tupelo.federation.spanning import FederatedSubscription
+from tupelo.federation.weak import WeakFunction, WeakReaction
 from tupelo.space import asynchronous, blocking
 from tupelo.space.checks import check_count, check_limit, check_order, check_wait
 from tupelo.space.either import either, settled
@@ -34,6 +38,9 @@ from tupelo.values.parts import ANY
 
 if TYPE_CHECKING:
     from tupelo.federation.doors import HostDoor
+
+
+logger = logging.getLogger("tupelo")
 
 
 class Coverage:
@@ -348,30 +355,26 @@ class FederatedSpace:
     def react(
         self,
         template: object,
-        function: Callable[[Any], object],
+        function: WeakFunction,
         *,
         once: bool = False,
         existing: bool = True,
         scope: Scope | None = None,
     ) -> WeakReaction:
-        """Call `function(entry)` once for every entry that is or becomes visible anywhere.
+        """Call `function(entry, step)` once for every entry that is or becomes visible anywhere.
 
-        It is weak: it is called after the step, on the host's loop, and what it raises is kept in
-        the reaction's `error`. For a reaction inside the step, at this host, see `here`.
+        It is weak: it is called after the step, on a thread of its own (or a task), and `step` is a
+        transaction here. If it raises, what it did is undone, and the reaction's `error` says why.
+        For a reaction inside the step, at this host, see `here`.
         """
         if not callable(function):
-            raise BadArgument("function", "a function of an entry", function)
+            raise BadArgument("function", "a function of an entry and a step", function)
         subscription = self._subscribed(template, scope, existing=existing, backlog_max=1_000_000)
-
-        async def make() -> WeakReaction:
-            return WeakReaction(
-                subscription,
-                lambda entry: function(value_of(entry)),
-                once,
-            )
-
-        made: WeakReaction = self._host._now(make())
-        return made
+        reaction = WeakReaction(
+            self, FederatedListening(self, subscription, None), function, bool(once)
+        )
+        self._host._start(reaction.run)
+        return reaction
 
     # Here
 
@@ -385,6 +388,14 @@ class FederatedSpace:
     def changes(self, *, since: int = 0, limit: int | None = None) -> Any:
         """What happened here after position `since`, oldest first."""
         return self._local.changes(since=since, limit=limit)
+
+    def trim(self, *, before: int) -> Any:
+        """Forget the changes here before a position."""
+        return self._local.trim(before=before)
+
+    def compact(self) -> Any:
+        """Trim the log here by the space's policy and give the room back to the disk."""
+        return self._local.compact()
 
     def __repr__(self) -> str:
         return f"<the space {self.name!r} of the host {self._core.name!r}>"
@@ -459,7 +470,17 @@ class FederatedListening:
         self._space = space
         self._subscription = subscription
         if callback is not None:
-            space._host._listen(self, callback)
+            space._host._start(partial(self._call, callback))
+
+    async def _call(self, callback: Callable[[Notice], object]) -> None:
+        try:
+            while (notice := await settled(self.get())) is not None:
+                answer = callback(notice)
+                if self.is_async and isawaitable(answer):
+                    await answer
+        except Exception:
+            logger.exception("a subscription's callback raised; the subscription is closed")
+            await settled(self.close())
 
     @either
     async def get(self, *, wait: float | None = None) -> Notice | None:

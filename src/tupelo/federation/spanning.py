@@ -1,4 +1,4 @@
-"""Spanning: subscriptions and reactions over every engaged host, also those that engage later.
+"""Spanning: subscriptions over every engaged host, also those that engage later.
 
 Each entry is told of once, as far as this host remembers: one that a host brings when it engages,
 or engages again, is told of then if it was not before.
@@ -11,7 +11,6 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, Literal
 
 from tupelo.errors import TupeloError
@@ -202,45 +201,6 @@ class FederatedSubscription:
         self._watches.clear()
         for waiter in self._waiting:
             _done(waiter)
-
-
-class WeakReaction:
-    """Calls a function once for every entry (or once only) that is or becomes visible anywhere,
-    after the step in which it did."""
-
-    def __init__(
-        self,
-        subscription: FederatedSubscription,
-        function: Callable[[Entry], object],
-        once: bool,
-    ) -> None:
-        self.error: Exception | None = None
-        self._subscription = subscription
-        self._function = function
-        self._once = once
-        self._task = asyncio.ensure_future(self._run())
-
-    @property
-    def active(self) -> bool:
-        return not self._subscription.ended
-
-    async def _run(self) -> None:
-        while (notice := await self._subscription.get(None)) is not None:
-            try:
-                answer = self._function(notice.subject)
-                if isawaitable(answer):
-                    await answer
-            except Exception as error:
-                self.error = error
-                logger.warning("a reaction raised: %r", error)
-                continue
-            if self._once:
-                self._subscription.end()
-                return
-
-    def cancel(self) -> None:
-        self._subscription.end()
-        self._task.cancel()
 
 
 def _wake_late(waiter: asyncio.Future[None], _: object) -> None:

@@ -43,18 +43,27 @@ class TcpLink(asyncio.Protocol):
         self._flushing = False
         self._hearing = False
         self._gone: str | None = None
+        self._early = b""
 
     def begin(self, transport: asyncio.BaseTransport, answer: Answering) -> None:
         """The line stands: from now on whoever answers hears what comes."""
         self._transport = transport
         self._transport.set_write_buffer_limits(high=256 * 1024, low=64 * 1024)
         self._ear = answer(self)
+        early, self._early = self._early, b""
+        if early:
+            self.data_received(early)
+        if self._gone is not None:
+            self._ear.lost(self._gone)
 
     # asyncio.Protocol
 
     def data_received(self, data: bytes) -> None:
         ear = self._ear
-        if ear is None or self._gone is not None:
+        if ear is None:  # The first frames may come with the last bytes of a TLS handshake.
+            self._early += data
+            return
+        if self._gone is not None:
             return
         try:
             contents = self._frames.feed(data)

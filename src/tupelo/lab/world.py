@@ -6,13 +6,10 @@ import asyncio
 import shutil
 import tempfile
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from typing import Any
 
-from tupelo.errors import TupeloError
 from tupelo.federation.doors import AsyncHost
 from tupelo.federation.host import HostCore
 from tupelo.federation.hosted import Doubt
@@ -150,6 +147,8 @@ class World:
         root = MEMORY_DISK if MEMORY_DISK.is_dir() else None
         self.folder = Path(tempfile.mkdtemp(prefix="tupelo-", dir=root))
         self.members = [Member(self, number) for number in range(self.plan.hosts)]
+        self.populate: Callable[[Member], None] = lambda member: None
+        """Called when a host has come back."""
         self._ticks = 0
 
     def new_id(self) -> str:
@@ -212,13 +211,10 @@ async def trouble(world: World, rng: Random, seconds: float) -> None:
                 for member in world.members:
                     if not member.is_up:
                         await member.start()
-                        world_starts(world, member)
+                        world.populate(member)
                         break
             case "slow":
                 network.slow(one.name, other.name, rng.choice((1, 10, 100)))
-
-
-def world_starts(world: World, member: Member) -> None: ...
 
 
 async def peace(world: World) -> None:

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from tests.federation.client.hosting import Hosting
 from tests.federation.client.peer import Peer
 from tests.laws.doors import Door, LoopThread
 from tupelo.federation.client.connect import connect, connect_async
@@ -51,3 +52,10 @@ def met(dial, peer, later):
         return call.result(), line
 
     return meet
+
+
+@pytest.fixture
+def host():
+    hosting = Hosting()
+    yield hosting
+    hosting.close()

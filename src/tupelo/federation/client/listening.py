@@ -12,15 +12,14 @@ from tupelo.errors import BadFrame, ListenerFailed, PeerLost, SpaceClosed, Tupel
 from tupelo.federation import wire
 from tupelo.federation.client.handles import Held
 from tupelo.federation.spelled import read_error, read_whole
+from tupelo.federation.weak import WeakFunction, WeakStep
 from tupelo.space.checks import check_wait
 from tupelo.space.either import either, finished
 from tupelo.space.session import Seen
 from tupelo.values.entry import Entry, thaw
 from tupelo.values.notice import Notice
-from tupelo.values.parts import ANY
 
 if TYPE_CHECKING:
-    from tupelo.federation.client.handles import RemoteTransaction
     from tupelo.federation.client.reach import Reach
     from tupelo.federation.client.space import RemoteSpace
 
@@ -190,36 +189,6 @@ class RemoteSubscription(Held):
         await self.finish()
 
 
-class RemoteStep:
-    """What a reaction may do: the operations of the space that do not wait, in one transaction.
-    On the async door they are awaited."""
-
-    def __init__(self, space: RemoteSpace, txn: RemoteTransaction) -> None:
-        self._space = space
-        self._txn = txn
-
-    def write(self, entry: object, *, lease: float | None = None) -> Any:
-        return self._space.write(entry, lease=lease, txn=self._txn)
-
-    def read(self, template: object = ANY) -> Any:
-        return self._space.read(template, wait=0, txn=self._txn)
-
-    def take(self, template: object = ANY) -> Any:
-        return self._space.take(template, wait=0, txn=self._txn)
-
-    def read_all(self, template: object = ANY, *, limit: int | None = None) -> Any:
-        return self._space.read_all(template, limit=limit, txn=self._txn)
-
-    def take_all(self, template: object = ANY, *, limit: int | None = None) -> Any:
-        return self._space.take_all(template, limit=limit, txn=self._txn)
-
-    def count(self, template: object = ANY) -> Any:
-        return self._space.count(template, txn=self._txn)
-
-
-RemoteFunction = Callable[[Any, RemoteStep], object]
-
-
 class RemoteReaction:
     """A registered reaction; it is called here, once for every entry, after the step."""
 
@@ -227,7 +196,7 @@ class RemoteReaction:
         self,
         space: RemoteSpace,
         subscription: RemoteSubscription,
-        function: RemoteFunction,
+        function: WeakFunction,
         once: bool,
     ) -> None:
         self._space = space
@@ -273,7 +242,7 @@ class RemoteReaction:
         try:
             txn = await self._space.begin(None)
             try:
-                step = RemoteStep(self._space, txn)
+                step = WeakStep(self._space, txn)
                 answer = self._function(thaw(entry.shape, entry.fields), step)
                 if self.is_async and isawaitable(answer):
                     await answer

@@ -11,10 +11,11 @@ from tupelo.federation import wire
 from tupelo.federation.client.arguments import NUMBER_MAX, check_leases, freeze_all
 from tupelo.federation.client.channel import Channel
 from tupelo.federation.client.handles import AsyncLease, RemoteTransaction
-from tupelo.federation.client.listening import RemoteFunction, RemoteReaction
+from tupelo.federation.client.listening import RemoteReaction
 from tupelo.federation.client.reach import Reach, Txn
 from tupelo.federation.scope import Scope, spell_scope
 from tupelo.federation.spelled import read_change, read_whole
+from tupelo.federation.weak import WeakFunction
 from tupelo.space.checks import check_count, check_limit, check_position
 from tupelo.space.either import either
 from tupelo.space.order import Order
@@ -225,7 +226,7 @@ class RemoteSpace(Reach):
     async def react(
         self,
         template: object,
-        function: RemoteFunction,
+        function: WeakFunction,
         *,
         once: bool = False,
         existing: bool = True,
