@@ -8,8 +8,19 @@ from time import perf_counter
 
 from rich.console import Console
 
-from benchmarks import doors, durable, handover, index, memory, queues, report, thesis
-from benchmarks.measure import ROUNDS, ROUNDS_MIN, Line, Settings, in_fresh_process
+from benchmarks import (
+    doors,
+    durable,
+    federation,
+    handover,
+    index,
+    memory,
+    queues,
+    remote,
+    report,
+    thesis,
+)
+from benchmarks.measure import ROUNDS, ROUNDS_MIN, Line, Settings, Table, in_fresh_process
 
 THEMES = {
     "queues": queues.run,
@@ -18,6 +29,8 @@ THEMES = {
     "durable": durable.run,
     "memory": memory.run,
     "doors": doors.run,
+    "remote": remote.run,
+    "federation": federation.run,
 }
 NAMES = [*THEMES, "thesis"]
 
@@ -29,6 +42,7 @@ def main() -> None:
     lines: list[Line] = []
     rows: list[thesis.Row] = []
     door_rows: list[doors.Row] = []
+    tables: list[Table] = []
     for name in names:
         start = perf_counter()
         with progress.status(f"{name} …"):
@@ -39,10 +53,12 @@ def main() -> None:
                 lines += in_fresh_process(THEMES[name], settings)
             if name == "doors":
                 door_rows = in_fresh_process(doors.table, settings)
+            if name == "federation":
+                tables = in_fresh_process(federation.tables, settings)
         progress.print(f"{name}: {perf_counter() - start:.0f} s")
     circumstances = report.circumstances_of(settings, load_before)
-    report.show(lines, rows, door_rows, circumstances)
-    report.keep(lines, rows, door_rows, circumstances)
+    report.show(lines, rows, door_rows, tables, circumstances)
+    report.keep(lines, rows, door_rows, tables, circumstances)
     progress.print(f"kept in {report.OUT}")
 
 

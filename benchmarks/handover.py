@@ -38,13 +38,13 @@ def _between_threads(settings: Settings) -> Line:
 
     def through_space() -> float:
         space = Space()
-        take = space.take
-        return _thread_p50(space.write, lambda: take(TYPES), count)
+        write, take = space.write, space.take
+        return thread_p50(lambda: write(ITEM), lambda: take(TYPES), count)
 
     def through_queue() -> float:
         channel: queue.Queue[Fields] = queue.Queue()
-        get = channel.get
-        return _thread_p50(channel.put, lambda: get(), count)
+        put, get = channel.put, channel.get
+        return thread_p50(lambda: put(ITEM), lambda: get(), count)
 
     return compare(
         "hand-over to a blocked thread, p50",
@@ -57,7 +57,8 @@ def _between_threads(settings: Settings) -> Line:
     )
 
 
-def _thread_p50(put: Callable[[Fields], object], get: Callable[[], object], count: int) -> float:
+def thread_p50(put: Callable[[], object], get: Callable[[], object], count: int) -> float:
+    """Microseconds from just before one thread puts until another, which was blocked, has it."""
     sent: list[int] = []
     received: list[int] = []
 
@@ -73,7 +74,7 @@ def _thread_p50(put: Callable[[Fields], object], get: Callable[[], object], coun
             sleep(UNTIL_BLOCKED_SECONDS)
         sleep(UNTIL_BLOCKED_SECONDS)
         sent.append(perf_counter_ns())
-        put(ITEM)
+        put()
     thread.join()
     return _p50_microseconds(sent, received)
 

@@ -48,7 +48,8 @@ class Target:
 
 @dataclass(frozen=True)
 class Line:
-    """One line of the table: our figure, theirs, and what was promised. Samples are kept."""
+    """One line of the table: our figure, theirs, and what was promised. Samples are kept. If there
+    is nothing to compare with, `absent` says why."""
 
     what: str
     against: str
@@ -56,28 +57,33 @@ class Line:
     target: Target
     ours_samples: list[float]
     theirs_samples: list[float]
+    absent: str = ""
 
     @property
     def ours(self) -> float:
         return median(self.ours_samples)
 
     @property
-    def theirs(self) -> float:
-        return median(self.theirs_samples)
+    def theirs(self) -> float | None:
+        return median(self.theirs_samples) if self.theirs_samples else None
 
     @property
-    def ratio(self) -> float:
+    def ratio(self) -> float | None:
         """The median of the rounds' own ratios: a machine that turns slow half-way slows both."""
+        if not self.theirs_samples:
+            return None
         pairs = zip(self.ours_samples, self.theirs_samples, strict=True)
         return median(ours / theirs for ours, theirs in pairs)
 
     @property
-    def measured(self) -> float:
+    def measured(self) -> float | None:
         """The figure that the target speaks of."""
         return self.ratio if self.target.of == "ratio" else self.ours
 
     @property
     def reached(self) -> bool:
+        if self.measured is None:
+            return False
         if self.target.sign == "≥":
             return self.measured >= self.target.bound
         return self.measured <= self.target.bound
@@ -89,12 +95,20 @@ def compare(
     unit: str,
     target: Target,
     ours: Sample,
-    theirs: Sample,
+    theirs: Sample | None,
     rounds: int,
     *,
     warm_up: bool = True,
+    absent: str = "",
 ) -> Line:
-    """Sample ours, theirs, ours, theirs, …; the first pair is thrown away if it only warms up."""
+    """Sample ours, theirs, ours, theirs, …; the first pair is thrown away if it only warms up.
+
+    Where there is nothing to compare with, ours alone is sampled, and `absent` says why.
+    """
+    if theirs is None:
+        if warm_up:
+            ours()
+        return Line(what, against, unit, target, [ours() for _ in range(rounds)], [], absent)
     if warm_up:
         ours(), theirs()
     pairs = [(ours(), theirs()) for _ in range(rounds)]
@@ -106,6 +120,16 @@ def in_fresh_process(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=context) as pool:
         return pool.submit(function, *args, **kwargs).result()
+
+
+@dataclass(frozen=True)
+class Table:
+    """Figures without a promise: what they are, and how they were measured."""
+
+    title: str
+    heads: tuple[str, ...]
+    rows: list[tuple[str, ...]]
+    how: str
 
 
 class NotEqualWork(Exception):

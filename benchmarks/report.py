@@ -10,10 +10,10 @@ from dataclasses import asdict
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
+from rich import table as rich_table
 
 from benchmarks import doors, thesis
-from benchmarks.measure import Line, Settings
+from benchmarks.measure import Line, Settings, Table
 
 OUT = Path(__file__).parent / "out"
 WIDTH_PIPED = 150
@@ -37,7 +37,11 @@ def circumstances_of(settings: Settings, load_before: float) -> str:
 
 
 def show(
-    lines: list[Line], rows: list[thesis.Row], door_rows: list[doors.Row], circumstances: str
+    lines: list[Line],
+    rows: list[thesis.Row],
+    door_rows: list[doors.Row],
+    tables: list[Table],
+    circumstances: str,
 ) -> None:
     console = Console(width=None if sys.stdout.isatty() else WIDTH_PIPED)
     if lines:
@@ -48,10 +52,16 @@ def show(
     if door_rows:
         title = "The thesis' benchmark 8.2, through the doors"
         console.print(_table(title, DOOR_HEADS, _door_cells(door_rows)))
+    for table in tables:
+        console.print(_table(table.title, table.heads, table.rows), table.how, "")
 
 
 def keep(
-    lines: list[Line], rows: list[thesis.Row], door_rows: list[doors.Row], circumstances: str
+    lines: list[Line],
+    rows: list[thesis.Row],
+    door_rows: list[doors.Row],
+    tables: list[Table],
+    circumstances: str,
 ) -> None:
     OUT.mkdir(exist_ok=True)
     results = {
@@ -59,6 +69,7 @@ def keep(
         "lines": [{**asdict(line), "ratio": line.ratio, "reached": line.reached} for line in lines],
         "thesis": [asdict(row) for row in rows],
         "doors": [asdict(row) for row in door_rows],
+        "tables": [asdict(table) for table in tables],
     }
     (OUT / "results.json").write_text(json.dumps(results, indent=2, ensure_ascii=False) + "\n")
     parts = ["# Benchmarks", circumstances + "."]
@@ -74,6 +85,8 @@ def keep(
         parts.append("## The thesis' benchmark 8.2")
         parts.append(_markdown(DOOR_HEADS, _door_cells(door_rows)))
         parts.append("![write, read and take over n, door by door](doors.png)")
+    for table in tables:
+        parts += [f"## {table.title}", table.how, _markdown(table.heads, table.rows)]
     (OUT / "results.md").write_text("\n\n".join(parts) + "\n")
 
 
@@ -82,10 +95,10 @@ def _line_cells(lines: list[Line]) -> Cells:
         (
             f"{line.what} / {line.against}",
             _figure(line.ours, line.unit),
-            _figure(line.theirs, line.unit),
-            _number(line.ratio),
+            "–" if line.theirs is None else _figure(line.theirs, line.unit),
+            "–" if line.ratio is None else _number(line.ratio),
             _target(line),
-            "yes" if line.reached else f"not reached: {_shortfall(line)}",
+            _verdict(line),
         )
         for line in lines
     ]
@@ -97,8 +110,12 @@ def _target(line: Line) -> str:
     return f"{line.target.sign} {_figure(line.target.bound, line.unit)}"
 
 
-def _shortfall(line: Line) -> str:
-    return f"{_number(line.measured)} of {_number(line.target.bound)}"
+def _verdict(line: Line) -> str:
+    if line.measured is None:
+        return line.absent
+    if line.reached:
+        return "yes"
+    return f"not reached: {_number(line.measured)} of {_number(line.target.bound)}"
 
 
 def _thesis_cells(rows: list[thesis.Row]) -> Cells:
@@ -138,10 +155,11 @@ def _number(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def _table(title: str, heads: tuple[str, ...], cells: Cells) -> Table:
-    table = Table(title=title)
-    for head in heads:
-        table.add_column(head, justify="left" if head in (LINE_HEADS[0], "reached") else "right")
+def _table(title: str, heads: tuple[str, ...], cells: Cells) -> rich_table.Table:
+    table = rich_table.Table(title=title)
+    for place, head in enumerate(heads):
+        left = head == "reached" or (place == 0 and not cells[0][0].isdigit())
+        table.add_column(head, justify="left" if left else "right")
     for row in cells:
         table.add_row(*row)
     return table

@@ -5,11 +5,11 @@ from tupelo.errors import TupeloError
 from tupelo.federation.access import ANYONE, LOCAL, Access
 from tupelo.federation.client.connect import connect
 from tupelo.federation.doors import Host
+from tupelo.federation.handles import Coverage
 from tupelo.federation.hosted import Doubt
 from tupelo.federation.identity import Identity
 from tupelo.federation.presence import AgentPresence, HostPresence, SpacePresence
 from tupelo.federation.scope import HERE, Scope
-from tupelo.federation.space import Coverage
 from tupelo.federation.trust import Trust
 from tupelo.space.blocking import Space, Transaction
 from tupelo.space.capacity import Capacity

@@ -1,20 +1,28 @@
 """Deciding: two-phase commit across hosts.
 
 A transaction that spans hosts names one of them in its id, where its decision is recorded: the
-decider. Whoever has promised to commit and hears nothing more asks there. A decision to commit
-stands once it is recorded. If none is, and the coordinator is not known at the decider any more,
-the transaction is given up, and that is recorded too, so that it cannot be committed later.
+decider; and its coordinator there, a client's session or a life of that host. A decision to commit
+stands once it is recorded, and only the coordinator can make it, while it is known at the decider.
+So once it is gone, what is not recorded never will be, and was aborted. Whoever has promised to
+commit and hears nothing more asks the decider.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from tupelo.errors import BadFrame, LinkError, TransactionEnded, TupeloError
+from tupelo.errors import (
+    BadFrame,
+    CannotReach,
+    NotAllowed,
+    TransactionEnded,
+    TupeloError,
+)
 from tupelo.federation import wire
 from tupelo.federation.conversation import Conversation
 from tupelo.federation.hosted import HostedSpace
@@ -31,15 +39,24 @@ if TYPE_CHECKING:
 logger = logging.getLogger("tupelo")
 
 T = TypeVar("T")
+Told = list[tuple[str, str]]
+Question = wire.Outcome | wire.Forget
 _PREFIX = "shared"
-_GIVEN_UP = "given up"
-GIVEN_UP_SECONDS = 86_400.0
-"""So long it is remembered that a transaction was given up."""
 
 
 def spanning_id(host_id: str, address: str, coordinator: str, number: str) -> str:
     """The id of a transaction that is decided at this host, by this coordinator."""
     return "|".join((_PREFIX, host_id, address, coordinator, number))
+
+
+def branch_id(txn: str, number: int) -> str:
+    """The id of one branch. A host may have several of the same transaction, over several links."""
+    return f"{txn}|{number}"
+
+
+def decider_of(txn: str) -> str:
+    """The id of the host that decides this transaction, or branch; empty if none does."""
+    return _part(txn, 1)
 
 
 class Deciding:
@@ -49,7 +66,15 @@ class Deciding:
         self._host = host
         self._space = space
         self._log = DecisionLog(space)
+        # A decision, and the answer that none was made, must not cross each other.
+        self._lock = threading.Lock()
+        self._given_up: dict[str, set[str]] = {}
+        self._unsaid: set[tuple[str, str]] = set()
         self._task: asyncio.Task[None] | None = None
+
+    @property
+    def durable(self) -> bool:
+        return self._space._operations.engine.saved is not None
 
     def start(self) -> None:
         self._task = asyncio.ensure_future(self._run())
@@ -61,92 +86,128 @@ class Deciding:
 
     # The decider
 
-    async def serve(
-        self, message: wire.Decide | wire.Outcome | wire.Forget | Any, coordinator: str
-    ) -> Any:
+    async def serve(self, message: wire.Decide | Question, speaker: str) -> Any:
+        """Answer one who speaks as this coordinator, or takes part."""
         if isinstance(message, wire.Decide):
-            return await self._in_thread(lambda: self.decide(message.txn, message.told))
+            return await self._in_thread(lambda: self.decide(message.txn, message.told, speaker))
+        return await self._in_thread(lambda: self._answer(message))
+
+    def _answer(self, message: Question) -> Any:
         if isinstance(message, wire.Outcome):
-            return await self._in_thread(lambda: self.outcome(message.txn))
-        if isinstance(message, wire.Forget):
-            return await self._in_thread(lambda: self._log.forget(message.txn, message.participant))
-        raise BadFrame(f"{type(message).__name__} decides nothing")
+            return self.outcome(message.txn)
+        return self.forget(message.txn, message.participant)
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         """The disk is waited for elsewhere, where there is one."""
-        if self._space._operations.engine.saved is None or self._host.commits_in_place:
+        if not self.durable or self._host.commits_in_place:
             return work()
         return await asyncio.to_thread(work)
 
-    def decide(self, txn: str, told: list[tuple[str, str]]) -> bool:
-        """Record that it is committed. False if it was given up before."""
-        if any(txn_id != txn for txn_id, _ in told):
-            raise BadFrame("a decision is about one transaction")
-        with self._space.transaction() as step:
-            if self._space.read((_GIVEN_UP, txn), wait=0, txn=step) is not None:
+    def decide(self, txn: str, told: Told, speaker: str) -> bool:
+        """Record that it is committed, and who must be told; or, if that is nobody, that it is
+        given up. False if this cannot be, since the opposite stands."""
+        if decider_of(txn) != self._host.id or any(_whole(branch) != txn for branch, _ in told):
+            raise BadFrame("a decision is about one transaction that is decided here")
+        coordinator = _part(txn, 3)
+        with self._lock:
+            known = self._is_known(coordinator)
+            if told:
+                if not known or speaker != coordinator or txn in self._given_up_by(coordinator):
+                    return False
+                self._log.record(told)
+                return True
+            if known and speaker != coordinator:
+                raise NotAllowed("decide a transaction of another", self._space.name, speaker)
+            if txn in map(_whole, self._log.decided()):
+                self._log.flush()
                 return False
-            self._space.write_all([("committed", txn_id, name) for txn_id, name in told], txn=step)
-        return True
+            if known:  # Else nobody can commit it any more, and that need not be kept.
+                self._given_up.setdefault(coordinator, set()).add(txn)
+            return True
 
     def outcome(self, txn: str) -> Outcome | None:
-        """What became of it; None while its coordinator may yet decide."""
-        if self._log.committed(txn):
-            return "committed"
-        if self._space.read((_GIVEN_UP, txn), wait=0) is not None:
-            return "aborted"
+        """What became of this branch; None while its coordinator may yet decide."""
         coordinator = _part(txn, 3)
-        if coordinator in self._host.servings or coordinator == self._host.incarnation:
-            return None
-        self._space.write((_GIVEN_UP, txn), lease=GIVEN_UP_SECONDS)
-        return "aborted"
+        with self._lock:
+            if self._log.committed(txn):
+                self._log.flush()
+                return "committed"
+            if self._is_known(coordinator) and _whole(txn) not in self._given_up_by(coordinator):
+                return None
+            return "aborted"
+
+    def forget(self, txn: str, participant: str) -> None:
+        """This participant knows that the transaction was committed."""
+        self._log.forget(txn, participant)
+
+    def _is_known(self, coordinator: str) -> bool:
+        """May it yet decide? One that is gone never comes back under the same name."""
+        return coordinator in self._host.servings or coordinator == self._host.incarnation
+
+    def _given_up_by(self, coordinator: str) -> set[str]:
+        return self._given_up.get(coordinator, set())
+
+    def _let_go(self) -> None:
+        """Of coordinators that are gone it need not be kept what they gave up."""
+        with self._lock:
+            self._given_up = {c: t for c, t in self._given_up.items() if self._is_known(c)}
 
     # Those who have promised
 
     async def _run(self) -> None:
         while True:
             await asyncio.sleep(self._host.heartbeat)
-            for hosted in list(self._host.spaces.values()):
-                with suppress(TupeloError):
-                    await self._settle(hosted)
-
-    async def _settle(self, hosted: HostedSpace) -> None:
-        """Ask what became of the transactions in which this space has promised to commit."""
-        for txn in hosted.operations.in_doubt():
-            if not txn.id.startswith(f"{_PREFIX}|"):
-                continue
-            coordinator = _part(txn.id, 3)
-            if coordinator in self._host.servings or coordinator == self._host.incarnation:
-                continue  # It will tell.
             try:
-                outcome = await self._ask(txn.id)
-            except LinkError as error:
-                logger.info("who decides %s cannot be asked: %s", txn.id, error)
-                continue
-            if outcome is not None:
-                self.end(hosted, txn, outcome)
+                await self._settle_all()
+            except Exception:
+                logger.exception("what is in doubt could not be settled; it is tried again")
 
-    def end(self, hosted: HostedSpace, txn: Txn, outcome: Outcome) -> None:
+    async def _settle_all(self) -> None:
+        if self._given_up:
+            await self._in_thread(self._let_go)
+        for hosted in list(self._host.spaces.values()):
+            with suppress(TupeloError):  # It was closed.
+                for txn in hosted.operations.in_doubt():
+                    if decider_of(txn.id):
+                        await self._settle(hosted, txn)
+        for txn_id, participant in list(self._unsaid):
+            await self._say_told(txn_id, participant)
+
+    async def _settle(self, hosted: HostedSpace, txn: Txn) -> None:
+        """Ask what became of a transaction in which this space has promised to commit."""
+        try:
+            outcome = await self._ask(wire.Outcome(self._host.next_call(), txn.id))
+        except TupeloError as error:
+            logger.info("who decides %s cannot be asked: %s", txn.id, error)
+            return
+        if outcome not in ("committed", "aborted"):
+            return
         logger.info("transaction %s in %r was %s", txn.id, hosted.name, outcome)
-        operations = hosted.operations
-        with suppress(TransactionEnded):
-            if outcome == "committed":
-                hosted.flush_soon(operations.commit(txn))
-            elif outcome == "aborted":
-                hosted.flush_soon(operations.abort(txn))
+        end = hosted.operations.commit if outcome == "committed" else hosted.operations.abort
+        with suppress(TransactionEnded):  # Its coordinator was faster.
+            await hosted.flush(end(txn))
+        if outcome == "committed":
+            await self._say_told(txn.id, hosted.engine.id)
 
-    async def _ask(self, txn: str) -> Outcome | None:
-        decider, address = _part(txn, 1), _part(txn, 2)
+    async def _say_told(self, txn: str, participant: str) -> None:
+        """Tell the decider that it may forget us, now or later."""
+        self._unsaid.add((txn, participant))
+        with suppress(TupeloError):
+            await self._ask(wire.Forget(self._host.next_call(), txn, participant))
+            self._unsaid.discard((txn, participant))
+
+    async def _ask(self, question: Question) -> Any:
+        decider, address = decider_of(question.txn), _part(question.txn, 2)
         if decider == self._host.id:
-            return await self._in_thread(lambda: self.outcome(txn))
-        message = wire.Outcome(self._host.next_call(), txn)
+            return await self._in_thread(lambda: self._answer(question))
         peer = self._host.peers.get(decider)
         if peer is not None:
-            return _known(await peer.talk.call(message, "outcome"))
+            return await peer.talk.call(question, "a question")
         if not address:
-            return None
-        return _known(await self._ask_at(address, message))
+            raise CannotReach(decider, "it has no address, and we are not engaged")
+        return await self._ask_at(address, decider, question)
 
-    async def _ask_at(self, address: str, message: wire.Outcome) -> Any:
+    async def _ask_at(self, address: str, decider: str, question: Question) -> Any:
         """Of a host with which we are not engaged."""
         greeting = Greeting()
 
@@ -154,11 +215,17 @@ class Deciding:
             greeting.link = link
             return greeting
 
+        from tupelo.federation.host import id_of
+
         host = self._host
         link = await host.network.dial(address, answer)
         try:
             hello = wire.Hello(wire.VERSION, "client", host.id, host.name, host.incarnation)
             welcome = await greeting.welcome(hello)
+            # Another one knows nothing of it, and would say that it was aborted.
+            shown = welcome.id if link.identity is None else id_of(link.identity)
+            if (welcome.id, shown) != (decider, decider):
+                raise CannotReach(address, f"it is not the host {decider}")
             talk = Conversation(
                 link,
                 serve=lambda said: None,
@@ -168,17 +235,18 @@ class Deciding:
             )
             greeting.go_on(talk)
             try:
-                return await talk.call(message, "outcome")
+                return await talk.call(question, "a question")
             finally:
                 talk.goodbye()
         finally:
             link.close()
 
 
-def _known(outcome: Any) -> Outcome | None:
-    return outcome if outcome in ("committed", "aborted") else None
+def _whole(branch: str) -> str:
+    """The transaction of which this is a branch."""
+    return "|".join(branch.split("|")[:5])
 
 
 def _part(txn: str, place: int) -> str:
     parts = txn.split("|")
-    return parts[place] if len(parts) == 5 else ""
+    return parts[place] if parts[0] == _PREFIX and len(parts) in (5, 6) else ""

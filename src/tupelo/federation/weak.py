@@ -12,7 +12,8 @@ from tupelo.space.either import either, settled
 from tupelo.values.parts import ANY
 
 if TYPE_CHECKING:
-    from tupelo.federation.space import FederatedListening, FederatedSpace
+    from tupelo.federation.handles import FederatedListening
+    from tupelo.federation.space import FederatedSpace
 
 logger = logging.getLogger("tupelo")
 

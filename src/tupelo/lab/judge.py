@@ -40,7 +40,8 @@ def judge_entries(world: World, history: History, left: dict[str, list[Entry]]) 
             at = ", ".join(name for name, entries in left.items() if entry in entries)
             faults.append(
                 Fault(
-                    "taken twice", f"{name_of(entry)} was taken by {who or '-'}; left at {at or '-'}"
+                    "taken twice",
+                    f"{name_of(entry)} was taken by {who or '-'}; left at {at or '-'}",
                 )
             )
         if times == 0 and act.how == "done":
@@ -48,9 +49,7 @@ def judge_entries(world: World, history: History, left: dict[str, list[Entry]]) 
     return faults + _judge_losses(history, written, lost)
 
 
-def _judge_losses(
-    history: History, written: dict[Entry, Act], lost: list[Entry]
-) -> list[Fault]:
+def _judge_losses(history: History, written: dict[Entry, Act], lost: list[Entry]) -> list[Fault]:
     """A loss is excused if a memory went that may have held it: that of the host where it was
     written, or of a taker who was killed, or who gave up and whose host went later. Each taker
     excuses no more than it could have had."""

@@ -76,6 +76,4 @@ class Agent:
 
     def _act(self, kind: Kind, key: str | None) -> Act:
         world = self._world
-        return Act(
-            kind, self.name, self._member, self._life, key, world.tick(), world.loop.time()
-        )
+        return Act(kind, self.name, self._member, self._life, key, world.tick(), world.loop.time())

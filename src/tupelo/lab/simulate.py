@@ -58,9 +58,7 @@ async def _simulate(loop: VirtualLoop, seed: int) -> Report:
             faults.append(Fault("apart", "not all hosts have met again"))
         await asyncio.sleep(SETTLE_SECONDS)
         faults += judge_remains(world)
-        left = {
-            member.name: await member.space.take_all(scope=HERE) for member in world.members
-        }
+        left = {member.name: await member.space.take_all(scope=HERE) for member in world.members}
         faults += judge_entries(world, history, left)
         await world.stop()
         return Report(

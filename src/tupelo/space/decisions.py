@@ -26,9 +26,13 @@ class DecisionLog:
         """Does the decision stand? It was written in one step, so one of them tells."""
         if not self.space.count((_DECIDED, *told[0])):
             return False
-        engine = self.space._operations.engine
-        engine.flush(engine.core.log.position)  # Else it would not outlive a crash.
+        self.flush()
         return True
+
+    def flush(self) -> None:
+        """Let what was recorded outlive a crash, if the one who recorded it was interrupted."""
+        engine = self.space._operations.engine
+        engine.flush(engine.core.log.position)
 
     def forget(self, txn_id: str, participant: str) -> None:
         """This participant has been told."""
@@ -37,6 +41,10 @@ class DecisionLog:
     def committed(self, txn_id: str) -> bool:
         """Was it decided to commit, and is there someone who may not know it?"""
         return self.space.count((_DECIDED, txn_id, ANY)) > 0
+
+    def decided(self) -> set[str]:
+        """The transactions that were committed, and of which someone may not know it."""
+        return {found[1] for found in self.space.read_all((_DECIDED, str, str))}
 
     def untold(self, participant: str) -> list[str]:
         """The transactions that were committed and of which this participant was not told."""

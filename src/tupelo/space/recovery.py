@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+
 from tupelo.space.core import Core
 from tupelo.space.transaction import Txn, hold
 from tupelo.values.entry import Entry

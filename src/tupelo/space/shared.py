@@ -65,7 +65,7 @@ class Branch:
                 raise
             engine.flush(engine.core.log.position)  # It was told before, perhaps not to the end.
         except SpaceClosed:
-            if self.lasting:  # It is in doubt when it is opened again.
+            if engine.saved is not None:  # It is in doubt when it is opened again.
                 raise
 
     def abort(self) -> None:
@@ -86,6 +86,8 @@ class SharedTransaction(Spanning):
     the decision is recorded; without one it does not outlive this process, nor must it: spaces in
     memory do not either.
     """
+
+    _branch_type: type[Branch] = Branch
 
     def __init__(
         self,
@@ -166,7 +168,7 @@ class SharedTransaction(Spanning):
                 if branch is None:
                     self._require_active()
                     state = operations.begin_branch(self._left(), above, self.id)
-                    branch = Branch(operations, state)
+                    branch = self._branch_type(operations, state)
                     self._branches[engine] = branch
                     self._members.append(branch)
                 return branch.state
@@ -334,10 +336,7 @@ class SharedTransaction(Spanning):
         """Nested: the branches go into the parent's, and the others take part in the parent."""
         for member in self._members:
             try:
-                if isinstance(member, Branch):
-                    member.operations.commit(member.state)
-                else:
-                    parent.enlist(member)
+                self._hand_up(member, parent)
             except BaseException as error:
                 # What was done in other branches is in the parent's already.
                 with suppress(TransactionEnded):
@@ -348,6 +347,12 @@ class SharedTransaction(Spanning):
                 raise CannotCommit(self.id, member.label, str(error)) from error
         self._end("committed")
         self._say_ended()
+
+    def _hand_up(self, member: Participant, parent: SharedTransaction) -> None:
+        if isinstance(member, Branch):
+            member.operations.commit(member.state)
+        else:
+            parent.enlist(member)
 
     def _end(
         self, state: State, reason: str = "", concerned: list[Participant] | None = None

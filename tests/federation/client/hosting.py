@@ -42,7 +42,7 @@ class Hosting:
 
         def abort() -> None:
             for serving in list(self.core.servings.values()):
-                serving.talk.link.abort()
+                serving.talk.link._transport.abort()  # type: ignore[attr-defined]
 
         self._loop.call(abort)
 

@@ -366,7 +366,7 @@ def secured():
     hosting.close()
 
 
-def test_under_tls_everything_is_the_same(dial, secured, later):
+def test_under_tls_everything_is_the_same(secured, dial, later):
     host, identity = secured
     space = dial(host.url, identity=Identity.new(), trust=Trust.known([identity.key]))
     space.write(("a", b"x" * 1_000_000))
@@ -381,7 +381,7 @@ def test_under_tls_everything_is_the_same(dial, secured, later):
     assert len(space.take_all(("n", int))) == 90
 
 
-def test_a_host_that_is_not_trusted_is_not_met(dial, secured, tmp_path):
+def test_a_host_that_is_not_trusted_is_not_met(secured, dial, tmp_path):
     host, identity = secured
     with pytest.raises(Stranger):
         dial(host.url, identity=Identity.new(), trust=Trust.known([Identity.new().key]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any
 
@@ -22,7 +23,7 @@ from tupelo.federation.client.listening import RemoteSubscription
 from tupelo.federation.scope import Scope, spell_scope
 from tupelo.federation.spelled import spell_order
 from tupelo.space.checks import check_limit, check_order, check_wait
-from tupelo.space.holdings import Transactional
+from tupelo.space.holdings import Spanning, Transactional
 from tupelo.space.order import Order
 from tupelo.values.codec import encode_entry, spell_entry
 from tupelo.values.entry import Shape
@@ -31,6 +32,14 @@ from tupelo.values.notice import Notice
 from tupelo.values.spelling import template_to_wire
 
 Txn = RemoteTransaction | Transactional | None
+
+
+class Reaching(Spanning):
+    """A transaction that may have branches at hosts elsewhere too."""
+
+    @abstractmethod
+    async def branch_elsewhere(self, space: Reach) -> RemoteTransaction:
+        """The branch in this space, which is begun when first asked for."""
 
 
 class Reach(Door):
@@ -42,6 +51,9 @@ class Reach(Door):
         self._channel = channel
         self._name = name
         self._agent = ""
+        self.durable = False
+        self.engine_id = ""
+        self.host_id = ""
         self._closed = False
         self._landlord = Landlord(self)
 
@@ -55,7 +67,8 @@ class Reach(Door):
         return self._agent
 
     async def open(self, password: str | None) -> None:
-        _, _, self._agent, _ = await self._channel.open(self, self._name, password)
+        told = await self._channel.open(self, self._name, password)
+        self.durable, self.engine_id, self._agent, self.host_id = told
 
     @property
     def peer(self) -> str:
@@ -99,10 +112,12 @@ class Reach(Door):
                 raise
             raise BadTemplate(f"the template is not valid Unicode: {error}") from error
 
-    def _txn_id(self, txn: Txn) -> str | None:
-        """The id by which the host knows a transaction that was given as `txn=`."""
+    async def branch(self, txn: Txn) -> RemoteTransaction | None:
+        """What the host knows of a transaction that was given as `txn=`."""
         if txn is None:
             return None
+        if isinstance(txn, Reaching):
+            txn = await txn.branch_elsewhere(self)
         if (
             not isinstance(txn, RemoteTransaction)
             or txn._space._channel is not self._channel
@@ -110,7 +125,7 @@ class Reach(Door):
         ):
             raise BadArgument("txn", f"a transaction of the space {self._name!r}", txn)
         txn.require()
-        return txn.id
+        return txn
 
     def lease_of(self, thing: Any) -> Lease | AsyncLease:
         return AsyncLease(self._landlord, thing) if self.is_async else Lease(self._landlord, thing)
@@ -129,9 +144,10 @@ class Reach(Door):
         check_wait(wait)
         check_to(to)
         spelled = [spell_entry(shape, fields) for shape, fields in items]
-        message = wire.Write(0, self._name, spelled, lease, self._txn_id(txn), at, wait, to)
+        branch = None if txn is None else await self.branch(txn)
+        message = wire.Write(0, self._name, spelled, lease, id_of(branch), at, wait, to)
         try:
-            granted = await self.ask_in(txn, message)
+            granted = await self.ask_in(branch, message)
         except UnicodeEncodeError as error:
             for shape, fields in items:
                 encode_entry(shape, fields)  # It says which field it is.
@@ -164,6 +180,7 @@ class Reach(Door):
             limit = min(limit, NUMBER_MAX)
         if order is not None:
             check_order(order)
+        branch = None if txn is None else await self.branch(txn)
         message = wire.Get(
             0,
             self._name,
@@ -172,15 +189,15 @@ class Reach(Door):
             wait,
             many,
             limit,
-            None if txn is None else self._txn_id(txn),
+            id_of(branch),
             None if order is None else spell_order(order),
             bool(if_exists),
             None if session is None else session.id,
             None if scope is None else spell_scope(scope),
             build is not None,
         )
-        if txn is not None or session is not None or not take:
-            spelled = await self.ask_in(session or txn, message)
+        if branch is not None or session is not None or not take:
+            spelled = await self.ask_in(session or branch, message)
             return [(build or built)(one) for one in spelled]
         channel = self._channel
         asked = await self.asked(message)
@@ -201,8 +218,8 @@ class Reach(Door):
         self, lease: float | None, parent: RemoteTransaction | None = None
     ) -> RemoteTransaction:
         lease = check_lease(lease)
-        above = None if parent is None else self._txn_id(parent)
-        message = wire.Begin(0, self._name, lease, above)
+        above = await self.branch(parent)
+        message = wire.Begin(0, self._name, lease, id_of(above))
         asked = await self.asked(message, None if parent is None else parent.serial)
         return RemoteTransaction(self, asked.serial, *asked.value)
 
@@ -221,8 +238,9 @@ class Reach(Door):
         txn: Txn,
         handback: Any,
     ) -> RemoteSubscription:
-        message.txn = self._txn_id(txn)
-        asked = await self.asked(message, getattr(txn, "serial", None))
+        branch = await self.branch(txn)
+        message.txn = id_of(branch)
+        asked = await self.asked(message, None if branch is None else branch.serial)
         subscription = RemoteSubscription(
             self, asked.serial, asked.value, handback, message.backlog_max
         )
@@ -240,3 +258,7 @@ class Reach(Door):
         self._closed = True
         goodbyes = [(message, thing.serial) for thing in held if (message := thing.goodbye())]
         await self._channel.leave(self, goodbyes)
+
+
+def id_of(branch: RemoteTransaction | None) -> str | None:
+    return None if branch is None else branch.id

@@ -12,7 +12,7 @@ from tupelo.federation.client.arguments import NUMBER_MAX, check_leases, freeze_
 from tupelo.federation.client.channel import Channel
 from tupelo.federation.client.handles import AsyncLease, RemoteTransaction
 from tupelo.federation.client.listening import RemoteReaction
-from tupelo.federation.client.reach import Reach, Txn
+from tupelo.federation.client.reach import Reach, Txn, id_of
 from tupelo.federation.scope import Scope, spell_scope
 from tupelo.federation.spelled import read_change, read_whole
 from tupelo.federation.weak import WeakFunction
@@ -164,8 +164,9 @@ class RemoteSpace(Reach):
     ) -> int:
         """How many entries match at this moment."""
         wanted = template_to_wire(template)
-        message = wire.Count(0, self._name, wanted, self._txn_id(txn), spell_scope(scope))
-        count: int = await self.ask_in(txn, message)
+        branch = await self.branch(txn)
+        message = wire.Count(0, self._name, wanted, id_of(branch), spell_scope(scope))
+        count: int = await self.ask_in(branch, message)
         return count
 
     # Transactions, sessions

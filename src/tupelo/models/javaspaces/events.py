@@ -18,10 +18,10 @@ from math import inf
 from typing import Any
 
 from tupelo.errors import BadArgument, ListenerFailed, UnknownEvent
-from tupelo.space.either import either, settled
 from tupelo.models.javaspaces.leases import Lease
 from tupelo.space.checks import check_count, check_wait
 from tupelo.space.clock import Clock
+from tupelo.space.either import either, settled
 from tupelo.space.handles import ThreadSignal
 from tupelo.space.tasks import TaskSignal
 from tupelo.values.kind import entry

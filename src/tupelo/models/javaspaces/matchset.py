@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator
 from typing import Any, NamedTuple
 
-from tupelo.space.either import either, settled
 from tupelo.models.javaspaces.leases import Lease
 from tupelo.models.javaspaces.snapshot import Snapshot
 from tupelo.space import asynchronous
+from tupelo.space.either import either, settled
 from tupelo.space.matchset import MatchSetState
 from tupelo.space.operations import value_of
 from tupelo.values.entry import Entry

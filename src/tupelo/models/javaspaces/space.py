@@ -12,7 +12,6 @@ from inspect import iscoroutinefunction
 from typing import Any, Self
 
 from tupelo.errors import BadArgument, BadEntry, BadTemplate
-from tupelo.space.either import either, settled
 from tupelo.models.javaspaces.events import (
     AvailabilityEvent,
     Delivery,
@@ -27,6 +26,7 @@ from tupelo.models.javaspaces.snapshot import Snapshot
 from tupelo.space import asynchronous
 from tupelo.space.blocking import Space
 from tupelo.space.checks import check_count
+from tupelo.space.either import either, settled
 from tupelo.values.kind import entry as named
 from tupelo.values.kind import is_typed
 from tupelo.values.notice import Notice

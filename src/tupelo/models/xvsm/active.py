@@ -36,7 +36,6 @@ from uuid import uuid4
 
 from tupelo.aio import Space as AsyncSpace
 from tupelo.errors import BadArgument, DuplicateKey, SpaceClosed, TupeloError, UnknownType
-from tupelo.space.either import settled
 from tupelo.models.xvsm.aspects import Point
 from tupelo.models.xvsm.chain import Behind
 from tupelo.models.xvsm.container import Books
@@ -46,6 +45,7 @@ from tupelo.models.xvsm.selectors import Selector
 from tupelo.space.blocking import Space
 from tupelo.space.blocking import Transaction as WorkTransaction
 from tupelo.space.checks import check_count
+from tupelo.space.either import settled
 from tupelo.space.order import Order
 from tupelo.space.shared import SharedTransaction
 from tupelo.values.entry import Entry as CoreEntry

@@ -35,8 +35,8 @@ from uuid import uuid4
 
 from tupelo.aio import Space as AsyncSpace
 from tupelo.errors import AspectFailed, AspectVeto, BadArgument, SpaceClosed
-from tupelo.space.either import finished, settled
 from tupelo.space.blocking import Space
+from tupelo.space.either import finished, settled
 from tupelo.values.parts import ANY, Between
 
 if TYPE_CHECKING:

@@ -6,7 +6,6 @@ from typing import Any, Self
 from uuid import uuid4
 
 from tupelo.errors import BadArgument, ContainerExists, ContainerNotFound, DuplicateKey
-from tupelo.space.either import either, settled
 from tupelo.models.xvsm.active import active_of
 from tupelo.models.xvsm.around import INFINITE, container_of, require_here, seconds
 from tupelo.models.xvsm.aspects import Point, Request
@@ -22,6 +21,7 @@ from tupelo.models.xvsm.transactions import (
     has_branch,
     to_the_end,
 )
+from tupelo.space.either import either, settled
 from tupelo.space.shared import SharedTransaction
 from tupelo.values.lease import Lease
 from tupelo.values.parts import ANY

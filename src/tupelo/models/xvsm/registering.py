@@ -6,12 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 from tupelo.errors import BadArgument
-from tupelo.space.either import either
 from tupelo.models.xvsm.around import Around
 from tupelo.models.xvsm.aspects import Point, Registration, Request, check_points
 from tupelo.models.xvsm.container import Container
 from tupelo.models.xvsm.notifications import Notification, check_operations
 from tupelo.models.xvsm.transactions import at_end
+from tupelo.space.either import either
 
 
 class Registering(Around):

@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from typing import Any
 
 from tupelo.errors import BadArgument, SpaceFull
-from tupelo.space.either import settled
 from tupelo.models.xvsm.chain import template_for
 from tupelo.models.xvsm.container import Container, Entry
 from tupelo.models.xvsm.coordinators import AnyCoordinator, Coordinator, VectorCoordinator
 from tupelo.models.xvsm.selectors import VectorSelector
+from tupelo.space.either import settled
 from tupelo.space.order import Order
 from tupelo.space.shared import SharedTransaction
 from tupelo.values.entry import Entry as CoreEntry
