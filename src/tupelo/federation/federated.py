@@ -247,7 +247,8 @@ class Federation:
             with suppress(TupeloError, TimeoutError):
                 async with asyncio.timeout(self.host.answer_seconds):
                     answer = await peer.talk.call(message, "read")
-                result.entries += [read_whole(entry) for entry in answer]
+                now = question.hosted.clock.now()
+                result.entries += [read_whole(entry, now) for entry in answer]
                 result.covered[peer.name] = None
                 return
         result.missing[peer.name] = None
@@ -306,7 +307,8 @@ class Federation:
         except BaseException:  # cancelled
             self._refuse_later(peer, hosted, message.call, answer)
             raise
-        entries = [read_whole(entry) for entry in spelled]
+        now = hosted.clock.now()
+        entries = [read_whole(entry, now) for entry in spelled]
         if entries and not await self._settle(peer, hosted, message.call, entries):
             entries = []
         return Brought(hosted, entries)

@@ -201,8 +201,12 @@ class Doubts:
             if prefix == _PREFIX and number.isdecimal():
                 self.leave(holder, {int(number): Reservation(hosted, list(txn.taken), None, txn)})
 
-    def leave(self, holder: str, held: dict[int, Held]) -> None:
-        """This holder is away and has not confirmed these."""
+    def leave(self, holder: str, held: dict[int, Held], reason: str = "") -> None:
+        """This holder is away and has not confirmed these. If it said goodbye, it never will."""
+        if reason == "goodbye":
+            for reservation in held.values():
+                reservation.give_back()
+            return
         if not held:
             return
         self._away.setdefault(holder, {}).update(held)

@@ -280,7 +280,7 @@ class HostCore:
 
         def ended(reason: str) -> None:
             if self.servings.pop(session, None) is not None:
-                serving.end()
+                serving.end(reason)
                 logger.info("the agent %s has left: %s", agent, reason)
                 if not self._closed:
                     self._say_presence()
@@ -450,7 +450,7 @@ class HostCore:
                 self.doubts.back(holder, ())
 
     def _lost(self, peer: Peer, reason: str) -> None:
-        peer.end()
+        peer.end(reason)
         if self.peers.get(peer.id) is not peer:
             return
         del self.peers[peer.id]

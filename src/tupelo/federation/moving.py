@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tupelo.errors import PeerLost, SpaceClosed, TupeloError
 from tupelo.federation import wire
@@ -92,7 +92,7 @@ class Mover:
 
     async def _move(self, peer: Peer, hosted: HostedSpace, entry: Entry, txn: Txn) -> None:
         """Deliver one. If the link is lost it is in doubt, and delivered again when it is back."""
-        message = wire.Move(self._host.next_call(), hosted.name, spell_whole(entry))
+        message = wire.Move(self._host.next_call(), hosted.name, _travelling(hosted, entry))
         try:
             accepted = await peer.talk.call(message, "move")
         except PeerLost:
@@ -121,6 +121,10 @@ class Mover:
             accepted.discard(entry)
             raise
         return True
+
+
+def _travelling(hosted: HostedSpace, entry: Entry) -> list[Any]:
+    return spell_whole(entry, hosted.clock.now())
 
 
 def adopt(hosted: HostedSpace, entries: list[Entry]) -> int:

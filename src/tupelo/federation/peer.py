@@ -146,7 +146,8 @@ class Peer:
             entries = await found(hosted, template, False, 0, True, message.limit, order, only=only)
         if message.how == "peek":
             return [None] if entries else []
-        return [spell_whole(entry) for entry in entries]
+        now = hosted.clock.now()
+        return [spell_whole(entry, now) for entry in entries]
 
     def _stand_watch(self, message: wire.Ask, hosted: HostedSpace, template: Any) -> None:
         """Before it is looked, so that nothing comes between."""
@@ -194,7 +195,7 @@ class Peer:
             message,
             choosing(message.seen, None),
             lambda kind, entry, missed: self.talk.say(
-                wire.Hint(message.watch, [[kind, spell_whole(entry)]], missed)
+                wire.Hint(message.watch, [[kind, spell_whole(entry, hosted.clock.now())]], missed)
             ),
         )
         old = self._watches.pop(message.watch, None)
@@ -219,7 +220,7 @@ class Peer:
         hosted = self._hosted(message.space, "write")
         if hosted is None:
             return False
-        return await self._host.mover.accept(hosted, read_whole(message.entry))
+        return await self._host.mover.accept(hosted, read_whole(message.entry, hosted.clock.now()))
 
     async def _decide(self, message: wire.Decide | wire.Outcome | wire.Forget) -> Any:
         return await self._host.deciding.serve(message, self.holder)
@@ -231,7 +232,7 @@ class Peer:
 
     # The end
 
-    def end(self) -> None:
+    def end(self, reason: str) -> None:
         """It is lost: what it has not settled is in doubt, all else of it is freed."""
         for task in list(self._tasks):
             task.cancel()
@@ -239,7 +240,7 @@ class Peer:
             watching.end()
         self._watches.clear()
         held, self._held = self._held, {}
-        self._host.doubts.leave(self.holder, held)
+        self._host.doubts.leave(self.holder, held, reason)
 
 
 def choosing(seen: dict[str, bytes] | None, agent: str | None) -> Accept | None:

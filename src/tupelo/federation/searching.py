@@ -253,7 +253,7 @@ class Search:
         if entries:
             if not self._question.take:
                 try:
-                    place.entry = read_whole(entries[0])
+                    place.entry = read_whole(entries[0], self._question.hosted.clock.now())
                 except TupeloError:
                     self._lose(place)
                     return

@@ -447,7 +447,7 @@ class Serving:
 
     # The end
 
-    def end(self) -> None:
+    def end(self, reason: str) -> None:
         """The link is lost: free everything, but what is in doubt."""
         if self._over:
             return
@@ -460,7 +460,7 @@ class Serving:
         self._parked.clear()
         self.possessions.free()
         held, self._held = self._held, {}
-        self._host.doubts.leave(self.session, held)
+        self._host.doubts.leave(self.session, held, reason)
 
 
 def _spell_leases(leases: list[Lease]) -> list[list[Any]]:

@@ -124,7 +124,7 @@ class FederatedSubscription:
     def _heard(self, peer: Peer, hint: wire.Hint) -> None:
         self._missed += hint.missed
         for kind, spelled in hint.entries:
-            self._tell(kind, read_whole(spelled))
+            self._tell(kind, read_whole(spelled, self._hosted.clock.now()))
         peer.talk.say(wire.Told(hint.watch, len(hint.entries)))
 
     def _tell(self, how: str, entry: Entry) -> None:

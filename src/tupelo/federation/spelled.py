@@ -12,19 +12,22 @@ from tupelo.values.codec import BadBytes, read_entry, spell_entry
 from tupelo.values.entry import NATIVE, Entry
 
 
-def spell_whole(entry: Entry) -> list[Any]:
-    """An entry with its identity: fields, origin, n, arrival, expires, the agent that it is for."""
+def spell_whole(entry: Entry, now: float = 0.0) -> list[Any]:
+    """An entry with its identity: fields, origin, n, arrival, expires, the agent that it is for.
+
+    Between hosts, whose clocks may differ, it expires so many seconds from `now`.
+    """
     return [
         spell_entry(entry.shape, entry.fields),
         entry.origin,
         entry.n,
         entry.arrival,
-        entry.expires,
+        None if entry.expires is None else entry.expires - now,
         entry.to,
     ]
 
 
-def read_whole(spelled: Any) -> Entry:
+def read_whole(spelled: Any, now: float = 0.0) -> Entry:
     try:
         fields, origin, n, arrival, expires, to = spelled
     except (TypeError, ValueError) as error:
@@ -38,7 +41,8 @@ def read_whole(spelled: Any) -> Entry:
     ):
         raise BadFrame("this is no entry: its identity has other types")
     shape, values = read_spelled_entry(fields)
-    return Entry(values, shape, origin, n, arrival, expires, to=to)
+    until = None if expires is None else expires + now
+    return Entry(values, shape, origin, n, arrival, until, to=to)
 
 
 def read_spelled_entry(spelled: Any) -> tuple[Any, tuple[Any, ...]]:

@@ -1,0 +1,485 @@
+"""Transactions that span hosts: all or nothing over spaces here and elsewhere.
+
+This program coordinates: it asks every branch to promise, and has the decision recorded at one
+host, the decider, before it tells anyone. What becomes of those who promised if this program, a
+link or a host is lost meanwhile is told in `deciding`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Coroutine
+from contextlib import suppress
+from typing import Any, Literal, Self
+from uuid import uuid4
+
+from tupelo.errors import (
+    BadArgument,
+    BadInput,
+    CannotCommit,
+    LinkError,
+    OutcomeUnknown,
+    PeerLost,
+    SpaceClosed,
+    TransactionEnded,
+    TupeloError,
+    UnknownTransaction,
+)
+from tupelo.federation import wire
+from tupelo.federation.client.channel import Channel
+from tupelo.federation.client.handles import RemoteTransaction
+from tupelo.federation.client.reach import Reach, Reaching
+from tupelo.federation.client.space import RemoteSpace
+from tupelo.federation.deciding import Told, branch_id, decider_of, spanning_id
+from tupelo.federation.host import HostCore
+from tupelo.federation.space import FederatedSpace
+from tupelo.space import asynchronous, blocking
+from tupelo.space.clock import Clock, SystemClock
+from tupelo.space.decisions import DecisionLog
+from tupelo.space.either import finished
+from tupelo.space.holdings import Holdings
+from tupelo.space.shared import Branch, SharedTransaction
+from tupelo.space.twophase import Decisions, Outcome, Participant, Vote
+
+_LOCAL = (blocking.Space, asynchronous.Space, FederatedSpace)
+
+
+def transaction(
+    *spaces: Any, lease: float | None = None, decisions: DecisionLog | None = None
+) -> SpanningTransaction:
+    """One transaction over these spaces, in this process or at hosts elsewhere: give it to their
+    operations as `txn=`. At the end of a `with` block (`async with`, for async spaces) it commits
+    in all of them, or in none; it aborts itself when its lease runs out.
+
+    The decision is recorded at one of the hosts: the first that is durable, those elsewhere before
+    those here. Whoever has promised to commit waits for that host, should it be lost. Where no
+    host takes part it is recorded in `decisions`, if there are any.
+    """
+    if not spaces:
+        raise BadArgument("spaces", "one or more spaces", spaces)
+    for space in spaces:
+        if not isinstance(space, (*_LOCAL, RemoteSpace)):
+            raise BadArgument("spaces", "spaces, here or at hosts elsewhere", space)
+    doors = {_is_async(space) for space in spaces}
+    if len(doors) > 1:
+        raise BadArgument("spaces", "all of the blocking door, or all of tupelo.aio", spaces)
+    if decisions is not None and not isinstance(decisions, DecisionLog):
+        raise BadArgument("decisions", "a DecisionLog, or None", decisions)
+    decider = _choose(spaces)
+    if decider is not None and decisions is not None:
+        raise BadArgument("decisions", "left out: a host keeps them", decisions)
+    here = [space._operations for space in spaces if isinstance(space, _LOCAL)]
+    made = AsyncSpanningTransaction if doors.pop() else SpanningTransaction
+    clock = here[0].engine.clock if here else SystemClock()
+    return made(clock, lease, decider=decider, decisions=decisions, unsettled=here)
+
+
+def _is_async(space: Any) -> bool:
+    if isinstance(space, (RemoteSpace, FederatedSpace)):
+        return space.is_async
+    return isinstance(space, asynchronous.Space)
+
+
+def _choose(spaces: tuple[Any, ...]) -> Decider | None:
+    """Who decides: better one whose decisions outlive it."""
+    remote = [space for space in spaces if isinstance(space, RemoteSpace)]
+    # Those elsewhere must be able to ask.
+    hosts = [
+        space._core
+        for space in spaces
+        if isinstance(space, FederatedSpace) and (space._core.address or not remote)
+    ]
+    found: list[RemoteSpace | HostCore] = [*remote, *hosts]
+    if not found:
+        return None
+    best = min(found, key=lambda one: not _is_durable(one))  # the first of the best
+    return DeciderElsewhere(best) if isinstance(best, RemoteSpace) else DeciderHere(best)
+
+
+def _is_durable(decider: RemoteSpace | HostCore) -> bool:
+    return decider.durable if isinstance(decider, RemoteSpace) else decider.deciding.durable
+
+
+# Who decides
+
+
+class Decider(ABC):
+    """The host that decides one transaction: the `Decisions` of its coordinator."""
+
+    id: str
+
+    @abstractmethod
+    def record(self, told: Told) -> None: ...
+
+    @abstractmethod
+    def recorded(self, told: Told) -> bool: ...
+
+    @abstractmethod
+    def forget(self, txn_id: str, participant: str) -> None: ...
+
+    @abstractmethod
+    async def give_up(self) -> None:
+        """It was aborted, and someone who may have promised could not be told."""
+
+    @abstractmethod
+    async def outcome(self, txn_id: str) -> Outcome | None:
+        """What became of an earlier transaction that is decided there."""
+
+
+class DeciderHere(Decider):
+    """A host in this process."""
+
+    def __init__(self, host: HostCore) -> None:
+        self._host = host
+        self.id = spanning_id(host.id, host.address, host.incarnation, uuid4().hex)
+
+    def _decide(self, told: Told) -> bool:
+        return self._host.deciding.decide(self.id, told, self._host.incarnation)
+
+    def record(self, told: Told) -> None:
+        try:
+            stands = self._decide(told)
+        except SpaceClosed as error:
+            raise CannotCommit(self.id, f"the host {self._host.name!r}", str(error)) from error
+        if not stands:
+            raise CannotCommit(self.id, f"the host {self._host.name!r}", "it was given up")
+
+    def recorded(self, told: Told) -> bool:
+        return not self._decide([])
+
+    def forget(self, txn_id: str, participant: str) -> None:
+        self._host.deciding.forget(txn_id, participant)
+
+    async def give_up(self) -> None:
+        self._decide([])
+
+    async def outcome(self, txn_id: str) -> Outcome | None:
+        return self._host.deciding.outcome(txn_id)
+
+
+class DeciderElsewhere(Decider):
+    """The host of a remote space."""
+
+    def __init__(self, space: RemoteSpace) -> None:
+        self._space = space
+        self._channel = space._channel
+        self._hop = Hop(space)
+        if not space.is_async and self._channel.awaits_link:
+            finished(space.told())  # Which comes with the next link, and so does our session.
+        self._serial = self._channel.serial
+        self.id = spanning_id(space.host_id, space.peer, self._channel.session, uuid4().hex)
+
+    @property
+    def _label(self) -> str:
+        return f"the host at {self._space.peer}"
+
+    def record(self, told: Told) -> None:
+        try:
+            stands = self._hop.run(self._decide(told, self._serial))
+        except PeerLost as error:
+            if self._channel.serial == self._serial:
+                raise OutcomeUnknown(self.id, self._label, str(error)) from error
+            stands = self._learn(error)
+        if not stands:
+            raise CannotCommit(self.id, self._label, "it has given the transaction up")
+
+    def _learn(self, loss: PeerLost) -> bool:
+        """The link was lost. There is no other way to decide it any more, so what the host says on
+        the next link is final."""
+        try:
+            return self.recorded([])
+        except TupeloError as error:
+            raise OutcomeUnknown(self.id, self._label, f"{loss}; then {error}") from error
+
+    def recorded(self, told: Told) -> bool:
+        return not self._hop.run(self._decide([]))
+
+    async def _decide(self, told: Told, within: int | None = None) -> bool:
+        return bool(await self._space.ask(wire.Decide(0, self.id, told), within))
+
+    def forget(self, txn_id: str, participant: str) -> None:
+        # Nobody waits for that: if it is lost, a record too many is kept.
+        self._hop.soon(self._channel.tell, wire.Forget(0, txn_id, participant))
+
+    async def give_up(self) -> None:
+        with suppress(LinkError, SpaceClosed):  # Without our session it is given up anyway.
+            await self._decide([], self._serial)
+
+    async def outcome(self, txn_id: str) -> Outcome | None:
+        outcome: Outcome | None = await self._space.ask(wire.Outcome(0, txn_id))
+        return outcome
+
+
+class Hop:
+    """How a thread that commits gets its work done where a remote space lives."""
+
+    def __init__(self, space: Reach) -> None:
+        self._loop = asyncio.get_running_loop() if space.is_async else None
+
+    def run(self, work: Coroutine[Any, Any, Any]) -> Any:
+        if self._loop is None:
+            return finished(work)
+        if self.is_here() or self._loop.is_closed():
+            work.close()
+            raise BadInput("this would wait for its own event loop; use 'await'")
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    def soon(self, function: Any, *args: Any) -> None:
+        if self._loop is None:
+            function(*args)
+        else:
+            self._loop.call_soon_threadsafe(function, *args)
+
+    def is_here(self) -> bool:
+        """Are we on the loop, which must not wait for itself?"""
+        try:
+            return self._loop is not None and asyncio.get_running_loop() is self._loop
+        except RuntimeError:
+            return False
+
+
+# Who takes part
+
+
+class HostedBranch(Branch):
+    """A branch in a space of this process, which may be a host's: that asks the decider when it
+    hears nothing, so what was decided must be on record, even if the space is in memory."""
+
+    def __init__(self, operations: Holdings, state: Any) -> None:
+        super().__init__(operations, state)
+        self.lasting = True
+
+
+class BranchElsewhere:
+    """The part of a transaction in a space of a host elsewhere."""
+
+    lasting = True  # Its host, which goes on without us, will ask.
+
+    def __init__(self, space: Reach, txn_id: str, decider: Decider, above: str | None) -> None:
+        self.name = space.engine_id
+        self.txn_id = txn_id
+        self.label = f"the space {space.name!r} at {space.peer}"
+        self.txn: RemoteTransaction | None = None
+        self._space = space
+        self._channel: Channel = space._channel
+        self._decider = decider
+        self._above = above
+        self._hop = Hop(space)
+        self._turn: Any = asyncio.Lock() if space.is_async else _Turn()
+        self._within: int | None = None
+        self._over = False
+        self._may_have_promised = False
+        self._committed: bool | None = False
+
+    # Beginning
+
+    async def begun(self, lease: float | None) -> RemoteTransaction:
+        async with self._turn:
+            if self.txn is None:
+                branch = None if self._above else self.txn_id
+                message = wire.Begin(0, self._space.name, lease, self._above, branch)
+                asked = await self._space.asked(message)
+                self._within = asked.serial
+                self.txn = RemoteTransaction(self._space, asked.serial, *asked.value)
+                if self._over:  # It has ended while the host was asked, which knows it not.
+                    await self._abort()
+            return self.txn
+
+    def renew(self, seconds: float | None) -> None:
+        if self.txn is not None:
+            message = wire.Renew(0, self._space.name, "transaction", self.txn.id, seconds)
+            self._hop.soon(self._channel.tell, message, self._within)
+
+    # Ending
+
+    def prepare(self) -> Vote:
+        self._over = True
+        if self.txn is None:
+            return "not changed"
+        self._may_have_promised = True
+        self.txn._state = "prepared"  # A space that is closed now must not call it off.
+        vote: Vote = self._hop.run(self._tell("prepare"))
+        if vote == "not changed":
+            self._has_ended("committed")
+        return vote
+
+    def prepare_and_commit(self) -> Vote:
+        self._over = True
+        if self.txn is None:
+            return "not changed"
+        self._committed = None
+        try:
+            self._hop.run(self._tell("commit"))
+        except PeerLost as error:
+            self._committed = None if error.in_doubt else False
+            raise
+        except TupeloError:
+            self._committed = False
+            raise
+        self._has_ended("committed")
+        return "committed"
+
+    def commit(self) -> None:
+        if self.txn is None:
+            return
+        try:
+            self._hop.run(self._tell("commit"))
+        except UnknownTransaction:
+            pass  # Its host has asked the decider, or has lost what it had in memory.
+        except TransactionEnded as ended:
+            if ended.state != "committed":
+                raise
+        finally:
+            self._within = None  # It may be told over another link, if it is told again.
+        self._has_ended("committed")
+
+    def abort(self) -> None:
+        self._over = True
+        if self.txn is None:
+            return
+        if self._hop.is_here():
+            self._channel.start(self._abort, "tupelo-abort")
+        else:
+            self._hop.run(self._abort())
+
+    async def _abort(self) -> None:
+        try:
+            await self._tell("abort")
+        except (TransactionEnded, UnknownTransaction):
+            pass
+        except TupeloError:
+            if self._may_have_promised:  # Else its host has called it off when the link was lost.
+                await self._decider.give_up()
+        self._has_ended("aborted")
+
+    def has_committed(self) -> bool | None:
+        return self._committed
+
+    async def _tell(self, how: Literal["prepare", "commit", "abort"]) -> Any:
+        assert self.txn is not None
+        message = wire.End(0, self._space.name, self.txn.id, how)
+        return (await self._space.ask(message, self._within))[0]
+
+    def _has_ended(self, state: Literal["committed", "aborted"]) -> None:
+        if self.txn is not None:
+            self._committed = state == "committed"
+            self.txn._ended(state, "")
+
+
+class _Turn:
+    """One thread at a time, in a coroutine that never has to wait for a loop."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+
+    async def __aenter__(self) -> None:
+        self._lock.acquire()
+
+    async def __aexit__(self, *error: object) -> None:
+        self._lock.release()
+
+
+# The transaction
+
+
+class SpanningTransaction(SharedTransaction, Reaching):
+    """One transaction over several spaces, here and at hosts elsewhere."""
+
+    is_async = False
+
+    def __init__(
+        self,
+        clock: Clock,
+        lease: float | None = None,
+        *,
+        decider: Decider | None = None,
+        decisions: Decisions | None = None,
+        unsettled: list[Holdings] | None = None,
+        parent: SpanningTransaction | None = None,
+    ) -> None:
+        self._decider = decider
+        self._unsettled = unsettled or []
+        self._elsewhere: dict[tuple[Channel, str], BranchElsewhere] = {}
+        if decider is not None:
+            self._branch_type = HostedBranch
+        super().__init__(
+            clock,
+            lease,
+            txn_id=decider.id if decider is not None and parent is None else None,
+            parent=parent,
+            decisions=decider or decisions,
+        )
+
+    def transaction(self, *, lease: float | None = None) -> Self:
+        """A nested transaction: it sees what this one sees, and commits into it."""
+        return type(self)(self._clock, lease, decider=self._decider, parent=self)
+
+    async def branch_elsewhere(self, space: Reach) -> RemoteTransaction:
+        if self._decider is None or space.is_async is not self.is_async:
+            raise BadArgument("txn", f"a transaction of spaces such as {space.name!r}", self)
+        self._end_in_time()
+        above = None
+        if isinstance(self.parent, SpanningTransaction):
+            above = (await self.parent.branch_elsewhere(space)).id
+        key = space._channel, space.name
+        with self._lock:
+            self._require_active()
+            branch = self._elsewhere.get(key)
+            if branch is None:
+                txn_id = branch_id(self.id, len(self._elsewhere))
+                branch = BranchElsewhere(space, txn_id, self._decider, above)
+                self._elsewhere[key] = branch
+                self._members.append(branch)
+        return await branch.begun(self._left())
+
+    def renew_lease(self, thing: object, seconds: float | None) -> None:
+        super().renew_lease(thing, seconds)
+        for branch in list(self._elsewhere.values()):
+            branch.renew(seconds)
+
+    def _hand_up(self, member: Participant, parent: SharedTransaction) -> None:
+        if isinstance(member, BranchElsewhere):
+            member.prepare_and_commit()  # into the parent's branch
+        else:
+            super()._hand_up(member, parent)
+
+    async def settle(self) -> None:
+        """Bring to its end what the spaces here have in doubt from an earlier life, as far as the
+        decider of this transaction knows. A host does so by itself; a space of its own does not."""
+        for operations in self._unsettled:
+            if self._decider is None or operations.engine.saved is None:
+                continue
+            for txn in operations.in_doubt():
+                if decider_of(txn.id) != decider_of(self._decider.id):
+                    continue
+                outcome = await self._decider.outcome(txn.id)
+                if outcome in ("committed", "aborted"):
+                    end = operations.commit if outcome == "committed" else operations.abort
+                    with suppress(TransactionEnded):
+                        operations.engine.flush(end(txn))
+                if outcome == "committed":
+                    self._decider.forget(txn.id, operations.engine.id)
+
+    def __enter__(self) -> Self:
+        finished(self.settle())
+        return self
+
+    async def __aenter__(self) -> Self:
+        raise TypeError("use 'with' for a transaction of blocking spaces")
+
+
+class AsyncSpanningTransaction(SpanningTransaction):
+    """A transaction of the async door: `commit` and `abort` are awaited."""
+
+    is_async = True
+    commit = SharedTransaction.commit_async  # type: ignore[assignment]
+    abort = SharedTransaction.abort_async  # type: ignore[assignment]
+
+    def __enter__(self) -> Self:
+        raise TypeError("use 'async with' for a transaction of async spaces")
+
+    async def __aenter__(self) -> Self:
+        await self.settle()
+        return self
