@@ -142,13 +142,17 @@ async def _run_hosts(pipe: Connection, names: list[str], jobs: int) -> None:
     async with AsyncExitStack() as stack:
         addresses: list[str] = []
         spaces: list[FederatedSpace] = []
+        hosts: list[aio.Host] = []
         for name in names:
             host = aio.Host(name, listen="127.0.0.1:0", peers=addresses)
             await stack.enter_async_context(host)
+            hosts.append(host)
             spaces.append(host.space(SPACE))
             addresses.append(host.address)
         for i in range(jobs):
             await spaces[i % len(spaces)].write(job(i))
+        while any(len(host.engaged) < len(hosts) - 1 for host in hosts):
+            await asyncio.sleep(0.01)
         pipe.send(addresses)
         await asyncio.to_thread(pipe.recv)
 

@@ -9,8 +9,8 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
-from rich.console import Console
 from rich import table as rich_table
+from rich.console import Console
 
 from benchmarks import doors, thesis
 from benchmarks.measure import Line, Settings, Table

@@ -419,7 +419,7 @@ def test_a_subscription_within_one_host_hears_nothing_else(three):
 def test_a_reaction_is_called_once_for_what_is_and_for_what_comes(three, until):
     three[2].write(("job", 0))
     called: list[object] = []
-    reaction = three[0].react(("job", int), called.append)
+    reaction = three[0].react(("job", int), lambda entry, step: called.append(entry))
     for number, space in enumerate(three, start=1):
         space.write(("job", number))
     until(lambda: len(called) >= 4)
@@ -433,7 +433,9 @@ def test_a_reaction_may_fire_once_only_and_leave_out_what_is_there(pair, until):
     here, there = pair
     there.write(("job", 0))
     called: list[object] = []
-    reaction = here.react(("job", int), called.append, once=True, existing=False)
+    reaction = here.react(
+        ("job", int), lambda entry, step: called.append(entry), once=True, existing=False
+    )
     here.read(wait=0)
     there.write(("job", 1))
     until(lambda: not reaction.active)
@@ -445,7 +447,7 @@ def test_what_a_reaction_raises_is_kept_and_it_goes_on(pair, until):
     here, there = pair
     called: list[object] = []
 
-    def function(entry):
+    def function(entry, step):
         called.append(entry)
         raise ZeroDivisionError
 

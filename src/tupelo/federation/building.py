@@ -54,10 +54,11 @@ class Plan:
         self._discovery: Discovery | None = None
 
     async def start(self) -> HostCore:
+        self._network = TcpNetwork(self._security())
         core = HostCore(
             self.name,
             host_id=id_of(self.identity.key) if self.identity else _kept_id(self._path),
-            network=TcpNetwork(self._security()),
+            network=self._network,
             clock=self._clock,
             rng=Random(),
             new_id=lambda: uuid4().hex,
@@ -119,6 +120,7 @@ class Plan:
         if self._discovery is not None:
             await self._discovery.stop()
         await core.stop()
+        await self._network.close()
 
 
 def plan_host(

@@ -86,11 +86,13 @@ class Deciding:
 
     # The decider
 
-    async def serve(self, message: wire.Decide | Question, speaker: str) -> Any:
+    async def serve(self, message: Any, speaker: str) -> Any:
         """Answer one who speaks as this coordinator, or takes part."""
         if isinstance(message, wire.Decide):
             return await self._in_thread(lambda: self.decide(message.txn, message.told, speaker))
-        return await self._in_thread(lambda: self._answer(message))
+        if isinstance(message, (wire.Outcome, wire.Forget)):
+            return await self._in_thread(lambda: self._answer(message))
+        raise BadFrame(f"{type(message).__name__} decides nothing")
 
     def _answer(self, message: Question) -> Any:
         if isinstance(message, wire.Outcome):
@@ -185,12 +187,13 @@ class Deciding:
         logger.info("transaction %s in %r was %s", txn.id, hosted.name, outcome)
         end = hosted.operations.commit if outcome == "committed" else hosted.operations.abort
         with suppress(TransactionEnded):  # Its coordinator was faster.
-            await hosted.flush(end(txn))
+            end(txn)
+        await hosted.flush(hosted.engine.core.log.position)
         if outcome == "committed":
             await self._say_told(txn.id, hosted.engine.id)
 
     async def _say_told(self, txn: str, participant: str) -> None:
-        """Tell the decider that it may forget us, now or later."""
+        """The decider may forget us, since what we did is on disk: tell it, now or later."""
         self._unsaid.add((txn, participant))
         with suppress(TupeloError):
             await self._ask(wire.Forget(self._host.next_call(), txn, participant))

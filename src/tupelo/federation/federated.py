@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from tupelo.errors import NotAllAnswered, PeerLost, TupeloError, UnknownHost
 from tupelo.federation import wire
-from tupelo.federation.handover import Held, found, holder_name, reserve
+from tupelo.federation.handover import HERE, Held, found, holder_name, reserve
 from tupelo.federation.hosted import HostedSpace
 from tupelo.federation.moving import adopt
 from tupelo.federation.peer import Peer
@@ -90,6 +90,8 @@ class Federation:
             subscription.departed(peer)
 
     async def stop(self) -> None:
+        for search in list(self.searches):
+            search.stop()
         for subscription in list(self.subscriptions):
             subscription.end()
         for unsettled in self._unsettled.values():
@@ -98,6 +100,8 @@ class Federation:
                     PeerLost(unsettled.peer_name, "take", in_doubt=True)
                 )
                 unsettled.outcome.exception()
+        while self.searches:
+            await asyncio.sleep(0)
 
     # Reading and taking
 
@@ -110,7 +114,7 @@ class Federation:
         if kind == "here" or (kind == "host" and name in (host.id, host.name)):
             return True, lambda peer: False, None
         if kind == "host":
-            if not any(name in (peer.id, peer.name) for peer in host.peers.values()):
+            if not any(name in (peer.id, peer.name) for peer in list(host.peers.values())):
                 raise UnknownHost(name)
             return False, lambda peer: name in (peer.id, peer.name), None
         return True, lambda peer: True, name
@@ -290,7 +294,7 @@ class Federation:
     # Hand-over, at the end of the one who takes
 
     def holder_here(self) -> str:
-        return holder_name(f"here:{self.host.incarnation}", self.host.next_call())
+        return holder_name(f"{HERE}:{self.host.incarnation}", self.host.next_call())
 
     async def claim(self, peer: Peer, hosted: HostedSpace, message: wire.Ask) -> Held | None:
         """Ask a host to reserve and deliver, and keep it. None if the host was lost, or is of

@@ -29,6 +29,8 @@ from tupelo.values.entry import Entry
 logger = logging.getLogger("tupelo")
 
 _PREFIX = "handover"
+HERE = "here"
+"""The first part of a holder that is the host itself, for an agent of its own."""
 
 
 class Held(Protocol):
@@ -58,14 +60,14 @@ class Reservation:
         self._txn = txn
 
     def keep(self) -> int:
-        """They are gone for good; the position at which that is durable."""
+        """They are gone for good; the position at which that is durable. SpaceClosed or
+        TransactionEnded if they are not, because the space took them back before."""
         operations = self.hosted.operations
         position = 0
-        with suppress(SpaceClosed, TransactionEnded):
-            if self._txn is not None:
-                position = operations.commit(self._txn)
-            elif self._handing is not None:
-                operations.handings.received(self._handing)
+        if self._txn is not None:
+            position = operations.commit(self._txn)
+        elif self._handing is not None:
+            operations.handings.received(self._handing)
         self.hosted.flush_soon(position)
         return position
 
@@ -199,7 +201,11 @@ class Doubts:
             prefix, _, rest = txn.id.partition(":")
             holder, _, number = rest.rpartition(":")
             if prefix == _PREFIX and number.isdecimal():
-                self.leave(holder, {int(number): Reservation(hosted, list(txn.taken), None, txn)})
+                reservation = Reservation(hosted, list(txn.taken), None, txn)
+                if holder.startswith(f"{HERE}:"):  # It died with this host, and had nothing yet.
+                    reservation.give_back()
+                else:
+                    self.leave(holder, {int(number): reservation})
 
     def leave(self, holder: str, held: dict[int, Held], reason: str = "") -> None:
         """This holder is away and has not confirmed these. If it said goodbye, it never will."""
@@ -223,7 +229,8 @@ class Doubts:
         has = set(received)
         for number, reservation in self._away.pop(holder, {}).items():
             if number in has:
-                reservation.keep()
+                with suppress(SpaceClosed, TransactionEnded):
+                    reservation.keep()
             else:
                 reservation.give_back()
 
@@ -231,7 +238,11 @@ class Doubts:
         return self._away.get(holder, {})
 
     def forget(self, holder: str, number: int) -> None:
-        self._away.get(holder, {}).pop(number, None)
+        """This one is settled."""
+        held = self._away.get(holder, {})
+        held.pop(number, None)
+        if not held:
+            self.back(holder, ())
 
     def holders(self) -> list[str]:
         return list(self._away)
@@ -251,17 +262,15 @@ class Doubts:
             if then == "return":
                 reservation.give_back()
             else:
-                reservation.keep()
+                with suppress(SpaceClosed, TransactionEnded):
+                    reservation.keep()
 
     def close(self) -> None:
-        """What is in doubt stays so, where it is durable, and returns where it is not."""
+        """What is in doubt stays so where it is durable. What was in memory goes with it: nobody
+        else may get it now, for its taker may have it."""
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
-        for held in self._away.values():
-            for reservation in held.values():
-                if not reservation.hosted.durable:
-                    reservation.give_back()
         self._away.clear()
 
 

@@ -201,7 +201,8 @@ class HostCore:
             return scope[0] == "agent" or (
                 scope[0] == "host" and scope[1] not in (self.id, self.name)
             )
-        return any(hosted.name in peer.spaces for peer in self.peers.values())
+        # A copy: threads of the blocking door ask, while hosts come and go on the loop.
+        return any(hosted.name in peer.spaces for peer in list(self.peers.values()))
 
     @property
     def agents(self) -> list[str]:
@@ -329,7 +330,10 @@ class HostCore:
         pause, longest = BACK_OFF_SECONDS
         known = ""
         while not self._closed:
-            if known in self.peers:
+            if known in self.peers or any(
+                peer.address == address for peer in self.peers.values()
+            ):
+                self._departed.clear()  # Another one may have departed before.
                 await self._departed.wait()
                 continue
             try:
@@ -368,8 +372,8 @@ class HostCore:
             link, welcome.id, welcome.name, welcome.incarnation, address, who, dialled=True
         )
         if self._may_engage(peer):
-            greeting.go_on(peer.talk)
             self._engage(peer, welcome.spaces, welcome.received)
+            greeting.go_on(peer.talk)  # What it said since is newer than its welcome.
         else:
             peer.talk.goodbye("we are engaged over another link already")
         return welcome.id
@@ -424,7 +428,6 @@ class HostCore:
     def _engage(self, peer: Peer, spaces: list[str], received: list[int]) -> None:
         peer.spaces = set(spaces)
         self.peers[peer.id] = peer
-        self._departed.clear()
         self._settle_doubts(peer, received)
         peer.talk.say(wire.Presence(self.shared_spaces(), self.agents))
         self.presence.engaged(peer.id, peer.name, peer.address)

@@ -80,7 +80,7 @@ class Peer:
     def serve(self, message: wire.Said) -> None:
         work = self._calls.get(type(message))
         if work is not None:
-            task = self._loop.create_task(self._run(message.call, work(message)))  # type: ignore[union-attr]
+            task = self._loop.create_task(self._run(message, work))
             self._tasks[task] = None
             task.add_done_callback(lambda done: self._tasks.pop(done, None))
         elif isinstance(message, wire.Hint):
@@ -96,9 +96,10 @@ class Peer:
         else:
             raise BadFrame(f"a host may not say {type(message).__name__}")
 
-    async def _run(self, call: int, work: Coroutine[Any, Any, Any]) -> None:
+    async def _run(self, message: Any, work: Callable[[Any], Coroutine[Any, Any, Any]]) -> None:
+        call: int = message.call
         try:
-            self.talk.say(wire.Answer(call, await work))
+            self.talk.say(wire.Answer(call, await work(message)))
         except BadBytes as error:
             self.talk.end(f"garbage: {error}")
         except TupeloError as error:

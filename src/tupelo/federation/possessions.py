@@ -96,13 +96,14 @@ class Possessions:
     async def _begin(self, hosted: HostedSpace, message: wire.Begin) -> list[Any]:
         self._new_id()
         operations = hosted.operations
+        parent = self.transaction(hosted, message.parent)
+        above = parent._state if parent else None
         if message.id is not None:
             if (hosted.name, message.id) in self._transactions:
                 raise BadArgument("id", "one that is not in use", message.id)
-            state = operations.begin_branch(check_lease(message.lease), None, message.id)
+            state = operations.begin_branch(check_lease(message.lease), above, message.id)
         else:
-            parent = self.transaction(hosted, message.parent)
-            state = operations.begin(message.lease, parent._state if parent else None)
+            state = operations.begin(message.lease, above)
         self._transactions[hosted.name, state.id] = Transaction(
             operations, state, hosted.door._flusher
         )

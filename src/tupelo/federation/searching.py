@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pyroaring import BitMap64
 
-from tupelo.errors import TupeloError
+from tupelo.errors import HostClosed, SpaceClosed, TransactionEnded, TupeloError
 from tupelo.federation import wire
 from tupelo.federation.handover import Held, found, reserve
 from tupelo.federation.hosted import HostedSpace
@@ -98,8 +98,21 @@ class Taken:
         self._held.append(held)
 
     def keep(self) -> int:
-        """The one who asked has them."""
-        return max((held.keep() for held in self._held), default=0)
+        """The one who asked has them, but for those that a space took back when it was closed;
+        SpaceClosed or TransactionEnded if that is all of them."""
+        position = 0
+        kept, refused = [], None
+        for held in self._held:
+            try:
+                position = max(position, held.keep())
+                kept += held.entries
+            except (SpaceClosed, TransactionEnded) as error:
+                refused = error
+        if refused is not None:
+            self.entries = kept
+            if not kept:
+                raise refused
+        return position
 
     def give_back(self) -> None:
         """The one who asked has vanished."""
@@ -134,6 +147,7 @@ class Search:
         self._hinted_here = False
         self._timed_out = False
         self._impatient = False
+        self._stopped = False
         self._result = Taken(question.hosted)
 
     async def run(self, wait: float | None) -> Taken:
@@ -162,6 +176,8 @@ class Search:
                         break
                 else:
                     await self._changed.wait()
+                if self._stopped:
+                    raise HostClosed("the host was closed")
             return self._result
         finally:
             for cancel in alarms:
@@ -176,6 +192,11 @@ class Search:
 
     def _lose_patience(self) -> None:
         self._impatient = True
+        self._changed.set()
+
+    def stop(self) -> None:
+        """The host is closed: whoever waits is told."""
+        self._stopped = True
         self._changed.set()
 
     # Here

@@ -6,9 +6,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from tupelo.errors import BadArgument, BadFrame, TupeloError, WrongPassword
+from tupelo.errors import (
+    BadArgument,
+    BadFrame,
+    SpaceClosed,
+    TransactionEnded,
+    TupeloError,
+    WrongPassword,
+)
 from tupelo.federation import wire
 from tupelo.federation.conversation import Conversation
 from tupelo.federation.handover import Held, found, holder_name, reserve, reserve_now
@@ -345,7 +353,8 @@ class Serving:
         for call in message.calls:
             reservation = self._held.pop(call, None)
             if reservation is not None:
-                reservation.keep()
+                with suppress(SpaceClosed, TransactionEnded):
+                    reservation.keep()
 
     def _cancel(self, message: wire.Cancel) -> None:
         for call in message.calls:

@@ -26,12 +26,16 @@ _NAME = b"TUPELO" + bytes([VERSION])
 PLAIN, TLS, REFUSED = b"P", b"T", b"X"
 HANDSHAKE_SECONDS = 10.0
 REFUSAL_MAX = 64 * 1024
+LINGER_SECONDS = 1.0
+_LOOK_SECONDS = 0.01
+import os
+AT_ONCE_BYTES = int(os.environ.get("CH", "4096"))
 
 
 class TcpLink(asyncio.Protocol):
     """A link over TCP, once the eight bytes are exchanged and TLS, if any, stands."""
 
-    def __init__(self, label: str, here: bool) -> None:
+    def __init__(self, label: str, here: bool, open_links: dict[TcpLink, None]) -> None:
         self.label = label
         self.here = here
         self.identity: str | None = None
@@ -40,15 +44,18 @@ class TcpLink(asyncio.Protocol):
         self._frames = Frames(FRAME_MAX)
         self._transport: Any = None
         self._unsent: list[bytes] = []
+        self._unsent_bytes = 0
         self._flushing = False
         self._hearing = False
         self._gone: str | None = None
         self._early = b""
+        self._open_links = open_links
 
     def begin(self, transport: asyncio.BaseTransport, answer: Answering) -> None:
         """The line stands: from now on whoever answers hears what comes."""
         self._transport = transport
-        self._transport.set_write_buffer_limits(high=256 * 1024, low=64 * 1024)
+        self._open_links[self] = None
+        self._transport.set_write_buffer_limits(high=AT_ONCE_BYTES - 1, low=0)
         self._ear = answer(self)
         early, self._early = self._early, b""
         if early:
@@ -85,6 +92,7 @@ class TcpLink(asyncio.Protocol):
             self._ear.eased()
 
     def connection_lost(self, error: Exception | None) -> None:
+        self._open_links.pop(self, None)
         self._lose("the connection broke" if error else "closed by the other end")
 
     def _lose(self, reason: str) -> None:
@@ -96,14 +104,19 @@ class TcpLink(asyncio.Protocol):
     # Link
 
     def send(self, content: bytes) -> None:
-        self._unsent.append(len(content).to_bytes(4, "big"))
+        size = len(content)
+        self._unsent.append(size.to_bytes(4, "big"))
         self._unsent.append(content)
-        if not (self._hearing or self._flushing):
+        self._unsent_bytes += size + 4
+        if self._unsent_bytes >= AT_ONCE_BYTES:
+            self._flush()
+        elif not (self._hearing or self._flushing):
             self._flushing = True
             self._loop.call_soon(self._flush)  # What is sent in one go goes in one go.
 
     def _flush(self) -> None:
         self._flushing = False
+        self._unsent_bytes = 0
         unsent, self._unsent = self._unsent, []
         if unsent and not self._transport.is_closing():
             self._transport.write(b"".join(unsent))
@@ -125,7 +138,9 @@ class TcpLink(asyncio.Protocol):
         self._flush()
         self._gone = self._gone or "we left"
         self._transport.close()
-        self._loop.call_later(1.0, self.abort)  # The other end may not take what is left.
+        self._loop.call_later(
+            LINGER_SECONDS, self.abort
+        )  # The other end may not take what is left.
 
     def abort(self) -> None:
         self._gone = self._gone or "we hung up"
@@ -210,7 +225,18 @@ class TcpNetwork:
 
     def __init__(self, security: Security | None = None, *, handshakes_max: int = 256) -> None:
         self._security = security or Security()
+        self._links: dict[TcpLink, None] = {}
         self._handshakes_max = handshakes_max
+
+    async def close(self) -> None:
+        """Wait, but not for long, until what was said has gone out and the links have ended."""
+        for _ in range(round(LINGER_SECONDS / _LOOK_SECONDS)):
+            if not self._links:
+                return
+            await asyncio.sleep(_LOOK_SECONDS)
+        for link in list(self._links):
+            link.abort()
+        await asyncio.sleep(_LOOK_SECONDS)
 
     # Answering
 
@@ -241,7 +267,9 @@ class TcpNetwork:
         label = f"{peer[0]}:{peer[1]}"
         try:
             async with asyncio.timeout(HANDSHAKE_SECONDS):
-                await self._receive_as(preamble, TcpLink(label, is_loopback(peer[0])), answer)
+                await self._receive_as(
+                    preamble, TcpLink(label, is_loopback(peer[0]), self._links), answer
+                )
         except (OSError, ssl.SSLError, TimeoutError, TupeloError) as error:
             logger.warning("%s was not let in: %r", label, error)
             transport.abort()
@@ -285,7 +313,9 @@ class TcpNetwork:
         secure = self._security.client is not None and (self._security.require_tls or not here)
         try:
             async with asyncio.timeout(HANDSHAKE_SECONDS):
-                return await self._dial(place, TcpLink(str(place), here), secure, answer)
+                return await self._dial(
+                    place, TcpLink(str(place), here, self._links), secure, answer
+                )
         except (OSError, ssl.SSLError, TimeoutError) as error:
             reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
             raise CannotReach(str(place), reason) from error

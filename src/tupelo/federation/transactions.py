@@ -8,21 +8,15 @@ link or a host is lost meanwhile is told in `deciding`.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import threading
-from abc import ABC, abstractmethod
-from collections.abc import Coroutine
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any, Literal, Self
-from uuid import uuid4
 
 from tupelo.errors import (
     BadArgument,
-    BadInput,
-    CannotCommit,
-    LinkError,
-    OutcomeUnknown,
     PeerLost,
-    SpaceClosed,
     TransactionEnded,
     TupeloError,
     UnknownTransaction,
@@ -32,7 +26,8 @@ from tupelo.federation.client.channel import Channel
 from tupelo.federation.client.handles import RemoteTransaction
 from tupelo.federation.client.reach import Reach, Reaching
 from tupelo.federation.client.space import RemoteSpace
-from tupelo.federation.deciding import Told, branch_id, decider_of, spanning_id
+from tupelo.federation.deciders import Decider, DeciderElsewhere, DeciderHere, Hop
+from tupelo.federation.deciding import branch_id, decider_of
 from tupelo.federation.host import HostCore
 from tupelo.federation.space import FederatedSpace
 from tupelo.space import asynchronous, blocking
@@ -41,7 +36,7 @@ from tupelo.space.decisions import DecisionLog
 from tupelo.space.either import finished
 from tupelo.space.holdings import Holdings
 from tupelo.space.shared import Branch, SharedTransaction
-from tupelo.space.twophase import Decisions, Outcome, Participant, Vote
+from tupelo.space.twophase import Decisions, Participant, Vote
 
 _LOCAL = (blocking.Space, asynchronous.Space, FederatedSpace)
 
@@ -73,7 +68,8 @@ def transaction(
     here = [space._operations for space in spaces if isinstance(space, _LOCAL)]
     made = AsyncSpanningTransaction if doors.pop() else SpanningTransaction
     clock = here[0].engine.clock if here else SystemClock()
-    return made(clock, lease, decider=decider, decisions=decisions, unsettled=here)
+    own = [s._operations for s in spaces if isinstance(s, (blocking.Space, asynchronous.Space))]
+    return made(clock, lease, decider=decider, decisions=decisions, unsettled=own)
 
 
 def _is_async(space: Any) -> bool:
@@ -102,144 +98,6 @@ def _is_durable(decider: RemoteSpace | HostCore) -> bool:
     return decider.durable if isinstance(decider, RemoteSpace) else decider.deciding.durable
 
 
-# Who decides
-
-
-class Decider(ABC):
-    """The host that decides one transaction: the `Decisions` of its coordinator."""
-
-    id: str
-
-    @abstractmethod
-    def record(self, told: Told) -> None: ...
-
-    @abstractmethod
-    def recorded(self, told: Told) -> bool: ...
-
-    @abstractmethod
-    def forget(self, txn_id: str, participant: str) -> None: ...
-
-    @abstractmethod
-    async def give_up(self) -> None:
-        """It was aborted, and someone who may have promised could not be told."""
-
-    @abstractmethod
-    async def outcome(self, txn_id: str) -> Outcome | None:
-        """What became of an earlier transaction that is decided there."""
-
-
-class DeciderHere(Decider):
-    """A host in this process."""
-
-    def __init__(self, host: HostCore) -> None:
-        self._host = host
-        self.id = spanning_id(host.id, host.address, host.incarnation, uuid4().hex)
-
-    def _decide(self, told: Told) -> bool:
-        return self._host.deciding.decide(self.id, told, self._host.incarnation)
-
-    def record(self, told: Told) -> None:
-        try:
-            stands = self._decide(told)
-        except SpaceClosed as error:
-            raise CannotCommit(self.id, f"the host {self._host.name!r}", str(error)) from error
-        if not stands:
-            raise CannotCommit(self.id, f"the host {self._host.name!r}", "it was given up")
-
-    def recorded(self, told: Told) -> bool:
-        return not self._decide([])
-
-    def forget(self, txn_id: str, participant: str) -> None:
-        self._host.deciding.forget(txn_id, participant)
-
-    async def give_up(self) -> None:
-        self._decide([])
-
-    async def outcome(self, txn_id: str) -> Outcome | None:
-        return self._host.deciding.outcome(txn_id)
-
-
-class DeciderElsewhere(Decider):
-    """The host of a remote space."""
-
-    def __init__(self, space: RemoteSpace) -> None:
-        self._space = space
-        self._channel = space._channel
-        self._hop = Hop(space)
-        if not space.is_async and self._channel.awaits_link:
-            finished(space.told())  # Which comes with the next link, and so does our session.
-        self._serial = self._channel.serial
-        self.id = spanning_id(space.host_id, space.peer, self._channel.session, uuid4().hex)
-
-    @property
-    def _label(self) -> str:
-        return f"the host at {self._space.peer}"
-
-    def record(self, told: Told) -> None:
-        try:
-            stands = self._hop.run(self._decide(told, self._serial))
-        except PeerLost as error:
-            if self._channel.serial == self._serial:
-                raise OutcomeUnknown(self.id, self._label, str(error)) from error
-            stands = self._learn(error)
-        if not stands:
-            raise CannotCommit(self.id, self._label, "it has given the transaction up")
-
-    def _learn(self, loss: PeerLost) -> bool:
-        """The link was lost. There is no other way to decide it any more, so what the host says on
-        the next link is final."""
-        try:
-            return self.recorded([])
-        except TupeloError as error:
-            raise OutcomeUnknown(self.id, self._label, f"{loss}; then {error}") from error
-
-    def recorded(self, told: Told) -> bool:
-        return not self._hop.run(self._decide([]))
-
-    async def _decide(self, told: Told, within: int | None = None) -> bool:
-        return bool(await self._space.ask(wire.Decide(0, self.id, told), within))
-
-    def forget(self, txn_id: str, participant: str) -> None:
-        # Nobody waits for that: if it is lost, a record too many is kept.
-        self._hop.soon(self._channel.tell, wire.Forget(0, txn_id, participant))
-
-    async def give_up(self) -> None:
-        with suppress(LinkError, SpaceClosed):  # Without our session it is given up anyway.
-            await self._decide([], self._serial)
-
-    async def outcome(self, txn_id: str) -> Outcome | None:
-        outcome: Outcome | None = await self._space.ask(wire.Outcome(0, txn_id))
-        return outcome
-
-
-class Hop:
-    """How a thread that commits gets its work done where a remote space lives."""
-
-    def __init__(self, space: Reach) -> None:
-        self._loop = asyncio.get_running_loop() if space.is_async else None
-
-    def run(self, work: Coroutine[Any, Any, Any]) -> Any:
-        if self._loop is None:
-            return finished(work)
-        if self.is_here() or self._loop.is_closed():
-            work.close()
-            raise BadInput("this would wait for its own event loop; use 'await'")
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
-
-    def soon(self, function: Any, *args: Any) -> None:
-        if self._loop is None:
-            function(*args)
-        else:
-            self._loop.call_soon_threadsafe(function, *args)
-
-    def is_here(self) -> bool:
-        """Are we on the loop, which must not wait for itself?"""
-        try:
-            return self._loop is not None and asyncio.get_running_loop() is self._loop
-        except RuntimeError:
-            return False
-
-
 # Who takes part
 
 
@@ -255,16 +113,18 @@ class HostedBranch(Branch):
 class BranchElsewhere:
     """The part of a transaction in a space of a host elsewhere."""
 
-    lasting = True  # Its host, which goes on without us, will ask.
-
-    def __init__(self, space: Reach, txn_id: str, decider: Decider, above: str | None) -> None:
+    def __init__(
+        self, space: Reach, new_id: Callable[[], str], decider: Decider, above: str | None
+    ) -> None:
         self.name = space.engine_id
-        self.txn_id = txn_id
+        self.txn_id = ""
+        self.lasting = True  # Its host, which goes on without us, will ask.
         self.label = f"the space {space.name!r} at {space.peer}"
         self.txn: RemoteTransaction | None = None
         self._space = space
         self._channel: Channel = space._channel
         self._decider = decider
+        self._new_id = new_id
         self._above = above
         self._hop = Hop(space)
         self._turn: Any = asyncio.Lock() if space.is_async else _Turn()
@@ -278,14 +138,22 @@ class BranchElsewhere:
     async def begun(self, lease: float | None) -> RemoteTransaction:
         async with self._turn:
             if self.txn is None:
-                branch = None if self._above else self.txn_id
-                message = wire.Begin(0, self._space.name, lease, self._above, branch)
-                asked = await self._space.asked(message)
-                self._within = asked.serial
-                self.txn = RemoteTransaction(self._space, asked.serial, *asked.value)
-                if self._over:  # It has ended while the host was asked, which knows it not.
-                    await self._abort()
+                await self._begin(lease)
+            assert self.txn is not None
             return self.txn
+
+    async def _begin(self, lease: float | None) -> None:
+        self.txn_id = self._new_id()
+        name = self._space.name
+        try:
+            asked = await self._space.asked(wire.Begin(0, name, lease, self._above, self.txn_id))
+        except BaseException:  # Who asked may have been cancelled when it was done.
+            self._channel.tell(wire.End(0, name, self.txn_id, "abort"))
+            raise
+        self._within = asked.serial
+        self.txn = RemoteTransaction(self._space, asked.serial, *asked.value)
+        if self._over:  # It has ended while the host was asked, which knows it not.
+            await self._abort()
 
     def renew(self, seconds: float | None) -> None:
         if self.txn is not None:
@@ -326,11 +194,12 @@ class BranchElsewhere:
             return
         try:
             self._hop.run(self._tell("commit"))
-        except UnknownTransaction:
-            pass  # Its host has asked the decider, or has lost what it had in memory.
-        except TransactionEnded as ended:
-            if ended.state != "committed":
+        except (TransactionEnded, UnknownTransaction) as ended:
+            if isinstance(ended, TransactionEnded) and ended.state != "committed":
                 raise
+            # Its host has asked the decider, whom it tells when that is on disk; or it has lost
+            # what it had in memory.
+            self.lasting = not self._space.durable
         finally:
             self._within = None  # It may be told over another link, if it is told again.
         self._has_ended("committed")
@@ -396,12 +265,13 @@ class SpanningTransaction(SharedTransaction, Reaching):
         *,
         decider: Decider | None = None,
         decisions: Decisions | None = None,
-        unsettled: list[Holdings] | None = None,
+        unsettled: Iterable[Holdings] = (),
         parent: SpanningTransaction | None = None,
     ) -> None:
         self._decider = decider
-        self._unsettled = unsettled or []
+        self._unsettled = [one for one in unsettled if one.engine.saved is not None]
         self._elsewhere: dict[tuple[Channel, str], BranchElsewhere] = {}
+        self._numbers = itertools.count()
         if decider is not None:
             self._branch_type = HostedBranch
         super().__init__(
@@ -428,11 +298,13 @@ class SpanningTransaction(SharedTransaction, Reaching):
             self._require_active()
             branch = self._elsewhere.get(key)
             if branch is None:
-                txn_id = branch_id(self.id, len(self._elsewhere))
-                branch = BranchElsewhere(space, txn_id, self._decider, above)
+                branch = BranchElsewhere(space, self._new_branch_id, self._decider, above)
                 self._elsewhere[key] = branch
                 self._members.append(branch)
         return await branch.begun(self._left())
+
+    def _new_branch_id(self) -> str:
+        return branch_id(self.id, next(self._numbers))
 
     def renew_lease(self, thing: object, seconds: float | None) -> None:
         super().renew_lease(thing, seconds)
@@ -445,14 +317,14 @@ class SpanningTransaction(SharedTransaction, Reaching):
         else:
             super()._hand_up(member, parent)
 
-    async def settle(self) -> None:
-        """Bring to its end what the spaces here have in doubt from an earlier life, as far as the
-        decider of this transaction knows. A host does so by itself; a space of its own does not."""
+    async def _settle(self) -> None:
+        """End what the spaces here have in doubt from an earlier life, as far as our decider knows
+        about it. A host does that by itself; a space that is no host's has only us."""
+        if self._decider is None:
+            return
         for operations in self._unsettled:
-            if self._decider is None or operations.engine.saved is None:
-                continue
             for txn in operations.in_doubt():
-                if decider_of(txn.id) != decider_of(self._decider.id):
+                if decider_of(txn.id) != decider_of(self.id):
                     continue
                 outcome = await self._decider.outcome(txn.id)
                 if outcome in ("committed", "aborted"):
@@ -463,7 +335,7 @@ class SpanningTransaction(SharedTransaction, Reaching):
                     self._decider.forget(txn.id, operations.engine.id)
 
     def __enter__(self) -> Self:
-        finished(self.settle())
+        finished(self._settle())
         return self
 
     async def __aenter__(self) -> Self:
@@ -481,5 +353,5 @@ class AsyncSpanningTransaction(SpanningTransaction):
         raise TypeError("use 'async with' for a transaction of async spaces")
 
     async def __aenter__(self) -> Self:
-        await self.settle()
+        await self._settle()
         return self

@@ -64,10 +64,10 @@ class History:
                 found = answer if act.many else [] if answer is None else [answer]
                 act.entries = list(found)
         except asyncio.CancelledError:
-            act.how = "killed" if life is None or life.over else "cancelled"
+            act.how = "cancelled" if act.member.life is life else "killed"
             raise
         except TupeloError as error:
-            act.how = "failed"
+            act.how = "failed" if act.member.life is life else "killed"
             act.error = error
         finally:
             if act.how != "killed":

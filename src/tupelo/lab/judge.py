@@ -96,7 +96,8 @@ def judge_remains(world: World) -> list[Fault]:
             space = hosted.operations.core
             remains[f"transactions in {hosted.name}"] = [txn.id for txn in space.transactions]
             remains[f"hand-overs in {hosted.name}"] = list(hosted.operations.handings._open)
-            remains[f"subscriptions of {hosted.name}"] = list(space.subscriptions)
+            remains[f"subscriptions of {hosted.name}"] = list(space.subscriptions.watchers)
+            remains[f"waiters in {hosted.name}"] = list(space.waiting)
         faults += [
             Fault("left behind", f"{what} at {member.name}: {things!r}")
             for what, things in remains.items()

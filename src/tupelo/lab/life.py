@@ -8,15 +8,18 @@ the context of the one who hears. So a program can be killed: nothing of it goes
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from contextvars import Context, ContextVar, copy_context
-from typing import Any
+from typing import Any, TypeVar, TypeVarTuple
 
 from tupelo.errors import JournalFailed, SpaceClosed
 from tupelo.federation.link import Answering, Ear, Link, Listening
 from tupelo.lab.loop import LabError, VirtualLoop
 from tupelo.lab.network import VirtualNetwork
 from tupelo.space.engine import Engine
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 _LIFE: ContextVar[Life | None] = ContextVar("life", default=None)
 _ROUNDS_MAX = 1_000
@@ -45,7 +48,11 @@ class Life:
         return await self._place.dial(address, self._answering(answer))
 
     def _answering(self, answer: Answering) -> Answering:
-        return lambda link: _Hearing(self._context, self._context.copy().run(answer, link))
+        return lambda link: _Hearing(self, self.call(answer, link))
+
+    def call(self, function: Callable[[*Ts], T], *args: *Ts) -> T:
+        """Call this as part of this life."""
+        return self._context.copy().run(function, *args)
 
     async def kill(self, engines: list[Engine]) -> None:
         """As a killed process: the disk keeps what it has, what was sent still arrives, and nothing
@@ -74,20 +81,23 @@ class Life:
 
 
 class _Hearing:
-    """An ear that hears in a context."""
+    """An ear that hears as part of a life, as long as that lasts."""
 
-    def __init__(self, context: Context, ear: Ear) -> None:
-        self._context = context
+    def __init__(self, life: Life, ear: Ear) -> None:
+        self._life = life
         self._ear = ear
 
     def heard(self, contents: list[bytes]) -> None:
-        self._context.copy().run(self._ear.heard, contents)
+        if not self._life.over:
+            self._life.call(self._ear.heard, contents)
 
     def eased(self) -> None:
-        self._context.copy().run(self._ear.eased)
+        if not self._life.over:
+            self._life.call(self._ear.eased)
 
     def lost(self, reason: str) -> None:
-        self._context.copy().run(self._ear.lost, reason)
+        if not self._life.over:
+            self._life.call(self._ear.lost, reason)
 
 
 def _kill_engine(engine: Engine) -> None:

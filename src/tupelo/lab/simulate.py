@@ -69,6 +69,9 @@ async def _simulate(loop: VirtualLoop, seed: int) -> Report:
 
 
 if __name__ == "__main__":
+    import logging
+
+    logging.disable(logging.WARNING)
     first, count = int(sys.argv[1]), int(sys.argv[2])
     for seed in range(first, first + count):
         try:

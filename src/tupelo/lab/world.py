@@ -117,7 +117,9 @@ class Member:
         if life is not None:
             self.world.note(f"{self.name} crashes")
             self.ends.append(self.world.tick())
-            await life.kill([hosted.engine for hosted in self.core.spaces.values()])
+            spaces = [hosted.space for hosted in self.core.spaces.values()]
+            engines = [space._operations.engine for space in [*spaces, self.core.deciding._space]]
+            await life.kill(engines)
             self.world.note(f"{self.name} is gone")
 
     async def leave(self) -> None:

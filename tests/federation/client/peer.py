@@ -45,7 +45,7 @@ class Line:
     def send(self, data: bytes) -> None:
         self._socket.sendall(data)
 
-    def answer(self, kind: type, value: Any = None) -> Any:
+    def answer(self, kind: type[Any], value: Any = None) -> Any:
         """Hear a call of this kind and answer it."""
         message = self.hear()
         assert type(message) is kind, message

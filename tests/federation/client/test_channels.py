@@ -230,7 +230,7 @@ def test_what_only_asks_is_asked_again(met, later, peer):
         again = line.hear()
         assert again.call > asked[type(again)].call
         if type(again) is wire.Get:
-            assert 0 <= again.wait < 50
+            assert again.wait is not None and 0 <= again.wait < 50
         line.say(wire.Answer(again.call, [JOB] if type(again) is wire.Get else 3))
     assert [call.result() for call in calls] == [("job", 1), 3]
 
@@ -317,22 +317,20 @@ def test_garbage_is_a_loss(met, later, garbage):
 def test_a_silent_host_is_lost(dial, peer, later):
     peer.heartbeat = 0.05
     call = later(dial, peer.url, reconnect=0)
-    line, _ = peer.line()
+    peer.line()
     space = call.result()
-    call = later(space.take)
-    line.hear()
     with pytest.raises(PeerLost, match="silent"):
-        call.result()
+        later(space.take).result()
 
 
 def test_a_host_that_says_something_is_not_lost(dial, peer, later):
-    peer.heartbeat = 0.05
+    peer.heartbeat = 0.3
     call = later(dial, peer.url, reconnect=0)
     line, _ = peer.line()
     space = call.result()
     call = later(space.take)
     message = line.hear()
-    for _ in range(10):
+    for _ in range(8):
         assert type(wire.decode(line.any_frame())) is wire.Ping
         line.say(wire.Ping())
     line.say(wire.Answer(message.call, [JOB]))

@@ -6,12 +6,14 @@ import asyncio
 import random
 from collections import deque
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from typing import Any, Self
 
 from tupelo.errors import CannotReach, LinkError, TupeloError
 from tupelo.federation import wire
 from tupelo.federation.client.channel import (
     DIAL_SECONDS,
+    PARTING_SECONDS,
     SILENT_HEARTBEATS,
     TICKS,
     Asked,
@@ -37,6 +39,7 @@ class Line:
         self._something = asyncio.Event()
         self._channel: AsyncChannel | None = None
         self.reason: str | None = None
+        self.gone = asyncio.Event()
 
     def send(self, content: bytes) -> None:
         self.link.send(content)
@@ -57,6 +60,7 @@ class Line:
 
     def lost(self, reason: str) -> None:
         self.reason = reason
+        self.gone.set()
         self.free.set()
         self._something.set()
         if self._channel is not None:
@@ -110,18 +114,15 @@ class AsyncChannel(Channel):
 
     # What a space uses
 
-    async def ask(self, message: Any, owner: Owner, within: int | None = None) -> Asked:
+    def asking(self, message: Any, owner: Owner, within: int | None = None) -> Asked:
         asked = Asked(message, owner, within, None)
         if asked.wait:
             asked.since = self._loop.time()
-        await self._ask(asked)
         return asked
 
-    async def ask_again(self, asked: Asked) -> None:
-        asked.ask_again(self._loop.time())
-        await self._ask(asked)
-
-    async def _ask(self, asked: Asked) -> None:
+    async def run(self, asked: Asked) -> None:
+        if asked.done:
+            asked.ask_again(self._loop.time())
         while self._line is not None and not self._line.free.is_set():
             await self._line.free.wait()
         asked.signal = self._loop.create_future()
@@ -146,6 +147,7 @@ class AsyncChannel(Channel):
             self._unsent.remove(asked)
         elif asked.number and asked.serial == self.serial:
             self._send(encode(wire.Cancel([asked.number])))
+        asked.number = 0
 
     def tell(self, message: Any, within: int | None = None) -> None:
         if self._line is not None and (within is None or within == self.serial):
@@ -298,16 +300,23 @@ class AsyncChannel(Channel):
             self._wake(self.reopened(opening, [await line.word()]))
 
     async def _close(self) -> None:
+        """Wait until the host has heard our last word and hangs up."""
         self.closed = True
         if self._dialling is not None:
             self._dialling.cancel()
+            await asyncio.wait([self._dialling])
         line = self._line
-        if line is not None:
-            self._send(encode(wire.Goodbye("the last space was closed")))
-            line.link.close()
-            self.lost(line, "the channel was closed")
-        else:
+        if line is None:
             self._wake(self.give_up(None, "the channel was closed"))
+            return
+        self._send(encode(wire.Goodbye("the last space was closed")))
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(PARTING_SECONDS):
+                    await line.gone.wait()
+        finally:
+            line.link.abort()
+            self.lost(line, "the channel was closed")
 
 
 def _wake(asked: Asked) -> None:

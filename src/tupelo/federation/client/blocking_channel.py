@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import logging
 import random
-import select
 import socket
-import ssl
 import threading
 import time
 from collections.abc import Callable, Coroutine
@@ -23,6 +21,7 @@ from tupelo.errors import CannotReach, LinkError, TupeloError
 from tupelo.federation import wire
 from tupelo.federation.client.channel import (
     DIAL_SECONDS,
+    PARTING_SECONDS,
     SILENT_HEARTBEATS,
     TICKS,
     Asked,
@@ -30,6 +29,7 @@ from tupelo.federation.client.channel import (
     Owner,
     Party,
 )
+from tupelo.federation.client.line import Line
 from tupelo.federation.tcp import PLAIN, REFUSED, TLS
 from tupelo.federation.wire import encode
 from tupelo.space.either import finished
@@ -38,112 +38,6 @@ logger = logging.getLogger("tupelo")
 
 _NAME = b"TUPELO" + bytes([wire.VERSION])
 _MAIN = threading.main_thread().ident
-_CHUNK = 256 * 1024
-
-
-def _readable(sock: socket.socket, seconds: float | None) -> bool:
-    """Can something be received within so many seconds? None waits for ever."""
-    if not hasattr(select, "poll"):  # Windows
-        return bool(select.select([sock], [], [], seconds)[0])
-    poll = select.poll()
-    poll.register(sock, select.POLLIN)
-    return bool(poll.poll(None if seconds is None else seconds * 1_000))
-
-
-class Line:
-    """One link: a connected socket, perhaps with TLS on it, and the frames that come over it."""
-
-    def __init__(self, sock: socket.socket) -> None:
-        self._socket = sock
-        self.frames = wire.Frames()
-        self._send: Callable[[bytes], None] = sock.sendall
-        self.receive: Callable[[int], bytes] = sock.recv
-
-    def secure(self, party: Party) -> None:
-        """Go on with TLS, having recognised who answers."""
-        assert party.context is not None
-        secured = _Secured(self._socket, party.context)
-        self._send, self.receive = secured.send, secured.receive
-        from tupelo.federation.tls import key_of
-
-        party.recognise(key_of(secured.tls))
-
-    def send(self, content: bytes) -> None:
-        self._send(len(content).to_bytes(4, "big") + content)
-
-    def ready(self) -> bool:
-        """Is there something to receive?"""
-        return _readable(self._socket, 0)
-
-    def wait(self) -> None:
-        """Wait until there is something to receive."""
-        _readable(self._socket, None)
-
-    def next(self) -> list[bytes]:
-        """The frames that are there. LinkError or OSError if there will be none."""
-        data = self.receive(_CHUNK)
-        if not data:
-            raise LinkError("it hung up")
-        return self.frames.feed(data)
-
-    def shut(self) -> None:
-        """Wake whoever sends or receives."""
-        with suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
-
-    def close(self) -> None:
-        self._socket.close()
-
-
-class _Secured:
-    """TLS over a socket that one thread reads while another one writes, which Python's own sockets
-    with TLS cannot bear."""
-
-    def __init__(self, sock: socket.socket, context: ssl.SSLContext) -> None:
-        self._socket = sock
-        self._lock = threading.Lock()
-        self._in, self._out = ssl.MemoryBIO(), ssl.MemoryBIO()
-        self.tls = context.wrap_bio(self._in, self._out)
-        while True:
-            try:
-                self.tls.do_handshake()
-                break
-            except ssl.SSLWantReadError:
-                self._flush()
-                data = sock.recv(_CHUNK)
-                if not data:
-                    raise ConnectionResetError("it hung up") from None
-                self._in.write(data)
-        self._flush()
-
-    def send(self, data: bytes) -> None:
-        with self._lock:
-            self.tls.write(data)
-            encrypted = self._out.read()
-        self._socket.sendall(encrypted)
-
-    def receive(self, size: int) -> bytes:
-        while True:
-            with self._lock:
-                found = self._decrypted(size)
-            if found:
-                return found
-            data = self._socket.recv(size)
-            if not data:
-                return b""
-            with self._lock:
-                self._in.write(data)
-
-    def _decrypted(self, size: int) -> bytes:
-        found = b""
-        with suppress(ssl.SSLWantReadError, ssl.SSLZeroReturnError):
-            while part := self.tls.read(size):
-                found += part
-        return found
-
-    def _flush(self) -> None:
-        if self._out.pending:
-            self._socket.sendall(self._out.read())
 
 
 class BlockingChannel(Channel):
@@ -154,7 +48,8 @@ class BlockingChannel(Channel):
     def __init__(self, party: Party, chance: random.Random) -> None:
         super().__init__(party, chance)
         self._lock = threading.Lock()  # for what is sent, and for the books
-        self._reading = threading.Lock()  # held by the one who reads for all
+        self._reading = threading.RLock()  # held by the one who reads for all
+        self._led = False
         self._alarm = threading.Event()  # wakes the keeper
         self._line: Line | None = None
         self._dead: list[Line] = []
@@ -169,20 +64,17 @@ class BlockingChannel(Channel):
 
     # What a space uses
 
-    async def ask(self, message: Any, owner: Owner, within: int | None = None) -> Asked:
+    def asking(self, message: Any, owner: Owner, within: int | None = None) -> Asked:
         signal = threading.Lock()
         signal.acquire()
         asked = Asked(message, owner, within, signal)
         if asked.wait:
             asked.since = time.monotonic()
-        await self._ask(asked)
         return asked
 
-    async def ask_again(self, asked: Asked) -> None:
-        asked.ask_again(time.monotonic())
-        await self._ask(asked)
-
-    async def _ask(self, asked: Asked) -> None:
+    async def run(self, asked: Asked) -> None:
+        if asked.done:
+            asked.ask_again(time.monotonic())
         try:
             with self._lock:
                 self._post(asked)
@@ -190,6 +82,7 @@ class BlockingChannel(Channel):
         except BaseException:  # KeyboardInterrupt, or whatever else ends this thread
             if asked.error is None:
                 self.cancel(asked)
+                self._hand_on()
             raise
         if asked.error is not None:
             raise asked.error
@@ -198,7 +91,11 @@ class BlockingChannel(Channel):
         with self._lock:
             answer = self.settle(asked)
             if answer:
-                self._send(encode(wire.Confirm([asked.number])))
+                try:
+                    self._send(encode(wire.Confirm([asked.number])))
+                except BaseException:  # The caller is interrupted, and gets nothing.
+                    self.unsettle(asked)
+                    raise
             return answer is not False
 
     def cancel(self, asked: Asked) -> None:
@@ -208,6 +105,7 @@ class BlockingChannel(Channel):
                 self._unsent.remove(asked)
             elif asked.number and asked.serial == self.serial:
                 self._send(encode(wire.Cancel([asked.number])))
+            asked.number = 0
 
     def tell(self, message: Any, within: int | None = None) -> None:
         with self._lock:
@@ -268,13 +166,16 @@ class BlockingChannel(Channel):
         try:
             while not asked.done:
                 if reading.acquire(blocking=False):
-                    try:
-                        self._read_until(asked)
-                    finally:
-                        reading.release()
+                    self._led = True
+                    self._read_until(asked)
+                    self._led = False
+                    reading.release()
                 if not asked.done:
                     asked.signal.acquire()
         finally:
+            if reading._is_owned():  # type: ignore[attr-defined]  # KeyboardInterrupt came.
+                self._led = False
+                reading.release()
             if self._asked:
                 self._hand_on()
 
@@ -285,7 +186,7 @@ class BlockingChannel(Channel):
                 # KeyboardInterrupt comes to the main thread. If it comes while something is
                 # received, a part of a frame may be lost and with it the link, and what that
                 # carries; so it should come before.
-                line.wait()
+                line.ready(None)
             self._read(line)
 
     def _read(self, line: Line) -> None:
@@ -303,7 +204,7 @@ class BlockingChannel(Channel):
 
     def _hand_on(self) -> None:
         """Wake one who waits, to read, unless somebody does."""
-        while not self._reading.locked():
+        while not self._led:
             try:
                 _wake(next(iter(self._asked.values())))
                 return
@@ -366,7 +267,7 @@ class BlockingChannel(Channel):
         if not self._reading.acquire(blocking=False):
             return
         try:
-            while line.ready() and self._line is line:
+            while line.ready(0) and self._line is line:
                 self._read(line)
         finally:
             self._reading.release()
@@ -423,7 +324,7 @@ class BlockingChannel(Channel):
             with self._lock:
                 hello = self.hello()
             line.send(encode(hello))
-            first, *rest = _words(line)
+            first, *rest = line.words()
             welcome = self.welcomed(first)
             self._reopen(line, rest)
             sock.settimeout(None)
@@ -445,7 +346,7 @@ class BlockingChannel(Channel):
         while len(first) < 8 and (part := sock.recv(8 - len(first))):
             first += part
         if first == _NAME + REFUSED:
-            self.welcomed(_words(line)[0])
+            self.welcomed(line.words()[0])
         if first != _NAME + wanted:
             raise CannotReach(self.peer, "it does not speak Tupelo, or another version of it")
         if wanted == TLS:
@@ -460,12 +361,20 @@ class BlockingChannel(Channel):
             with self._lock:
                 refused = self.reopened(opening, heard)
             self._wake(refused)
-            heard = _words(line) if opening else []
+            heard = line.words() if opening else []
 
     def _close(self) -> None:
-        """Hang up, and wait until the keeper has gone."""
-        self._alarm.set()
+        """Wait until the host has heard our last word and hangs up; then until the keeper goes."""
         line = self._line
+        end = time.monotonic() + PARTING_SECONDS
+        while self._line is line is not None and (left := end - time.monotonic()) > 0:
+            if self._reading.acquire(timeout=left):
+                try:
+                    if self._line is line and line.ready(left):
+                        self._read(line)
+                finally:
+                    self._reading.release()
+        self._alarm.set()
         if line is not None:
             self._lost(line, "the channel was closed")
             if threading.current_thread() is not self._keeper:
@@ -477,13 +386,6 @@ class BlockingChannel(Channel):
         with self._reading:
             while self._dead:
                 self._dead.pop().close()
-
-
-def _words(line: Line) -> list[wire.Said]:
-    """The next messages."""
-    while not (contents := line.next()):
-        pass
-    return [wire.decode(content) for content in contents]
 
 
 def _wake(asked: Asked) -> None:

@@ -24,6 +24,9 @@ from tupelo.federation.spelled import read_error
 DIAL_SECONDS = 10.0
 """How long a host may take to answer when it is dialled."""
 
+PARTING_SECONDS = 1.0
+"""How long a host may take to hang up when it is told goodbye: then it has heard all we said."""
+
 SILENT_HEARTBEATS = 3
 TICKS = 2
 """How often within a heartbeat a channel looks whether it must say something."""
@@ -124,6 +127,7 @@ class Channel(ABC):
         self._confirmed: deque[int] = deque(maxlen=CONFIRMED_MAX)
         self._received: list[int] = []
         self._resuming = False
+        self._reason = ""
         self._opened: dict[Owner, wire.Open] = {}
         self._sent = self._heard = 0
 
@@ -133,13 +137,20 @@ class Channel(ABC):
 
     # What a space uses
 
-    @abstractmethod
     async def ask(self, message: Any, owner: Owner, within: int | None = None) -> Asked:
         """Send a call and wait for its answer, or raise its error. `within` is the serial of the
         link that carries what it needs."""
+        asked = self.asking(message, owner, within)
+        await self.run(asked)
+        return asked
 
     @abstractmethod
-    async def ask_again(self, asked: Asked) -> None: ...
+    def asking(self, message: Any, owner: Owner, within: int | None = None) -> Asked:
+        """A call that is about to be asked."""
+
+    @abstractmethod
+    async def run(self, asked: Asked) -> None:
+        """Ask it, and return with its answer; once more, if it was answered before."""
 
     @abstractmethod
     def confirm(self, asked: Asked) -> bool:
@@ -237,7 +248,7 @@ class Channel(ABC):
         if asked.within is not None and asked.within != self.serial:
             raise self.loss(asked.message, "its link was lost")
         if self.given_up is not None and not self.party.reconnect:
-            raise self.loss(asked.message, "the link was lost before")
+            raise self.loss(asked.message, self._reason)
 
     def settle(self, asked: Asked) -> bool | None:
         """For `confirm`. True: say it to the host; None: it is said with the next Hello."""
@@ -248,6 +259,11 @@ class Channel(ABC):
             self._received.append(asked.number)
             return None
         return False
+
+    def unsettle(self, asked: Asked) -> None:
+        """It did not reach its user after all; the link is lost by now."""
+        if asked.number in self._received:
+            self._received.remove(asked.number)
 
     def reopened(
         self, opening: dict[int, tuple[Owner, bytes]], heard: list[wire.Said]
@@ -268,7 +284,7 @@ class Channel(ABC):
     @property
     def carries(self) -> bool:
         """Would anything end with the link?"""
-        return any(owner.held for owner in self._opened)
+        return any(owner.held for owner in list(self._opened))
 
     @property
     @abstractmethod
@@ -336,6 +352,7 @@ class Channel(ABC):
 
     def give_up(self, error: TupeloError | None, reason: str) -> list[Asked]:
         """The host does not come back: everyone who waits for it is told so."""
+        self._reason = reason
         failed = list(self._unsent)
         self._unsent.clear()
         for asked in failed:

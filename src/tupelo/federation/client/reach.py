@@ -110,7 +110,7 @@ class Reach(Door):
         except UnicodeEncodeError as error:
             if isinstance(message, wire.Write):
                 raise
-            raise BadTemplate(f"the template is not valid Unicode: {error}") from error
+            raise not_unicode(error) from error
 
     async def branch(self, txn: Txn) -> RemoteTransaction | None:
         """What the host knows of a transaction that was given as `txn=`."""
@@ -199,18 +199,26 @@ class Reach(Door):
         if branch is not None or session is not None or not take:
             spelled = await self.ask_in(session or branch, message)
             return [(build or built)(one) for one in spelled]
+        return await self._taken(message)
+
+    async def _taken(self, message: wire.Get) -> list[Any]:
+        self.require_open()
         channel = self._channel
-        asked = await self.asked(message)
-        while asked.value:
-            try:
+        asked = channel.asking(message, self)
+        try:
+            while True:
+                await channel.run(asked)
+                if not asked.value:
+                    return []
                 entries = [built(one) for one in asked.value]
-            except BaseException:
+                if channel.confirm(asked):
+                    return entries
+        except UnicodeEncodeError as error:
+            raise not_unicode(error) from error
+        except BaseException:
+            if asked.error is None:
                 channel.cancel(asked)
-                raise
-            if channel.confirm(asked):
-                return entries
-            await channel.ask_again(asked)
-        return []
+            raise
 
     # What is held
 
@@ -262,3 +270,7 @@ class Reach(Door):
 
 def id_of(branch: RemoteTransaction | None) -> str | None:
     return None if branch is None else branch.id
+
+
+def not_unicode(error: UnicodeEncodeError) -> BadTemplate:
+    return BadTemplate(f"the template is not valid Unicode: {error}")

@@ -91,8 +91,8 @@ class Move(Message, tag=57):
 
 
 class Decide(Message, tag=60):
-    """Record that a transaction is committed, and who must be told: [id, participant]. Answer: does
-    the decision stand? It does not if the transaction was given up before."""
+    """Record that a transaction is committed, and who must be told: [id, participant]; or that it
+    is given up, if that is nobody. Answer: does this stand? Not if the opposite does."""
 
     call: int
     txn: str

@@ -1,0 +1,329 @@
+"""Hosts together: operations over 2, 5 and 20 of them, their coming and going, and many waiters.
+
+Messages and bytes are counted in the lab's network, where nothing but the operation is said; times
+are taken on this machine's own sockets.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from random import Random
+from statistics import median, quantiles
+from time import perf_counter
+from typing import Any, Literal
+
+import uvloop
+
+import tupelo
+from benchmarks.elsewhere import SPACE, Elsewhere, job, run_hosts, run_waiters
+from benchmarks.measure import Line, Settings, Table, Target, require
+from tupelo import Coverage, aio
+from tupelo.federation.host import HostCore
+from tupelo.federation.space import FederatedSpace
+from tupelo.lab.loop import VirtualLoop
+from tupelo.lab.loop import run as run_virtually
+from tupelo.lab.network import VirtualNetwork
+from tupelo.lab.world import Door
+from tupelo.space.loopclock import LoopClock
+
+SIZES = (2, 5, 20)
+COUNTED = 50
+CLIENTS, EACH = 100, 100
+NOBODY = ("nobody writes this", int, str)
+SECONDS_A_DAY = 86_400.0
+
+SPANNING_HEADS = (
+    "operation",
+    "hosts",
+    "p50, µs",
+    "p99, µs",
+    "messages",
+    "bytes",
+    "µs a host asked",
+    "bytes a host asked",
+)
+
+Verb = Literal["read", "take"]
+VERBS: tuple[Verb, ...] = ("read", "take")
+
+
+def run(settings: Settings) -> list[Line]:
+    return [_writes_past_waiters(settings)]
+
+
+def tables(settings: Settings) -> list[Table]:
+    return [_spanning(settings), _coming_and_going(settings), _waiting(settings)]
+
+
+# Operations that span hosts
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """What one operation costs the network."""
+
+    messages: float
+    bytes: float
+
+
+def _spanning(settings: Settings) -> Table:
+    times = uvloop.run(_time_spanning(settings))
+    traffic = {hosts: run_virtually(_counting(hosts), seed=1) for hosts in SIZES}
+    rows: list[tuple[str, ...]] = []
+    for verb in VERBS:
+        for hosts in SIZES:
+            rounds, sent = times[hosts, verb], traffic[hosts][verb]
+            p50 = median(median(micros) for micros in rounds)
+            p99 = quantiles([one for micros in rounds for one in micros], n=100)[-1]
+            rows.append(
+                (
+                    verb,
+                    str(hosts),
+                    f"{p50:,.0f}",
+                    f"{p99:,.0f}",
+                    f"{sent.messages:.4g}",
+                    f"{sent.bytes:,.0f}",
+                    f"{p50 / (hosts - 1):,.0f}",
+                    f"{sent.bytes / (hosts - 1):,.0f}",
+                )
+            )
+    return Table(
+        "A federated read and take of an entry that is at one other host",
+        SPANNING_HEADS,
+        rows,
+        "The asker in a process of its own, all others on one loop in another; all engaged with "
+        "all. p50 is the median of the rounds' own, p99 is of all rounds together.",
+    )
+
+
+async def _time_spanning(settings: Settings) -> dict[tuple[int, Verb], list[list[float]]]:
+    """Microseconds, by the number of hosts, operation and round; the sizes in turns."""
+    each = settings.size(200)
+    jobs = each * (settings.rounds + 1)
+    times: dict[tuple[int, Verb], list[list[float]]] = {
+        (hosts, verb): [] for hosts in SIZES for verb in VERBS
+    }
+    async with AsyncExitStack() as stack:
+        spaces = {hosts: await _asker(stack, hosts, jobs) for hosts in SIZES}
+        keys = [job(i)[0] for i in range(jobs)]
+        Random(1).shuffle(keys)
+        for start in range(0, jobs, each):
+            for hosts, space in spaces.items():
+                for verb in VERBS:
+                    micros = await _time_each(getattr(space, verb), keys[start : start + each])
+                    if start:  # The first round only warms up.
+                        times[hosts, verb].append(micros)
+        for space in spaces.values():
+            require(await space.count() == 0, "all should be taken")
+    return times
+
+
+async def _asker(stack: AsyncExitStack, hosts: int, jobs: int) -> FederatedSpace:
+    """A space of a host that is engaged with so many others, among which the jobs are."""
+    others = [f"host-{i}" for i in range(1, hosts)]
+    elsewhere = stack.enter_context(Elsewhere(run_hosts, others, jobs))
+    host = await stack.enter_async_context(
+        aio.Host("asker", listen="127.0.0.1:0", peers=elsewhere.said())
+    )
+    space = host.space(SPACE)
+    while len(await _covered(space)) < hosts:
+        await asyncio.sleep(0.01)
+    return space
+
+
+async def _covered(space: FederatedSpace) -> list[str]:
+    coverage = Coverage()
+    await space.read(NOBODY, wait=0, coverage=coverage)
+    return coverage.covered
+
+
+async def _time_each(verb: Callable[..., Any], keys: list[str]) -> list[float]:
+    micros = []
+    for key in keys:
+        start = perf_counter()
+        found = await verb((key, int, str), wait=0)
+        micros.append((perf_counter() - start) * 1e6)
+        require(found is not None and found[0] == key, "it should be found")
+    return micros
+
+
+def _counting(hosts: int) -> Any:
+    return lambda loop: _count(loop, hosts)
+
+
+async def _count(loop: VirtualLoop, hosts: int) -> dict[Verb, Traffic]:
+    """Messages and bytes an operation, with hearts that do not beat meanwhile."""
+    network, clock, rng = VirtualNetwork(loop), LoopClock(loop), Random(1)
+
+    def new_id() -> str:
+        return f"{rng.getrandbits(128):032x}"
+
+    cores: list[HostCore] = []
+    for name in [f"host-{i}" for i in range(hosts)]:
+        core = HostCore(
+            name,
+            host_id=new_id(),
+            network=network.place(name),
+            clock=clock,
+            rng=rng,
+            new_id=new_id,
+            listen=f"{name}:7700",
+            peers=[other.address for other in cores],
+            heartbeat=SECONDS_A_DAY,
+        )
+        await core.start()
+        cores.append(core)
+    spaces = [Door(core).space(SPACE) for core in cores]
+    while any(len(core.peers) < hosts - 1 for core in cores):
+        await asyncio.sleep(1)
+    for i in range(COUNTED):
+        await spaces[1 + i % (hosts - 1)].write(job(i))
+    await asyncio.sleep(1)
+    traffic = {verb: await _count_each(network, getattr(spaces[0], verb)) for verb in VERBS}
+    require(await spaces[0].count() == 0, "all should be taken")
+    for core in cores:
+        await core.stop()
+    return traffic
+
+
+async def _count_each(network: VirtualNetwork, verb: Callable[..., Any]) -> Traffic:
+    def sent() -> tuple[int, int]:
+        all_sent = network.sent.values()
+        return sum(one.frames for one in all_sent), sum(one.bytes for one in all_sent)
+
+    messages, size = sent()
+    for i in range(COUNTED):
+        require(await verb((job(i)[0], int, str), wait=0) == job(i), "it should be found")
+    await asyncio.sleep(1)  # until what was said last has been answered
+    more_messages, more_size = sent()
+    return Traffic((more_messages - messages) / COUNTED, (more_size - size) / COUNTED)
+
+
+# Coming and going
+
+
+def _coming_and_going(settings: Settings) -> Table:
+    few = max(3, settings.rounds // 3)
+    arrivals: list[float] = []
+    partings = {
+        "a goodbye": (Elsewhere.leave, settings.rounds),
+        "SIGKILL": (Elsewhere.kill, settings.rounds),
+        "a silent cut (SIGSTOP)": (Elsewhere.stop, few),
+    }
+    rows = []
+    for what, (part, rounds) in partings.items():
+        pairs = [uvloop.run(_meet_and_part(part)) for _ in range(rounds)]
+        arrivals += [arrival for arrival, _ in pairs]
+        gone = [parting for _, parting in pairs]
+        rows.append((f"from {what} to the first operation that knows it gone", *_spread(gone)))
+    found = [uvloop.run(_discover()) for _ in range(few)]
+    return Table(
+        "A host comes and goes",
+        ("what", "least, ms", "median, ms", "most, ms", "times"),
+        [
+            ("from being dialled to the first read of what it has", *_spread(arrivals)),
+            ("from its start to the first operation that covers it, by discovery", *_spread(found)),
+            *rows,
+        ],
+        "Operations one after another, each asked as soon as the last has answered; a heartbeat "
+        "is one second, and three without a word are a loss.",
+    )
+
+
+def _spread(seconds: list[float]) -> tuple[str, ...]:
+    millis = [f(seconds) * 1e3 for f in (min, median, max)]
+    least, middle, most = (f"{ms:,.0f}" if ms >= 100 else f"{ms:.3g}" for ms in millis)
+    return least, middle, most, str(len(seconds))
+
+
+async def _meet_and_part(part: Callable[[Elsewhere], None]) -> tuple[float, float]:
+    """Seconds until a host is seen, and until it is known to have gone."""
+    with Elsewhere(run_hosts, ["other"], 1) as other:
+        async with aio.Host("asker") as host:
+            space = host.space(SPACE)
+            [address] = other.said()
+            start = perf_counter()
+            host.engage(address)
+            while await space.read(wait=0) is None:
+                await asyncio.sleep(0)
+            arrival = perf_counter() - start
+            require("other" in await _covered(space), "it should be there")
+            start = perf_counter()
+            part(other)
+            while "other" in await _covered(space):
+                await asyncio.sleep(0)
+            parting = perf_counter() - start
+        other.kill()  # It may have been stopped, and then would not leave.
+    return arrival, parting
+
+
+async def _discover() -> float:
+    """Seconds from the start of a host until another is covered that was there before."""
+    async with aio.Host("asker", listen="127.0.0.1:0", discover=True) as host:
+        space = host.space(SPACE)
+        start = perf_counter()
+        async with aio.Host("other", listen="127.0.0.1:0", discover=True) as other:
+            other.space(SPACE)
+            while "other" not in await _covered(space):
+                await asyncio.sleep(0)
+            return perf_counter() - start
+
+
+# Waiters
+
+
+def _writes_past_waiters(settings: Settings) -> Line:
+    """Without waiters, with them, and without again: to let them in and out in turns takes long."""
+    each = settings.size(EACH)
+    with Elsewhere(run_hosts, ["host"]) as host:
+        url = f"tupelo://{host.said()[0]}/{SPACE}"
+        with tupelo.connect(url) as space:
+            _write(space, settings)
+            before = [_write(space, settings) for _ in range(settings.rounds)]
+            with Elsewhere(run_waiters, url, CLIENTS, each) as waiters:
+                require(waiters.said() == CLIENTS * each, "all should wait")
+                during = [_write(space, settings) for _ in range(settings.rounds)]
+            after = [_write(space, settings) for _ in range(settings.rounds)]
+    return Line(
+        f"a write that matches none of {CLIENTS * each:,} waiters of {CLIENTS} clients",
+        "with none waiting, before and after",
+        "µs",
+        Target("≤", 1.5),
+        during,
+        [(one + other) / 2 for one, other in zip(before, after, strict=True)],
+    )
+
+
+def _write(space: Any, settings: Settings) -> float:
+    """Microseconds a write."""
+    jobs = [job(i) for i in range(settings.size(2_000))]
+    start = perf_counter()
+    for one in jobs:
+        space.write(one)
+    seconds = perf_counter() - start
+    require(len(space.take_all()) == len(jobs), "all that was written should be left")
+    return seconds / len(jobs) * 1e6
+
+
+def _waiting(settings: Settings) -> Table:
+    rows: list[tuple[str, ...]] = []
+    for clients, each in ((1, CLIENTS * EACH), (CLIENTS, EACH)):
+        each = settings.size(each)
+        with Elsewhere(run_hosts, ["host"]) as host:
+            url = f"tupelo://{host.said()[0]}/{SPACE}"
+            before = host.resident_bytes
+            with Elsewhere(run_waiters, url, clients, each) as waiters:
+                require(waiters.said() == clients * each, "all should wait")
+                grown = host.resident_bytes - before
+        rows.append(
+            (f"{clients * each:,}", str(clients), f"{grown / clients / each:,.0f}"),
+        )
+    return Table(
+        "Waiters at one host",
+        ("waiters", "of clients", "bytes a waiter, their links included"),
+        rows,
+        "What the host's process grows by while they come, each with a template of its own.",
+    )

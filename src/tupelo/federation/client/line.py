@@ -1,0 +1,123 @@
+"""A link of the blocking door: a connected socket, perhaps with TLS on it, and its frames."""
+
+from __future__ import annotations
+
+import select
+import socket
+import ssl
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+
+from tupelo.errors import LinkError
+from tupelo.federation import wire
+from tupelo.federation.client.channel import Party
+
+_CHUNK = 256 * 1024
+
+
+def _readable(sock: socket.socket, seconds: float | None) -> bool:
+    """Can something be received within so many seconds? None waits for ever."""
+    if not hasattr(select, "poll"):  # Windows
+        return bool(select.select([sock], [], [], seconds)[0])
+    poll = select.poll()
+    poll.register(sock, select.POLLIN)
+    return bool(poll.poll(None if seconds is None else seconds * 1_000))
+
+
+class Line:
+    """One link: a connected socket, perhaps with TLS on it, and the frames that come over it."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._socket = sock
+        self.frames = wire.Frames()
+        self._send: Callable[[bytes], None] = sock.sendall
+        self.receive: Callable[[int], bytes] = sock.recv
+
+    def secure(self, party: Party) -> None:
+        """Go on with TLS, having recognised who answers."""
+        assert party.context is not None
+        secured = _Secured(self._socket, party.context)
+        self._send, self.receive = secured.send, secured.receive
+        from tupelo.federation.tls import key_of
+
+        party.recognise(key_of(secured.tls))
+
+    def send(self, content: bytes) -> None:
+        self._send(len(content).to_bytes(4, "big") + content)
+
+    def ready(self, seconds: float | None) -> bool:
+        """Is there something to receive? Wait for it so long; None for ever."""
+        return _readable(self._socket, seconds)
+
+    def next(self) -> list[bytes]:
+        """The frames that are there. LinkError or OSError if there will be none."""
+        data = self.receive(_CHUNK)
+        if not data:
+            raise LinkError("it hung up")
+        return self.frames.feed(data)
+
+    def words(self) -> list[wire.Said]:
+        """The next messages."""
+        while not (contents := self.next()):
+            pass
+        return [wire.decode(content) for content in contents]
+
+    def shut(self) -> None:
+        """Wake whoever sends or receives."""
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+class _Secured:
+    """TLS over a socket that one thread reads while another one writes, which Python's own sockets
+    with TLS cannot bear."""
+
+    def __init__(self, sock: socket.socket, context: ssl.SSLContext) -> None:
+        self._socket = sock
+        self._lock = threading.Lock()
+        self._in, self._out = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self.tls = context.wrap_bio(self._in, self._out)
+        while True:
+            try:
+                self.tls.do_handshake()
+                break
+            except ssl.SSLWantReadError:
+                self._flush()
+                data = sock.recv(_CHUNK)
+                if not data:
+                    raise ConnectionResetError("it hung up") from None
+                self._in.write(data)
+        self._flush()
+
+    def send(self, data: bytes) -> None:
+        with self._lock:
+            self.tls.write(data)
+            encrypted = self._out.read()
+        self._socket.sendall(encrypted)
+
+    def receive(self, size: int) -> bytes:
+        while True:
+            with self._lock:
+                found = self._decrypted(size)
+            if found:
+                return found
+            data = self._socket.recv(size)
+            if not data:
+                return b""
+            with self._lock:
+                self._in.write(data)
+
+    def _decrypted(self, size: int) -> bytes:
+        found = b""
+        with suppress(ssl.SSLWantReadError, ssl.SSLZeroReturnError):
+            while part := self.tls.read(size):
+                found += part
+        return found
+
+    def _flush(self) -> None:
+        if self._out.pending:
+            self._socket.sendall(self._out.read())
