@@ -13,14 +13,18 @@ from tests.federation.company import meet, port_of
 from tupelo.errors import (
     BadArgument,
     CannotCommit,
+    NotAllowed,
     OutcomeUnknown,
     PeerLost,
     TransactionEnded,
 )
+from tupelo.federation import wire
+from tupelo.federation.deciders import DeciderElsewhere
 from tupelo.federation.deciding import Deciding
 from tupelo.federation.doors import Host
-from tupelo.federation.transactions import BranchElsewhere, transaction
+from tupelo.federation.transactions import BranchElsewhere, HostedBranch, transaction
 from tupelo.space.decisions import DecisionLog
+from tupelo.space.either import finished
 
 PATIENCE_SECONDS = 20.0
 TOKEN = ("token", 1)
@@ -64,6 +68,13 @@ def cut(host: Host) -> None:
         host._loop.call_soon_threadsafe(abort)
 
 
+def lose_clients(host: Host, until: Any) -> None:
+    """Cut them, and come back when the host has noticed."""
+    before = set(host._core.servings)
+    cut(host)
+    until(lambda: not before & set(host._core.servings), "the link is lost")
+
+
 def here(host: Host) -> Any:
     return host.space("jobs").here
 
@@ -88,7 +99,7 @@ class At:
 
     def do(self, work: Any, *, after: bool, where: Any = lambda one: True) -> None:
         method = getattr(self._owner, self._name)
-        done = []
+        done: list[bool] = []
 
         def call(one: Any, *args: Any) -> Any:
             now = not done and where(one)
@@ -257,7 +268,7 @@ def test_who_waits_in_it_hears_of_its_end(hosts, connect, later, until):
     txn = transaction(left, right)
     left.write(TOKEN, txn=txn)
     call = later(right.take, ANY_TOKEN, txn=txn)
-    until(lambda: len(txn._members) == 2 and txn._members[1].txn is not None)  # type: ignore[attr-defined]
+    until(lambda: len(txn._members) == 2 and txn._members[1].txn is not None)
     txn.abort()
     with pytest.raises(TransactionEnded):
         call.result()
@@ -311,7 +322,7 @@ def test_the_async_door(hosts, until):
             txn = transaction(left, right)
             await left.take(ANY_TOKEN, wait=0, txn=txn)
             await right.take(ANY_TOKEN, wait=0, txn=txn)
-            await txn.abort()  # type: ignore[func-returns-value]
+            await txn.abort()
             assert await left.count() == await right.count() == 1
             with pytest.raises(TypeError, match="async with"), transaction(left, right):
                 pass
@@ -330,6 +341,7 @@ def test_the_async_door(hosts, until):
 
 def test_one_who_is_cancelled_while_a_branch_begins(hosts, until):
     one, other = hosts("one", "other")
+    begun = here(other)._operations.core.transactions
 
     async def play() -> None:
         async with (
@@ -338,12 +350,16 @@ def test_one_who_is_cancelled_while_a_branch_begins(hosts, until):
             transaction(left, right) as txn,
         ):
             await left.write(TOKEN, txn=txn)
-            first = asyncio.ensure_future(right.write(("lost", 1), txn=txn))
-            await asyncio.sleep(0)
-            first.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await first
-            await right.write(TOKEN, txn=txn)
+            assert await right.count(txn=txn) == 0
+            async with txn.transaction() as inner:
+                first = asyncio.ensure_future(right.write(("lost", 1), txn=inner))
+                for _ in range(3):
+                    await asyncio.sleep(0)  # It is asked, and what is asked is sent.
+                until(lambda: len(begun) == 2, "the host has begun it")  # and we hear nothing
+                first.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await first
+                await right.write(TOKEN, txn=inner)
 
     asyncio.run(asyncio.wait_for(play(), PATIENCE_SECONDS))
     assert settled(until, one, other) == [[TOKEN], [TOKEN]]
@@ -370,11 +386,11 @@ def test_an_async_host_decides(tmp_path):
 # Links that are lost
 
 
-def moving(left: Any, right: Any, *others: Any) -> tupelo.Space:
+def moving(left: Any, right: Any, *others: Any) -> Any:
     """A transaction that has taken the token on the left and written it on the right."""
-    txn: Any = transaction(*others, left, right)
+    txn = transaction(*others, left, right)
     right.write(left.take(ANY_TOKEN, wait=0, txn=txn), txn=txn)
-    return txn  # type: ignore[no-any-return]
+    return txn
 
 
 @pytest.mark.parametrize("lost", ["one", "other", "decider"])
@@ -397,22 +413,24 @@ def test_a_link_is_lost(hosts, connect, at, until, lost, owner, name, after, eng
     here(one).write(TOKEN)
     txn = moving(connect(one), connect(other), connect(decider))
     victim = dict(zip(("one", "other", "decider"), found, strict=True))[lost]
-    servings = victim._core.servings
 
     def lose() -> None:
-        before = set(servings)
-        cut(victim)
-        if asyncio._get_running_loop() is None and owner is not Deciding:
-            until(lambda: not before & set(servings), "the link is lost")
+        if owner is Deciding:  # It is not to be kept waiting.
+            cut(victim)
+        else:
+            lose_clients(victim, until)
 
     at(owner, name).do(lose, after=after)
     try:
-        txn.commit()  # type: ignore[attr-defined]
+        txn.commit()
         outcome = "committed"
     except CannotCommit:
         outcome = "aborted"
-    left, right = settled(until, one, other)
-    assert (left, right) == (([], [TOKEN]) if outcome == "committed" else ([TOKEN], []))
+    assert settled(until, one, other) == (
+        [[], [TOKEN]] if outcome == "committed" else [[TOKEN], []]
+    )
+    if name == "commit" or (name == "decide" and after):
+        assert outcome == "committed"
 
 
 def test_the_answer_of_the_decider_is_lost_and_it_does_not_come_back(
@@ -423,7 +441,7 @@ def test_the_answer_of_the_decider_is_lost_and_it_does_not_come_back(
     txn = moving(connect(one), connect(other), connect(decider, reconnect=0))
     at(Deciding, "decide").do(lambda: cut(decider), after=True)
     with pytest.raises(OutcomeUnknown):
-        txn.commit()  # type: ignore[attr-defined]
+        txn.commit()
     assert settled(until, one, other) == [[], [TOKEN]]  # They have asked it.
     until(lambda: not decisions(decider), "the decision is forgotten")
 
@@ -435,13 +453,31 @@ def test_an_abort_that_is_not_heard(hosts, connect, at, until):
     txn = moving(connect(one), connect(other), connect(decider))
 
     def refuse() -> None:
-        cut(one)
+        lose_clients(one, until)
         raise PeerLost("it", "a prepare")
 
     at(BranchElsewhere, "prepare").do(refuse, after=False, where=is_at(other))
     with pytest.raises(CannotCommit):
-        txn.commit()  # type: ignore[attr-defined]
+        txn.commit()
     assert settled(until, one, other) == [[TOKEN], []]
+
+
+def test_hosts_here_that_ask_for_themselves(threads, hosts, connect, at, until):
+    """The link to the decider is lost when it is decided, and a host here, in memory, asks before
+    it is told."""
+    (decider,) = hosts("decider")
+    one, other = threads.host("one"), threads.host("other")
+    txn = transaction(connect(decider), one.space("jobs"), other.space("jobs"))
+    for host in (one, other):
+        host.space("jobs").write(TOKEN, txn=txn)
+
+    def ask() -> None:
+        lose_clients(decider, until)
+        settled(until, one, other)
+
+    at(HostedBranch, "commit").do(ask, after=False)
+    txn.commit()
+    assert settled(until, one, other) == [[TOKEN], [TOKEN]]
 
 
 def test_a_branch_whose_link_was_lost_is_over(hosts, connect, until):
@@ -449,22 +485,79 @@ def test_a_branch_whose_link_was_lost_is_over(hosts, connect, until):
     left, right = connect(one), connect(other)
     here(one).write(TOKEN)
     txn = moving(left, right)
-    before = set(other._core.servings)
-    cut(other)
-    until(lambda: not before & set(other._core.servings))
+    lose_clients(other, until)
     with pytest.raises((PeerLost, TransactionEnded)):
         right.write(TOKEN, txn=txn)
     with pytest.raises(CannotCommit):
-        txn.commit()  # type: ignore[attr-defined]
+        txn.commit()
     assert settled(until, one, other) == [[TOKEN], []]
+
+
+@pytest.mark.parametrize("decided", [False, True])
+def test_the_coordinator_is_interrupted(hosts, connect, monkeypatch, until, decided):
+    """Somebody presses Ctrl-C while the decider is asked."""
+    one, other = hosts("one", "other")
+    here(one).write(TOKEN)
+    txn = moving(connect(one), connect(other))
+    decide = DeciderElsewhere._decide
+
+    async def interrupted(decider: Any, told: Any, within: Any = None) -> bool:
+        monkeypatch.setattr(DeciderElsewhere, "_decide", decide)
+        if decided:
+            await decide(decider, told, within)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(DeciderElsewhere, "_decide", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        txn.commit()
+    assert txn.state == ("committed" if decided else "aborted")
+    assert settled(until, one, other) == ([[], [TOKEN]] if decided else [[TOKEN], []])
+
+
+def test_nobody_decides_for_another(hosts, connect):
+    (host,) = hosts("host")
+    ours, theirs = connect(host), connect(host)
+    with transaction(ours) as txn:
+        ours.write(TOKEN, txn=txn)
+
+        def ask(told: list[tuple[str, str]]) -> Any:
+            return finished(theirs.ask(wire.Decide(0, txn.id, told)))
+
+        assert ask([(txn.id, "somebody")]) is False
+        with pytest.raises(NotAllowed):
+            ask([])
+        assert finished(theirs.ask(wire.Outcome(0, txn.id))) is None
+    assert ours.count(ANY_TOKEN) == 1
+
+
+def test_only_the_decider_is_believed(threads, hosts, connect, at, until, tmp_path, caplog):
+    """Another host at its address knows nothing, and so would say that it was aborted."""
+    caplog.set_level("INFO", "tupelo")
+    one, other = hosts("one", "other")
+    here(one).write(TOKEN)
+    decider = Host("decider", listen=0, path=tmp_path / "decider", heartbeat=0.2)
+    txn = moving(connect(one, reconnect=0), connect(other), connect(decider, reconnect=0))
+    port = port_of(decider.address)
+
+    def lose() -> None:
+        decider.close()
+        lose_clients(one, until)
+
+    at(BranchElsewhere, "commit").do(lose, after=False, where=is_at(one))
+    txn.commit()
+    with Host("impostor", listen=port, heartbeat=0.2):
+        until(lambda: f"it is not the host {decider.id}" in caplog.text, "it was asked")
+        assert len(here(one).in_doubt()) == 1
+    threads.host("decider", listen=port, path=tmp_path / "decider")
+    assert settled(until, one, other) == [[], [TOKEN]]
 
 
 # Coordinators that are killed
 
 
-def run_coordinator(step: int, *found: Host) -> subprocess.CompletedProcess[bytes]:
+def run_coordinator(step: int, *found: Host | str) -> subprocess.CompletedProcess[bytes]:
     program = Path(__file__).with_name("transaction_child.py")
-    urls = [f"{host.url}jobs" for host in found]
+    urls = [host if isinstance(host, str) else f"{host.url}jobs" for host in found]
     return subprocess.run(
         [sys.executable, str(program), str(step), *urls],
         capture_output=True,
@@ -488,6 +581,26 @@ def test_the_coordinator_is_killed(hosts, until, step, apart):
     until(lambda: len(decisions(found[-1] if apart else one)) == kept, "the decision is forgotten")
 
 
+@pytest.mark.parametrize("step", [3, 5, 6])
+def test_spaces_in_memory_ask_too(threads, until, step):
+    one, other = threads.host("one"), threads.host("other")
+    here(one).write(TOKEN)
+    run_coordinator(step, one, other)
+    assert settled(until, one, other) == ([[], [TOKEN]] if step > 4 else [[TOKEN], []])
+
+
+@pytest.mark.parametrize("step", range(11))
+def test_a_host_that_coordinates_and_decides_is_killed(threads, until, tmp_path, step):
+    other = threads.host("other")
+    with Host("ours", listen=0, path=tmp_path / "ours") as ours:
+        here(ours).write(TOKEN)
+        port = port_of(ours.address)
+    ended = run_coordinator(step, f"{port}:{tmp_path / 'ours'}", other)
+    assert (ended.stdout == b"done\n") == (step == 10), ended.stderr.decode()
+    ours = threads.host("ours", listen=port, path=tmp_path / "ours")
+    assert settled(until, ours, other) == ([[], [TOKEN]] if step > 4 else [[TOKEN], []])
+
+
 # Hosts that are killed
 
 
@@ -508,7 +621,7 @@ def test_a_host_that_takes_part_is_killed(
     txn = moving(connect(one), connect(other, reconnect=0), connect(decider))
     at(BranchElsewhere, name).do(other.kill, after=after, where=is_at(other))
     try:
-        txn.commit()  # type: ignore[attr-defined]
+        txn.commit()
         outcome = "committed"
     except CannotCommit:
         outcome = "aborted"
@@ -524,8 +637,6 @@ def test_a_host_that_takes_part_is_killed(
 def test_the_decider_is_killed_and_comes_back(
     threads, hosts, connect, at, until, tmp_path, name, after
 ):
-    from tupelo.federation.deciders import DeciderElsewhere
-
     one, other = hosts("one", "other")
     here(one).write(TOKEN)
     options = {"path": str(tmp_path / "child")}
@@ -538,7 +649,7 @@ def test_the_decider_is_killed_and_comes_back(
 
     at(DeciderElsewhere if name == "record" else BranchElsewhere, name).do(restart, after=after)
     try:
-        txn.commit()  # type: ignore[attr-defined]
+        txn.commit()
         outcome = "committed"
     except CannotCommit:
         outcome = "aborted"
@@ -563,7 +674,7 @@ def test_everyone_is_killed_after_the_decision(threads, tmp_path, connect, at, u
             child.kill()
 
     at(BranchElsewhere, "commit").do(kill, after=False)
-    txn.commit()  # type: ignore[attr-defined]
+    txn.commit()
     one, other, _ = [
         threads.child(name, listen=port_of(child.address), **options[name])
         for name, child in zip(options, children, strict=True)
@@ -582,9 +693,9 @@ def test_a_space_of_its_own_is_settled_when_it_is_used_again(hosts, connect, at,
     own.write(TOKEN)
     txn = moving(own, remote)
     at(BranchElsewhere, "commit").do(own.close, after=False)
-    at(type(txn)._branch_type, "commit").do(own.close, after=False)  # type: ignore[attr-defined]
-    txn.commit()  # type: ignore[attr-defined]
-    assert txn.untold and here(host).count(ANY_TOKEN) == 1  # type: ignore[attr-defined]
+    at(type(txn)._branch_type, "commit").do(own.close, after=False)
+    txn.commit()
+    assert txn.untold and here(host).count(ANY_TOKEN) == 1
     with tupelo.Space("own", path=path) as own:
         assert len(own.in_doubt()) == 1
         with transaction(own, remote):

@@ -3,8 +3,8 @@ one transaction, and kills itself at one step of the protocol.
 
     python transaction_child.py <step> <url> <url> [<url of the decider>]
 
-The steps are counted, before and after each; with a number that is never reached it gets through,
-and says "done".
+Instead of a URL there may be "port:folder": a host in this process. The steps are counted, before
+and after each; with a number that is never reached it gets through, and says "done".
 """
 
 from __future__ import annotations
@@ -18,13 +18,18 @@ from functools import wraps
 from typing import Any
 
 import tupelo
-from tupelo.federation.deciders import DeciderElsewhere
-from tupelo.federation.transactions import BranchElsewhere, transaction
+from tupelo.federation.client.space import RemoteSpace
+from tupelo.federation.deciders import DeciderElsewhere, DeciderHere
+from tupelo.federation.doors import Host
+from tupelo.federation.transactions import BranchElsewhere, HostedBranch, transaction
 
 STEPS = [
     (BranchElsewhere, "prepare"),
+    (HostedBranch, "prepare"),
     (DeciderElsewhere, "record"),
+    (DeciderHere, "record"),
     (BranchElsewhere, "commit"),
+    (HostedBranch, "commit"),
 ]
 """With two branches: 0 to 3 are the promises, 4 and 5 the decision, 6 to 9 the telling."""
 
@@ -50,15 +55,23 @@ def die_at(step: int) -> None:
         setattr(owner, name, counted(getattr(owner, name)))
 
 
+def space_at(url: str) -> Any:
+    if url.startswith("tupelo:"):
+        return tupelo.connect(url)
+    port, _, folder = url.partition(":")
+    return Host("ours", listen=int(port), path=folder).space("jobs")
+
+
 def main() -> None:
     step, *urls = sys.argv[1:]
     die_at(int(step))
-    giver, getter, *decider = spaces = [tupelo.connect(url) for url in urls]
+    giver, getter, *decider = spaces = [space_at(url) for url in urls]
     with transaction(*decider, giver, getter) as txn:
         token = giver.take(("token", int), wait=0, txn=txn)
         getter.write(token, txn=txn)
     for space in spaces:
-        space.close()
+        if isinstance(space, RemoteSpace):
+            space.close()
     print("done", flush=True)
 
 

@@ -58,6 +58,7 @@ class Conversation:
         self._said = self._heard = False
         self._silence = 0
         self._paused = False
+        self._unheard: list[bytes] = []
         self._goodbye: str | None = None
         self._timer = self._loop.call_later(heartbeat, self._beat)
 
@@ -96,8 +97,14 @@ class Conversation:
 
     def heard(self, contents: list[bytes]) -> None:
         self._heard = True
-        for content in contents:
+        if self._unheard:
+            self._unheard += contents
+            return
+        for place, content in enumerate(contents):
             if self.over:
+                return
+            if self._paused:  # It does not take its answers: its next calls can wait.
+                self._unheard = contents[place:]
                 return
             try:
                 message = decode(content)
@@ -129,7 +136,10 @@ class Conversation:
     def eased(self) -> None:
         if self._paused and not self.over:
             self._paused = False
-            self.link.resume()
+            unheard, self._unheard = self._unheard, []
+            self.heard(unheard)
+            if not self._paused:
+                self.link.resume()
 
     # The end
 

@@ -54,6 +54,11 @@ def branch_id(txn: str, number: int) -> str:
     return f"{txn}|{number}"
 
 
+def is_spanning(txn: str) -> bool:
+    """Is this the id of a transaction that spans hosts, or of its branch in one place?"""
+    return bool(_part(txn, 1))
+
+
 def decider_of(txn: str) -> str:
     """The id of the host that decides this transaction, or branch; empty if none does."""
     return _part(txn, 1)
@@ -139,8 +144,9 @@ class Deciding:
             return "aborted"
 
     def forget(self, txn: str, participant: str) -> None:
-        """This participant knows that the transaction was committed."""
-        self._log.forget(txn, participant)
+        """This participant knows that the transaction was committed. The disk is not waited for:
+        it does no harm to be told so again."""
+        self._log.forget_soon(txn, participant)
 
     def _is_known(self, coordinator: str) -> bool:
         """May it yet decide? One that is gone never comes back under the same name."""

@@ -168,6 +168,17 @@ class Federation:
             raise self._missing("take" if take else "read", result, scope)
         return result
 
+    async def hand(self, taken: Taken) -> None:
+        """The one who asked, here, gets these. If it vanishes while the disk is waited for, they
+        are written again, under their own identity."""
+        position = taken.keep()
+        if position:
+            try:
+                await taken.hosted.flush(position)
+            except asyncio.CancelledError:
+                adopt(taken.hosted, taken.entries)
+                raise
+
     def _missing(self, during: str, result: Taken, scope: wire.Scope) -> TupeloError:
         missing = list(result.missing)
         if scope is not None and scope[0] == "host":

@@ -274,6 +274,11 @@ class Doubts:
         self._away.clear()
 
 
-def holder_name(session: str, call: int) -> str:
+def client_holder(agent: str, session: str) -> str:
+    """The name under which a client holds reservations: nobody else can come back to them."""
+    return f"client:{agent}:{session}"
+
+
+def holder_name(holder: str, call: int) -> str:
     """The id of the transaction that keeps a reservation."""
-    return f"{_PREFIX}:{session}:{call}"
+    return f"{_PREFIX}:{holder}:{call}"

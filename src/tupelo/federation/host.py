@@ -20,7 +20,7 @@ from tupelo.federation.access import Access
 from tupelo.federation.conversation import Conversation
 from tupelo.federation.deciding import Deciding
 from tupelo.federation.federated import Federation
-from tupelo.federation.handover import Doubts
+from tupelo.federation.handover import Doubts, client_holder
 from tupelo.federation.hosted import Doubt, HostedSpace, check_doubt
 from tupelo.federation.link import Link, Listening, Network
 from tupelo.federation.moving import Mover
@@ -38,6 +38,8 @@ SPACES_MAX = 1_000
 """So many spaces may come into being because somebody asked for them by name."""
 BACK_OFF_SECONDS = (0.1, 5.0)
 SPACE_FILE = ".tupelo"
+SPACE_NAME_MAX = 80
+"""In bytes: with every one of them spelled as three letters it is still the name of a file."""
 
 
 class HostCore:
@@ -158,6 +160,8 @@ class HostCore:
             return self.spaces[name]
         if not isinstance(name, str) or not name or name.startswith("tupelo."):
             raise BadArgument("name", "a text that does not begin with 'tupelo.'", name)
+        if len(name.encode(errors="replace")) > SPACE_NAME_MAX:
+            raise BadArgument("name", f"a text of at most {SPACE_NAME_MAX} bytes", name[:50])
         if access is not None and not isinstance(access, Access):
             raise BadArgument("access", "an Access(...)", access)
         space = self._open(name, options)
@@ -294,7 +298,7 @@ class HostCore:
             heartbeat=self.heartbeat,
         )
         if hello.resume:
-            self.doubts.back(hello.resume, hello.received)
+            self.doubts.back(client_holder(agent, hello.resume), hello.received)
         link.send(wire.encode(self._welcome(session, [])))
         self.servings[session] = serving
         self._say_presence()
@@ -330,9 +334,7 @@ class HostCore:
         pause, longest = BACK_OFF_SECONDS
         known = ""
         while not self._closed:
-            if known in self.peers or any(
-                peer.address == address for peer in self.peers.values()
-            ):
+            if known in self.peers or any(peer.address == address for peer in self.peers.values()):
                 self._departed.clear()  # Another one may have departed before.
                 await self._departed.wait()
                 continue

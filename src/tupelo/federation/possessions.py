@@ -15,6 +15,7 @@ from tupelo.errors import (
     UnknownTransaction,
 )
 from tupelo.federation import wire
+from tupelo.federation.deciding import is_spanning
 from tupelo.federation.hosted import HostedSpace
 from tupelo.federation.spelled import spell_error, spell_whole
 from tupelo.space.asynchronous import Subscription, Transaction
@@ -99,6 +100,8 @@ class Possessions:
         parent = self.transaction(hosted, message.parent)
         above = parent._state if parent else None
         if message.id is not None:
+            if not is_spanning(message.id):  # Other ids have meanings of their own.
+                raise BadArgument("id", "that of a transaction that spans hosts", message.id)
             if (hosted.name, message.id) in self._transactions:
                 raise BadArgument("id", "one that is not in use", message.id)
             state = operations.begin_branch(check_lease(message.lease), above, message.id)
@@ -207,7 +210,7 @@ class Possessions:
         if thing == "subscription":
             return self._subscription(name)._state
         n, _, arrival = name.partition(":")
-        if not (n.isdecimal() and arrival.isdecimal()):
+        if len(name) > 64 or not (n.isdecimal() and arrival.isdecimal()):
             raise BadArgument("id", "an entry's n and arrival", name)
         written = self._written.get((self._agent, int(n)))
         if written is not None:

@@ -19,7 +19,14 @@ from tupelo.errors import (
 )
 from tupelo.federation import wire
 from tupelo.federation.conversation import Conversation
-from tupelo.federation.handover import Held, found, holder_name, reserve, reserve_now
+from tupelo.federation.handover import (
+    Held,
+    client_holder,
+    found,
+    holder_name,
+    reserve,
+    reserve_now,
+)
 from tupelo.federation.hosted import HostedSpace
 from tupelo.federation.parked import Parked
 from tupelo.federation.possessions import OPERATIONS, Possessions
@@ -55,6 +62,7 @@ class Serving:
         self.agent = agent
         self.who = who
         self.session = session
+        self.holder = client_holder(agent, session)
         self.talk: Conversation
         self.possessions = Possessions(agent, who)
         self._host = host
@@ -71,6 +79,7 @@ class Serving:
             wire.Get: self._get,
             wire.Confirm: self._confirm,
             wire.Cancel: self._cancel,
+            wire.Forget: self._forget,
         }
         self._later: dict[type, tuple[str, Callable[..., Coroutine[Any, Any, Any]]]] = {
             wire.Count: ("read", self._count),
@@ -87,6 +96,8 @@ class Serving:
             if handler is not None:
                 handler(message)
                 return
+            if not call:
+                raise BadFrame(f"a client may not say {type(message).__name__}")
             if len(self._tasks) + len(self._parked) >= CALLS_MAX:
                 raise BadArgument("calls", f"at most {CALLS_MAX} at a time", "more")
             self._spawn(call, self._serve_later(message))
@@ -108,7 +119,7 @@ class Serving:
         if cls in OPERATIONS:
             hosted = self._hosted(message.space, OPERATIONS[cls])  # type: ignore[union-attr]
             return await self.possessions.serve(hosted, message)
-        if cls in (wire.Decide, wire.Outcome, wire.Forget):
+        if cls in (wire.Decide, wire.Outcome):
             return await self._host.deciding.serve(message, self.session)
         raise BadFrame(f"a client may not say {cls.__name__}")
 
@@ -203,6 +214,7 @@ class Serving:
     # Reading and taking
 
     def _get(self, message: wire.Get) -> None:
+        self._require_new(message.call)
         hosted = self._hosted(message.space, "take" if message.take else "read")
         template = template_from_wire(message.template)
         if self._host.spans(hosted, message.scope) and message.txn is None:
@@ -298,7 +310,7 @@ class Serving:
         if message.take and message.txn is None:
             reservation = await reserve(
                 hosted,
-                holder_name(self.session, call),
+                holder_name(self.holder, call),
                 template,
                 wait=message.wait,
                 many=message.many,
@@ -398,6 +410,11 @@ class Serving:
 
     # The rest
 
+    def _forget(self, message: wire.Forget) -> None:
+        """At once: a client that leaves says this just before its goodbye."""
+        self._host.deciding.forget(message.txn, message.participant)
+        self.talk.say(wire.Answer(message.call))
+
     async def _count(self, hosted: HostedSpace, message: wire.Count) -> int:
         template = template_from_wire(message.template)
         if self._host.spans(hosted, message.scope) and message.txn is None:
@@ -418,11 +435,18 @@ class Serving:
     # Tasks
 
     def _spawn(self, call: int, work: Coroutine[Any, Any, Any]) -> None:
-        if call in self._tasks or call in self._parked or call in self._held:
+        try:
+            self._require_new(call)
+        except BadFrame:
             work.close()
-            raise BadFrame(f"call {call} is under way already")
+            raise
         task = self._tasks[call] = self._loop.create_task(self._run(call, work))
         task.add_done_callback(lambda _: work.close())  # It may be cancelled before it began.
+
+    def _require_new(self, call: int) -> None:
+        """Two calls of one number could not be told apart: what one takes might be lost."""
+        if call in self._tasks or call in self._parked or call in self._held:
+            raise BadFrame(f"call {call} is under way already")
 
     async def _run(self, call: int, work: Coroutine[Any, Any, Any]) -> None:
         try:
@@ -469,7 +493,7 @@ class Serving:
         self._parked.clear()
         self.possessions.free()
         held, self._held = self._held, {}
-        self._host.doubts.leave(self.session, held, reason)
+        self._host.doubts.leave(self.holder, held, reason)
 
 
 def _spell_leases(leases: list[Lease]) -> list[list[Any]]:

@@ -241,9 +241,7 @@ class FederatedSpace:
             except TupeloError:
                 taken.give_back()
                 raise
-            position = taken.keep()
-            if position:
-                await self._hosted.flush(position)
+            await self._federation.hand(taken)
             return [value_of(entry) for entry in taken.entries]
 
         values: list[Any] = await self._host._on_loop(get())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import isfinite
 from typing import Any
 
 from tupelo import errors
@@ -35,11 +36,12 @@ def read_whole(spelled: Any, now: float = 0.0) -> Entry:
     if not (
         type(origin) is str
         and type(n) is int
+        and n >= 0
         and type(arrival) is int
-        and type(expires) in (float, type(None))
+        and (expires is None or (type(expires) is float and isfinite(expires)))
         and type(to) in (str, type(None))
     ):
-        raise BadFrame("this is no entry: its identity has other types")
+        raise BadFrame("this is no entry: its identity cannot be")
     shape, values = read_spelled_entry(fields)
     until = None if expires is None else expires + now
     return Entry(values, shape, origin, n, arrival, until, to=to)
@@ -99,7 +101,7 @@ def read_error(kind: str, message: str, data: dict[str, Any]) -> TupeloError:
     error = cls.__new__(cls)
     error.args = (message,)
     for name, value in data.items():
-        if not name.startswith("_"):
+        if not (name.startswith("_") or hasattr(cls, name)):
             setattr(error, name, value)
     return error
 

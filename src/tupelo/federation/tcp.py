@@ -28,8 +28,7 @@ HANDSHAKE_SECONDS = 10.0
 REFUSAL_MAX = 64 * 1024
 LINGER_SECONDS = 1.0
 _LOOK_SECONDS = 0.01
-import os
-AT_ONCE_BYTES = int(os.environ.get("CH", "4096"))
+_HIGH_BYTES = 256 * 1024
 
 
 class TcpLink(asyncio.Protocol):
@@ -55,7 +54,7 @@ class TcpLink(asyncio.Protocol):
         """The line stands: from now on whoever answers hears what comes."""
         self._transport = transport
         self._open_links[self] = None
-        self._transport.set_write_buffer_limits(high=AT_ONCE_BYTES - 1, low=0)
+        self._transport.set_write_buffer_limits(high=_HIGH_BYTES, low=_HIGH_BYTES // 4)
         self._ear = answer(self)
         early, self._early = self._early, b""
         if early:
@@ -104,27 +103,26 @@ class TcpLink(asyncio.Protocol):
     # Link
 
     def send(self, content: bytes) -> None:
-        size = len(content)
-        self._unsent.append(size.to_bytes(4, "big"))
+        self._unsent.append(len(content).to_bytes(4, "big"))
         self._unsent.append(content)
-        self._unsent_bytes += size + 4
-        if self._unsent_bytes >= AT_ONCE_BYTES:
-            self._flush()
-        elif not (self._hearing or self._flushing):
+        self._unsent_bytes += len(content)
+        if not (self._hearing or self._flushing):
             self._flushing = True
             self._loop.call_soon(self._flush)  # What is sent in one go goes in one go.
 
     def _flush(self) -> None:
         self._flushing = False
-        self._unsent_bytes = 0
         unsent, self._unsent = self._unsent, []
+        many, self._unsent_bytes = self._unsent_bytes > _HIGH_BYTES, 0
         if unsent and not self._transport.is_closing():
             self._transport.write(b"".join(unsent))
+            if many and self._ear is not None and self.waiting <= _HIGH_BYTES:
+                self._loop.call_soon(self._ear.eased)  # It was taken at once.
 
     @property
     def waiting(self) -> int:
         size: int = self._transport.get_write_buffer_size()
-        return size
+        return size + self._unsent_bytes
 
     def pause(self) -> None:
         with suppress(RuntimeError):

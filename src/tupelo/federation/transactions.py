@@ -43,7 +43,7 @@ _LOCAL = (blocking.Space, asynchronous.Space, FederatedSpace)
 
 def transaction(
     *spaces: Any, lease: float | None = None, decisions: DecisionLog | None = None
-) -> SpanningTransaction:
+) -> Any:
     """One transaction over these spaces, in this process or at hosts elsewhere: give it to their
     operations as `txn=`. At the end of a `with` block (`async with`, for async spaces) it commits
     in all of them, or in none; it aborts itself when its lease runs out.
@@ -202,7 +202,7 @@ class BranchElsewhere:
             self.lasting = not self._space.durable
         finally:
             self._within = None  # It may be told over another link, if it is told again.
-        self._has_ended("committed")
+            self._has_ended("committed")
 
     def abort(self) -> None:
         self._over = True

@@ -31,6 +31,8 @@ class Life:
 
     def __init__(self, loop: VirtualLoop, network: VirtualNetwork, name: str) -> None:
         self.name = name
+        self.leaving = False
+        """Whether it is about to end: what it has begun may not come to its end any more."""
         self.over = False
         self._loop = loop
         self._network = network
@@ -57,7 +59,7 @@ class Life:
     async def kill(self, engines: list[Engine]) -> None:
         """As a killed process: the disk keeps what it has, what was sent still arrives, and nothing
         else happens."""
-        self.over = True
+        self.leaving = self.over = True
         for engine in engines:
             _kill_engine(engine)
         self._network.crash(self.name)
@@ -65,7 +67,7 @@ class Life:
 
     async def end(self) -> None:
         """End what is left of it."""
-        self.over = True
+        self.leaving = self.over = True
         for _ in range(_ROUNDS_MAX):
             tasks = self._loop.tasks_of(self._is_mine)
             if not tasks:

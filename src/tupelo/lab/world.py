@@ -7,22 +7,30 @@ import shutil
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
+from collections import Counter
 from pathlib import Path
 from random import Random
+from typing import Any
 
 from tupelo.federation.doors import AsyncHost
 from tupelo.federation.host import HostCore
-from tupelo.federation.hosted import Doubt
+from tupelo.federation.hosted import Doubt, HostedSpace
 from tupelo.federation.space import FederatedSpace
 from tupelo.lab.life import Life
 from tupelo.lab.loop import VirtualLoop
 from tupelo.lab.network import VirtualNetwork
+from tupelo.space.asynchronous import Subscription
+from tupelo.space.engine import Engine
 from tupelo.space.loopclock import LoopClock
+from tupelo.space.tasks import Flusher
+from tupelo.values.parts import ANY
 
 SPACE = "s"
 PORT = 7700
 HEARTBEAT_SECONDS = 0.5
 ANSWER_SECONDS = 2.0
+DOUBT_SECONDS = 25.0
+"""Longer than anyone is away: so it decides only about those who never come back."""
 MEMORY_DISK = Path("/dev/shm")
 """How long a disk takes is not asked here."""
 
@@ -37,8 +45,11 @@ class Plan:
     """at each host"""
 
     load_seconds: float
+    clients: int
     doubt: Doubt
     delay: tuple[float, float]
+    disk_seconds: float
+    """No commit takes longer."""
 
 
 def plan_world(rng: Random) -> Plan:
@@ -48,10 +59,12 @@ def plan_world(rng: Random) -> Plan:
     return Plan(
         hosts=hosts,
         durable=durable,
-        agents=rng.choice((1, 2, 3)),
+        agents=rng.choice((1, 2)),
         load_seconds=seconds,
-        doubt=Doubt(seconds=60.0),
+        clients=rng.choice((0, 1, 2)),
+        doubt=Doubt(seconds=DOUBT_SECONDS),
         delay=rng.choice(((0.001, 0.01), (0.001, 0.1), (0.02, 0.05))),
+        disk_seconds=rng.choice((0.0, 0.01, 0.1)),
     )
 
 
@@ -61,6 +74,19 @@ class Door(AsyncHost):
     def __init__(self, core: HostCore) -> None:
         self._core = core
         self._tasks = set()
+
+
+class SlowFlusher(Flusher):
+    """Lets tasks wait for a disk that takes its time."""
+
+    def __init__(self, engine: Engine, rng: Random, seconds: float) -> None:
+        super().__init__(engine)
+        self._rng = rng
+        self._seconds = seconds
+
+    async def flush(self, position: int) -> None:
+        await asyncio.sleep(self._rng.uniform(0.0, self._seconds))
+        self._engine.flush(position)
 
 
 class Member:
@@ -111,6 +137,31 @@ class Member:
         )
         await self.core.start()
         self.space = Door(self.core).space(SPACE)
+        if self.durable and world.plan.disk_seconds:
+            self._slow_down(self.core.spaces[SPACE])
+        self._watch(self.core.spaces[SPACE])
+
+    def _slow_down(self, hosted: HostedSpace) -> None:
+        """Let its commits take time, as on a disk."""
+        flusher = SlowFlusher(hosted.engine, self.core.rng, self.world.plan.disk_seconds)
+        hosted.door._flusher = flusher
+        hosted.door._flush = hosted.flush = flusher.flush
+
+    def _watch(self, hosted: HostedSpace) -> None:
+        """Write down which entries come into sight here, also those that return."""
+        for entry in hosted.operations.core.store:
+            self.world.sightings[entry.fields] += 1
+        state = hosted.operations.subscribe(
+            ANY, None, None, None, None, backlog_max=100_000, available=True
+        )
+        subscription = Subscription(hosted.operations, state, hosted.door._flusher, None)
+
+        async def listen() -> None:
+            async for notice in subscription:
+                self.world.sightings[notice.subject.fields] += 1
+
+        assert self.life is not None
+        self.watching = self.life.start(listen(), f"{self.name} watches")
 
     async def crash(self) -> None:
         life, self.life = self.life, None
@@ -127,6 +178,7 @@ class Member:
         life, self.life = self.life, None
         if life is not None:
             self.world.note(f"{self.name} leaves")
+            life.leaving = True
             self.ends.append(self.world.tick())
             await life.start(self.core.stop("for a while"), f"{self.name} leaves")
             await life.end()
@@ -151,6 +203,8 @@ class World:
         self.members = [Member(self, number) for number in range(self.plan.hosts)]
         self.populate: Callable[[Member], None] = lambda member: None
         """Called when a host has come back."""
+        self.sightings: Counter[tuple[Any, ...]] = Counter()
+        """How often each entry has come into sight: once, if it never had to return."""
         self._ticks = 0
 
     def new_id(self) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tupelo.space.blocking import Space
+from tupelo.space.handles import ThreadSignal
 from tupelo.space.holdings import Holdings
 from tupelo.space.twophase import Outcome
 from tupelo.values.parts import ANY
@@ -37,6 +38,10 @@ class DecisionLog:
     def forget(self, txn_id: str, participant: str) -> None:
         """This participant has been told."""
         self.space.take((_DECIDED, txn_id, participant), wait=0)
+
+    def forget_soon(self, txn_id: str, participant: str) -> None:
+        """`forget`, with what is made durable next: until then it may be on record once more."""
+        self.space._operations.get((_DECIDED, txn_id, participant), ThreadSignal, True, 0)
 
     def committed(self, txn_id: str) -> bool:
         """Was it decided to commit, and is there someone who may not know it?"""

@@ -8,6 +8,7 @@ import pytest
 from tests.federation.client.peer import PLAIN, REFUSED
 from tupelo.errors import (
     BadArgument,
+    BadFrame,
     CannotReach,
     PeerLost,
     SpaceClosed,
@@ -193,6 +194,25 @@ def test_an_error_is_raised_as_it_was(met, later):
     with pytest.raises(TransactionEnded, match="why") as ended:
         call.result()
     assert ended.value.txn_id == "7" and ended.value.state == "aborted"
+
+
+@pytest.mark.parametrize("nonsense", [None, [], [[1]], "text", 7])
+def test_an_answer_that_makes_no_sense_is_an_error(met, later, nonsense):
+    space, line = met()
+    for attempt, kind in (
+        (lambda: space.write(("job", 1)), wire.Write),
+        (space.transaction, wire.Begin),
+        (space.session, wire.Remember),
+        (space.subscribe, wire.Subscribe),
+        (space.read, wire.Get),
+        (space.take, wire.Get),
+    ):
+        if kind is wire.Get and type(nonsense) not in (str, int):
+            continue  # There is no match, or one that is fine.
+        call = later(attempt)
+        line.answer(kind, nonsense)
+        with pytest.raises(BadFrame):
+            call.result()
 
 
 def test_a_cancelled_task_says_so(peer, loop_thread, later):

@@ -289,6 +289,24 @@ def test_what_a_reaction_does_is_one_transaction(host, until):
     }
 
 
+def test_a_reaction_that_lags_behind_catches_up(host, until, monkeypatch):
+    monkeypatch.setattr("tupelo.federation.client.space.BACKLOG_MAX", 3)
+    gate, got = threading.Event(), []
+
+    def react(entry: Any, step: Any) -> None:
+        gate.wait(10)
+        got.append(entry[1])
+
+    with tupelo.connect(host.url) as space:
+        space.react(("n", int), react, existing=False)
+        host.space.write(("n", 0))
+        until(lambda: host.space._operations.core.transactions)  # It has begun with the first.
+        host.space.write_all([("n", i) for i in range(1, 101)])
+        gate.set()
+        until(lambda: len(got) == 101)
+    assert sorted(got) == list(range(101))
+
+
 def test_a_reaction_ends_with_its_space(dial, host, until):
     space = dial(host.url)
     reaction = space.react(("n", int), print)

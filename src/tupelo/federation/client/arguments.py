@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from tupelo.errors import BadArgument, BadEntry
+from tupelo.errors import BadArgument, BadEntry, BadFrame
 from tupelo.federation.spelled import read_spelled_entry
 from tupelo.values.entry import Shape, freeze, thaw
 from tupelo.values.lease import check_lease
@@ -45,3 +45,17 @@ def check_leases(lease: Any, count: int) -> float | list[float | None] | None:
 def check_to(to: object) -> None:
     if to is not None and (not isinstance(to, str) or not to):
         raise BadArgument("to", "the id of an agent, or None", to)
+
+
+def parts(answer: Any, count: int) -> list[Any]:
+    """The parts of an answer. BadFrame if it has not so many."""
+    if type(answer) is not list or len(answer) != count:
+        raise BadFrame(f"an answer of {count} parts was expected")
+    return answer
+
+
+def listed(answer: Any) -> list[Any]:
+    """An answer that is a list. BadFrame if it is none."""
+    if type(answer) is not list:
+        raise BadFrame("a list was expected as the answer")
+    return answer

@@ -14,6 +14,7 @@ import msgspec
 
 from tupelo.errors import LeaseLost, PeerLost, SpaceClosed, TransactionEnded
 from tupelo.federation import wire
+from tupelo.federation.client.arguments import parts
 from tupelo.space.either import either, finished
 from tupelo.space.transaction import LEASE_RAN_OUT, State, Vote
 from tupelo.values.lease import Lease, check_lease
@@ -177,7 +178,8 @@ class Held(Door):
         return await self._space.ask(message, self.serial)
 
     async def _told(self) -> list[Any]:
-        return list(await self._ask(wire.State(0, self._space.name, self.kind, self.id)))
+        message = wire.State(0, self._space.name, self.kind, self.id)
+        return parts(await self._ask(message), 4)
 
     async def _close(self) -> None:
         """Tell the host, if it can be told and has not ended it itself."""
@@ -285,7 +287,7 @@ class RemoteTransaction(Held):
     async def _end(self, how: Literal["commit", "abort", "prepare", "state"]) -> Any:
         try:
             message = wire.End(0, self._space.name, self.id, how)
-            vote, state, reason, self.expires = await self._ask(message)
+            vote, state, reason, self.expires = parts(await self._ask(message), 4)
         except PeerLost:
             self.lost()
             raise

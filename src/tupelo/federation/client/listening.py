@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from inspect import isawaitable
 from typing import TYPE_CHECKING, Any
 
 from tupelo.errors import BadFrame, ListenerFailed, PeerLost, SpaceClosed, TupeloError
 from tupelo.federation import wire
+from tupelo.federation.client.arguments import listed
 from tupelo.federation.client.handles import Held
 from tupelo.federation.spelled import read_error, read_whole
 from tupelo.federation.weak import WeakFunction, WeakStep
@@ -28,6 +29,9 @@ logger = logging.getLogger("tupelo")
 AHEAD_MAX = 64
 """How many notices are asked for at once by who wants them all."""
 
+BACKLOG_MAX = 10_000
+"""How many notices may wait for a reaction."""
+
 
 class RemoteSubscription(Held):
     """Notices, in order, from a host elsewhere: iterate (`async for` on the async door), or `get`.
@@ -41,7 +45,7 @@ class RemoteSubscription(Held):
         self,
         space: Reach,
         serial: int,
-        granted: tuple[str, int, float | None],
+        granted: list[Any],
         handback: Any,
         backlog_max: int,
     ) -> None:
@@ -85,7 +89,7 @@ class RemoteSubscription(Held):
         """Ask for notices; did any come?"""
         try:
             message = wire.Next(0, self._space.name, self.id, wait, limit)
-            notices = [self._read(spelled) for spelled in await self._ask(message)]
+            notices = [self._read(spelled) for spelled in listed(await self._ask(message))]
         except SpaceClosed:
             return False
         except TupeloError as error:
@@ -190,17 +194,20 @@ class RemoteSubscription(Held):
 
 
 class RemoteReaction:
-    """A registered reaction; it is called here, once for every entry, after the step."""
+    """A registered reaction; it is called here, once for every entry, after the step. It may lag
+    behind by `BACKLOG_MAX` entries; of what comes then it only learns while it is there."""
 
     def __init__(
         self,
         space: RemoteSpace,
         subscription: RemoteSubscription,
+        look: Callable[[], Coroutine[Any, Any, list[Entry]]],
         function: WeakFunction,
         once: bool,
     ) -> None:
         self._space = space
         self._subscription = subscription
+        self._look = look
         self._function = function
         self._once = once
         self._seen = Seen()
@@ -225,15 +232,20 @@ class RemoteReaction:
     async def run(self, existing: list[Entry]) -> None:
         """React to what is there, then to what comes."""
         try:
-            for entry in existing:
-                await self._react(entry)
+            await self._react_to(existing)
             while self._active and (notice := await self._subscription._next(None, AHEAD_MAX)):
-                await self._react(notice.subject)
+                if notice.missed:  # Too much came at once. What of it is still there?
+                    await self._react_to(await self._look())
+                await self._react_to([notice.subject])
         except TupeloError as error:
             self._error = error
         finally:
             self._active = False
         await self._subscription.finish()
+
+    async def _react_to(self, entries: list[Entry]) -> None:
+        for entry in entries:
+            await self._react(entry)
 
     async def _react(self, entry: Entry) -> None:
         if not self._active or entry in self._seen:

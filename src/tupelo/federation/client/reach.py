@@ -8,7 +8,7 @@ from typing import Any
 
 from tupelo.errors import BadArgument, BadTemplate, PeerLost, SpaceClosed
 from tupelo.federation import wire
-from tupelo.federation.client.arguments import NUMBER_MAX, built, check_to
+from tupelo.federation.client.arguments import NUMBER_MAX, built, check_to, listed, parts
 from tupelo.federation.client.channel import Asked, Channel
 from tupelo.federation.client.handles import (
     AsyncLease,
@@ -67,7 +67,7 @@ class Reach(Door):
         return self._agent
 
     async def open(self, password: str | None) -> None:
-        told = await self._channel.open(self, self._name, password)
+        told = parts(await self._channel.open(self, self._name, password), 4)
         self.durable, self.engine_id, self._agent, self.host_id = told
 
     @property
@@ -154,7 +154,7 @@ class Reach(Door):
             raise BadArgument("at", "valid Unicode", at) from error
         except (TypeError, OverflowError) as error:
             raise BadArgument("at", "a value that can be sent", at) from error
-        return [self.lease_of(Written(*one)) for one in granted]
+        return [self.lease_of(Written(*parts(one, 3))) for one in parts(granted, len(items))]
 
     async def got(
         self,
@@ -198,7 +198,7 @@ class Reach(Door):
         )
         if branch is not None or session is not None or not take:
             spelled = await self.ask_in(session or branch, message)
-            return [(build or built)(one) for one in spelled]
+            return [(build or built)(one) for one in listed(spelled)]
         return await self._taken(message)
 
     async def _taken(self, message: wire.Get) -> list[Any]:
@@ -210,7 +210,7 @@ class Reach(Door):
                 await channel.run(asked)
                 if not asked.value:
                     return []
-                entries = [built(one) for one in asked.value]
+                entries = [built(one) for one in listed(asked.value)]
                 if channel.confirm(asked):
                     return entries
         except UnicodeEncodeError as error:
@@ -229,7 +229,7 @@ class Reach(Door):
         above = await self.branch(parent)
         message = wire.Begin(0, self._name, lease, id_of(above))
         asked = await self.asked(message, None if parent is None else parent.serial)
-        return RemoteTransaction(self, asked.serial, *asked.value)
+        return RemoteTransaction(self, asked.serial, *parts(asked.value, 2))
 
     async def remember(
         self, lease: float | None, like: RemoteSession | None = None
@@ -237,7 +237,7 @@ class Reach(Door):
         lease = check_lease(lease)
         message = wire.Remember(0, self._name, lease, None if like is None else like.id)
         asked = await self.asked(message, None if like is None else like.serial)
-        return RemoteSession(self, asked.serial, *asked.value)
+        return RemoteSession(self, asked.serial, *parts(asked.value, 2))
 
     async def listened(
         self,
@@ -250,7 +250,7 @@ class Reach(Door):
         message.txn = id_of(branch)
         asked = await self.asked(message, None if branch is None else branch.serial)
         subscription = RemoteSubscription(
-            self, asked.serial, asked.value, handback, message.backlog_max
+            self, asked.serial, parts(asked.value, 3), handback, message.backlog_max
         )
         if callback is not None:
             self._channel.start(lambda: subscription.call(callback), "tupelo-notices")

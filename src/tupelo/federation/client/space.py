@@ -8,10 +8,10 @@ from typing import Any
 
 from tupelo.errors import BadArgument
 from tupelo.federation import wire
-from tupelo.federation.client.arguments import NUMBER_MAX, check_leases, freeze_all
+from tupelo.federation.client.arguments import NUMBER_MAX, check_leases, freeze_all, listed
 from tupelo.federation.client.channel import Channel
 from tupelo.federation.client.handles import AsyncLease, RemoteTransaction
-from tupelo.federation.client.listening import RemoteReaction
+from tupelo.federation.client.listening import BACKLOG_MAX, RemoteReaction
 from tupelo.federation.client.reach import Reach, Txn, id_of
 from tupelo.federation.scope import Scope, spell_scope
 from tupelo.federation.spelled import read_change, read_whole
@@ -183,7 +183,7 @@ class RemoteSpace(Reach):
         known = {held.id: held for held in self.held if isinstance(held, RemoteTransaction)}
         return [
             known.get(txn_id) or RemoteTransaction(self, asked.serial, txn_id, state="prepared")
-            for txn_id in asked.value
+            for txn_id in listed(asked.value)
         ]
 
     def session(self, *, lease: float | None = None) -> Any:
@@ -245,12 +245,14 @@ class RemoteSpace(Reach):
         if iscoroutinefunction(function) and not self.is_async:
             raise BadArgument("function", "a plain function, or use tupelo.aio", function)
         wanted = template_to_wire(template)
-        message = wire.Subscribe(0, self._name, wanted, backlog_max=NUMBER_MAX)
+        message = wire.Subscribe(0, self._name, wanted, backlog_max=BACKLOG_MAX)
         subscription = await self.listened(message, None, None, None)
-        there: list[Any] = []
-        if existing:
-            there = await self.got(template, False, 0, many=True, build=read_whole)
-        reaction = RemoteReaction(self, subscription, function, bool(once))
+
+        async def look() -> list[Any]:
+            return await self.got(template, False, 0, many=True, build=read_whole)
+
+        there = await look() if existing else []
+        reaction = RemoteReaction(self, subscription, look, function, bool(once))
         self._channel.start(lambda: reaction.run(there), "tupelo-reaction")
         return reaction
 
@@ -263,7 +265,7 @@ class RemoteSpace(Reach):
         check_limit(limit)
         most = None if limit is None else min(limit, NUMBER_MAX)
         message = wire.Changes(0, self._name, min(since, NUMBER_MAX), most)
-        return [read_change(spelled) for spelled in await self.ask(message)]
+        return [read_change(spelled) for spelled in listed(await self.ask(message))]
 
     @either
     async def trim(self, *, before: int) -> None:

@@ -1,0 +1,125 @@
+"""A program that says whatever a test wants, over a real socket: one side of the protocol."""
+
+from __future__ import annotations
+
+import itertools
+import socket
+from contextlib import suppress
+from typing import Any
+from uuid import uuid4
+
+from tupelo.federation import wire
+from tupelo.values.spelling import template_to_wire
+
+PATIENCE_SECONDS = 20.0
+PLAIN = b"TUPELO" + bytes([wire.VERSION]) + b"P"
+
+
+class Raw:
+    """A line to a host. Nothing is said on it but what the test says."""
+
+    def __init__(self, address: str, *, preamble: bytes = PLAIN) -> None:
+        host, _, port = address.rpartition(":")
+        self._socket = socket.create_connection((host, int(port)), timeout=PATIENCE_SECONDS)
+        self._frames = wire.Frames()
+        self._heard: list[bytes] = []
+        self._others: list[Any] = []
+        self._calls = itertools.count(1)
+        self.id = uuid4().hex
+        self.incarnation = uuid4().hex
+        self.welcome: Any = None
+        self.send(preamble)
+
+    @classmethod
+    def met(cls, address: str, role: str = "client", **hello: Any) -> Raw:
+        """A line on which the host has said welcome."""
+        raw = cls(address)
+        raw.greet(role, **hello)
+        assert isinstance(raw.welcome, wire.Welcome), raw.welcome
+        return raw
+
+    def hello(self, role: str = "client", **changed: Any) -> Any:
+        told = {"version": wire.VERSION, "id": self.id, "name": "raw", **changed}
+        return wire.Hello(
+            told.pop("version"),
+            role,  # type: ignore[arg-type]
+            told.pop("id"),
+            told.pop("name"),
+            told.pop("incarnation", self.incarnation),
+            told.pop("spaces", []),
+            **told,
+        )
+
+    def greet(self, role: str = "client", **changed: Any) -> Any:
+        self.say(self.hello(role, **changed))
+        assert self.read(8) == PLAIN
+        self.welcome = self.hear()
+        return self.welcome
+
+    # Speaking
+
+    def send(self, data: bytes) -> None:
+        """These bytes, or as many as the host takes before it hangs up."""
+        with suppress(ConnectionError):
+            self._socket.sendall(data)
+
+    def say(self, *messages: Any) -> None:
+        self.send(b"".join(wire.frame(wire.encode(message)) for message in messages))
+
+    def call(self, kind: Any, *args: Any, **kwargs: Any) -> Any:
+        """Say this and get what it is answered: an Answer or a Failure."""
+        number = next(self._calls)
+        self.say(kind(number, *args, **kwargs))
+        return self.answer(number)
+
+    def answer(self, number: int) -> Any:
+        return self.hear_until(lambda said: getattr(said, "call", None) == number)
+
+    # Hearing
+
+    def read(self, count: int) -> bytes:
+        data = b""
+        while len(data) < count:
+            more = self._socket.recv(count - len(data))
+            if not more:
+                break
+            data += more
+        return data
+
+    def hear(self) -> Any:
+        """The next message that is no Ping; None if the host has hung up."""
+        while True:
+            while not self._heard:
+                try:
+                    data = self._socket.recv(65_536)
+                except ConnectionError:
+                    return None
+                if not data:
+                    return None
+                self._heard += self._frames.feed(data)
+            message = wire.decode(self._heard.pop(0))
+            if type(message) is not wire.Ping:
+                return message
+
+    def hear_until(self, condition: Any) -> Any:
+        while not condition(message := self.hear()):
+            assert message is not None, "the host has hung up"
+        return message
+
+    def is_hung_up(self) -> bool:
+        """Wait until the host has hung up, whatever it says before."""
+        with suppress(ConnectionError):
+            while self._socket.recv(65_536):
+                pass
+        return True
+
+    def ping(self) -> None:
+        self.say(wire.Ping())
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+def spelled(*template: Any) -> Any:
+    """A template as it is sent."""
+    return template_to_wire(template)
