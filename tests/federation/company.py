@@ -1,4 +1,4 @@
-"""Company for the tests of hosts: hosts here, at either door, and hosts in processes of their own."""
+"""Company for the tests of hosts: hosts here, at either door, and in processes of their own."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from typing import Any
 
 from tests.laws.doors import LoopThread
 from tupelo.federation.doors import AsyncHost, Host
+from tupelo.federation.handles import FederatedListening, FederatedSession
 from tupelo.federation.presence import HostPresence, SpacePresence
-from tupelo.federation.space import FederatedListening, FederatedSession, FederatedSpace
+from tupelo.federation.space import FederatedSpace
 from tupelo.federation.weak import WeakReaction
 from tupelo.space.asynchronous import Space
 
@@ -140,6 +141,14 @@ class ChildHost:
     def has_said(self, key: Any) -> bool:
         return not self._box(key).empty()
 
+    def wait_for(self, number: int) -> None:
+        """Until it has answered this, which stays to be heard."""
+        self._box(number).put(self.hear(number))
+
+    @property
+    def is_alive(self) -> bool:
+        return self._process.poll() is None
+
     def order(self, verb: str, *args: Any) -> int:
         """Begin something; its number, by which `answer` knows it."""
         assert self._process.stdin is not None
@@ -184,5 +193,3 @@ class ChildHost:
 
 def port_of(address: str) -> int:
     return int(address.rpartition(":")[2])
-
-

@@ -52,7 +52,7 @@ def pause_at(moment: str) -> None:
             await stay(moment)
             return False
 
-        Federation._settle = settle  # type: ignore[method-assign]
+        setattr(Federation, "_settle", settle)  # noqa: B010
     elif moment in ("owner is asked", "owner has agreed"):
         agree = Peer._settle
 
@@ -62,7 +62,7 @@ def pause_at(moment: str) -> None:
             await stay(moment)
             return False
 
-        Peer._settle = agreeing  # type: ignore[method-assign]
+        setattr(Peer, "_settle", agreeing)  # noqa: B010
     elif moment:
         raise ValueError(moment)
 
@@ -100,7 +100,7 @@ class Child:
     def take_all(self, first: str) -> Any:
         return self.space.take_all((first, int), wait=0)
 
-    def swap(self, takes: int, first: int) -> Any:
+    def swap(self, first: int) -> Any:
         """In one transaction, take one entry here and write two."""
         with self.space.transaction() as txn:
             taken = self.space.take(("pair", int), wait=0, txn=txn)
@@ -109,7 +109,7 @@ class Child:
         return taken
 
     def here(self, first: str) -> Any:
-        return sorted(self.space.here.read_all((first, int)))  # type: ignore[type-var, arg-type]
+        return sorted(self.space.here.read_all((first, int)))  # type: ignore[arg-type]
 
     def engaged(self) -> list[str]:
         return self.host.engaged

@@ -9,10 +9,13 @@ from typing import Any
 from uuid import uuid4
 
 from tupelo.federation import wire
+from tupelo.federation.identity import Identity
+from tupelo.federation.tls import client_context
 from tupelo.values.spelling import template_to_wire
 
 PATIENCE_SECONDS = 20.0
 PLAIN = b"TUPELO" + bytes([wire.VERSION]) + b"P"
+TLS = PLAIN[:-1] + b"T"
 
 
 class Raw:
@@ -28,6 +31,7 @@ class Raw:
         self.id = uuid4().hex
         self.incarnation = uuid4().hex
         self.welcome: Any = None
+        self._answered = False
         self.send(preamble)
 
     @classmethod
@@ -36,6 +40,15 @@ class Raw:
         raw = cls(address)
         raw.greet(role, **hello)
         assert isinstance(raw.welcome, wire.Welcome), raw.welcome
+        return raw
+
+    @classmethod
+    def secure(cls, address: str, identity: Identity) -> Raw:
+        """A line under TLS, on which we have proved who we are and said nothing."""
+        raw = cls(address, preamble=TLS)
+        assert raw.read(8) == TLS
+        raw._answered = True
+        raw._socket = client_context(identity).wrap_socket(raw._socket)
         return raw
 
     def hello(self, role: str = "client", **changed: Any) -> Any:
@@ -52,7 +65,8 @@ class Raw:
 
     def greet(self, role: str = "client", **changed: Any) -> Any:
         self.say(self.hello(role, **changed))
-        assert self.read(8) == PLAIN
+        if not self._answered:
+            assert self.read(8) == PLAIN
         self.welcome = self.hear()
         return self.welcome
 

@@ -6,18 +6,28 @@ import asyncio
 import random
 import time
 from collections import Counter
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
 import tupelo
 from tests.federation.company import await_host, await_space, meet, port_of
-from tupelo.errors import BadArgument, HostClosed, NotAllAnswered, PeerLost, UnknownHost, UnknownType
+from tupelo.errors import (
+    BadArgument,
+    HostClosed,
+    NotAllAnswered,
+    PeerLost,
+    UnknownHost,
+    UnknownType,
+)
 from tupelo.federation.doors import AsyncHost, Host
+from tupelo.federation.handles import Coverage
 from tupelo.federation.hosted import Doubt
-from tupelo.federation.presence import AgentPresence, HostPresence
+from tupelo.federation.presence import AgentPresence, HostPresence, SpacePresence
 from tupelo.federation.scope import HERE, Scope
-from tupelo.federation.space import Coverage
 
 PATIENCE = 20.0
 GLIMPSE = 0.05
@@ -197,35 +207,34 @@ def test_many_takers_at_all_hosts_share_out_everything(three, later):
 # Cancelled
 
 
-def on_a_loop(work):
-    return asyncio.run(asyncio.wait_for(work, 3 * PATIENCE))
+def on_a_loop(work: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(asyncio.wait_for(work, 3 * PATIENCE))
 
 
-async def engaged(*hosts):
-    for place, host in enumerate(hosts):
-        for other in hosts[place + 1 :]:
-            host.engage(other.address)
-    for host in hosts:
-        for other in hosts:
-            found = host._core.presence.space
-            while other.id != host.id and other.id not in host._core.peers:
-                await asyncio.sleep(0.001)
-            assert found is not None
+@asynccontextmanager
+async def two_hosts() -> AsyncIterator[tuple[Any, Any]]:
+    async with (
+        AsyncHost("a", listen=0, heartbeat=0.2) as a,
+        AsyncHost("b", listen=0, heartbeat=0.2) as b,
+    ):
+        a.space("jobs"), b.space("jobs")
+        a.engage(b.address)
+        for host, other in ((a, b), (b, a)):
+            assert await host.presence.read(SpacePresence("jobs", other.id), wait=PATIENCE)
+        yield a, b
 
 
 def test_a_wait_that_is_cancelled_loses_nothing():
-    async def scenario():
-        async with AsyncHost("a", listen=0, heartbeat=0.2) as a:
-            async with AsyncHost("b", listen=0, heartbeat=0.2) as b:
-                here, there = a.space("jobs"), b.space("jobs")
-                await engaged(a, b)
-                waiting = asyncio.ensure_future(here.take(("job", int)))
-                await here.read(("job", int), wait=GLIMPSE)
-                waiting.cancel()
-                await asyncio.wait([waiting])
-                await there.write(("job", 1))
-                assert await there.here.count() == 1
-                assert await here.take(("job", int), wait=0) == ("job", 1)
+    async def scenario() -> None:
+        async with two_hosts() as (a, b):
+            here, there = a.space("jobs"), b.space("jobs")
+            waiting = asyncio.ensure_future(here.take(("job", int)))
+            await here.read(("job", int), wait=GLIMPSE)
+            waiting.cancel()
+            await asyncio.wait([waiting])
+            await there.write(("job", 1))
+            assert await there.here.count() == 1
+            assert await here.take(("job", int), wait=0) == ("job", 1)
 
     on_a_loop(scenario())
 
@@ -233,29 +242,27 @@ def test_a_wait_that_is_cancelled_loses_nothing():
 def test_a_take_that_is_cancelled_at_any_moment_loses_nothing():
     """The entry is with the one who took it or in the space, never both, never neither."""
 
-    async def scenario():
+    async def scenario() -> None:
         rng = random.Random(7)
-        async with AsyncHost("a", listen=0, heartbeat=0.2) as a:
-            async with AsyncHost("b", listen=0, heartbeat=0.2) as b:
-                here, there = a.space("jobs"), b.space("jobs")
-                await engaged(a, b)
-                written, taken = 60, []
-                for number in range(written):
-                    await there.write(("job", number))
-                    call = asyncio.ensure_future(here.take(("job", number), wait=PATIENCE))
-                    for _ in range(rng.randrange(25)):
-                        await asyncio.sleep(0)
-                    call.cancel()
-                    await asyncio.wait([call])
-                    if not call.cancelled():
-                        taken.append(call.result())
-                left = []
-                while len(left) + len(taken) < written:
-                    entry = await here.take(("job", int), wait=PATIENCE)
-                    assert entry is not None, "an entry is lost"
-                    left.append(entry)
-                assert await here.take(wait=0) is None
-                assert Counter(left + taken) == Counter(("job", n) for n in range(written))
+        async with two_hosts() as (a, b):
+            here, there = a.space("jobs"), b.space("jobs")
+            written = 60
+            taken: list[Any] = []
+            for number in range(written):
+                await there.write(("job", number))
+                call = asyncio.ensure_future(here.take(("job", number), wait=PATIENCE))
+                await asyncio.sleep(rng.uniform(0, 0.002))  # Any moment will do.
+                call.cancel()
+                await asyncio.wait([call])
+                if not call.cancelled():
+                    taken.append(call.result())
+            left: list[Any] = []
+            while len(left) + len(taken) < written:
+                entry = await here.take(("job", int), wait=PATIENCE)
+                assert entry is not None, "an entry is lost"
+                left.append(entry)
+            assert await here.take(wait=0) is None
+            assert Counter(left + taken) == Counter(("job", n) for n in range(written))
 
     on_a_loop(scenario())
 
@@ -681,7 +688,7 @@ def test_hosts_that_dial_each_other_at_once_end_with_one_link(company, until):
         assert (first.engaged, second.engaged) == (["second"], ["first"])
 
 
-def same_link(first, second):
+def same_link(first: Any, second: Any) -> Any:
     """Do both ends speak over the link that the same one of them dialled?"""
     ours, theirs = first._core.peers.get(second.id), second._core.peers.get(first.id)
     return ours and theirs and ours.dialled_by == theirs.dialled_by
@@ -754,13 +761,11 @@ def test_a_durable_host_that_is_killed_comes_back_with_everything(threads, tmp_p
 
 
 @pytest.mark.parametrize("moment", ["owner is asked", "owner has agreed"])
-@pytest.mark.parametrize("durable", [True, False])
 def test_an_owner_that_is_killed_amid_a_hand_over_has_handed_it_over(
-    threads, later, tmp_path, moment, durable
+    threads, later, tmp_path, moment
 ):
-    path = {"path": str(tmp_path)} if durable else {}
     host = threads.host("first")
-    child = threads.child("second", moment, **path)
+    child = threads.child("second", moment, path=str(tmp_path))
     child.do("write", ["job", 1])
     host.engage(child.address)
     await_space(host, child.id)
@@ -769,9 +774,7 @@ def test_an_owner_that_is_killed_amid_a_hand_over_has_handed_it_over(
     assert call.waits
     child.kill()
     await_host(host, child.id, "departed")
-    if not durable:  # Without a folder it has another id, and is another host.
-        return
-    again = threads.child("second", listen=port_of(child.address), **path)
+    again = threads.child("second", listen=port_of(child.address), path=str(tmp_path))
     assert call.result() == ("job", 1)
     assert again.do("here", "job") == []
     assert host.space("jobs").count() == 0

@@ -211,7 +211,7 @@ def test_what_main_raises_comes_out_and_its_tasks_are_ended():
     assert ended == ["linger"]
 
 
-def test_threads_are_refused():
+def test_other_threads_are_refused():
     async def main(loop: VirtualLoop) -> list[Exception]:
         errors: list[Exception] = []
 
@@ -224,12 +224,20 @@ def test_threads_are_refused():
         thread = threading.Thread(target=call_in)
         thread.start()
         thread.join()
-        with pytest.raises(LabError, match="no threads"):
-            await asyncio.to_thread(print)
         return errors
 
     [error] = run(main, 1)
     assert isinstance(error, LabError)
+
+
+def test_what_is_for_a_thread_is_done_in_place():
+    async def main(loop: VirtualLoop) -> tuple[int, int]:
+        with pytest.raises(ZeroDivisionError):
+            await asyncio.to_thread(divmod, 1, 0)
+        return await asyncio.to_thread(threading.get_ident), threading.get_ident()
+
+    there, here = run(main, 1)
+    assert there == here
 
 
 def test_its_own_thread_may_use_the_threadsafe_way():

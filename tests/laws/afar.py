@@ -8,7 +8,14 @@ CODE = "code is not sent: a Where, or an order that is no rule known everywhere,
 WEAK = "reactions to a space afar run after the step, not in it"
 HANDED = "a take from afar is a hand-over: the log of a durable space also tells of the promise"
 
-MODULES: dict[str, str] = {}
+MODULES = {"test_reactions": WEAK}
+KEPT = {
+    "test_the_waiters_get_what_a_new_reaction_writes",
+    "test_nothing_reacts_to_what_is_called_off",
+    "test_what_is_no_function_is_refused",
+}
+"""Laws of those modules that hold all the same."""
+
 LAWS = {
     "test_everything_that_happens_is_a_change": HANDED,
     "test_positions_count_without_gaps": HANDED,
@@ -26,7 +33,9 @@ LAWS = {
     "test_a_listener_whose_where_raises_is_told_and_the_writer_is_not": CODE,
     "test_what_a_reaction_removes_is_never_told": WEAK,
     "test_what_a_reaction_writes_is_told": WEAK,
-    "test_a_type_matches_its_subclasses_and_exactly_does_not": CODE,
+    "test_a_type_matches_its_subclasses_and_exactly_does_not": (
+        "a type that is no value's and no dataclass, such as Number, has no name elsewhere"
+    ),
     "test_a_part_says_what_one_field_may_be": CODE,
     "test_whole_templates_combine": CODE,
     "test_a_where_that_raises_is_a_bad_template_and_takes_nothing": CODE,
@@ -41,6 +50,8 @@ LAWS = {
 def keep_what_holds(item: Any) -> None:
     """Skip this test if what it asks cannot be had from afar."""
     name = item.originalname
+    if name in KEPT:
+        return
     _, _, params = item.name.partition("afar-")
     reason = (
         MODULES.get(item.module.__name__.rpartition(".")[2])

@@ -70,11 +70,13 @@ class Conversation:
             return
         self._said = True
         self.link.send(encode(message))
-        if not self._paused and self.link.waiting > UNSENT_HIGH:
-            self._paused = True
-            self.link.pause()
-        if self.link.waiting > UNSENT_MAX:
-            self.end("too slow")
+        waiting = self.link.waiting
+        if waiting > UNSENT_HIGH:
+            if not self._paused:
+                self._paused = True
+                self.link.pause()
+            if waiting > UNSENT_MAX:
+                self.end("too slow")
 
     def next_call(self) -> int:
         return self._next_call()

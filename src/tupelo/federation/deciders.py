@@ -7,6 +7,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Coroutine
 from contextlib import suppress
+from functools import partial
 from typing import Any, NoReturn
 from uuid import uuid4
 
@@ -69,6 +70,10 @@ class Decider(ABC):
     def forget(self, txn_id: str, participant: str) -> None: ...
 
     @abstractmethod
+    async def forget_there(self, txn_id: str, participant: str) -> None:
+        """`forget`, where the host lives."""
+
+    @abstractmethod
     async def give_up(self) -> None:
         """It was aborted, and someone who may have promised could not be told."""
 
@@ -100,6 +105,9 @@ class DeciderHere(Decider):
 
     def forget(self, txn_id: str, participant: str) -> None:
         self._host.deciding.forget(txn_id, participant)
+
+    async def forget_there(self, txn_id: str, participant: str) -> None:
+        self.forget(txn_id, participant)
 
     async def give_up(self) -> None:
         self._decide([])
@@ -153,16 +161,19 @@ class DeciderElsewhere(Decider):
         )
 
     def forget(self, txn_id: str, participant: str) -> None:
-        # Nobody waits for that: if it is lost, a record too many is kept.
         message = wire.Forget(0, txn_id, participant)
-        if self._channel.serial == self._serial:
-            self._hop.soon(self._channel.tell, message)
-        else:  # with the next link
-            self._hop.soon(self._channel.start, lambda: self._forget(message), "tupelo-forget")
+        if not self._hop.is_here():
+            with suppress(LinkError):
+                self._hop.run(self._channel.ask(message, self._space, self._serial))
+                return
+        # On the next link, for which nobody waits.
+        later = partial(self.forget_there, txn_id, participant)
+        self._hop.soon(self._channel.start, later, "tupelo-forget")
 
-    async def _forget(self, message: wire.Forget) -> None:
+    async def forget_there(self, txn_id: str, participant: str) -> None:
+        # If there is no next link, a record too many is kept.
         with suppress(LinkError, SpaceClosed):
-            await self._channel.ask(message, self._space)
+            await self._channel.ask(wire.Forget(0, txn_id, participant), self._space)
 
     async def give_up(self) -> None:
         with suppress(LinkError, SpaceClosed):  # Without our session it is given up anyway.

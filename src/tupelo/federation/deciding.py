@@ -75,6 +75,7 @@ class Deciding:
         self._lock = threading.Lock()
         self._given_up: dict[str, set[str]] = {}
         self._unsaid: set[tuple[str, str]] = set()
+        self._has_forgotten = False
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -144,9 +145,10 @@ class Deciding:
             return "aborted"
 
     def forget(self, txn: str, participant: str) -> None:
-        """This participant knows that the transaction was committed. The disk is not waited for:
-        it does no harm to be told so again."""
+        """This participant knows that the transaction was committed. The disk is not waited for: if
+        we crash before, a record too many is kept."""
         self._log.forget_soon(txn, participant)
+        self._has_forgotten = True
 
     def _is_known(self, coordinator: str) -> bool:
         """May it yet decide? One that is gone never comes back under the same name."""
@@ -180,6 +182,9 @@ class Deciding:
                         await self._settle(hosted, txn)
         for txn_id, participant in list(self._unsaid):
             await self._say_told(txn_id, participant)
+        if self._has_forgotten:
+            self._has_forgotten = False
+            await self._in_thread(self._log.flush)
 
     async def _settle(self, hosted: HostedSpace, txn: Txn) -> None:
         """Ask what became of a transaction in which this space has promised to commit."""

@@ -13,14 +13,14 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from tupelo.errors import NotAllAnswered, PeerLost, TupeloError, UnknownHost
+from tupelo.errors import BadFrame, NotAllAnswered, PeerLost, TupeloError, UnknownHost
 from tupelo.federation import wire
 from tupelo.federation.handover import HERE, Held, found, holder_name, reserve
 from tupelo.federation.hosted import HostedSpace
 from tupelo.federation.moving import adopt
 from tupelo.federation.peer import Peer
 from tupelo.federation.searching import Question, Search, Taken
-from tupelo.federation.spelled import read_whole
+from tupelo.federation.spelled import read_answer
 from tupelo.space.order import Order
 from tupelo.space.session import Seen
 from tupelo.values.entry import Entry
@@ -132,14 +132,18 @@ class Federation:
         scope: wire.Scope = None,
         seen: Seen | None = None,
         partial: bool = False,
+        holder: str | None = None,
     ) -> Taken:
-        """What matches, from wherever it is. What is taken must be kept or given back.
+        """What matches, from wherever it is. What is taken must be kept or given back; `holder` is
+        who will say so, if it is not an agent of this process.
 
         If nothing is found and not all hosts have answered, NotAllAnswered, unless a `partial`
         answer will do.
         """
         here, wanted, agent = self.reach(scope)
-        question = Question(hosted, template, take=take, order=order, agent=agent, seen=seen)
+        question = Question(
+            hosted, template, take=take, order=order, agent=agent, seen=seen, holder=holder
+        )
         if many:
             result = await self._get_all(question, here, wanted, limit)
             if not result.entries and wait != 0:
@@ -161,6 +165,7 @@ class Federation:
                         scope=scope,
                         seen=seen,
                         partial=partial,
+                        holder=holder,
                     )
         else:
             result = await Search(self, question, here, wanted).run(wait)
@@ -225,7 +230,7 @@ class Federation:
         if question.take:
             held = await reserve(
                 question.hosted,
-                self.holder_here(),
+                question.holder or self.holder_here(),
                 question.template,
                 many=True,
                 limit=limit,
@@ -263,7 +268,7 @@ class Federation:
                 async with asyncio.timeout(self.host.answer_seconds):
                     answer = await peer.talk.call(message, "read")
                 now = question.hosted.clock.now()
-                result.entries += [read_whole(entry, now) for entry in answer]
+                result.entries += read_answer(answer, now)
                 result.covered[peer.name] = None
                 return
         result.missing[peer.name] = None
@@ -288,9 +293,10 @@ class Federation:
             message = wire.Count(self.host.next_call(), hosted.name, template_to_wire(template))
             with suppress(TupeloError, TimeoutError):
                 async with asyncio.timeout(self.host.answer_seconds):
-                    number: int = await peer.talk.call(message, "count")
-                result.covered[peer.name] = None
-                return number
+                    number = await peer.talk.call(message, "count")
+                if type(number) is int:
+                    result.covered[peer.name] = None
+                    return number
             result.missing[peer.name] = None
             return 0
 
@@ -322,8 +328,10 @@ class Federation:
         except BaseException:  # cancelled
             self._refuse_later(peer, hosted, message.call, answer)
             raise
-        now = hosted.clock.now()
-        entries = [read_whole(entry, now) for entry in spelled]
+        try:
+            entries = read_answer(spelled, hosted.clock.now())
+        except BadFrame:
+            return None
         if entries and not await self._settle(peer, hosted, message.call, entries):
             entries = []
         return Brought(hosted, entries)

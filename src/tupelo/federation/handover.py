@@ -183,6 +183,12 @@ async def found(
     return answer
 
 
+def confirm(held: Held) -> None:
+    """Its taker has it. If the space was closed before, it will be told again."""
+    with suppress(SpaceClosed, TransactionEnded):
+        held.keep()
+
+
 class Doubts:
     """All that was delivered and not confirmed by those who are away, by who took it."""
 
@@ -229,8 +235,7 @@ class Doubts:
         has = set(received)
         for number, reservation in self._away.pop(holder, {}).items():
             if number in has:
-                with suppress(SpaceClosed, TransactionEnded):
-                    reservation.keep()
+                confirm(reservation)
             else:
                 reservation.give_back()
 
@@ -262,8 +267,7 @@ class Doubts:
             if then == "return":
                 reservation.give_back()
             else:
-                with suppress(SpaceClosed, TransactionEnded):
-                    reservation.keep()
+                confirm(reservation)
 
     def close(self) -> None:
         """What is in doubt stays so where it is durable. What was in memory goes with it: nobody

@@ -24,6 +24,7 @@ from tupelo.federation.handover import Doubts, client_holder
 from tupelo.federation.hosted import Doubt, HostedSpace, check_doubt
 from tupelo.federation.link import Link, Listening, Network
 from tupelo.federation.moving import Mover
+from tupelo.federation.parked import Woken
 from tupelo.federation.peer import Peer
 from tupelo.federation.presence import SYSTEM, Presence
 from tupelo.federation.reception import Greeting, Reception
@@ -36,6 +37,8 @@ logger = logging.getLogger("tupelo")
 
 SPACES_MAX = 1_000
 """So many spaces may come into being because somebody asked for them by name."""
+ID_CHARACTERS = 40
+"""Of the id of a host that has an identity; no other has an id of this length."""
 BACK_OFF_SECONDS = (0.1, 5.0)
 SPACE_FILE = ".tupelo"
 SPACE_NAME_MAX = 80
@@ -77,6 +80,7 @@ class HostCore:
         self.peers: dict[str, Peer] = {}
         self.servings: dict[str, Serving] = {}
         self.doubts = Doubts(lambda: self.spaces.values())
+        self.woken = Woken(asyncio.get_running_loop())
         self.mover = Mover(self)
         self.federation = Federation(self)
         self.heartbeat = heartbeat
@@ -205,8 +209,8 @@ class HostCore:
             return scope[0] == "agent" or (
                 scope[0] == "host" and scope[1] not in (self.id, self.name)
             )
-        # A copy: threads of the blocking door ask, while hosts come and go on the loop.
-        return any(hosted.name in peer.spaces for peer in list(self.peers.values()))
+        peers = list(self.peers.values())  # a copy: threads ask while hosts come and go
+        return bool(peers) and any(hosted.name in peer.spaces for peer in peers)
 
     @property
     def agents(self) -> list[str]:
@@ -253,6 +257,8 @@ class HostCore:
             return self._admit_client(link, hello, who)
         if who and hello.id != id_of(who):
             raise Stranger(f"a host with the identity {who} is not {hello.id}")
+        if not who and len(hello.id) == ID_CHARACTERS:
+            raise Stranger(f"that it is {hello.id} must be proved, by an identity")
         peer = self._new_peer(
             link, hello.id, hello.name, hello.incarnation, hello.address, who, dialled=False
         )
@@ -480,4 +486,4 @@ class HostCore:
 
 def id_of(key: str) -> str:
     """The id of the host that has this identity."""
-    return key.removeprefix("ed25519:")[:40]
+    return key.removeprefix("ed25519:")[:ID_CHARACTERS]

@@ -32,6 +32,7 @@ class Mover:
     def __init__(self, host: HostCore) -> None:
         self._host = host
         self._accepted: dict[str, Seen] = {}
+        self._positions: dict[str, int] = {}  # at which what was accepted is durable
         self._under_way: dict[tuple[str, str, int], Txn] = {}
         self._task: asyncio.Task[None] | None = None
         self._again = False
@@ -110,16 +111,14 @@ class Mover:
     async def accept(self, hosted: HostedSpace, entry: Entry) -> bool:
         """Take in an entry for an agent that is here; True too if it was taken in before."""
         accepted = self._accepted.setdefault(hosted.name, Seen())
-        if entry in accepted:
+        if entry in accepted:  # The one who asked before may not have waited for the disk.
+            await hosted.flush(self._positions.get(hosted.name, 0))
             return True
         if entry.to not in self._host.agents or entry.origin in self._host.agents:
             return False
+        position = self._positions[hosted.name] = adopt(hosted, [entry])
         accepted.add(entry)
-        try:
-            await hosted.flush(adopt(hosted, [entry]))
-        except BaseException:
-            accepted.discard(entry)
-            raise
+        await hosted.flush(position)
         return True
 
 

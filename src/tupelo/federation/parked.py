@@ -4,6 +4,7 @@ wait: a signal that hops to the host's loop, and what to do there."""
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 from threading import get_ident
 
@@ -16,13 +17,41 @@ from tupelo.values.entry import Entry
 Done = Callable[[list[Entry], Exception | None], None]
 
 
-class Parked:
-    """A waiter's signal, and its patience."""
-
-    __slots__ = ("_cancel_alarm", "_done", "_hosted", "_loop", "_over", "_thread", "_waiter")
+class Woken:
+    """Those of a host who were answered on its loop, until they have the answer."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
+        self._parked: deque[Parked] = deque()
+
+    def add(self, parked: Parked) -> None:
+        if not self._parked:
+            self._loop.call_soon(self.answer)
+        self._parked.append(parked)
+
+    def answer(self) -> None:
+        """Now: they need not wait until the loop comes round."""
+        while self._parked:
+            self._parked.popleft().end()
+
+
+class Parked:
+    """A waiter's signal, and its patience."""
+
+    __slots__ = (
+        "_cancel_alarm",
+        "_done",
+        "_hosted",
+        "_loop",
+        "_over",
+        "_thread",
+        "_waiter",
+        "_woken",
+    )
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, woken: Woken) -> None:
+        self._loop = loop
+        self._woken = woken
         self._thread = get_ident()
         self._over = False
         self._hosted: HostedSpace | None = None
@@ -35,22 +64,22 @@ class Parked:
         self._waiter = waiter
         self._done = done
         if waiter.done:
-            self._loop.call_soon(self._end)
+            self._loop.call_soon(self.end)
         elif wait is not None:
-            self._cancel_alarm = alarm(self._loop, hosted.clock, wait, self._end)
+            self._cancel_alarm = alarm(self._loop, hosted.clock, wait, self.end)
 
     def wake(self) -> bool:
         """The waiter was answered, on whichever thread, under the space's lock."""
         try:
             if get_ident() == self._thread:
-                self._loop.call_soon(self._end)
+                self._woken.add(self)
             else:
-                self._loop.call_soon_threadsafe(self._end)
+                self._loop.call_soon_threadsafe(self.end)
         except RuntimeError:  # The loop is closed.
             return False
         return True
 
-    def _end(self) -> None:
+    def end(self) -> None:
         """It was answered, or its patience is at an end."""
         if self._over or self._hosted is None or self._waiter is None or self._done is None:
             return

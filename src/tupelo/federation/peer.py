@@ -128,6 +128,8 @@ class Peer:
         only = choosing(message.seen, message.agent)
         self._stand_watch(message, hosted, template)
         if message.how == "take":
+            if message.call in self._held:
+                raise BadFrame(f"call {message.call} is under way already")
             reservation = await reserve(
                 hosted,
                 holder_name(self.holder, message.call),

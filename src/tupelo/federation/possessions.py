@@ -133,6 +133,8 @@ class Possessions:
             if txn.id == txn_id:
                 hosted.access.check("administer", hosted.name, self._who, True)
                 return txn
+        # A coordinator takes this to mean that it has ended, and may let it be forgotten.
+        await hosted.flush(hosted.engine.core.log.position)
         raise UnknownTransaction(txn_id)
 
     async def _in_doubt(self, hosted: HostedSpace, message: wire.Doubts) -> list[str]:

@@ -71,11 +71,16 @@ class Presence:
         wanted: list[Any] = [SpacePresence(name, host_id) for name in sorted(set(spaces))]
         wanted += [AgentPresence(agent, host_id) for agent in sorted(set(agents))]
         with self.space.transaction() as txn:
+            if not wanted:  # It has departed: all at once, for there may be many.
+                self.space.take_all(SpacePresence(host=host_id), txn=txn)
+                self.space.take_all(AgentPresence(host=host_id), txn=txn)
+                return
             there = [
                 *self.space.read_all(SpacePresence(host=host_id), txn=txn),
                 *self.space.read_all(AgentPresence(host=host_id), txn=txn),
             ]
+            stays = set(wanted).intersection(there)
             for thing in there:
-                if thing not in wanted:
+                if thing not in stays:
                     self.space.take(thing, wait=0, txn=txn)
-            self.space.write_all([thing for thing in wanted if thing not in there], txn=txn)
+            self.space.write_all([thing for thing in wanted if thing not in stays], txn=txn)

@@ -20,7 +20,7 @@ from tupelo.federation.handover import Held, found, reserve
 from tupelo.federation.hosted import HostedSpace
 from tupelo.federation.parked import alarm
 from tupelo.federation.peer import Peer
-from tupelo.federation.spelled import read_whole, spell_order
+from tupelo.federation.spelled import read_answer, spell_order
 from tupelo.federation.watching import Watching
 from tupelo.space.order import Order
 from tupelo.space.session import Seen
@@ -44,6 +44,7 @@ class Question:
         order: Order | None,
         agent: str | None,
         seen: Seen | None,
+        holder: str | None = None,
     ) -> None:
         self.hosted = hosted
         self.template = template
@@ -51,6 +52,7 @@ class Question:
         self.order = order
         self.agent = agent
         self.seen = seen
+        self.holder = holder
         self.spelled = template_to_wire(template)
         self.spelled_order = spell_order(order)
 
@@ -212,7 +214,7 @@ class Search:
         if question.take:
             held = await reserve(
                 hosted,
-                self._federation.holder_here(),
+                question.holder or self._federation.holder_here(),
                 question.template,
                 order=question.order,
                 only=question.only(),
@@ -270,14 +272,15 @@ class Search:
             return
         self._result.missing.pop(place.peer.name, None)
         self._result.covered[place.peer.name] = None
-        entries = answer.result()
-        if entries:
+        try:
+            found_there = bool(answer.result())
             if not self._question.take:
-                try:
-                    place.entry = read_whole(entries[0], self._question.hosted.clock.now())
-                except TupeloError:
-                    self._lose(place)
-                    return
+                entries = read_answer(answer.result(), self._question.hosted.clock.now())
+                place.entry = entries[0] if entries else None
+        except TupeloError:
+            self._lose(place)
+            return
+        if found_there:
             self._ready(place)
         elif place.state == "asking":
             place.state = "empty"

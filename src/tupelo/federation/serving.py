@@ -6,22 +6,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
-from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from tupelo.errors import (
-    BadArgument,
-    BadFrame,
-    SpaceClosed,
-    TransactionEnded,
-    TupeloError,
-    WrongPassword,
-)
+from tupelo.errors import BadArgument, BadFrame, TupeloError, WrongPassword
 from tupelo.federation import wire
 from tupelo.federation.conversation import Conversation
 from tupelo.federation.handover import (
     Held,
     client_holder,
+    confirm,
     found,
     holder_name,
     reserve,
@@ -70,6 +64,7 @@ class Serving:
         self._allowed: dict[tuple[str, str], HostedSpace] = {}
         self._shown: set[str] = set()
         self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._new_parked = partial(Parked, self._loop, host.woken)
         self._parked: dict[int, Parked] = {}
         self._held: dict[int, Held] = {}
         self._alone: dict[int, tuple[HostedSpace, wire.Get, float | None]] = {}
@@ -95,6 +90,7 @@ class Serving:
         try:
             if handler is not None:
                 handler(message)
+                self._host.woken.answer()
                 return
             if not call:
                 raise BadFrame(f"a client may not say {type(message).__name__}")
@@ -264,9 +260,6 @@ class Serving:
         else:
             self._deliver(hosted, message, entry)
 
-    def _new_parked(self) -> Parked:
-        return Parked(self._loop)
-
     def _deliver(self, hosted: HostedSpace, message: wire.Get, entry: Entry) -> None:
         call = message.call
         if message.take:
@@ -350,6 +343,7 @@ class Serving:
             order=read_order(message.order),
             scope=message.scope,
             seen=None if session is None else session.seen,
+            holder=holder_name(self.holder, message.call),
         )
         if message.take and taken.entries:
             self._held[message.call] = taken
@@ -365,8 +359,7 @@ class Serving:
         for call in message.calls:
             reservation = self._held.pop(call, None)
             if reservation is not None:
-                with suppress(SpaceClosed, TransactionEnded):
-                    reservation.keep()
+                confirm(reservation)
 
     def _cancel(self, message: wire.Cancel) -> None:
         for call in message.calls:

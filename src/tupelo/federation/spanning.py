@@ -13,7 +13,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
-from tupelo.errors import TupeloError
+from tupelo.errors import BadFrame, TupeloError
 from tupelo.federation import wire
 from tupelo.federation.hosted import HostedSpace
 from tupelo.federation.parked import alarm
@@ -123,8 +123,11 @@ class FederatedSubscription:
 
     def _heard(self, peer: Peer, hint: wire.Hint) -> None:
         self._missed += hint.missed
-        for kind, spelled in hint.entries:
-            self._tell(kind, read_whole(spelled, self._hosted.clock.now()))
+        now = self._hosted.clock.now()
+        for told in hint.entries:
+            if type(told) is not list or len(told) != 2:
+                raise BadFrame("a hint tells of a kind and an entry")
+            self._tell(told[0], read_whole(told[1], now))
         peer.talk.say(wire.Told(hint.watch, len(hint.entries)))
 
     def _tell(self, how: str, entry: Entry) -> None:

@@ -47,6 +47,13 @@ def read_whole(spelled: Any, now: float = 0.0) -> Entry:
     return Entry(values, shape, origin, n, arrival, until, to=to)
 
 
+def read_answer(answer: Any, now: float) -> list[Entry]:
+    """The entries that a host has answered with. BadFrame if they are none."""
+    if type(answer) is not list:
+        raise BadFrame(f"entries expected, not a {type(answer).__name__}")
+    return [read_whole(spelled, now) for spelled in answer]
+
+
 def read_spelled_entry(spelled: Any) -> tuple[Any, tuple[Any, ...]]:
     try:
         return read_entry(spelled)

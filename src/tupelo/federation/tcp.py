@@ -90,6 +90,9 @@ class TcpLink(asyncio.Protocol):
         if self._ear is not None:
             self._ear.eased()
 
+    def eof_received(self) -> None:
+        self._lose("closed by the other end")  # before anything more is given to it
+
     def connection_lost(self, error: Exception | None) -> None:
         self._open_links.pop(self, None)
         self._lose("the connection broke" if error else "closed by the other end")
@@ -107,8 +110,9 @@ class TcpLink(asyncio.Protocol):
         self._unsent.append(content)
         self._unsent_bytes += len(content)
         if not (self._hearing or self._flushing):
+            self._flush()  # The first goes at once, and what follows it in one go.
             self._flushing = True
-            self._loop.call_soon(self._flush)  # What is sent in one go goes in one go.
+            self._loop.call_soon(self._flush)
 
     def _flush(self) -> None:
         self._flushing = False

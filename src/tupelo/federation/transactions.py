@@ -168,7 +168,7 @@ class BranchElsewhere:
             return "not changed"
         self._may_have_promised = True
         self.txn._state = "prepared"  # A space that is closed now must not call it off.
-        vote: Vote = self._hop.run(self._tell("prepare"))
+        vote: Vote = self._hop.run(self._tell("prepare", self._within))
         if vote == "not changed":
             self._has_ended("committed")
         return vote
@@ -179,7 +179,7 @@ class BranchElsewhere:
             return "not changed"
         self._committed = None
         try:
-            self._hop.run(self._tell("commit"))
+            self._hop.run(self._tell("commit", self._within))
         except PeerLost as error:
             self._committed = None if error.in_doubt else False
             raise
@@ -192,17 +192,34 @@ class BranchElsewhere:
     def commit(self) -> None:
         if self.txn is None:
             return
+        within, self._within = self._within, None  # It may be told over another link, later.
         try:
-            self._hop.run(self._tell("commit"))
-        except (TransactionEnded, UnknownTransaction) as ended:
-            if isinstance(ended, TransactionEnded) and ended.state != "committed":
-                raise
-            # Its host has asked the decider, whom it tells when that is on disk; or it has lost
-            # what it had in memory.
-            self.lasting = not self._space.durable
+            self._hop.run(self._told(within))
+        except PeerLost:
+            # Its host will ask the decider; but if it was told, and only its answer is lost, nobody
+            # else says that it knows.
+            self._hop.soon(self._channel.start, self._tell_again, "tupelo-commit")
+            raise
         finally:
-            self._within = None  # It may be told over another link, if it is told again.
             self._has_ended("committed")
+
+    async def _told(self, within: int | None) -> None:
+        """Tell it to commit. It may have ended, if its host has asked the decider."""
+        try:
+            await self._tell("commit", within)
+        except UnknownTransaction:
+            pass  # That is on disk there; or it was in memory, and is lost.
+        except TransactionEnded as ended:
+            if ended.state != "committed":
+                raise
+            self.lasting = False  # The host says itself that it knows, when that is on disk.
+
+    async def _tell_again(self) -> None:
+        """On the next link."""
+        with suppress(TupeloError):
+            await self._told(None)
+            if self.lasting:
+                await self._decider.forget_there(self.txn_id, self.name)
 
     def abort(self) -> None:
         self._over = True
@@ -215,7 +232,7 @@ class BranchElsewhere:
 
     async def _abort(self) -> None:
         try:
-            await self._tell("abort")
+            await self._tell("abort", self._within)
         except (TransactionEnded, UnknownTransaction):
             pass
         except TupeloError:
@@ -226,10 +243,10 @@ class BranchElsewhere:
     def has_committed(self) -> bool | None:
         return self._committed
 
-    async def _tell(self, how: Literal["prepare", "commit", "abort"]) -> Any:
+    async def _tell(self, how: Literal["prepare", "commit", "abort"], within: int | None) -> Any:
         assert self.txn is not None
         message = wire.End(0, self._space.name, self.txn.id, how)
-        return (await self._space.ask(message, self._within))[0]
+        return (await self._space.ask(message, within))[0]
 
     def _has_ended(self, state: Literal["committed", "aborted"]) -> None:
         if self.txn is not None:
@@ -304,7 +321,10 @@ class SpanningTransaction(SharedTransaction, Reaching):
         return await branch.begun(self._left())
 
     def _new_branch_id(self) -> str:
-        return branch_id(self.id, next(self._numbers))
+        root: SpanningTransaction = self
+        while isinstance(root.parent, SpanningTransaction):
+            root = root.parent
+        return branch_id(root.id, next(root._numbers))
 
     def renew_lease(self, thing: object, seconds: float | None) -> None:
         super().renew_lease(thing, seconds)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any, Literal
 
 from tupelo.errors import TupeloError
+from tupelo.lab.life import Life
 from tupelo.lab.world import Member, World
 
-Kind = Literal["write", "read", "take", "count", "commit"]
+Kind = Literal["write", "read", "take", "count"]
 Entry = tuple[Any, ...]
 """Its class, the agent that wrote it, and its number among all that this agent wrote."""
 
@@ -26,23 +28,54 @@ class Act:
     kind: Kind
     agent: str
     member: Member
-    life: int
-    key: str | None
-    """The class of entries; None for all."""
+    """The host where it was done, or over which."""
+
+    life: Life
+    key: str
+    """The class of entries."""
 
     call: int
-    began: float
     many: bool = False
-    ret: int | None = None
+    session: str | None = None
+    ret: float = inf
     how: Literal["killed", "done", "cancelled", "failed"] = "killed"
     entries: list[Entry] = field(default_factory=list)
     error: TupeloError | None = None
     covered: frozenset[str] = frozenset()
 
+    @property
+    def is_client(self) -> bool:
+        return self.life.name != self.member.name
+
+    @property
+    def host_went(self) -> bool:
+        """Did its host end while this was under way?"""
+        return any(self.call < end < self.ret for end in self.member.ends)
+
     def __str__(self) -> str:
         said = repr(self.error) if self.error else ", ".join(map(name_of, self.entries)) or "-"
         many = "_all" if self.many else ""
-        return f"{self.agent}: {self.kind}{many} {self.key or 'any'} {self.how}: {said}"
+        session = f" in session {self.session}" if self.session else ""
+        return f"{self.agent}: {self.kind}{many} {self.key}{session} {self.how}: {said}"
+
+
+@dataclass
+class Deal:
+    """A transaction at one host, and what it took and wrote there."""
+
+    agent: str
+    member: Member
+    call: int
+    ret: float = inf
+    taken: list[Entry] = field(default_factory=list)
+    written: list[Entry] = field(default_factory=list)
+    how: Literal["aborted", "committed", "unknown"] = "aborted"
+    error: TupeloError | None = None
+
+    def __str__(self) -> str:
+        taken, written = (", ".join(map(name_of, some)) for some in (self.taken, self.written))
+        error = f" {self.error!r}" if self.error else ""
+        return f"{self.agent}: transaction {self.how}: took {taken}, wrote {written}{error}"
 
 
 class History:
@@ -50,24 +83,27 @@ class History:
 
     def __init__(self, world: World) -> None:
         self.acts: list[Act] = []
+        self.deals: list[Deal] = []
+        self.listeners: dict[tuple[str, int], list[Entry]] = {}
+        """What each subscriber heard, by the host and the life in which it listened."""
+        self.stood: dict[tuple[str, int], int] = {}
+        """Since when each subscriber hears of what is written anywhere."""
         self._world = world
 
     async def record(self, act: Act, work: Coroutine[Any, Any, Any]) -> Any:
         """Do it, and write down what comes of it. None if it fails."""
         self.acts.append(act)
-        life = act.member.life
         answer = None
         try:
             answer = await work
             act.how = "done"
             if act.kind in ("read", "take"):
-                found = answer if act.many else [] if answer is None else [answer]
-                act.entries = list(found)
+                act.entries = list(answer) if act.many else [] if answer is None else [answer]
         except asyncio.CancelledError:
-            act.how = "cancelled" if act.member.life is life else "killed"
+            act.how = "killed" if act.life.leaving else "cancelled"
             raise
         except TupeloError as error:
-            act.how = "failed" if act.member.life is life else "killed"
+            act.how = "killed" if act.life.leaving else "failed"
             act.error = error
         finally:
             if act.how != "killed":
@@ -75,8 +111,8 @@ class History:
             self._world.note(str(act))
         return answer
 
-    def of(self, *kinds: Kind) -> list[Act]:
-        return [act for act in self.acts if act.kind in kinds]
+    def of(self, kind: Kind) -> list[Act]:
+        return [act for act in self.acts if act.kind == kind]
 
 
 def name_of(entry: Entry) -> str:

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from dataclasses import dataclass
+from math import inf
 
-from tupelo.lab.history import Act, Entry, History, name_of
-from tupelo.lab.world import SPACE, World
+from tupelo.lab.history import Act, Deal, Entry, History, name_of
+from tupelo.lab.load import MAIL
+from tupelo.lab.world import SPACE, Member, World
+
+MANY = 1_000
+"""No take of many entries has had more."""
 
 
 @dataclass(frozen=True)
@@ -22,58 +27,125 @@ class Fault:
 
 def judge_entries(world: World, history: History, left: dict[str, list[Entry]]) -> list[Fault]:
     """Every entry that was written is taken once or still there; `left` is what is, by host."""
-    faults = []
-    written = {entry: act for act in history.of("write") for entry in act.entries}
-    takes: dict[Entry, list[Act]] = defaultdict(list)
+    written = _written(history)
+    takers: dict[Entry, list[Act | Deal]] = defaultdict(list)
     for act in history.of("take"):
         for entry in act.entries:
-            takes[entry].append(act)
+            takers[entry].append(act)
+    for deal in history.deals:
+        if deal.how == "committed":
+            for entry in deal.taken:
+                takers[entry].append(deal)
     still = Counter(entry for entries in left.values() for entry in entries)
-    for entry in [*takes, *still]:
-        if entry not in written:
-            faults.append(Fault("made up", f"{name_of(entry)} was never written"))
-    lost: list[Entry] = []
-    for entry, act in written.items():
-        times = len(takes[entry]) + still[entry]
-        if times > 1:
-            who = ", ".join(take.agent for take in takes[entry])
-            at = ", ".join(name for name, entries in left.items() if entry in entries)
-            faults.append(
-                Fault(
-                    "taken twice",
-                    f"{name_of(entry)} was taken by {who or '-'}; left at {at or '-'}",
-                )
-            )
-        if times == 0 and act.how == "done":
+    faults = [
+        Fault("made up", f"{name_of(entry)} was never written, or its transaction was aborted")
+        for entry in [*takers, *still]
+        if entry not in written
+    ]
+    lost = []
+    for entry, (is_sure, _, _) in written.items():
+        times = len(takers[entry]) + still[entry]
+        if times > 1 and not any(_died_unheard(one) for one in takers[entry]):
+            who = ", ".join(one.agent for one in takers[entry]) or "nobody"
+            at = ", ".join(name for name, entries in left.items() if entry in entries) or "nowhere"
+            faults.append(Fault("taken twice", f"{name_of(entry)}: by {who}; left: {at}"))
+        if times == 0 and is_sure:
             lost.append(entry)
-    return faults + _judge_losses(history, written, lost)
+    there = {entry for entry in [*takers, *still] if takers[entry] or still[entry]}
+    return (
+        faults
+        + _judge_losses(history, written, lost)
+        + [fault for deal in history.deals if (fault := _judge_deal(deal, there))]
+    )
 
 
-def _judge_losses(history: History, written: dict[Entry, Act], lost: list[Entry]) -> list[Fault]:
+def _written(history: History) -> dict[Entry, tuple[bool, Member, int]]:
+    """What may have been written: is it sure, where, and when."""
+    written = {}
+    for act in history.of("write"):
+        for entry in act.entries:
+            written[entry] = (act.how == "done", act.member, act.call)
+    for deal in history.deals:
+        if deal.how != "aborted":
+            for entry in deal.written:
+                written[entry] = (deal.how == "committed", deal.member, deal.call)
+    return written
+
+
+def _died_unheard(taker: Act | Deal) -> bool:
+    """A client has its entry when it says so to its host. If it is killed before that is heard, the
+    host's `Doubt` decides, and says that the entry returns."""
+    return isinstance(taker, Act) and taker.is_client and taker.life.killed
+
+
+def _judge_losses(
+    history: History, written: dict[Entry, tuple[bool, Member, int]], lost: list[Entry]
+) -> list[Fault]:
     """A loss is excused if a memory went that may have held it: that of the host where it was
-    written, or of a taker who was killed, or who gave up and whose host went later. Each taker
-    excuses no more than it could have had."""
+    written; that of a taker who was killed, or of the host over which a client took; or that of the
+    host of a taker who gave up, where it stayed. Each taker excuses no more than it could have had.
+    """
     budget: Counter[str] = Counter()
     for act in history.of("take"):
-        if act.how == "killed" or (
-            act.how != "done" and not act.member.durable and _went_after(act, act.call)
-        ):
-            assert act.key is not None
-            budget[act.key] += 1_000 if act.many else 1
+        if act.how == "killed" or act.host_went or (act.how != "done" and _memory_went(act)):
+            budget[act.key] += MANY if act.many else 1
+    for deal in history.deals:
+        if deal.how == "unknown":
+            for entry in deal.taken:
+                budget[entry[0]] += 1
     faults = []
     for entry in lost:
-        act = written[entry]
-        if not act.member.durable and _went_after(act, act.call):
+        _, member, tick = written[entry]
+        if entry[0] == MAIL:  # It may have moved to the memory of the one whom it is for.
+            if any(not m.durable and any(end > tick for end in m.ends) for m in member.world.members):
+                continue
+        elif not member.durable and any(end > tick for end in member.ends):
             continue
         if budget[entry[0]]:
             budget[entry[0]] -= 1
             continue
-        faults.append(Fault("lost", f"{name_of(entry)}, written at {act.member.name}"))
+        faults.append(Fault("lost", f"{name_of(entry)}, written at {member.name}"))
     return faults
 
 
-def _went_after(act: Act, tick: int) -> bool:
-    return any(end > tick for end in act.member.ends)
+def _memory_went(act: Act) -> bool:
+    return not act.member.durable and any(end > act.call for end in act.member.ends)
+
+
+def _judge_deal(deal: Deal, there: set[Entry]) -> Fault | None:
+    """All or nothing: of what it wrote, all can be found or nothing."""
+    found = [entry for entry in deal.written if entry in there]
+    memory_went = not deal.member.durable and any(end > deal.call for end in deal.member.ends)
+    if deal.how == "unknown" and found and len(found) < len(deal.written) and not memory_went:
+        return Fault("half done", f"{deal}: only {', '.join(map(name_of, found))} is there")
+    return None
+
+
+def judge_sessions(history: History) -> list[Fault]:
+    """No session gives an entry twice, and those of one source come as they were written; so for
+    subscribers, of what was written since they listen. Nobody takes the news, so none of them ever
+    has to return to its place."""
+    faults = []
+    since = {entry: act.call for act in history.of("write") for entry in act.entries}
+    read: dict[str, list[Entry]] = defaultdict(list)
+    for act in history.of("read"):
+        if act.session is not None:
+            read[act.session] += act.entries
+    for (name, life), heard in history.listeners.items():
+        stood = history.stood.get((name, life), inf)
+        new = [entry for entry in heard if since[entry] > stood]
+        read[f"the subscriber at {name} in life {life}"] = new
+    for who, entries in read.items():
+        for entry, times in Counter(entries).items():
+            if times > 1:
+                faults.append(Fault("told twice", f"{name_of(entry)} was told to {who}"))
+        last: dict[str, int] = {}
+        for entry in entries:
+            _, source, number = entry
+            if number < last.get(source, 0):
+                faults.append(Fault("out of order", f"{name_of(entry)} came late to {who}"))
+            last[source] = number
+    return faults
 
 
 def judge_remains(world: World) -> list[Fault]:
@@ -90,6 +162,7 @@ def judge_remains(world: World) -> list[Fault]:
             "hints": [number for peer in core.peers.values() for number in peer.hints],
             "peers' tasks": [task for peer in core.peers.values() for task in peer._tasks],
             "subscriptions": list(core.federation.subscriptions),
+            "clients": list(core.servings),
             "moves under way": list(core.mover._under_way),
         }
         for hosted in core.spaces.values():

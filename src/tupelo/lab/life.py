@@ -34,6 +34,7 @@ class Life:
         self.leaving = False
         """Whether it is about to end: what it has begun may not come to its end any more."""
         self.over = False
+        self.killed = False
         self._loop = loop
         self._network = network
         self._place = network.place(name)
@@ -59,7 +60,7 @@ class Life:
     async def kill(self, engines: list[Engine]) -> None:
         """As a killed process: the disk keeps what it has, what was sent still arrives, and nothing
         else happens."""
-        self.leaving = self.over = True
+        self.leaving = self.over = self.killed = True
         for engine in engines:
             _kill_engine(engine)
         self._network.crash(self.name)
@@ -71,6 +72,7 @@ class Life:
         for _ in range(_ROUNDS_MAX):
             tasks = self._loop.tasks_of(self._is_mine)
             if not tasks:
+                await asyncio.sleep(0)  # for those who are told when a task is done
                 self._loop.drop(self._is_mine)
                 return
             for task in tasks:

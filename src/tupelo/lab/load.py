@@ -1,79 +1,223 @@
-"""Load: what the agents of a world do, at random, until they are told to stop."""
+"""Load: what the agents of a world do, at random, until they are told to stop.
+
+Some live at a host, in its process; clients are programs of their own, which reach a host over the
+network. Both do the same things.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from random import Random
 from typing import Any
 
-from tupelo.federation.space import Coverage, FederatedSpace
-from tupelo.lab.history import Act, History, Kind
-from tupelo.lab.world import Member, World
+from tupelo.errors import TupeloError
+from tupelo.federation.address import Address
+from tupelo.federation.client.async_channel import AsyncChannel
+from tupelo.federation.client.channel import Party
+from tupelo.federation.client.space import opened
+from tupelo.federation.scope import HERE
+from tupelo.federation.space import Coverage
+from tupelo.lab.history import Act, Deal, History, Kind
+from tupelo.lab.life import Life
+from tupelo.lab.world import PORT, SPACE, Member, World
 
 KEYS = ("red", "green")
-VERBS = ("write", "write", "write", "take", "take", "take", "read", "take_all", "read_all", "count")
+NEWS = "news"
+"""The class of entries that are only read, in sessions and by subscribers: nobody takes them."""
+MAIL = "mail"
+"""The class of entries that are for an agent."""
+
+VERBS = {
+    "write": 6,
+    "take": 6,
+    "read": 2,
+    "take_all": 2,
+    "read_all": 1,
+    "count": 1,
+    "news": 3,
+    "session": 3,
+    "mail": 1,
+    "deal": 2,
+}
+SESSION_READS_MAX = 30
 
 
 class Agent:
-    """One agent of a host. It does one thing after the other."""
+    """One agent. It does one thing after the other, in the space that it is given."""
 
-    def __init__(self, history: History, world: World, member: Member, number: int) -> None:
-        self.name = f"{member.name}{number}.{member.lives}"
+    def __init__(
+        self, history: History, world: World, member: Member, life: Life, name: str
+    ) -> None:
+        self.name = name
+        self.life = life
         self._history = history
         self._world = world
         self._member = member
-        self._life = member.lives
-        self._rng = Random(f"{world.seed} {self.name}")
+        self._rng = Random(f"{world.seed} {name}")
         self._written = 0
+        self._sessions = 0
+        self._session: Any = None
+        self._covers = True
+        self._calm = False
 
     async def run(self) -> None:
-        space = self._member.space
+        await self.work(self._member.space)
+
+    async def work(self, space: Any) -> None:
+        verbs, weights = list(VERBS), list(VERBS.values())
         while True:
             await asyncio.sleep(self._rng.expovariate(8.0))
-            await self._do(space)
+            (verb,) = self._rng.choices(verbs, weights)
+            if self._rng.random() < 0.15:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(self._rng.uniform(0.0, 0.3)):
+                        await self._do(space, verb)
+            else:
+                await self._do(space, verb)
 
-    async def _do(self, space: FederatedSpace) -> None:
-        rng = self._rng
-        key = rng.choice(KEYS)
-        verb = rng.choice(VERBS)
-        wait = rng.choice((0, 0, 0.3, 1.5))
-        if verb == "write":
-            await self._write(space, key)
-        elif rng.random() < 0.2:
-            try:
-                async with asyncio.timeout(rng.uniform(0.0, 0.3)):
-                    await self._get(space, verb, key, wait)
-            except TimeoutError:
-                pass
-        else:
-            await self._get(space, verb, key, wait)
+    async def _do(self, space: Any, verb: str) -> None:
+        key = self._rng.choice(KEYS)
+        match verb:
+            case "write":
+                await self._write(space, key)
+            case "news":
+                await self._write(space, NEWS)
+            case "mail":
+                await self._write(space, MAIL, to=self._rng.choice(self._world.members).name)
+            case "session":
+                await self._read_on(space)
+            case "deal":
+                await self._deal(space, key)
+            case _:
+                await self._get(space, verb, key)
 
-    async def _write(self, space: FederatedSpace, key: str) -> None:
-        self._written += 1
+    async def _write(self, space: Any, key: str, **options: Any) -> None:
         act = self._act("write", key)
-        act.entries = [(key, self.name, self._written)]
-        await self._history.record(act, space.write(act.entries[0]))
+        act.entries = [self._next(key)]
+        await self._history.record(act, space.write(act.entries[0], **options))
 
-    async def _get(self, space: FederatedSpace, verb: str, key: str, wait: float) -> None:
+    async def _get(self, space: Any, verb: str, key: str) -> None:
+        rng = self._rng
         template = (key, str, int)
-        kind: Kind = "take" if "take" in verb else "count" if verb == "count" else "read"
-        act = self._act(kind, key)
+        wait = rng.choice((0, 0, 0.3, 1.5))
+        act = self._act(
+            "take" if verb.startswith("take") else "count" if verb == "count" else "read", key
+        )
+        act.many = verb.endswith("_all")
+        options: dict[str, Any] = {}
         coverage = Coverage()
-        if verb == "count":
-            work = space.count(template, coverage=coverage)
-        elif act.kind == "take" and verb == "take_all":
-            act.many = True
-            limit = self._rng.choice((None, 1, 3))
-            work = space.take_all(template, wait=wait, limit=limit, coverage=coverage)
-        elif verb == "read_all":
-            act.many = True
-            work = space.read_all(template, wait=wait, coverage=coverage)
-        else:
-            call: Any = space.take if kind == "take" else space.read
-            work = call(template, wait=wait, coverage=coverage)
-        await self._history.record(act, work)
+        if self._covers:
+            options["coverage"] = coverage
+        if rng.random() < 0.1:
+            options["scope"] = HERE
+        if act.many:
+            options["limit"] = rng.choice((None, 1, 3))
+        if verb != "count":
+            options["wait"] = wait
+        call = getattr(space, verb)
+        await self._history.record(act, call(template, **options))
         act.covered = frozenset(coverage.covered)
 
-    def _act(self, kind: Kind, key: str | None) -> Act:
-        world = self._world
-        return Act(kind, self.name, self._member, self._life, key, world.tick(), world.loop.time())
+    async def _read_on(self, space: Any) -> None:
+        """Read the news that this session has not seen."""
+        if self._session is None or self._rng.random() < 1 / SESSION_READS_MAX:
+            try:
+                session = space.session()
+                self._session = await session if hasattr(session, "__await__") else session
+            except TupeloError:
+                return
+            self._sessions += 1
+        act = self._act("read", NEWS)
+        act.session = f"{self.name}/{self._sessions}"
+        await self._history.record(act, self._session.read((NEWS, str, int), wait=0.2))
+        if act.how != "done":
+            self._session = None  # It may be over, or have seen what nobody was told.
+
+    async def _deal(self, space: Any, key: str) -> None:
+        """Take one and write two, in a transaction that may be called off."""
+        deal = Deal(self.name, self._member, self._world.tick())
+        self._history.deals.append(deal)
+        commits = self._rng.random() < 0.7
+        try:
+            txn = space.transaction(lease=5.0)
+            txn = await txn if hasattr(txn, "__await__") else txn
+            taken = await space.take((key, str, int), wait=0, txn=txn)
+            if taken is not None:
+                deal.taken.append(taken)
+            for _ in range(2):
+                deal.written.append(self._next(key))
+                await space.write(deal.written[-1], txn=txn)
+            if commits:
+                deal.how = "unknown"
+                await txn.commit()
+                deal.how = "committed"
+            else:
+                await txn.abort()
+        except TupeloError as error:
+            deal.error = error
+            if deal.how != "unknown":
+                with suppress(TupeloError, UnboundLocalError):
+                    await txn.abort()
+        finally:
+            deal.ret = self._world.tick()
+            self._world.note(str(deal))
+
+    def _next(self, key: str) -> tuple[Any, ...]:
+        self._written += 1
+        return (key, self.name, self._written)
+
+    def _act(self, kind: Kind, key: str) -> Act:
+        return Act(kind, self.name, self._member, self.life, key, self._world.tick())
+
+
+class Client(Agent):
+    """An agent that is a program of its own."""
+
+    def __init__(self, history: History, world: World, number: int, lives: int) -> None:
+        rng = Random(f"{world.seed} client {number} {lives}")
+        place = f"k{number}"
+        life = Life(world.loop, world.network, place)
+        member = rng.choice(world.members)
+        super().__init__(history, world, member, life, f"{place}.{lives}")
+        self._covers = False
+        self.space: Any = None
+
+    async def run(self) -> None:
+        party = Party(
+            Address(self._member.name, PORT),
+            self.name,
+            self.name,
+            self.name,
+            None,
+            lambda key: None,
+            20.0,
+        )
+        while self.space is None:
+            try:
+                channel = await AsyncChannel.made(party, self._rng, self.life)
+                self.space = await opened(channel, SPACE, None)
+            except TupeloError:
+                await asyncio.sleep(0.5)
+        await self.work(self.space)
+
+    async def leave(self) -> None:
+        """Close the space, and end."""
+        if not self.life.over:
+            await self.life.start(self._leave(), f"{self.name} leaves")
+            await self.life.end()
+
+    async def _leave(self) -> None:
+        if self.space is not None:
+            with suppress(TupeloError):  # What it has received is said on the next link.
+                await self.space.count((NEWS, str, int))
+            await self.space.close()
+
+
+async def listen(history: History, member: Member) -> None:
+    """A subscriber of a host: it hears the news from everywhere."""
+    heard = history.listeners.setdefault((member.name, member.lives), [])
+    async with member.space.subscribe((NEWS, str, int), backlog_max=100_000) as news:
+        history.stood[member.name, member.lives] = member.world.tick()
+        async for notice in news:
+            heard.append(notice.subject.fields)

@@ -147,7 +147,7 @@ class VirtualNetwork:
 
     def join(self, near: str, address: str) -> VirtualLink:
         """A line from a place to whoever is at an address; nobody has answered yet."""
-        far = self._owners.get(address, address)
+        far = self._owners.get(address, address.partition(":")[0])
         here, there = VirtualLink(self, near, address), VirtualLink(self, far, near)
         here.meet(there)
         there.meet(here)
@@ -182,7 +182,7 @@ class Place:
         self._network = network
 
     async def listen(self, address: str, answer: Answering) -> VirtualListening:
-        """Any text is an address; most simply, the name of the place."""
+        """Any text is an address; most simply, the name of the place, also with a port."""
         self._check_alive(address)
         listening = VirtualListening(self._network, self, address, answer)
         self._network.start_listening(listening)

@@ -58,8 +58,12 @@ def spell_entry(shape: Shape, fields: tuple[Any, ...]) -> Any:
     """An entry as msgpack can hold it within something larger; `read_entry` reads it again."""
     if shape.kind is not None:
         return _spell_typed(shape.kind, fields)
-    if shape.native and not any(type(v) is int and v not in _INT64 for v in fields):
-        return fields
+    if shape.native:
+        for value in fields:
+            if type(value) is int and value not in _INT64:
+                break
+        else:
+            return fields
     return [_spell(value) for value in fields]
 
 

@@ -48,6 +48,7 @@ _TYPES: dict[str, type] = {
 }
 _TEMPLATE, _ANY, _TYPE = 16, 17, 18
 _TYPE_NAMES = {cls: Ext(_TYPE, name.encode()) for name, cls in _TYPES.items()}
+_SPELLED_TYPES = {name.encode(): cls for name, cls in _TYPES.items()}
 _WILDCARD = Ext(_ANY, b"")
 _READ_MAX = 1_024
 _known: dict[bytes, Template] = {}
@@ -106,7 +107,7 @@ def read_wire_extension(code: int, data: memoryview) -> Any:
     if code == _ANY:
         return ANY
     if code == _TYPE:
-        cls = _TYPES.get(bytes(data).decode())
+        cls = _SPELLED_TYPES.get(bytes(data))
         if cls is None:
             raise BadBytes(f"no value is of the type {bytes(data)!r}")
         return cls

@@ -101,6 +101,7 @@ class AsyncChannel(Channel):
         self._tick: asyncio.TimerHandle | None = None
         self._seen = (0, 0)  # what had been sent and heard at the last tick
         self._silence = 0
+        self._confirming: list[int] = []
 
     @classmethod
     async def made(cls, party: Party, chance: random.Random, network: Network) -> Self:
@@ -138,8 +139,16 @@ class AsyncChannel(Channel):
     def confirm(self, asked: Asked) -> bool:
         answer = self.settle(asked)
         if answer:
-            self._send(encode(wire.Confirm([asked.number])))
+            if not self._confirming:
+                self._loop.call_soon(self._say_confirmed)
+            self._confirming.append(asked.number)
         return answer is not False
+
+    def _say_confirmed(self) -> None:
+        """What reaches its users in one go is confirmed in one go, before more is asked."""
+        if self._confirming:
+            calls, self._confirming = self._confirming, []
+            self._send(encode(wire.Confirm(calls)))
 
     def cancel(self, asked: Asked) -> None:
         self._asked.pop(asked.number, None)
@@ -182,6 +191,8 @@ class AsyncChannel(Channel):
             self._send(self.number(asked))
 
     def _send(self, content: bytes) -> None:
+        if self._confirming:
+            self._say_confirmed()
         if self._line is not None:
             self._sent += 1
             self._line.send(content)
@@ -207,6 +218,7 @@ class AsyncChannel(Channel):
         if self._line is not line:
             return
         self._line = None
+        self._confirming.clear()  # The next Hello says it.
         if self._tick is not None:
             self._tick.cancel()
         self._wake(self.lose(reason, self._loop.time()))

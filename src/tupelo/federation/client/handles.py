@@ -76,7 +76,7 @@ class Door:
 # Leases
 
 
-class Written(msgspec.Struct):
+class Written(msgspec.Struct, gc=False):
     """An entry that we wrote, as its lease knows it."""
 
     n: int

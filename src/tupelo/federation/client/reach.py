@@ -147,7 +147,11 @@ class Reach(Door):
         branch = None if txn is None else await self.branch(txn)
         message = wire.Write(0, self._name, spelled, lease, id_of(branch), at, wait, to)
         try:
-            granted = await self.ask_in(branch, message)
+            if branch is None:
+                self.require_open()
+                granted = (await self._channel.ask(message, self)).value
+            else:
+                granted = await self.ask_in(branch, message)
         except UnicodeEncodeError as error:
             for shape, fields in items:
                 encode_entry(shape, fields)  # It says which field it is.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from struct import Struct
 
 import msgspec
 from msgspec.msgpack import Decoder, Encoder
@@ -100,6 +101,7 @@ Said = (
     | Call
 )
 
+_length = Struct(">I").unpack_from
 _encoder = Encoder()
 _encode = _encoder.encode
 _decode: Callable[[bytes | memoryview], Said] = Decoder(Said, ext_hook=read_wire_extension).decode
@@ -151,7 +153,7 @@ class Frames:
         contents = []
         start, end = 0, len(data)
         while end - start >= 4:
-            length = int.from_bytes(data[start : start + 4], "big")
+            (length,) = _length(data, start)
             if length > self._frame_max:
                 raise BadFrame(f"a frame of {length} bytes is announced; {self._frame_max} may be")
             if end - start - 4 < length:
