@@ -10,6 +10,7 @@ from tupelo.federation.hosted import Doubt
 from tupelo.federation.identity import Identity
 from tupelo.federation.presence import AgentPresence, HostPresence, SpacePresence
 from tupelo.federation.scope import HERE, Scope
+from tupelo.federation.transactions import transaction
 from tupelo.federation.trust import Trust
 from tupelo.space.blocking import Space, Transaction
 from tupelo.space.capacity import Capacity
@@ -71,4 +72,5 @@ __all__ = [
     "entry",
     "errors",
     "longest",
+    "transaction",
 ]

@@ -130,6 +130,12 @@ class Raw:
     def ping(self) -> None:
         self.say(wire.Ping())
 
+    def leave(self) -> None:
+        """Say goodbye, and come back when the host has let go of us."""
+        self.say(wire.Goodbye())
+        self.is_hung_up()
+        self.close()
+
     def close(self) -> None:
         self._socket.close()
 

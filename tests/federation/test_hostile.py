@@ -238,7 +238,10 @@ WRONG = [
     wire.Write(1, "tupelo.presence", [["kept", 2]]),
     wire.Write(1, "tupelo.decisions", [["kept", 2]]),
     wire.Count(1, "tupelo.decisions", JOBS),
+    wire.Open(1, "x" * 100_000),
     wire.Begin(1, "jobs", NAN),
+    wire.Begin(1, "jobs", id="handover:host:1"),
+    wire.Begin(1, "jobs", id="move:host:o:1"),
     wire.Begin(1, "jobs", None, "parent"),
     wire.End(1, "jobs", "1", "commit"),
     wire.Remember(1, "jobs", -1.0),
@@ -246,6 +249,7 @@ WRONG = [
     wire.Subscribe(1, "jobs", JOBS, backlog_max=-1),
     wire.Next(1, "jobs", "1"),
     wire.State(1, "jobs", "entry", "x"),
+    wire.State(1, "jobs", "entry", "9" * 5_000 + ":1"),
     wire.Renew(1, "jobs", "entry", "1:1", 5.0),
     wire.Revoke(1, "jobs", "entry", "1:1"),
     wire.Changes(1, "jobs", -1),
@@ -412,7 +416,7 @@ def test_a_number_that_is_used_twice_loses_nothing(siege):
     raw.say(*[wire.Get(7, "jobs", JOBS, True) for _ in range(3)])
     raw.say(*[wire.Get(8, "jobs", JOBS, True, many=True) for _ in range(3)])
     assert isinstance(raw.call(wire.Tell), wire.Answer)
-    raw.close()
+    raw.leave()
     siege.good.write_all([("job", 1), ("job", 2)])
     again = siege.met()
     again.say(*[wire.Get(7, "jobs", JOBS, True, 0.0) for _ in range(2)])
@@ -424,8 +428,7 @@ def test_a_number_that_is_used_twice_loses_nothing(siege):
     host.answer(9)
     host.answer(9)
     host.call(wire.Settle, 9, False, "jobs", siege.host._core.incarnation)
-    host.say(wire.Goodbye())
-    assert host.is_hung_up()
+    host.leave()
     assert sorted(siege.good.take_all(("job", int))) == [("job", 1), ("job", 2)]
 
 
@@ -550,7 +553,7 @@ def test_a_flood_of_waiters(flooded):
     assert isinstance(raw.hear(), wire.Failure)  # There were too many.
     flooded.all_is_well()
     assert flooded.host.megabytes < 600
-    raw.close()
+    raw.leave()
     flooded.good.write(("job", 1))
     assert flooded.good.take(("job", int), wait=PATIENCE) == ("job", 1)
 

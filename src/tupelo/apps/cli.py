@@ -13,7 +13,9 @@ def main() -> None:
         if isinstance(stream, TextIOWrapper):  # An entry may hold what a terminal cannot show.
             stream.reconfigure(errors="backslashreplace")
     try:
-        from tupelo.apps.commands import app
+        from tupelo.apps.commands import add_groups, app
+
+        add_groups()
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
         if package not in NEEDED:

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
+from importlib.metadata import entry_points
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -43,6 +44,12 @@ def common(
     ] = False,
 ) -> None:
     """Programs meet in spaces: they write entries, and find them by content."""
+
+
+def add_groups() -> None:
+    """The commands of layers above this one: they say that they are there, by an entry point."""
+    for found in sorted(entry_points(group="tupelo.commands"), key=lambda point: point.name):
+        app.add_typer(found.load(), name=found.name)
 
 
 @app.command()

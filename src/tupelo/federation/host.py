@@ -14,11 +14,12 @@ from random import Random
 from typing import Any
 from urllib.parse import quote, unquote
 
-from tupelo.errors import BadArgument, NotAllowed, Stranger, TupeloError
+from tupelo.errors import BadArgument, BadFrame, NotAllowed, Stranger
 from tupelo.federation import wire
 from tupelo.federation.access import Access
 from tupelo.federation.conversation import Conversation
 from tupelo.federation.deciding import Deciding
+from tupelo.federation.dialling import Dialler
 from tupelo.federation.federated import Federation
 from tupelo.federation.handover import Doubts, client_holder
 from tupelo.federation.hosted import Doubt, HostedSpace, check_doubt
@@ -39,7 +40,9 @@ SPACES_MAX = 1_000
 """So many spaces may come into being because somebody asked for them by name."""
 ID_CHARACTERS = 40
 """Of the id of a host that has an identity; no other has an id of this length."""
-BACK_OFF_SECONDS = (0.1, 5.0)
+PRESENCE_SECONDS = 0.01
+AGENTS_MAX = 10_000
+"""So many agents may be at one host."""
 SPACE_FILE = ".tupelo"
 SPACE_NAME_MAX = 80
 """In bytes: with every one of them spelled as three letters it is still the name of a file."""
@@ -93,10 +96,12 @@ class HostCore:
         self._durability = durability
         self.commits_in_place = commit_in_place
         self._calls = 0
-        self._dialling: dict[str, asyncio.Task[None]] = {}
+        self._dialler = Dialler(host_id, self._greet, self._has, rng)
+        self.dial = self._dialler.dial
+        self.undial = self._dialler.undial
         self._first_peers = list(peers)
-        self._departed = asyncio.Event()
         self._closed = False
+        self._saying: asyncio.TimerHandle | None = None
         system = blocking.Space(SYSTEM, clock=clock, agent=host_id, new_id=new_id)
         self.presence = Presence(clock, system)
         self._reading = Access(write=(), take=())  # Nobody but the host itself writes there.
@@ -132,12 +137,11 @@ class HostCore:
         if self._closed:
             return
         self._closed = True
+        if self._saying is not None:
+            self._saying.cancel()
         if self.listening is not None:
             self.listening.close()
-        dialling = list(self._dialling.values())
-        for task in dialling:
-            task.cancel()
-        await asyncio.gather(*dialling, return_exceptions=True)
+        await self._dialler.stop()
         self.deciding.stop()
         for peer in list(self.peers.values()):
             peer.talk.goodbye(reason)
@@ -232,11 +236,16 @@ class HostCore:
         return self._calls
 
     def _say_presence(self) -> None:
-        """Tell everyone which spaces and agents are here."""
-        spaces, agents = self.shared_spaces(), self.agents
-        self.presence.has(self.id, spaces, agents)
+        """Tell everyone which spaces and agents are here; if many come at once, in one go."""
+        self.presence.has(self.id, self.shared_spaces(), self.agents)
+        if self.peers and self._saying is None:
+            loop = asyncio.get_running_loop()
+            self._saying = loop.call_later(PRESENCE_SECONDS, self._tell_peers)
+
+    def _tell_peers(self) -> None:
+        self._saying = None
         for peer in self.peers.values():
-            peer.talk.say(wire.Presence(spaces, agents))
+            peer.talk.say(wire.Presence(self.shared_spaces(), self.agents))
 
     def shared_spaces(self) -> list[str]:
         """The spaces that are part of a federation; those with a password are not."""
@@ -325,34 +334,9 @@ class HostCore:
 
     # Other hosts
 
-    def dial(self, address: str) -> None:
-        """Look for a host at this address, and again whenever it is lost."""
-        if address not in self._dialling and not self._closed:
-            self._dialling[address] = asyncio.ensure_future(self._keep_dialling(address))
-
-    def undial(self, address: str) -> None:
-        """Look for a host there no more."""
-        task = self._dialling.pop(address, None)
-        if task is not None:
-            task.cancel()
-
-    async def _keep_dialling(self, address: str) -> None:
-        pause, longest = BACK_OFF_SECONDS
-        known = ""
-        while not self._closed:
-            if known in self.peers or any(peer.address == address for peer in self.peers.values()):
-                self._departed.clear()  # Another one may have departed before.
-                await self._departed.wait()
-                continue
-            try:
-                known = await self._greet(address)
-                pause = BACK_OFF_SECONDS[0]
-                if known == self.id:
-                    return
-            except TupeloError as error:
-                logger.info("%s: %s", address, error)
-                await asyncio.sleep(pause * self.rng.uniform(0.5, 1.0))
-                pause = min(longest, pause * 2)
+    def _has(self, host_id: str, address: str) -> bool:
+        """Is a host of this id, or at this address, engaged?"""
+        return host_id in self.peers or any(p.address == address for p in self.peers.values())
 
     async def _greet(self, address: str) -> str:
         """Dial a host and engage with it; its id."""
@@ -465,7 +449,7 @@ class HostCore:
         if self.peers.get(peer.id) is not peer:
             return
         del self.peers[peer.id]
-        self._departed.set()
+        self._dialler.departed()
         how = reason if reason in ("goodbye", "silent") else "closed"
         if not self._closed:
             logger.info("%s lost the host %r: %s", self.name, peer.name, reason)
@@ -475,6 +459,8 @@ class HostCore:
 
     def told_presence(self, peer: Peer, spaces: list[str], agents: list[str]) -> None:
         """A host says which spaces and agents it has now."""
+        if len(spaces) > SPACES_MAX or len(agents) > AGENTS_MAX:
+            raise BadFrame(f"{len(spaces)} spaces and {len(agents)} agents are too many")
         new = set(spaces) - peer.spaces
         peer.spaces = set(spaces)
         peer.agents = set(agents)

@@ -52,6 +52,7 @@ class Presence:
     def __init__(self, clock: Clock, space: blocking.Space) -> None:
         self.space = space
         self._clock = clock
+        self._there: dict[str, set[Any]] = {}
 
     def engaged(self, host_id: str, name: str, address: str) -> None:
         self._replace_host(host_id, name, address, "engaged", "")
@@ -68,19 +69,19 @@ class Presence:
 
     def has(self, host_id: str, spaces: list[str], agents: list[str]) -> None:
         """This host now has these spaces and agents, and no others."""
-        wanted: list[Any] = [SpacePresence(name, host_id) for name in sorted(set(spaces))]
-        wanted += [AgentPresence(agent, host_id) for agent in sorted(set(agents))]
+        wanted: set[Any] = {SpacePresence(name, host_id) for name in spaces}
+        wanted |= {AgentPresence(agent, host_id) for agent in agents}
+        there = self._there.get(host_id, set())
+        if wanted == there:
+            return
         with self.space.transaction() as txn:
-            if not wanted:  # It has departed: all at once, for there may be many.
+            if wanted:
+                for thing in sorted(there - wanted, key=repr):
+                    self.space.take(thing, wait=0, txn=txn)
+            else:  # It has departed: all at once, for there may be many.
                 self.space.take_all(SpacePresence(host=host_id), txn=txn)
                 self.space.take_all(AgentPresence(host=host_id), txn=txn)
-                return
-            there = [
-                *self.space.read_all(SpacePresence(host=host_id), txn=txn),
-                *self.space.read_all(AgentPresence(host=host_id), txn=txn),
-            ]
-            stays = set(wanted).intersection(there)
-            for thing in there:
-                if thing not in stays:
-                    self.space.take(thing, wait=0, txn=txn)
-            self.space.write_all([thing for thing in wanted if thing not in stays], txn=txn)
+            self.space.write_all(sorted(wanted - there, key=repr), txn=txn)
+        self._there[host_id] = wanted
+        if not wanted:
+            del self._there[host_id]

@@ -12,6 +12,7 @@ import socket
 import ssl
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from tupelo.errors import BadFrame, CannotReach, TupeloError
@@ -246,13 +247,18 @@ class TcpNetwork:
         place = Address.parse(address)
         handshakes: set[asyncio.Task[None]] = set()
 
+        def over(preamble: _Preamble, task: asyncio.Task[None]) -> None:
+            handshakes.discard(task)
+            if task.cancelled():  # perhaps before it began
+                preamble.transport.abort()
+
         def made(preamble: _Preamble) -> None:
             if len(handshakes) >= self._handshakes_max:
                 preamble.transport.abort()
                 return
             task = asyncio.ensure_future(self._receive(preamble, answer))
             handshakes.add(task)
-            task.add_done_callback(handshakes.discard)
+            task.add_done_callback(partial(over, preamble))
 
         loop = asyncio.get_running_loop()
         try:

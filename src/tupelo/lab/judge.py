@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from math import inf
 
 from tupelo.lab.history import Act, Deal, Entry, History, name_of
-from tupelo.lab.load import MAIL
+from tupelo.lab.load import MAIL, NEWS
+from tupelo.lab.ordering import check_order
 from tupelo.lab.world import SPACE, Member, World
 
 MANY = 1_000
@@ -52,11 +53,12 @@ def judge_entries(world: World, history: History, left: dict[str, list[Entry]]) 
         if times == 0 and is_sure:
             lost.append(entry)
     there = {entry for entry in [*takers, *still] if takers[entry] or still[entry]}
-    return (
-        faults
-        + _judge_losses(history, written, lost)
-        + [fault for deal in history.deals if (fault := _judge_deal(deal, there))]
-    )
+    faults += _judge_losses(history, written, lost)
+    faults += [fault for deal in history.deals if (fault := _judge_deal(deal, there))]
+    verdict = check_order(world, history, lost)
+    if verdict.answer == "no" and not faults:
+        faults.append(Fault("not linearizable", verdict.why))
+    return faults
 
 
 def _written(history: History) -> dict[Entry, tuple[bool, Member, int]]:
@@ -97,7 +99,9 @@ def _judge_losses(
     for entry in lost:
         _, member, tick = written[entry]
         if entry[0] == MAIL:  # It may have moved to the memory of the one whom it is for.
-            if any(not m.durable and any(end > tick for end in m.ends) for m in member.world.members):
+            if any(
+                not m.durable and any(end > tick for end in m.ends) for m in member.world.members
+            ):
                 continue
         elif not member.durable and any(end > tick for end in member.ends):
             continue
@@ -121,11 +125,12 @@ def _judge_deal(deal: Deal, there: set[Entry]) -> Fault | None:
     return None
 
 
-def judge_sessions(history: History) -> list[Fault]:
+def judge_sessions(world: World, history: History, left: dict[str, list[Entry]]) -> list[Fault]:
     """No session gives an entry twice, and those of one source come as they were written; so for
-    subscribers, of what was written since they listen. Nobody takes the news, so none of them ever
-    has to return to its place."""
+    subscribers, of what was written since they listen, and those who live to the end hear of all
+    that is left. Nobody takes the news, so none of them ever has to return to its place."""
     faults = []
+    news = {entry for entries in left.values() for entry in entries if entry[0] == NEWS}
     since = {entry: act.call for act in history.of("write") for entry in act.entries}
     read: dict[str, list[Entry]] = defaultdict(list)
     for act in history.of("read"):
@@ -134,7 +139,12 @@ def judge_sessions(history: History) -> list[Fault]:
     for (name, life), heard in history.listeners.items():
         stood = history.stood.get((name, life), inf)
         new = [entry for entry in heard if since[entry] > stood]
-        read[f"the subscriber at {name} in life {life}"] = new
+        who = f"the subscriber at {name} in life {life}"
+        read[who] = new
+        missed = [entry for entry in news if since[entry] > stood and entry not in heard]
+        if missed and any(m.name == name and m.lives == life for m in world.members):
+            told = ", ".join(sorted(map(name_of, missed)))
+            faults.append(Fault("not told", f"{told} to {who}"))
     for who, entries in read.items():
         for entry, times in Counter(entries).items():
             if times > 1:

@@ -59,7 +59,6 @@ class Agent:
         self._sessions = 0
         self._session: Any = None
         self._covers = True
-        self._calm = False
 
     async def run(self) -> None:
         await self.work(self._member.space)
@@ -174,12 +173,11 @@ class Agent:
 class Client(Agent):
     """An agent that is a program of its own."""
 
-    def __init__(self, history: History, world: World, number: int, lives: int) -> None:
-        rng = Random(f"{world.seed} client {number} {lives}")
-        place = f"k{number}"
-        life = Life(world.loop, world.network, place)
-        member = rng.choice(world.members)
-        super().__init__(history, world, member, life, f"{place}.{lives}")
+    def __init__(self, history: History, world: World, number: int) -> None:
+        name = f"k{number}"
+        life = Life(world.loop, world.network, name)
+        member = Random(f"{world.seed} {name}").choice(world.members)
+        super().__init__(history, world, member, life, name)
         self._covers = False
         self.space: Any = None
 

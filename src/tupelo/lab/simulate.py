@@ -1,17 +1,24 @@
-"""Simulating the federation: one seed is one world, its load, its faults, and a verdict."""
+"""Simulating the federation: one seed is one world, its load, its faults, and a verdict.
+
+A run has three parts. There is trouble: agents work while hosts crash, leave and return, links are
+cut, slow or silent. Then there is peace: all faults are over, everyone is back, and what was in
+doubt is settled. At last what is left is counted, and the judge looks at all that has happened.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import sys
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from multiprocessing import get_context
 from random import Random
 
 from tupelo.federation.scope import HERE
 from tupelo.lab.history import History
 from tupelo.lab.judge import Fault, judge_entries, judge_remains, judge_sessions
 from tupelo.lab.load import Agent, Client, listen
-from tupelo.lab.loop import VirtualLoop, run
+from tupelo.lab.loop import LabError, VirtualLoop, run
 from tupelo.lab.world import DOUBT_SECONDS, Member, World, peace, trouble
 
 SETTLE_SECONDS = DOUBT_SECONDS + 5.0
@@ -19,91 +26,119 @@ SETTLE_SECONDS = DOUBT_SECONDS + 5.0
 
 @dataclass(frozen=True)
 class Report:
-    """What became of one seed."""
+    """What became of one seed. The same seed has the same digest, in every run."""
 
     seed: int
     digest: str
     faults: tuple[Fault, ...]
     acts: int
-    trace: list[str]
+    trace: tuple[str, ...]
 
 
 def simulate(seed: int) -> Report:
-    return run(lambda loop: _simulate(loop, seed), seed)
-
-
-async def _simulate(loop: VirtualLoop, seed: int) -> Report:
-    world = World(loop, seed)
+    """Play one seed, from its beginning to the verdict."""
+    run_ = _Run(seed)
     try:
-        history = History(world)
-        agents: list[asyncio.Task[None]] = []
-        listeners: list[asyncio.Task[None]] = []
+        run(run_.play, seed)
+    except (LabError, BaseExceptionGroup) as error:
+        run_.faults.append(Fault("failed", _in_one_line(error)))
+    return run_.report()
 
-        def populate(member: Member) -> None:
-            life = member.life
-            assert life is not None
-            for number in range(1, world.plan.agents + 1):
-                name = f"{member.name}{number}.{member.lives}"
-                agent = Agent(history, world, member, life, name)
-                agents.append(life.start(agent.run(), name))
-            listeners.append(life.start(listen(history, member), f"{member.name} listens"))
 
-        world.populate = populate
+def simulate_many(seeds: Iterable[int], processes: int) -> Iterator[Report]:
+    """Play many, in so many processes; only the trace of those with faults is kept."""
+    with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
+        yield from pool.map(_simulate_briefly, seeds, chunksize=4)
+
+
+def _simulate_briefly(seed: int) -> Report:
+    report = simulate(seed)
+    if report.faults:
+        return report
+    return Report(seed, report.digest, (), report.acts, ())
+
+
+class _Run:
+    """One seed, while it is played."""
+
+    def __init__(self, seed: int) -> None:
+        self.faults: list[Fault] = []
+        self._seed = seed
+        self._rng = Random(f"{seed} trouble")
+        self._world: World
+        self._history: History
+        self._agents: list[asyncio.Task[None]] = []
+        self._listeners: list[asyncio.Task[None]] = []
+        self._clients: list[Client] = []
+
+    async def play(self, loop: VirtualLoop) -> None:
+        self._world = World(loop, self._seed)
+        self._history = History(self._world)
+        try:
+            await self._have_trouble()
+            await self._have_peace()
+            await self._judge()
+            await self._world.stop()
+        finally:
+            self._world.clear()
+
+    async def _have_trouble(self) -> None:
+        world = self._world
+        world.populate = self._populate
         await world.start()
         for member in world.members:
-            populate(member)
-        clients = [Client(history, world, number, 1) for number in range(world.plan.clients)]
-        agents += [client.life.start(client.run(), client.name) for client in clients]
-        rng = Random(f"{seed} trouble")
-        await trouble(world, rng, world.plan.load_seconds)
-        if rng.random() < 0.5:
-            for client in clients[:1]:
-                await client.life.kill([])
-        await _end(agents)
-        await peace(world)
-        faults: list[Fault] = []
-        if not await world.until(world.all_engaged):
-            faults.append(Fault("apart", "not all hosts have met again"))
-        for client in clients:
+            self._populate(member)
+        for number in range(world.plan.clients):
+            client = Client(self._history, world, number)
+            self._clients.append(client)
+            self._agents.append(client.life.start(client.run(), client.name))
+        await trouble(world, self._rng, world.plan.load_seconds)
+        if self._clients and self._rng.random() < 0.5:
+            await self._clients[0].life.kill([])
+        await _end(self._agents)
+
+    def _populate(self, member: Member) -> None:
+        life = member.life
+        assert life is not None
+        for number in range(1, self._world.plan.agents + 1):
+            name = f"{member.name}{number}.{member.lives}"
+            agent = Agent(self._history, self._world, member, life, name)
+            self._agents.append(life.start(agent.run(), name))
+        listening = listen(self._history, member)
+        self._listeners.append(life.start(listening, f"{member.name} listens"))
+
+    async def _have_peace(self) -> None:
+        await peace(self._world)
+        if not await self._world.until(self._world.all_engaged):
+            self.faults.append(Fault("apart", "not all hosts have met again"))
+        for client in self._clients:
             await client.leave()
         await asyncio.sleep(SETTLE_SECONDS)
-        await _end(listeners)
+        await _end(self._listeners)
         await asyncio.sleep(1.0)
-        faults += judge_remains(world)
-        faults += judge_sessions(history)
+
+    async def _judge(self) -> None:
+        world, history = self._world, self._history
+        self.faults += judge_remains(world)
         left = {member.name: await member.space.take_all(scope=HERE) for member in world.members}
-        faults += judge_entries(world, history, left)
-        await world.stop()
-        return Report(
-            seed, world.network.digest, tuple(faults), len(history.acts), world.network.trace
-        )
-    finally:
-        world.clear()
+        self.faults += judge_sessions(world, history, left)
+        self.faults += judge_entries(world, history, left)
+
+    def report(self) -> Report:
+        network = self._world.network
+        acts = len(self._history.acts) + len(self._history.deals)
+        return Report(self._seed, network.digest, tuple(self.faults), acts, tuple(network.trace))
 
 
 async def _end(tasks: list[asyncio.Task[None]]) -> None:
     for task in tasks:
         task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+    for ended in await asyncio.gather(*tasks, return_exceptions=True):
+        if isinstance(ended, Exception):
+            raise LabError(f"an agent has failed: {ended!r}") from ended
 
 
-if __name__ == "__main__":
-    import logging
-
-    logging.disable(logging.WARNING)
-    first, count = int(sys.argv[1]), int(sys.argv[2])
-    for seed in range(first, first + count):
-        try:
-            report = simulate(seed)
-        except BaseException as error:
-            if isinstance(error, KeyboardInterrupt):
-                raise
-            print(seed, "raised", repr(error)[:1500])
-            if "-t" in sys.argv:
-                raise
-            continue
-        if report.faults:
-            print(seed, *report.faults, sep="\n   ")
-        if "-t" in sys.argv:
-            print(*report.trace, sep="\n")
-            print(report.digest, report.acts)
+def _in_one_line(error: BaseException) -> str:
+    if isinstance(error, BaseExceptionGroup):
+        return "; ".join(_in_one_line(one) for one in error.exceptions)
+    return f"{type(error).__name__}: {error}"

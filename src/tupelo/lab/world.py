@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import shutil
 import tempfile
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from collections import Counter
 from pathlib import Path
 from random import Random
 from typing import Any

@@ -122,8 +122,18 @@ def read_wire_extension(code: int, data: memoryview) -> Any:
     return read_extension(code, data)
 
 
+def _valid(text: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise BadTemplate(f"the template is not valid Unicode: {error}") from error
+    return text
+
+
 def _spell_field(field: Any) -> Any:
     cls = type(field)
+    if cls is str:
+        return field if field.isascii() else _valid(field)
     if cls in NATIVE:
         return field if cls is not int or -(2**63) <= field < 2**64 else NotImplemented
     if cls is type:
