@@ -12,7 +12,6 @@ import pytest
 from tests.federation.company import await_host, await_space, meet, port_of
 from tests.federation.raw import Raw, spelled
 from tupelo.errors import (
-    BadInput,
     CannotReach,
     IdentityChanged,
     NotAllAnswered,
@@ -370,7 +369,7 @@ def test_any_other_does_not(locked, dial, password, caplog):
 
 
 def test_a_password_that_is_no_text_cannot_be_sent(locked, dial):
-    with pytest.raises(BadInput):
+    with pytest.raises(ValueError, match="surrogates"):
         dial(locked, space="safe", password="\ud800")
 
 

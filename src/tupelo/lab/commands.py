@@ -31,7 +31,7 @@ def simulate_command(
     ] = False,
 ) -> None:
     """Play federations in virtual time, with partitions, crashes and slow links, and judge them."""
-    logging.disable(logging.WARNING)  # Every fault of the world would be told there.
+    logging.getLogger("tupelo").setLevel(logging.CRITICAL)  # Every loss would be told there.
     console = Console(highlight=False, soft_wrap=True)
     if trace:
         if seeds != 1:

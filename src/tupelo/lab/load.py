@@ -16,8 +16,8 @@ from tupelo.federation.address import Address
 from tupelo.federation.client.async_channel import AsyncChannel
 from tupelo.federation.client.channel import Party
 from tupelo.federation.client.space import opened
+from tupelo.federation.handles import Coverage
 from tupelo.federation.scope import HERE
-from tupelo.federation.space import Coverage
 from tupelo.lab.history import Act, Deal, History, Kind
 from tupelo.lab.life import Life
 from tupelo.lab.world import PORT, SPACE, Member, World
@@ -59,6 +59,7 @@ class Agent:
         self._sessions = 0
         self._session: Any = None
         self._covers = True
+        self._lease: float | None = 5.0  # for transactions: who is cancelled leaves them open
 
     async def run(self) -> None:
         await self.work(self._member.space)
@@ -139,7 +140,7 @@ class Agent:
         self._history.deals.append(deal)
         commits = self._rng.random() < 0.7
         try:
-            txn = space.transaction(lease=5.0)
+            txn = space.transaction(lease=self._lease)
             txn = await txn if hasattr(txn, "__await__") else txn
             taken = await space.take((key, str, int), wait=0, txn=txn)
             if taken is not None:
@@ -179,6 +180,7 @@ class Client(Agent):
         member = Random(f"{world.seed} {name}").choice(world.members)
         super().__init__(history, world, member, life, name)
         self._covers = False
+        self._lease = None  # They end with its link.
         self.space: Any = None
 
     async def run(self) -> None:

@@ -8,11 +8,13 @@ doubt is settled. At last what is left is counted, and the judge looks at all th
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import get_context
 from random import Random
+from typing import Any
 
 from tupelo.federation.scope import HERE
 from tupelo.lab.history import History
@@ -22,6 +24,9 @@ from tupelo.lab.loop import LabError, VirtualLoop, run
 from tupelo.lab.world import DOUBT_SECONDS, Member, World, peace, trouble
 
 SETTLE_SECONDS = DOUBT_SECONDS + 5.0
+SERVED_SECONDS = 5.0
+LATE = "late"
+"""The class of entries that are waited for before their host is there."""
 
 
 @dataclass(frozen=True)
@@ -47,8 +52,13 @@ def simulate(seed: int) -> Report:
 
 def simulate_many(seeds: Iterable[int], processes: int) -> Iterator[Report]:
     """Play many, in so many processes; only the trace of those with faults is kept."""
-    with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
+    level = logging.getLogger("tupelo").level
+    with ProcessPoolExecutor(processes, get_context("spawn"), _set_level, (level,)) as pool:
         yield from pool.map(_simulate_briefly, seeds, chunksize=4)
+
+
+def _set_level(level: int) -> None:
+    logging.getLogger("tupelo").setLevel(level)
 
 
 def _simulate_briefly(seed: int) -> Report:
@@ -108,19 +118,52 @@ class _Run:
         self._listeners.append(life.start(listening, f"{member.name} listens"))
 
     async def _have_peace(self) -> None:
+        waiting = await self._wait_alone()
         await peace(self._world)
         if not await self._world.until(self._world.all_engaged):
             self.faults.append(Fault("apart", "not all hosts have met again"))
+        await self._serve(waiting)
         for client in self._clients:
             await client.leave()
         await asyncio.sleep(SETTLE_SECONDS)
         await _end(self._listeners)
         await asyncio.sleep(1.0)
 
+    async def _wait_alone(self) -> dict[Member, asyncio.Task[Any]]:
+        """While no host hears another, an agent at each begins to wait for an entry."""
+        world = self._world
+        world.network.partition(*([member.name] for member in world.members))
+        up = [member for member in world.members if member.life is not None]
+        await world.until(lambda: not any(member.engaged for member in up))
+        return {
+            member: member.life.start(
+                member.space.take((LATE, member.name)), f"{member.name} waits"
+            )
+            for member in up
+            if member.life is not None
+        }
+
+    async def _serve(self, waiting: dict[Member, asyncio.Task[Any]]) -> None:
+        """It is written elsewhere, and must be found there."""
+        members = self._world.members
+        for member in waiting:
+            other = members[(member.number + 1) % len(members)]
+            await other.space.write((LATE, member.name))
+        if waiting:
+            await asyncio.wait(waiting.values(), timeout=SERVED_SECONDS)
+        for member, task in waiting.items():
+            if not task.done():
+                text = f"who waits at {member.name} has not found what was written elsewhere"
+                self.faults.append(Fault("not served", text))
+        await _end(list(waiting.values()))
+
     async def _judge(self) -> None:
         world, history = self._world, self._history
         self.faults += judge_remains(world)
-        left = {member.name: await member.space.take_all(scope=HERE) for member in world.members}
+        left = {
+            member.name: [one for one in await member.space.take_all(scope=HERE) if one[0] != LATE]
+            for member in world.members
+        }
         self.faults += judge_sessions(world, history, left)
         self.faults += judge_entries(world, history, left)
 

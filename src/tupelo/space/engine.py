@@ -68,7 +68,7 @@ class Engine:
         self.journal: Journal | None = None
         if path is not None:
             self.saved = SqliteJournal(
-                Path(path), name or Path(path).stem, agent or new_id(), durability, log_keep
+                Path(path), name or Path(path).stem, agent or new_id(), durability, log_keep, new_id
             )
             self.journal = self.saved
             agent = self.saved.agent

@@ -11,7 +11,7 @@ import os
 import sqlite3
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from types import NoneType
@@ -87,9 +87,11 @@ class SqliteJournal:
         agent: str,
         durability: Durability,
         log_keep: LogKeep | None,
+        new_id: Callable[[], str] = lambda: uuid4().hex,
     ) -> None:
         self.path = Path(os.path.realpath(path))
         self._durability = durability
+        self._new_id = new_id
         self.waits = durability != "none"
         self._pending: list[Change] = []
         self._commit_lock = threading.Lock()
@@ -201,7 +203,7 @@ class SqliteJournal:
             last, newest = self._db.execute("SELECT max(position), max(n) FROM change").fetchone()
             self.name: str = meta["name"]
             self.agent: str = meta["agent"]
-            self.id: str = meta.get("id") or uuid4().hex
+            self.id: str = meta.get("id") or self._new_id()
             self.durable: int = max(last or 0, meta["position"])
             self.n: int = max(newest or 0, meta["n"])
             self._first: int = meta["first"]

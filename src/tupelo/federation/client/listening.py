@@ -268,4 +268,5 @@ class RemoteReaction:
             logger.exception("a reaction's function raised; what it did is undone")
             self._error = error
         else:
-            self._active = not self._once
+            if self._once:
+                self._active = False
