@@ -780,6 +780,20 @@ def test_an_owner_that_is_killed_amid_a_hand_over_has_handed_it_over(
     assert host.space("jobs").count() == 0
 
 
+def test_a_take_from_an_owner_that_never_comes_back_is_in_doubt(threads, later):
+    host = threads.host("first", doubt=Doubt(0.3))
+    child = threads.child("second", "owner is asked")
+    child.do("write", ["job", 1])
+    host.engage(child.address)
+    await_space(host, child.id)
+    call = later(host.space("jobs").take, ("job", int), wait=PATIENCE)
+    child.hear("paused")
+    child.kill()
+    with pytest.raises(PeerLost) as caught:
+        call.result()
+    assert (caught.value.peer, caught.value.in_doubt) == ("second", True)
+
+
 @pytest.mark.parametrize("durable", [True, False])
 def test_a_taker_that_is_killed_amid_a_hand_over_has_taken_nothing(threads, tmp_path, durable):
     """It comes back and knows nothing of it, so what was under way returns."""

@@ -68,21 +68,23 @@ class Town:
     def orders(self) -> list[tuple[int, int, str, list[Any]]]:
         """Something for every host to do: its place, the number of the order, the order."""
         given = []
+        writer = self.rng.randrange(HOSTS)
         for place, child in enumerate(self.children):
             for _ in range(12):
-                verb, args = self._order()
+                verb, args = self._order(place == writer)
                 given.append((place, child.order(verb, *args), verb, args))
         return given
 
-    def _order(self) -> tuple[str, list[Any]]:
-        match self.rng.randrange(8):
-            case 0 | 1 | 2:
-                count = self.rng.randrange(1, 4)
-                return "write", [["job", self.new_number()] for _ in range(count)]
-            case 3 | 4 | 5:
-                return "take", ["job", self.rng.choice([0, 0.3])]
-            case 6:
-                return "write", [["pair", self.new_number()]]
+    def _order(self, writes: bool) -> tuple[str, list[Any]]:
+        """One host writes and the others take, so that most takes are hand-overs."""
+        chance = self.rng.random()
+        if chance < 0.7 and writes:
+            count = self.rng.randrange(1, 4)
+            return "write", [["job", self.new_number()] for _ in range(count)]
+        if chance < 0.7:
+            return "take", ["job", self.rng.choice([0, 0.3])]
+        if chance < 0.85:
+            return "write", [["pair", self.new_number()]]
         return "swap", [2 * self.new_number()]
 
     def hear(self, child: ChildHost, number: int, verb: str, args: list[Any]) -> None:

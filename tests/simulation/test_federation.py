@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tupelo.federation import handover, peer
+from tupelo.federation.deciding import Deciding
 from tupelo.federation.federated import Federation
 from tupelo.federation.handover import Reservation
 from tupelo.federation.possessions import Possessions
@@ -108,3 +109,8 @@ def test_a_waiter_that_is_not_moved_to_a_new_host_is_noticed(monkeypatch):
 def test_a_lock_that_outlives_its_client_is_noticed(monkeypatch):
     monkeypatch.setattr(Possessions, "free", lambda possessions: None)
     found("left behind")
+
+
+def test_a_commit_that_is_not_logged_is_noticed(monkeypatch):
+    monkeypatch.setattr(Deciding, "decide", lambda deciding, txn, told, speaker: True)
+    found("half done")

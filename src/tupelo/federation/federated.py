@@ -89,6 +89,16 @@ class Federation:
         for subscription in list(self.subscriptions):
             subscription.departed(peer)
 
+    async def settle_all(self) -> None:
+        """Before we leave: hear what is ours, from hosts that are there to say so."""
+        outcomes = [
+            unsettled.outcome
+            for unsettled in self._unsettled.values()
+            if unsettled.peer_id in self.host.peers
+        ]
+        if outcomes:
+            await asyncio.wait(outcomes, timeout=self.host.answer_seconds)
+
     async def stop(self) -> None:
         for search in list(self.searches):
             search.stop()

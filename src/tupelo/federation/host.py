@@ -143,6 +143,7 @@ class HostCore:
             self.listening.close()
         await self._dialler.stop()
         self.deciding.stop()
+        await self.federation.settle_all()
         for peer in list(self.peers.values()):
             peer.talk.goodbye(reason)
         for serving in list(self.servings.values()):
@@ -192,7 +193,12 @@ class HostCore:
             options["path"] = self._path / (quote(name, safe="") + SPACE_FILE)
             if self._durability is not None:
                 options.setdefault("durability", self._durability)
-        return blocking.Space(name, **options)
+        space = blocking.Space(name, **options)
+        if space._operations.engine.saved is None:
+            # In memory it would count from 1 in every life, and a new entry would be taken for one
+            # that was told of before.
+            space._operations.core.arrivals = int(self.clock.now() * 1_000_000)
+        return space
 
     def hosted(self, name: str) -> HostedSpace:
         """The space of this name, for someone who asks for it from elsewhere."""

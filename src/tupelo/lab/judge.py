@@ -54,7 +54,8 @@ def judge_entries(world: World, history: History, left: dict[str, list[Entry]]) 
             lost.append(entry)
     there = {entry for entry in [*takers, *still] if takers[entry] or still[entry]}
     faults += _judge_losses(history, written, lost)
-    faults += [fault for deal in history.deals if (fault := _judge_deal(deal, there))]
+    excuses = _excuses(history)
+    faults += [fault for deal in history.deals if (fault := _judge_deal(deal, there, excuses))]
     verdict = check_order(world, history, lost)
     if verdict.answer == "no" and not faults:
         faults.append(Fault("not linearizable", verdict.why))
@@ -87,14 +88,7 @@ def _judge_losses(
     written; that of a taker who was killed, or of the host over which a client took; or that of the
     host of a taker who gave up, where it stayed. Each taker excuses no more than it could have had.
     """
-    budget: Counter[str] = Counter()
-    for act in history.of("take"):
-        if act.how == "killed" or act.host_went or (act.how != "done" and _memory_went(act)):
-            budget[act.key] += MANY if act.many else 1
-    for deal in history.deals:
-        if deal.how == "unknown":
-            for entry in deal.taken:
-                budget[entry[0]] += 1
+    budget = _excuses(history)
     faults = []
     for entry in lost:
         _, member, tick = written[entry]
@@ -112,15 +106,31 @@ def _judge_losses(
     return faults
 
 
+def _excuses(history: History) -> Counter[str]:
+    """How many entries of each class may have gone with their takers."""
+    excuses: Counter[str] = Counter()
+    for act in history.of("take"):
+        if act.how == "killed" or act.host_went or (act.how != "done" and _memory_went(act)):
+            excuses[act.key] += MANY if act.many else 1
+    for deal in history.deals:
+        if deal.how == "unknown":
+            excuses.update(entry[0] for entry in deal.taken)
+    return excuses
+
+
 def _memory_went(act: Act) -> bool:
     return not act.member.durable and any(end > act.call for end in act.member.ends)
 
 
-def _judge_deal(deal: Deal, there: set[Entry]) -> Fault | None:
-    """All or nothing: of what it wrote, all can be found or nothing."""
+def _judge_deal(deal: Deal, there: set[Entry], excuses: Counter[str]) -> Fault | None:
+    """All or nothing: of what it wrote, all can be found or nothing; unless some may have gone
+    with a taker."""
+    if any(excuses[entry[0]] for entry in deal.written):
+        return None
     found = [entry for entry in deal.written if entry in there]
     memory_went = not deal.member.durable and any(end > deal.call for end in deal.member.ends)
-    if deal.how == "unknown" and found and len(found) < len(deal.written) and not memory_went:
+    is_half = found and len(found) < len(deal.written) and not memory_went
+    if is_half and deal.how != "aborted":
         return Fault("half done", f"{deal}: only {', '.join(map(name_of, found))} is there")
     return None
 

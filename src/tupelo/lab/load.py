@@ -15,7 +15,7 @@ from tupelo.errors import TupeloError
 from tupelo.federation.address import Address
 from tupelo.federation.client.async_channel import AsyncChannel
 from tupelo.federation.client.channel import Party
-from tupelo.federation.client.space import opened
+from tupelo.federation.client.space import RemoteSpace, opened
 from tupelo.federation.handles import Coverage
 from tupelo.federation.scope import HERE
 from tupelo.lab.history import Act, Deal, History, Kind
@@ -41,6 +41,8 @@ VERBS = {
     "deal": 2,
 }
 SESSION_READS_MAX = 30
+RECONNECT_SECONDS = 20.0
+"""Longer than any host is away."""
 
 
 class Agent:
@@ -184,21 +186,7 @@ class Client(Agent):
         self.space: Any = None
 
     async def run(self) -> None:
-        party = Party(
-            Address(self._member.name, PORT),
-            self.name,
-            self.name,
-            self.name,
-            None,
-            lambda key: None,
-            20.0,
-        )
-        while self.space is None:
-            try:
-                channel = await AsyncChannel.made(party, self._rng, self.life)
-                self.space = await opened(channel, SPACE, None)
-            except TupeloError:
-                await asyncio.sleep(0.5)
+        self.space = await reach(self._member, self.name, self._rng, self.life)
         await self.work(self.space)
 
     async def leave(self) -> None:
@@ -212,6 +200,17 @@ class Client(Agent):
             with suppress(TupeloError):  # What it has received is said on the next link.
                 await self.space.count((NEWS, str, int))
             await self.space.close()
+
+
+async def reach(member: Member, name: str, rng: Random, life: Life) -> RemoteSpace:
+    """The space of a host, for a program elsewhere, as soon as the host can be reached."""
+    address = Address(member.name, PORT)
+    party = Party(address, name, name, name, None, lambda key: None, RECONNECT_SECONDS)
+    while True:
+        try:
+            return await opened(await AsyncChannel.made(party, rng, life), SPACE, None)
+        except TupeloError:
+            await asyncio.sleep(0.5)
 
 
 async def listen(history: History, member: Member) -> None:

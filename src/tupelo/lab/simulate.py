@@ -21,6 +21,7 @@ from tupelo.lab.history import History
 from tupelo.lab.judge import Fault, judge_entries, judge_remains, judge_sessions
 from tupelo.lab.load import Agent, Client, listen
 from tupelo.lab.loop import LabError, VirtualLoop, run
+from tupelo.lab.trade import Trader
 from tupelo.lab.world import DOUBT_SECONDS, Member, World, peace, trouble
 
 SETTLE_SECONDS = DOUBT_SECONDS + 5.0
@@ -80,6 +81,7 @@ class _Run:
         self._agents: list[asyncio.Task[None]] = []
         self._listeners: list[asyncio.Task[None]] = []
         self._clients: list[Client] = []
+        self._trader: Trader | None = None
 
     async def play(self, loop: VirtualLoop) -> None:
         self._world = World(loop, self._seed)
@@ -102,7 +104,12 @@ class _Run:
             client = Client(self._history, world, number)
             self._clients.append(client)
             self._agents.append(client.life.start(client.run(), client.name))
+        if len(world.plan.durable) >= 2:
+            self._trader = Trader(self._history, world)
+            self._agents.append(self._trader.life.start(self._trader.run(), "trader"))
         await trouble(world, self._rng, world.plan.load_seconds)
+        if self._trader is not None:
+            await self._trader.life.kill([])
         if self._clients and self._rng.random() < 0.5:
             await self._clients[0].life.kill([])
         await _end(self._agents)
