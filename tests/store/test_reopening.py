@@ -1,6 +1,7 @@
 """A durable space, opened again: everything that was acknowledged is there, and goes on."""
 
 import shutil
+import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -494,3 +495,23 @@ def test_a_log_of_sqlite_that_is_torn_at_its_end_gives_a_beginning(
     with tupelo.Space("jobs", path=copy / path.name) as found:
         numbers = [entry[1] for entry in found.read_all()]
         assert numbers == list(range(len(numbers))) and len(numbers) < 30
+
+
+def test_a_file_of_the_first_format_is_taken_over(open_space, reopened):
+    space = open_space()
+    space.write(("old", 1))
+    space.take(("old", 1), wait=0)
+    space.write(("old", 2))
+    path = space._operations.engine.saved.path
+    space.close()
+    db = sqlite3.connect(path)
+    db.execute("ALTER TABLE change DROP COLUMN dest")  # as it was before entries had destinations
+    db.execute("PRAGMA user_version = 1")
+    db.commit()
+    db.close()
+    with tupelo.Space(path=path) as space:
+        assert space.read_all() == [("old", 2)]
+        space.write(("new", 3))
+    with tupelo.Space(path=path) as space:
+        assert space.read_all() == [("old", 2), ("new", 3)]
+        assert [change.kind for change in space.changes()][:3] == ["written", "taken", "written"]

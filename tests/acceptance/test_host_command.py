@@ -1,0 +1,100 @@
+"""`tupelo host`, as a user runs it: in a terminal, beside others, until it is told to stop."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+import tupelo
+from tupelo.errors import CannotReach
+
+PATIENCE_SECONDS = 30
+
+
+class Running:
+    """A `tupelo host` in a process of its own."""
+
+    def __init__(self, *arguments: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "tupelo.apps.cli", "host", *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=os.environ | {"NO_COLOR": "1"},
+        )
+        self._late = threading.Timer(PATIENCE_SECONDS, self.process.kill)
+        self._late.start()
+        self.url = self.line().split()[-1].removesuffix("SPACE")
+
+    def line(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().rstrip()
+
+    def stop(self, number: int) -> tuple[int, str]:
+        """Send it a signal; how it ended, and what it said at last."""
+        self.process.send_signal(number)
+        said, complaints = self.process.communicate()
+        self._late.cancel()
+        assert complaints == ""
+        return self.process.returncode, said
+
+
+@pytest.fixture
+def start():
+    running: list[Running] = []
+
+    def start_host(*arguments: str) -> Running:
+        running.append(Running(*arguments))
+        return running[-1]
+
+    yield start_host
+    for host in running:
+        host.process.kill()
+        host.process.communicate()
+        host._late.cancel()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_programs_connect_to_it_and_it_leaves_when_told(start, tmp_path: Path, number):
+    host = start("kitchen", "--listen", "127.0.0.1:0", "--path", str(tmp_path / "kitchen"))
+    with tupelo.connect(host.url + "jobs") as space:
+        space.write(("job", 1))
+        assert space.host["name"] == "kitchen"
+    assert host.stop(number) == (0, "kitchen has left\n")
+    with pytest.raises(CannotReach):
+        tupelo.connect(host.url + "jobs")
+    again = start("kitchen", "--listen", "127.0.0.1:0", "--path", str(tmp_path / "kitchen"))
+    with tupelo.connect(again.url + "jobs") as space:
+        assert space.take(("job", int), wait=0) == ("job", 1)
+    again.stop(number)
+
+
+def test_it_says_who_comes_and_goes(start):
+    kitchen = start("kitchen", "--listen", "127.0.0.1:0")
+    address = kitchen.url.removeprefix("tupelo://").rstrip("/")
+    hall = start("hall", "--listen", "127.0.0.1:0", "--peer", address, "--heartbeat", "0.2")
+    assert kitchen.line().startswith("engaged  hall at 127.0.0.1:")
+    assert hall.line().startswith(f"engaged  kitchen at {address}")
+    hall.stop(signal.SIGINT)
+    line = kitchen.line()
+    assert line.startswith("departed hall at ") and line.endswith("(goodbye)")
+    kitchen.stop(signal.SIGINT)
+
+
+@pytest.mark.parametrize(
+    "arguments, complaint",
+    [
+        (["kitchen", "--listen", "nowhere:port"], "listen= must be an address"),
+        (["kitchen", "--listen", "127.0.0.1:0", "--peer", "a:b:c"], "peers= must be an address"),
+        (["kitchen", "--listen", "127.0.0.1:0", "--trust", "no file"], "trust= must be"),
+        (["", "--listen", "127.0.0.1:0"], "name= must be"),
+    ],
+)
+def test_what_cannot_be_used_is_said_in_one_line(tupelo, arguments, complaint):
+    result = tupelo("host", *arguments)
+    assert result.returncode == 1
+    assert result.stderr.startswith(f"tupelo: {complaint}") and result.stderr.count("\n") == 1
