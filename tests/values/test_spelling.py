@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from numbers import Number
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,7 +15,13 @@ from tupelo import ANY, Between, Exactly, Named, Not, OneOf, Template, Where
 from tupelo.errors import BadTemplate
 from tupelo.values.codec import BadBytes, decode_entry, encode_entry
 from tupelo.values.entry import shape_of
-from tupelo.values.spelling import read_template, spell_template
+from tupelo.values.spelling import (
+    read_template,
+    read_wire_extension,
+    spell_template,
+    template_from_wire,
+    template_to_wire,
+)
 from tupelo.values.template import as_template
 
 
@@ -88,16 +95,34 @@ def sent(template: Any) -> Template:
     return read_template(decode_entry(payload)[1][0])
 
 
+def wired(template: Any) -> Template:
+    """What arrives over a link, the everyday templates in a short form."""
+    content = msgspec.msgpack.encode(template_to_wire(template))
+    decoded = msgspec.msgpack.Decoder(ext_hook=read_wire_extension).decode(content)
+    return as_template(template_from_wire(decoded))
+
+
+WAYS = pytest.mark.parametrize("send", [sent, wired])
+
+
+@WAYS
 @pytest.mark.parametrize("template", TEMPLATES, ids=repr)
-def test_it_matches_what_it_matched_before(template):
-    before, after = as_template(template), sent(template)
+def test_it_matches_what_it_matched_before(send, template):
+    before, after = as_template(template), send(template)
     assert [after.matches(entry) for entry in ENTRIES] == [before.matches(e) for e in ENTRIES]
 
 
-@given(values)
-def test_every_value_can_be_asked_for(value):
+@WAYS
+@given(value=values)
+def test_every_value_can_be_asked_for(send, value):
     entry = ("value", value)
-    assert sent(entry).matches(entry) == Template(entry).matches(entry)
+    assert send(entry).matches(entry) == Template(entry).matches(entry)
+
+
+@pytest.mark.parametrize("value", [5, [[1]], [b"", {}], {"a": 1}, "text", None])
+def test_what_arrives_over_a_link_and_is_no_template_is_refused(value):
+    with pytest.raises(BadBytes):
+        template_from_wire(value)
 
 
 @pytest.mark.parametrize(

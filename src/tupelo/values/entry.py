@@ -228,8 +228,10 @@ def same(a: Any, b: Any) -> bool:
         if len(a) != len(b):
             return False
         typed_keys = {(type(k), k): v for k, v in b.items()}
+        # A dict finds NaN by identity, but it is the same as nothing.
         return all(
-            (type(k), k) in typed_keys and same(v, typed_keys[type(k), k]) for k, v in a.items()
+            (type(k), k) in typed_keys and same(k, k) and same(v, typed_keys[type(k), k])
+            for k, v in a.items()
         )
     if cls is Typed:
         return a.kind.name == b.kind.name and same(a.values, b.values)
