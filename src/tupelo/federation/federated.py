@@ -110,8 +110,8 @@ class Federation:
                     PeerLost(unsettled.peer_name, "take", in_doubt=True)
                 )
                 unsettled.outcome.exception()
-        while self.searches:
-            await asyncio.sleep(0)
+        for search in list(self.searches):
+            await search.ended.wait()
 
     # Reading and taking
 

@@ -144,6 +144,7 @@ class Search:
         self._wanted = wanted
         self._next_call = federation.host.next_call
         self._places: dict[str, _Place] = {}
+        self.ended = asyncio.Event()
         self._changed = asyncio.Event()
         self._watching: Watching | None = None
         self._hinted_here = False
@@ -373,15 +374,20 @@ class Search:
             place.peer.hints.pop(place.watch, None)
             if not answer.done() or answer.exception() is not None:
                 self._lose(place)
-            elif answer.result() and place.peer.talk.over is False:
+            elif answer.result():
                 quiet = False
-                self._begin(place.peer)
         if self._watching is not None:
             self._watching.listen()
-        return quiet and not self._hinted_here
+        if quiet and not self._hinted_here and self._all_have_answered():
+            return True
+        for place in empty:  # Nobody watches there any more.
+            if place.state == "empty" and not place.peer.talk.over:
+                self._begin(place.peer)
+        return False
 
     def _finish(self) -> None:
         self._federation.searches.pop(self, None)
+        self.ended.set()
         if self._watching is not None:
             self._watching.end()
         for place in self._places.values():
