@@ -22,7 +22,7 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 from tupelo import aio
-from tupelo.federation.space import FederatedSpace
+from tupelo.federation.spanning.space import FederatedSpace
 
 P = ParamSpec("P")
 

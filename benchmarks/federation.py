@@ -21,8 +21,8 @@ import tupelo
 from benchmarks.elsewhere import SPACE, Elsewhere, job, run_hosts, run_waiters
 from benchmarks.measure import Line, Settings, Table, Target, require
 from tupelo import Coverage, aio
-from tupelo.federation.host import HostCore
-from tupelo.federation.space import FederatedSpace
+from tupelo.federation.hosts.core import HostCore
+from tupelo.federation.spanning.space import FederatedSpace
 from tupelo.lab.loop import VirtualLoop
 from tupelo.lab.loop import run as run_virtually
 from tupelo.lab.network import VirtualNetwork

@@ -2,16 +2,16 @@
 
 from tupelo import aio, errors
 from tupelo.errors import TupeloError
-from tupelo.federation.access import ANYONE, LOCAL, Access
 from tupelo.federation.client.connect import connect
-from tupelo.federation.doors import Host
-from tupelo.federation.handles import Coverage
-from tupelo.federation.hosted import Doubt
-from tupelo.federation.identity import Identity
-from tupelo.federation.presence import AgentPresence, HostPresence, SpacePresence
-from tupelo.federation.scope import HERE, Scope
-from tupelo.federation.transactions import transaction
-from tupelo.federation.trust import Trust
+from tupelo.federation.commits.transactions import transaction
+from tupelo.federation.hosts.doors import Host
+from tupelo.federation.hosts.hosted import Doubt
+from tupelo.federation.hosts.presence import AgentPresence, HostPresence, SpacePresence
+from tupelo.federation.identity.access import ANYONE, LOCAL, Access
+from tupelo.federation.identity.keys import Identity
+from tupelo.federation.identity.trust import Trust
+from tupelo.federation.spanning.handles import Coverage
+from tupelo.federation.spanning.scope import HERE, Scope
 from tupelo.space.blocking import Space, Transaction
 from tupelo.space.capacity import Capacity
 from tupelo.space.clock import ManualClock

@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import threading
-from pathlib import Path
 
 import pytest
 
@@ -59,7 +58,7 @@ def start():
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_programs_connect_to_it_and_it_leaves_when_told(start, tmp_path: Path, number):
+def test_programs_connect_to_it_and_it_leaves_when_told(start, tmp_path, number):
     host = start("kitchen", "--listen", "127.0.0.1:0", "--path", str(tmp_path / "kitchen"))
     with tupelo.connect(host.url + "jobs") as space:
         space.write(("job", 1))

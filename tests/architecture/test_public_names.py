@@ -8,7 +8,7 @@ from collections.abc import Callable
 import tupelo
 from tupelo import aio, errors
 from tupelo.federation.client.space import RemoteSpace
-from tupelo.federation.space import FederatedSpace
+from tupelo.federation.spanning.space import FederatedSpace
 from tupelo.models import javaspaces, linda, xvsm
 
 JAVASPACES = [

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from tests.laws.doors import LoopThread
-from tupelo.federation.doors import AsyncHost, Host
-from tupelo.federation.handles import FederatedListening, FederatedSession
-from tupelo.federation.presence import HostPresence, SpacePresence
-from tupelo.federation.space import FederatedSpace
-from tupelo.federation.weak import WeakReaction
+from tupelo.federation.hosts.doors import AsyncHost, Host
+from tupelo.federation.hosts.presence import HostPresence, SpacePresence
+from tupelo.federation.spanning.handles import FederatedListening, FederatedSession
+from tupelo.federation.spanning.space import FederatedSpace
+from tupelo.federation.spanning.weak import WeakReaction
 from tupelo.space.asynchronous import Space
 
 PATIENCE_SECONDS = 20.0

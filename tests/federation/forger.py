@@ -15,8 +15,8 @@ from typing import BinaryIO
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from tupelo.federation.identity import Identity
-from tupelo.federation.tls import certificate_for
+from tupelo.federation.identity.keys import Identity
+from tupelo.federation.identity.tls import certificate_for
 
 CHANGE_CIPHER, HANDSHAKE, APPLICATION = 20, 22, 23
 SERVER_HELLO, FINISHED = 2, 20

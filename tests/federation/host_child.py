@@ -20,10 +20,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import tupelo
-from tupelo.federation.doors import Host
-from tupelo.federation.federated import Federation
-from tupelo.federation.hosted import Doubt
-from tupelo.federation.peer import Peer
+from tupelo.federation.hosts.doors import Host
+from tupelo.federation.hosts.hosted import Doubt
+from tupelo.federation.hosts.peer import Peer
+from tupelo.federation.spanning.federated import Federation
 
 
 @tupelo.entry("tests.only_there")

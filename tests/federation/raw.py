@@ -8,9 +8,9 @@ from contextlib import suppress
 from typing import Any
 from uuid import uuid4
 
-from tupelo.federation import wire
-from tupelo.federation.identity import Identity
-from tupelo.federation.tls import client_context
+from tupelo.federation.identity.keys import Identity
+from tupelo.federation.identity.tls import client_context
+from tupelo.federation.links import wire
 from tupelo.values.spelling import template_to_wire
 
 PATIENCE_SECONDS = 20.0

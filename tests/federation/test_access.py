@@ -5,7 +5,7 @@ import logging
 import pytest
 
 from tupelo.errors import BadArgument, NotAllowed, WrongPassword
-from tupelo.federation.access import ANYONE, LOCAL, OPERATIONS, Access
+from tupelo.federation.identity.access import ANYONE, LOCAL, OPERATIONS, Access
 
 ALICE, BOB = ("ed25519:" + digit * 64 for digit in "ab")
 ELSEWHERE = ""  # a program on another machine that shows no identity

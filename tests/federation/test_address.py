@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tupelo.errors import BadArgument
-from tupelo.federation.address import DEFAULT_PORT, Address, is_loopback, parse_url
+from tupelo.federation.links.address import DEFAULT_PORT, Address, is_loopback, parse_url
 
 
 @pytest.mark.parametrize(

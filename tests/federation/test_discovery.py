@@ -12,9 +12,9 @@ import pytest
 from zeroconf.asyncio import AsyncServiceInfo, AsyncZeroconf
 
 from tupelo.errors import BadArgument, CannotReach
-from tupelo.federation import discovery
-from tupelo.federation.address import Address, is_loopback
-from tupelo.federation.discovery import SERVICE_TYPE, Discovery
+from tupelo.federation.hosts import discovery
+from tupelo.federation.hosts.discovery import SERVICE_TYPE, Discovery
+from tupelo.federation.links.address import Address, is_loopback
 
 LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {"asyncio": asyncio.new_event_loop}
 if sys.platform != "win32":

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from tests.federation.company import Company, await_space
 from tests.federation.raw import PLAIN, Raw, spelled
 from tupelo.errors import BadFrame, LinkError
-from tupelo.federation import reception, tcp, wire
 from tupelo.federation.client.connect import connect
-from tupelo.federation.handles import Coverage
+from tupelo.federation.links import reception, tcp, wire
+from tupelo.federation.spanning.handles import Coverage
 
 PATIENCE = 20.0
 JOBS = spelled("job", int)

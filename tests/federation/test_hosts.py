@@ -23,11 +23,11 @@ from tupelo.errors import (
     UnknownHost,
     UnknownType,
 )
-from tupelo.federation.doors import AsyncHost, Host
-from tupelo.federation.handles import Coverage
-from tupelo.federation.hosted import Doubt
-from tupelo.federation.presence import AgentPresence, HostPresence, SpacePresence
-from tupelo.federation.scope import HERE, Scope
+from tupelo.federation.hosts.doors import AsyncHost, Host
+from tupelo.federation.hosts.hosted import Doubt
+from tupelo.federation.hosts.presence import AgentPresence, HostPresence, SpacePresence
+from tupelo.federation.spanning.handles import Coverage
+from tupelo.federation.spanning.scope import HERE, Scope
 
 PATIENCE = 20.0
 GLIMPSE = 0.05

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tupelo.errors import BadArgument, IdentityUnusable
-from tupelo.federation.identity import Identity, check_key, default_folder, key_text, verify
+from tupelo.federation.identity.keys import Identity, check_key, default_folder, key_text, verify
 
 POSIX_ONLY = pytest.mark.skipif(os.name != "posix", reason="needs the modes of POSIX files")
 
@@ -123,7 +123,7 @@ def test_processes_that_start_at_once_agree_on_one_identity(tmp_path):
     code = """
 import sys
 from pathlib import Path
-from tupelo.federation.identity import Identity
+from tupelo.federation.identity.keys import Identity
 Identity.new()  # what takes long is over before the start
 print("ready", flush=True)
 sys.stdin.readline()
@@ -239,7 +239,12 @@ def test_without_the_optional_packages_a_program_is_told_what_to_install(tmp_pat
 import asyncio
 from pathlib import Path
 from tupelo.errors import CannotReach, IdentityUnusable
-from tupelo.federation import access, address, discovery, identity, tls, trust
+from tupelo.federation.identity import access
+from tupelo.federation.links import address
+from tupelo.federation.hosts import discovery
+from tupelo.federation.identity import keys as identity
+from tupelo.federation.identity import tls
+from tupelo.federation.identity import trust
 def found(*args): ...
 network = discovery.Discovery(
     host_id="a", name="a", port=1, version=1, found=found, gone=found

@@ -19,15 +19,15 @@ from tupelo.errors import (
     Stranger,
     WrongPassword,
 )
-from tupelo.federation import tcp, wire
-from tupelo.federation.access import ANYONE, LOCAL, Access
 from tupelo.federation.client.connect import connect
-from tupelo.federation.doors import Host
-from tupelo.federation.handles import Coverage
-from tupelo.federation.host import id_of
-from tupelo.federation.identity import Identity
-from tupelo.federation.presence import AgentPresence, HostPresence
-from tupelo.federation.trust import Trust
+from tupelo.federation.hosts.core import id_of
+from tupelo.federation.hosts.doors import Host
+from tupelo.federation.hosts.presence import AgentPresence, HostPresence
+from tupelo.federation.identity.access import ANYONE, LOCAL, Access
+from tupelo.federation.identity.keys import Identity
+from tupelo.federation.identity.trust import Trust
+from tupelo.federation.links import tcp, wire
+from tupelo.federation.spanning.handles import Coverage
 
 PATIENCE = 20.0
 

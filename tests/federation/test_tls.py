@@ -14,8 +14,8 @@ import pytest
 
 from tests.federation.forger import forge
 from tupelo.errors import Stranger
-from tupelo.federation.identity import Identity
-from tupelo.federation.tls import (
+from tupelo.federation.identity.keys import Identity
+from tupelo.federation.identity.tls import (
     _AUTHORITY_SEED,
     _authority_certificate,
     client_context,

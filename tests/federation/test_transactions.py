@@ -18,11 +18,11 @@ from tupelo.errors import (
     PeerLost,
     TransactionEnded,
 )
-from tupelo.federation import wire
-from tupelo.federation.deciders import DeciderElsewhere
-from tupelo.federation.deciding import Deciding
-from tupelo.federation.doors import Host
-from tupelo.federation.transactions import BranchElsewhere, HostedBranch, transaction
+from tupelo.federation.commits.deciders import DeciderElsewhere
+from tupelo.federation.commits.deciding import Deciding
+from tupelo.federation.commits.transactions import BranchElsewhere, HostedBranch, transaction
+from tupelo.federation.hosts.doors import Host
+from tupelo.federation.links import wire
 from tupelo.space.decisions import DecisionLog
 from tupelo.space.either import finished
 

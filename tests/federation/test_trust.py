@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tupelo.errors import BadArgument, IdentityChanged, IdentityUnusable, Stranger
-from tupelo.federation import trust
-from tupelo.federation.trust import Trust
+from tupelo.federation.identity import trust
+from tupelo.federation.identity.trust import Trust
 
 ALICE, BOB, EVE = ("ed25519:" + digit * 64 for digit in "abe")
 
@@ -198,7 +198,7 @@ def test_several_processes_may_remember_at_once(tmp_path):
     code = """
 import sys
 from pathlib import Path
-from tupelo.federation.trust import Trust
+from tupelo.federation.identity.trust import Trust
 for number in range(50):
     key = f"ed25519:{number:064x}"
     Trust.on_first_use(Path(sys.argv[1])).check(f"{sys.argv[2]}-{number}", key)

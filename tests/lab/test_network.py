@@ -9,8 +9,8 @@ import pytest
 
 from tests.lab.town import Listener, pair
 from tupelo.errors import CannotReach
-from tupelo.federation.link import Ear, Link, Network
-from tupelo.federation.wire import Ping, encode
+from tupelo.federation.links.link import Ear, Link, Network
+from tupelo.federation.links.wire import Ping, encode
 from tupelo.lab.loop import VirtualLoop, run
 from tupelo.lab.network import DIAL_SECONDS, VirtualNetwork
 

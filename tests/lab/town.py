@@ -11,8 +11,8 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from tupelo.errors import CannotReach
-from tupelo.federation.link import Link
-from tupelo.federation.wire import Hint, encode
+from tupelo.federation.links.link import Link
+from tupelo.federation.links.wire import Hint, encode
 from tupelo.lab.loop import VirtualLoop, run
 from tupelo.lab.network import VirtualNetwork
 

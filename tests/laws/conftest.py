@@ -13,8 +13,8 @@ import tupelo
 from tests.laws.afar import keep_what_holds
 from tests.laws.doors import Door, LoopThread
 from tupelo.federation.client.connect import connect, connect_async
-from tupelo.federation.host import HostCore
-from tupelo.federation.tcp import TcpNetwork
+from tupelo.federation.hosts.core import HostCore
+from tupelo.federation.links.tcp import TcpNetwork
 
 DOORS = ("blocking", "async")
 STORES: dict[str, dict[str, Any]] = {

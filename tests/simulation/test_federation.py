@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
-from tupelo.federation import handover, peer
-from tupelo.federation.deciding import Deciding
-from tupelo.federation.federated import Federation
-from tupelo.federation.handover import Reservation
-from tupelo.federation.possessions import Possessions
+from tupelo.federation.commits.deciding import Deciding
+from tupelo.federation.hosts import peer
+from tupelo.federation.hosts.possessions import Possessions
+from tupelo.federation.spanning import handover
+from tupelo.federation.spanning.federated import Federation
+from tupelo.federation.spanning.handover import Reservation
 from tupelo.lab.simulate import Report, simulate, simulate_many
 
 SEEDS = int(os.environ.get("TUPELO_SEEDS", "200"))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import tupelo
 from tupelo.errors import BadArgument
-from tupelo.federation.identity import default_folder
+from tupelo.federation.identity.keys import default_folder
 
 TRUST_FILE = "known_hosts"
 

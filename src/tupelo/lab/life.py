@@ -13,7 +13,7 @@ from contextvars import Context, ContextVar, copy_context
 from typing import Any, TypeVar, TypeVarTuple
 
 from tupelo.errors import JournalFailed, SpaceClosed
-from tupelo.federation.link import Answering, Ear, Link, Listening
+from tupelo.federation.links.link import Answering, Ear, Link, Listening
 from tupelo.lab.loop import LabError, VirtualLoop
 from tupelo.lab.network import VirtualNetwork
 from tupelo.space.engine import Engine

@@ -13,7 +13,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from tupelo.errors import CannotReach
-from tupelo.federation.link import Answering, Ear
+from tupelo.federation.links.link import Answering, Ear
 
 if TYPE_CHECKING:
     from tupelo.lab.network import VirtualNetwork

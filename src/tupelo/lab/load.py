@@ -12,12 +12,12 @@ from random import Random
 from typing import Any
 
 from tupelo.errors import TupeloError
-from tupelo.federation.address import Address
 from tupelo.federation.client.async_channel import AsyncChannel
 from tupelo.federation.client.channel import Party
 from tupelo.federation.client.space import RemoteSpace, opened
-from tupelo.federation.handles import Coverage
-from tupelo.federation.scope import HERE
+from tupelo.federation.links.address import Address
+from tupelo.federation.spanning.handles import Coverage
+from tupelo.federation.spanning.scope import HERE
 from tupelo.lab.history import Act, Deal, History, Kind
 from tupelo.lab.life import Life
 from tupelo.lab.world import PORT, SPACE, Member, World

@@ -19,7 +19,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from tupelo.errors import CannotReach
-from tupelo.federation.link import Answering, Link
+from tupelo.federation.links.link import Answering, Link
 from tupelo.lab.line import VirtualLink
 from tupelo.lab.loop import VirtualLoop
 from tupelo.lab.trace import Trace

@@ -16,7 +16,7 @@ from multiprocessing import get_context
 from random import Random
 from typing import Any
 
-from tupelo.federation.scope import HERE
+from tupelo.federation.spanning.scope import HERE
 from tupelo.lab.history import History
 from tupelo.lab.judge import Fault, judge_entries, judge_remains, judge_sessions
 from tupelo.lab.load import Agent, Client, listen

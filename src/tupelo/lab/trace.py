@@ -6,7 +6,7 @@ import hashlib
 from collections import deque
 
 from tupelo.errors import BadFrame
-from tupelo.federation import wire
+from tupelo.federation.links import wire
 
 KEPT_BYTES_MAX = 4_096
 TEXT_MAX = 120

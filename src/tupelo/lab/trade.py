@@ -12,9 +12,9 @@ from random import Random
 from typing import Any
 
 from tupelo.errors import TupeloError
-from tupelo.federation import wire
 from tupelo.federation.client.space import RemoteSpace
-from tupelo.federation.deciding import branch_id, spanning_id
+from tupelo.federation.commits.deciding import branch_id, spanning_id
+from tupelo.federation.links import wire
 from tupelo.lab.history import Deal, History
 from tupelo.lab.life import Life
 from tupelo.lab.load import reach

@@ -12,10 +12,10 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from tupelo.federation.doors import AsyncHost
-from tupelo.federation.host import HostCore
-from tupelo.federation.hosted import Doubt, HostedSpace
-from tupelo.federation.space import FederatedSpace
+from tupelo.federation.hosts.core import HostCore
+from tupelo.federation.hosts.doors import AsyncHost
+from tupelo.federation.hosts.hosted import Doubt, HostedSpace
+from tupelo.federation.spanning.space import FederatedSpace
 from tupelo.lab.life import Life
 from tupelo.lab.loop import VirtualLoop
 from tupelo.lab.network import VirtualNetwork

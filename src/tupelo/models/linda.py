@@ -35,7 +35,7 @@ from weakref import WeakKeyDictionary
 
 from tupelo.errors import BadArgument, EvalFailed, TupeloError
 from tupelo.federation.client.space import RemoteSpace
-from tupelo.federation.space import FederatedSpace
+from tupelo.federation.spanning.space import FederatedSpace
 from tupelo.space.blocking import Space
 from tupelo.space.reaction import Step
 from tupelo.values.kind import entry

@@ -6,8 +6,8 @@ from typing import Any
 
 import tupelo
 from tests.laws.doors import LoopThread
-from tupelo.federation.host import HostCore
-from tupelo.federation.tcp import Security, TcpNetwork
+from tupelo.federation.hosts.core import HostCore
+from tupelo.federation.links.tcp import Security, TcpNetwork
 
 
 class Hosting:

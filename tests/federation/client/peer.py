@@ -3,7 +3,7 @@
 import socket
 from typing import Any
 
-from tupelo.federation import wire
+from tupelo.federation.links import wire
 
 PATIENCE_SECONDS = 10.0
 PLAIN = b"TUPELO" + bytes([wire.VERSION]) + b"P"

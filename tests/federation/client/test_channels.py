@@ -17,8 +17,8 @@ from tupelo.errors import (
     UnknownType,
     WrongPassword,
 )
-from tupelo.federation import wire
 from tupelo.federation.client.connect import connect_async
+from tupelo.federation.links import wire
 from tupelo.values.codec import spell_entry
 from tupelo.values.entry import shape_of
 from tupelo.values.kind import kind_named

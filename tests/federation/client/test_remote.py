@@ -19,11 +19,11 @@ from tupelo.errors import (
     Stranger,
     UnknownHost,
 )
-from tupelo.federation.identity import Identity
-from tupelo.federation.scope import HERE, Scope
-from tupelo.federation.tcp import Security
-from tupelo.federation.tls import client_context, key_of, server_context
-from tupelo.federation.trust import Trust
+from tupelo.federation.identity.keys import Identity
+from tupelo.federation.identity.tls import client_context, key_of, server_context
+from tupelo.federation.identity.trust import Trust
+from tupelo.federation.links.tcp import Security
+from tupelo.federation.spanning.scope import HERE, Scope
 
 
 def parked(host: Hosting) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from tupelo.errors import BadArgument, BadEntry, BadFrame
-from tupelo.federation.spelled import read_spelled_entry
+from tupelo.federation.links.spelled import read_spelled_entry
 from tupelo.values.entry import Shape, freeze, thaw
 from tupelo.values.lease import check_lease
 

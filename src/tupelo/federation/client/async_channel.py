@@ -10,7 +10,6 @@ from contextlib import suppress
 from typing import Any, Self
 
 from tupelo.errors import CannotReach, LinkError, TupeloError
-from tupelo.federation import wire
 from tupelo.federation.client.channel import (
     DIAL_SECONDS,
     PARTING_SECONDS,
@@ -21,8 +20,9 @@ from tupelo.federation.client.channel import (
     Owner,
     Party,
 )
-from tupelo.federation.link import Link, Network
-from tupelo.federation.wire import encode
+from tupelo.federation.links import wire
+from tupelo.federation.links.link import Link, Network
+from tupelo.federation.links.wire import encode
 
 UNSENT_MAX = wire.FRAME_MAX
 """With more bytes than this unsent, callers wait before they send more."""

@@ -18,7 +18,6 @@ from threading import get_ident
 from typing import Any
 
 from tupelo.errors import CannotReach, LinkError, TupeloError
-from tupelo.federation import wire
 from tupelo.federation.client.channel import (
     DIAL_SECONDS,
     PARTING_SECONDS,
@@ -30,8 +29,9 @@ from tupelo.federation.client.channel import (
     Party,
 )
 from tupelo.federation.client.line import Line
-from tupelo.federation.tcp import PLAIN, REFUSED, TLS
-from tupelo.federation.wire import encode
+from tupelo.federation.links import wire
+from tupelo.federation.links.tcp import PLAIN, REFUSED, TLS
+from tupelo.federation.links.wire import encode
 from tupelo.space.either import finished
 
 logger = logging.getLogger("tupelo")

@@ -17,9 +17,9 @@ from typing import Any, ClassVar, Protocol
 import msgspec
 
 from tupelo.errors import BadFrame, CannotReach, LinkError, PeerLost, SpaceClosed, TupeloError
-from tupelo.federation import wire
-from tupelo.federation.address import Address
-from tupelo.federation.spelled import read_error
+from tupelo.federation.links import wire
+from tupelo.federation.links.address import Address
+from tupelo.federation.links.spelled import read_error
 
 DIAL_SECONDS = 10.0
 """How long a host may take to answer when it is dialled."""

@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from tupelo.errors import BadArgument
-from tupelo.federation.address import Address, is_loopback, parse_url
 from tupelo.federation.client.async_channel import AsyncChannel
 from tupelo.federation.client.blocking_channel import BlockingChannel
 from tupelo.federation.client.channel import Party
 from tupelo.federation.client.space import RemoteSpace, opened
-from tupelo.federation.tcp import Security, TcpNetwork
+from tupelo.federation.links.address import Address, is_loopback, parse_url
+from tupelo.federation.links.tcp import Security, TcpNetwork
 from tupelo.space.checks import check_wait
 from tupelo.space.either import finished
 
 if TYPE_CHECKING:
-    from tupelo.federation.identity import Identity
-    from tupelo.federation.trust import Trust
+    from tupelo.federation.identity.keys import Identity
+    from tupelo.federation.identity.trust import Trust
 
 
 def connect(
@@ -97,9 +97,9 @@ def _credentials(
     address: Address, identity: Identity | None, trust: Trust | None
 ) -> tuple[str, ssl.SSLContext, Callable[[str], None]]:
     """Who we are, how we prove it, and who is met; by default as this user's files say."""
-    from tupelo.federation.identity import Identity, default_folder
-    from tupelo.federation.tls import client_context
-    from tupelo.federation.trust import Trust
+    from tupelo.federation.identity.keys import Identity, default_folder
+    from tupelo.federation.identity.tls import client_context
+    from tupelo.federation.identity.trust import Trust
 
     if identity is None:
         identity = Identity.at(default_folder() / "identity.pem")
@@ -116,7 +116,7 @@ def _credentials(
 def _network(party: Party) -> TcpNetwork:
     if party.context is None:
         return TcpNetwork()
-    from tupelo.federation.tls import key_of
+    from tupelo.federation.identity.tls import key_of
 
     return TcpNetwork(Security(client=party.context, require_tls=True, key_of=key_of))
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 import msgspec
 
 from tupelo.errors import LeaseLost, PeerLost, SpaceClosed, TransactionEnded
-from tupelo.federation import wire
 from tupelo.federation.client.arguments import parts
+from tupelo.federation.links import wire
 from tupelo.space.either import either, finished
 from tupelo.space.transaction import LEASE_RAN_OUT, State, Vote
 from tupelo.values.lease import Lease, check_lease

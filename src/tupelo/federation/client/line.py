@@ -10,8 +10,8 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from tupelo.errors import LinkError
-from tupelo.federation import wire
 from tupelo.federation.client.channel import Party
+from tupelo.federation.links import wire
 
 _CHUNK = 256 * 1024
 
@@ -39,7 +39,7 @@ class Line:
         assert party.context is not None
         secured = _Secured(self._socket, party.context)
         self._send, self.receive = secured.send, secured.receive
-        from tupelo.federation.tls import key_of
+        from tupelo.federation.identity.tls import key_of
 
         party.recognise(key_of(secured.tls))
 

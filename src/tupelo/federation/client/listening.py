@@ -9,11 +9,11 @@ from inspect import isawaitable
 from typing import TYPE_CHECKING, Any
 
 from tupelo.errors import BadFrame, ListenerFailed, PeerLost, SpaceClosed, TupeloError
-from tupelo.federation import wire
 from tupelo.federation.client.arguments import listed
 from tupelo.federation.client.handles import Held
-from tupelo.federation.spelled import read_error, read_whole
-from tupelo.federation.weak import WeakFunction, WeakStep
+from tupelo.federation.links import wire
+from tupelo.federation.links.spelled import read_error, read_whole
+from tupelo.federation.spanning.weak import WeakFunction, WeakStep
 from tupelo.space.checks import check_wait
 from tupelo.space.either import either, finished
 from tupelo.space.session import Seen

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 from tupelo.errors import BadArgument, BadTemplate, PeerLost, SpaceClosed
-from tupelo.federation import wire
 from tupelo.federation.client.arguments import NUMBER_MAX, built, check_to, listed, parts
 from tupelo.federation.client.channel import Asked, Channel
 from tupelo.federation.client.handles import (
@@ -20,8 +19,9 @@ from tupelo.federation.client.handles import (
     Written,
 )
 from tupelo.federation.client.listening import RemoteSubscription
-from tupelo.federation.scope import Scope, spell_scope
-from tupelo.federation.spelled import spell_order
+from tupelo.federation.links import wire
+from tupelo.federation.links.spelled import spell_order
+from tupelo.federation.spanning.scope import Scope, spell_scope
 from tupelo.space.checks import check_limit, check_order, check_wait
 from tupelo.space.holdings import Spanning, Transactional
 from tupelo.space.order import Order

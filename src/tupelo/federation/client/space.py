@@ -7,15 +7,15 @@ from inspect import iscoroutinefunction
 from typing import Any
 
 from tupelo.errors import BadArgument
-from tupelo.federation import wire
 from tupelo.federation.client.arguments import NUMBER_MAX, check_leases, freeze_all, listed
 from tupelo.federation.client.channel import Channel
 from tupelo.federation.client.handles import AsyncLease, RemoteTransaction
 from tupelo.federation.client.listening import BACKLOG_MAX, RemoteReaction
 from tupelo.federation.client.reach import Reach, Txn, id_of
-from tupelo.federation.scope import Scope, spell_scope
-from tupelo.federation.spelled import read_change, read_whole
-from tupelo.federation.weak import WeakFunction
+from tupelo.federation.links import wire
+from tupelo.federation.links.spelled import read_change, read_whole
+from tupelo.federation.spanning.scope import Scope, spell_scope
+from tupelo.federation.spanning.weak import WeakFunction
 from tupelo.space.checks import check_count, check_limit, check_position
 from tupelo.space.either import either
 from tupelo.space.order import Order

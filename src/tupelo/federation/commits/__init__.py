@@ -1,0 +1,1 @@
+"""Transactions over several hosts, and who decides them."""

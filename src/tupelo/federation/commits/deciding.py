@@ -1,0 +1,266 @@
+"""Deciding: two-phase commit across hosts.
+
+A transaction that spans hosts names one of them in its id, where its decision is recorded: the
+decider; and its coordinator there, a client's session or a life of that host. A decision to commit
+stands once it is recorded, and only the coordinator can make it, while it is known at the decider.
+So once it is gone, what is not recorded never will be, and was aborted. Whoever has promised to
+commit and hears nothing more asks the decider.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from tupelo.errors import (
+    BadFrame,
+    CannotReach,
+    NotAllowed,
+    TransactionEnded,
+    TupeloError,
+)
+from tupelo.federation.hosts.hosted import HostedSpace
+from tupelo.federation.links import wire
+from tupelo.federation.links.conversation import Conversation
+from tupelo.federation.links.link import Link
+from tupelo.federation.links.reception import Greeting
+from tupelo.space import blocking
+from tupelo.space.decisions import DecisionLog
+from tupelo.space.transaction import Txn
+from tupelo.space.twophase import Outcome
+
+if TYPE_CHECKING:
+    from tupelo.federation.hosts.core import HostCore
+
+logger = logging.getLogger("tupelo")
+
+T = TypeVar("T")
+Told = list[tuple[str, str]]
+Question = wire.Outcome | wire.Forget
+_PREFIX = "shared"
+
+
+def spanning_id(host_id: str, address: str, coordinator: str, number: str) -> str:
+    """The id of a transaction that is decided at this host, by this coordinator."""
+    return "|".join((_PREFIX, host_id, address, coordinator, number))
+
+
+def branch_id(txn: str, number: int) -> str:
+    """The id of one branch. A host may have several of the same transaction, over several links."""
+    return f"{txn}|{number}"
+
+
+def is_spanning(txn: str) -> bool:
+    """Is this the id of a transaction that spans hosts, or of its branch in one place?"""
+    return bool(_part(txn, 1))
+
+
+def decider_of(txn: str) -> str:
+    """The id of the host that decides this transaction, or branch; empty if none does."""
+    return _part(txn, 1)
+
+
+class Deciding:
+    """The decisions that are recorded at one host, and those that it waits for."""
+
+    def __init__(self, host: HostCore, space: blocking.Space) -> None:
+        self._host = host
+        self._space = space
+        self._log = DecisionLog(space)
+        # A decision, and the answer that none was made, must not cross each other.
+        self._lock = threading.Lock()
+        self._given_up: dict[str, set[str]] = {}
+        self._unsaid: set[tuple[str, str]] = set()
+        self._has_forgotten = False
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def durable(self) -> bool:
+        return self._space._operations.engine.saved is not None
+
+    def start(self) -> None:
+        self._task = asyncio.ensure_future(self._run())
+
+    def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+        self._space.close()
+
+    # The decider
+
+    async def serve(self, message: Any, speaker: str) -> Any:
+        """Answer one who speaks as this coordinator, or takes part."""
+        if isinstance(message, wire.Decide):
+            return await self._in_thread(lambda: self.decide(message.txn, message.told, speaker))
+        if isinstance(message, (wire.Outcome, wire.Forget)):
+            return await self._in_thread(lambda: self._answer(message))
+        raise BadFrame(f"{type(message).__name__} decides nothing")
+
+    def _answer(self, message: Question) -> Any:
+        if isinstance(message, wire.Outcome):
+            return self.outcome(message.txn)
+        return self.forget(message.txn, message.participant)
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        """The disk is waited for elsewhere, where there is one."""
+        if not self.durable or self._host.commits_in_place:
+            return work()
+        return await asyncio.to_thread(work)
+
+    def decide(self, txn: str, told: Told, speaker: str) -> bool:
+        """Record that it is committed, and who must be told; or, if that is nobody, that it is
+        given up. False if this cannot be, since the opposite stands."""
+        if decider_of(txn) != self._host.id or any(_whole(branch) != txn for branch, _ in told):
+            raise BadFrame("a decision is about one transaction that is decided here")
+        coordinator = _part(txn, 3)
+        with self._lock:
+            known = self._is_known(coordinator)
+            if told:
+                if not known or speaker != coordinator or txn in self._given_up_by(coordinator):
+                    return False
+                self._log.record(told)
+                return True
+            if known and speaker != coordinator:
+                raise NotAllowed("decide a transaction of another", self._space.name, speaker)
+            if txn in map(_whole, self._log.decided()):
+                self._log.flush()
+                return False
+            if known:  # Else nobody can commit it any more, and that need not be kept.
+                self._given_up.setdefault(coordinator, set()).add(txn)
+            return True
+
+    def outcome(self, txn: str) -> Outcome | None:
+        """What became of this branch; None while its coordinator may yet decide."""
+        coordinator = _part(txn, 3)
+        with self._lock:
+            if self._log.committed(txn):
+                self._log.flush()
+                return "committed"
+            if self._is_known(coordinator) and _whole(txn) not in self._given_up_by(coordinator):
+                return None
+            return "aborted"
+
+    def forget(self, txn: str, participant: str) -> None:
+        """This participant knows that the transaction was committed. The disk is not waited for: if
+        we crash before, a record too many is kept."""
+        self._log.forget_soon(txn, participant)
+        self._has_forgotten = True
+
+    def _is_known(self, coordinator: str) -> bool:
+        """May it yet decide? One that is gone never comes back under the same name."""
+        return coordinator in self._host.servings or coordinator == self._host.incarnation
+
+    def _given_up_by(self, coordinator: str) -> set[str]:
+        return self._given_up.get(coordinator, set())
+
+    def _let_go(self) -> None:
+        """Of coordinators that are gone it need not be kept what they gave up."""
+        with self._lock:
+            self._given_up = {c: t for c, t in self._given_up.items() if self._is_known(c)}
+
+    # Those who have promised
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(self._host.heartbeat)
+            try:
+                await self._settle_all()
+            except Exception:
+                logger.exception("what is in doubt could not be settled; it is tried again")
+
+    async def _settle_all(self) -> None:
+        if self._given_up:
+            await self._in_thread(self._let_go)
+        for hosted in list(self._host.spaces.values()):
+            with suppress(TupeloError):  # It was closed.
+                for txn in hosted.operations.in_doubt():
+                    if decider_of(txn.id):
+                        await self._settle(hosted, txn)
+        for txn_id, participant in list(self._unsaid):
+            await self._say_told(txn_id, participant)
+        if self._has_forgotten:
+            self._has_forgotten = False
+            await self._in_thread(self._log.flush)
+
+    async def _settle(self, hosted: HostedSpace, txn: Txn) -> None:
+        """Ask what became of a transaction in which this space has promised to commit."""
+        try:
+            outcome = await self._ask(wire.Outcome(self._host.next_call(), txn.id))
+        except TupeloError as error:
+            logger.info("who decides %s cannot be asked: %s", txn.id, error)
+            return
+        if outcome not in ("committed", "aborted"):
+            return
+        logger.info("transaction %s in %r was %s", txn.id, hosted.name, outcome)
+        end = hosted.operations.commit if outcome == "committed" else hosted.operations.abort
+        with suppress(TransactionEnded):  # Its coordinator was faster.
+            end(txn)
+        await hosted.flush(hosted.engine.core.log.position)
+        if outcome == "committed":
+            await self._say_told(txn.id, hosted.engine.id)
+
+    async def _say_told(self, txn: str, participant: str) -> None:
+        """The decider may forget us, since what we did is on disk: tell it, now or later."""
+        self._unsaid.add((txn, participant))
+        with suppress(TupeloError):
+            await self._ask(wire.Forget(self._host.next_call(), txn, participant))
+            self._unsaid.discard((txn, participant))
+
+    async def _ask(self, question: Question) -> Any:
+        decider, address = decider_of(question.txn), _part(question.txn, 2)
+        if decider == self._host.id:
+            return await self._in_thread(lambda: self._answer(question))
+        peer = self._host.peers.get(decider)
+        if peer is not None:
+            return await peer.talk.call(question, "a question")
+        if not address:
+            raise CannotReach(decider, "it has no address, and we are not engaged")
+        return await self._ask_at(address, decider, question)
+
+    async def _ask_at(self, address: str, decider: str, question: Question) -> Any:
+        """Of a host with which we are not engaged."""
+        greeting = Greeting()
+
+        def answer(link: Link) -> Greeting:
+            greeting.link = link
+            return greeting
+
+        from tupelo.federation.hosts.core import id_of
+
+        host = self._host
+        link = await host.network.dial(address, answer)
+        try:
+            hello = wire.Hello(wire.VERSION, "client", host.id, host.name, host.incarnation)
+            welcome = await greeting.welcome(hello)
+            # Another one knows nothing of it, and would say that it was aborted.
+            shown = welcome.id if link.identity is None else id_of(link.identity)
+            if (welcome.id, shown) != (decider, decider):
+                raise CannotReach(address, f"it is not the host {decider}")
+            talk = Conversation(
+                link,
+                serve=lambda said: None,
+                ended=lambda reason: None,
+                next_call=host.next_call,
+                heartbeat=welcome.heartbeat,
+            )
+            greeting.go_on(talk)
+            try:
+                return await talk.call(question, "a question")
+            finally:
+                talk.goodbye()
+        finally:
+            link.close()
+
+
+def _whole(branch: str) -> str:
+    """The transaction of which this is a branch."""
+    return "|".join(branch.split("|")[:5])
+
+
+def _part(txn: str, place: int) -> str:
+    parts = txn.split("|")
+    return parts[place] if parts[0] == _PREFIX and len(parts) in (5, 6) else ""

@@ -1,0 +1,1 @@
+"""A host: its spaces, the agents it serves, the hosts it meets."""

@@ -1,0 +1,481 @@
+"""A host: it keeps spaces, serves the agents that are here, and meets other hosts.
+
+`HostCore` lives on one event loop and is handed everything that is chance or time, so that the lab
+can run a whole federation on a virtual clock. What a user holds is in `doors`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from random import Random
+from typing import Any
+from urllib.parse import quote, unquote
+
+from tupelo.errors import BadArgument, BadFrame, NotAllowed, Stranger
+from tupelo.federation.commits.deciding import Deciding
+from tupelo.federation.hosts.dialling import Dialler
+from tupelo.federation.hosts.hosted import Doubt, HostedSpace, check_doubt
+from tupelo.federation.hosts.parked import Woken
+from tupelo.federation.hosts.peer import Peer
+from tupelo.federation.hosts.presence import SYSTEM, Presence
+from tupelo.federation.hosts.serving import Serving
+from tupelo.federation.identity.access import Access
+from tupelo.federation.identity.trust import Trust
+from tupelo.federation.links import wire
+from tupelo.federation.links.conversation import Conversation
+from tupelo.federation.links.link import Link, Listening, Network
+from tupelo.federation.links.reception import Greeting, Reception
+from tupelo.federation.spanning.federated import Federation
+from tupelo.federation.spanning.handover import Doubts, client_holder
+from tupelo.federation.spanning.moving import Mover
+from tupelo.space import blocking
+from tupelo.space.clock import Clock
+
+logger = logging.getLogger("tupelo")
+
+SPACES_MAX = 1_000
+"""So many spaces may come into being because somebody asked for them by name."""
+ID_CHARACTERS = 40
+"""Of the id of a host that has an identity; no other has an id of this length."""
+PRESENCE_SECONDS = 0.01
+AGENTS_MAX = 10_000
+"""So many agents may be at one host."""
+SPACE_FILE = ".tupelo"
+SPACE_NAME_MAX = 80
+"""In bytes: with every one of them spelled as three letters it is still the name of a file."""
+
+
+class HostCore:
+    """One host, on the loop that starts it."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        host_id: str,
+        network: Network,
+        clock: Clock,
+        rng: Random,
+        new_id: Callable[[], str],
+        listen: str | None = None,
+        path: Path | None = None,
+        peers: Iterable[str] = (),
+        trust: Trust | None = None,
+        access: Access | None = None,
+        doubt: Doubt | None = None,
+        heartbeat: float = 1.0,
+        answer_seconds: float = 5.0,
+        commit_in_place: bool = False,
+        durability: Any = None,
+    ) -> None:
+        self.name = name
+        self.id = host_id
+        self.incarnation = new_id()
+        self.clock = clock
+        self.rng = rng
+        self.new_id = new_id
+        self.answer_seconds = answer_seconds
+        self.listening: Listening | None = None
+        self.spaces: dict[str, HostedSpace] = {}
+        self.peers: dict[str, Peer] = {}
+        self.servings: dict[str, Serving] = {}
+        self.doubts = Doubts(lambda: self.spaces.values())
+        self.woken = Woken(asyncio.get_running_loop())
+        self.mover = Mover(self)
+        self.federation = Federation(self)
+        self.heartbeat = heartbeat
+        self.network = network
+        self._listen = listen
+        self._path = path
+        self._trust = trust
+        self._access = access or Access()
+        self._doubt = check_doubt(doubt)
+        self._durability = durability
+        self.commits_in_place = commit_in_place
+        self._calls = 0
+        self._dialler = Dialler(host_id, self._greet, self._has, rng)
+        self.dial = self._dialler.dial
+        self.undial = self._dialler.undial
+        self._first_peers = list(peers)
+        self._closed = False
+        self._saying: asyncio.TimerHandle | None = None
+        system = blocking.Space(SYSTEM, clock=clock, agent=host_id, new_id=new_id)
+        self.presence = Presence(clock, system)
+        self._reading = Access(write=(), take=())  # Nobody but the host itself writes there.
+        self.spaces[SYSTEM] = HostedSpace(
+            system, self._reading, self._doubt, commit_in_place=commit_in_place
+        )
+        decisions = self._open("tupelo.decisions", {})
+        self.deciding = Deciding(self, decisions)
+
+    # Coming and going
+
+    async def start(self) -> None:
+        if self._path is not None:
+            for file in sorted(self._path.glob("*" + SPACE_FILE)):
+                name = unquote(file.name.removesuffix(SPACE_FILE))
+                if name not in self.spaces and not name.startswith("tupelo."):
+                    self.make_space(name)
+        self.doubts.recover()
+        if self._listen is not None:
+            self.listening = await self.network.listen(self._listen, self._answer)
+        self.presence.engaged(self.id, self.name, self.address)
+        self._say_presence()
+        self.deciding.start()
+        for address in self._first_peers:
+            self.dial(address)
+
+    @property
+    def address(self) -> str:
+        return self.listening.address if self.listening is not None else ""
+
+    async def stop(self, reason: str = "") -> None:
+        """Leave with a goodbye, and close the spaces."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._saying is not None:
+            self._saying.cancel()
+        if self.listening is not None:
+            self.listening.close()
+        await self._dialler.stop()
+        self.deciding.stop()
+        await self.federation.settle_all()
+        for peer in list(self.peers.values()):
+            peer.talk.goodbye(reason)
+        for serving in list(self.servings.values()):
+            serving.talk.goodbye(reason)
+        await self.federation.stop()
+        self.doubts.close()
+        await asyncio.sleep(0)
+        for hosted in self.spaces.values():
+            if self.commits_in_place:
+                hosted.engine.close()
+            else:
+                await hosted.door.close()
+
+    # Spaces
+
+    def make_space(
+        self, name: str, access: Access | None = None, doubt: Doubt | None = None, **options: Any
+    ) -> HostedSpace:
+        """A space of this host; made with these options if there is none of this name yet."""
+        if name in self.spaces:
+            if options or access is not None or doubt is not None:
+                raise BadArgument("options", f"left out: there is a space {name!r} already", name)
+            return self.spaces[name]
+        if not isinstance(name, str) or not name or name.startswith("tupelo."):
+            raise BadArgument("name", "a text that does not begin with 'tupelo.'", name)
+        if len(name.encode(errors="replace")) > SPACE_NAME_MAX:
+            raise BadArgument("name", f"a text of at most {SPACE_NAME_MAX} bytes", name[:50])
+        if access is not None and not isinstance(access, Access):
+            raise BadArgument("access", "an Access(...)", access)
+        space = self._open(name, options)
+        hosted = HostedSpace(
+            space,
+            access or self._access,
+            self._doubt if doubt is None else check_doubt(doubt),
+            commit_in_place=self.commits_in_place,
+        )
+        self.spaces[name] = hosted
+        self.doubts.recover_space(hosted)
+        self.mover.recover(hosted)
+        self._say_presence()
+        return hosted
+
+    def _open(self, name: str, options: dict[str, Any]) -> blocking.Space:
+        options = {"clock": self.clock, "agent": self.id, "new_id": self.new_id, **options}
+        if self._path is not None and "path" not in options:
+            self._path.mkdir(parents=True, exist_ok=True)
+            options["path"] = self._path / (quote(name, safe="") + SPACE_FILE)
+            if self._durability is not None:
+                options.setdefault("durability", self._durability)
+        space = blocking.Space(name, **options)
+        if space._operations.engine.saved is None:
+            # In memory it would count from 1 in every life, and a new entry would be taken for one
+            # that was told of before.
+            space._operations.core.arrivals = int(self.clock.now() * 1_000_000)
+        return space
+
+    def hosted(self, name: str) -> HostedSpace:
+        """The space of this name, for someone who asks for it from elsewhere."""
+        found = self.spaces.get(name)
+        if found is None:
+            if len(self.spaces) >= SPACES_MAX:
+                raise NotAllowed("make one more space", name, "an agent")
+            found = self.make_space(name)
+        return found
+
+    def misplaced(self, hosted: HostedSpace) -> None:
+        """Something was written here for an agent that may be elsewhere."""
+        self.mover.consider(hosted)
+
+    def spans(self, hosted: HostedSpace, scope: wire.Scope) -> bool:
+        """Does an operation of this scope look beyond what is here?"""
+        if scope is not None:
+            return scope[0] == "agent" or (
+                scope[0] == "host" and scope[1] not in (self.id, self.name)
+            )
+        peers = list(self.peers.values())  # a copy: threads ask while hosts come and go
+        return bool(peers) and any(hosted.name in peer.spaces for peer in peers)
+
+    @property
+    def agents(self) -> list[str]:
+        return [self.id, *(serving.agent for serving in self.servings.values())]
+
+    def describe(self) -> dict[str, Any]:
+        return {
+            "id": self.id,
+            "name": self.name,
+            "address": self.address,
+            "spaces": sorted(self.spaces),
+            "agents": self.agents,
+            "hosts": {peer.name: peer.id for peer in self.peers.values()},
+            "now": self.clock.now(),
+        }
+
+    def next_call(self) -> int:
+        self._calls += 1
+        return self._calls
+
+    def _say_presence(self) -> None:
+        """Tell everyone which spaces and agents are here; if many come at once, in one go."""
+        self.presence.has(self.id, self.shared_spaces(), self.agents)
+        if self.peers and self._saying is None:
+            loop = asyncio.get_running_loop()
+            self._saying = loop.call_later(PRESENCE_SECONDS, self._tell_peers)
+
+    def _tell_peers(self) -> None:
+        self._saying = None
+        for peer in self.peers.values():
+            peer.talk.say(wire.Presence(self.shared_spaces(), self.agents))
+
+    def shared_spaces(self) -> list[str]:
+        """The spaces that are part of a federation; those with a password are not."""
+        return [
+            name
+            for name, hosted in self.spaces.items()
+            if not name.startswith("tupelo.") and not hosted.access.protected
+        ]
+
+    # Whoever knocks
+
+    def _answer(self, link: Link) -> Reception:
+        return Reception(link, self._admit)
+
+    def _admit(self, link: Link, hello: wire.Hello) -> Conversation:
+        who = self._recognise(link, hello.name, hello.role)
+        if hello.role == "client":
+            return self._admit_client(link, hello, who)
+        if who and hello.id != id_of(who):
+            raise Stranger(f"a host with the identity {who} is not {hello.id}")
+        if not who and len(hello.id) == ID_CHARACTERS:
+            raise Stranger(f"that it is {hello.id} must be proved, by an identity")
+        peer = self._new_peer(
+            link, hello.id, hello.name, hello.incarnation, hello.address, who, dialled=False
+        )
+        if not self._may_engage(peer):
+            raise Stranger("we are engaged over another link already")
+        received = self.federation.unsettled(hello.id)
+        link.send(wire.encode(self._welcome("", received)))
+        self._engage(peer, hello.spaces, hello.received)
+        return peer.talk
+
+    def _recognise(self, link: Link, name: str, role: str) -> str | None:
+        """The identity of the other end: None on this machine without one. Stranger if unknown."""
+        if link.identity is None:
+            if link.here:
+                return None
+            if self._trust is not None:
+                raise Stranger("an identity is wanted here: connect with tls=True")
+            return ""
+        if self._trust is not None:
+            self._trust.check(f"{role} {name}", link.identity)
+        return link.identity
+
+    def _admit_client(self, link: Link, hello: wire.Hello, who: str | None) -> Conversation:
+        agent = f"{who or 'local:' + hello.id}@{self.id}"
+        before = self.servings.get(hello.resume)
+        if before is not None and before.agent == agent:
+            before.talk.end("its client is back on another link")
+        session = self.new_id()
+        serving = Serving(self, agent, who, session)
+
+        def ended(reason: str) -> None:
+            if self.servings.pop(session, None) is not None:
+                serving.end(reason)
+                logger.info("the agent %s has left: %s", agent, reason)
+                if not self._closed:
+                    self._say_presence()
+
+        serving.talk = Conversation(
+            link,
+            serve=serving.serve,
+            ended=ended,
+            next_call=self.next_call,
+            heartbeat=self.heartbeat,
+        )
+        if hello.resume:
+            self.doubts.back(client_holder(agent, hello.resume), hello.received)
+        link.send(wire.encode(self._welcome(session, [])))
+        self.servings[session] = serving
+        self._say_presence()
+        self.mover.arrived()
+        return serving.talk
+
+    def _welcome(self, session: str, received: list[int]) -> wire.Welcome:
+        return wire.Welcome(
+            wire.VERSION,
+            self.id,
+            self.name,
+            self.incarnation,
+            session,
+            self.heartbeat,
+            self.shared_spaces(),
+            received,
+        )
+
+    # Other hosts
+
+    def _has(self, host_id: str, address: str) -> bool:
+        """Is a host of this id, or at this address, engaged?"""
+        return host_id in self.peers or any(p.address == address for p in self.peers.values())
+
+    async def _greet(self, address: str) -> str:
+        """Dial a host and engage with it; its id."""
+        greeting = Greeting()
+
+        def answer(link: Link) -> Greeting:
+            greeting.link = link
+            return greeting
+
+        link = await self.network.dial(address, answer)
+        try:
+            if link.identity is not None and self._trust is not None:
+                self._trust.check(address, link.identity)
+            welcome = await greeting.welcome(self._hello(link))
+            if link.identity is not None and welcome.id != id_of(link.identity):
+                raise Stranger(f"a host with the identity {link.identity} is not {welcome.id}")
+        except BaseException:
+            link.abort()
+            raise
+        if welcome.id == self.id:
+            link.abort()
+            return self.id
+        who = link.identity if link.identity is not None else None if link.here else ""
+        peer = self._new_peer(
+            link, welcome.id, welcome.name, welcome.incarnation, address, who, dialled=True
+        )
+        if self._may_engage(peer):
+            self._engage(peer, welcome.spaces, welcome.received)
+            greeting.go_on(peer.talk)  # What it said since is newer than its welcome.
+        else:
+            peer.talk.goodbye("we are engaged over another link already")
+        return welcome.id
+
+    def _hello(self, link: Link) -> wire.Hello:
+        return wire.Hello(
+            wire.VERSION,
+            "host",
+            self.id,
+            self.name,
+            self.incarnation,
+            self.shared_spaces(),
+            self.address,
+            "",
+            self.federation.all_unsettled(),
+        )
+
+    def _new_peer(
+        self,
+        link: Link,
+        peer_id: str,
+        name: str,
+        incarnation: str,
+        address: str,
+        who: str | None,
+        *,
+        dialled: bool,
+    ) -> Peer:
+        peer = Peer(self, peer_id, name, incarnation, address, who)
+        peer.dialled_by = self.id if dialled else peer_id
+        peer.talk = Conversation(
+            link,
+            serve=peer.serve,
+            ended=lambda reason: self._lost(peer, reason),
+            next_call=self.next_call,
+            heartbeat=self.heartbeat,
+        )
+        peer.talk.label = f"the host {name!r}"
+        return peer
+
+    def _may_engage(self, peer: Peer) -> bool:
+        """Two hosts that dial each other at once keep one link, the same at both ends."""
+        before = self.peers.get(peer.id)
+        if before is None or before.talk.over:
+            return True
+        stays = before.incarnation == peer.incarnation and before.dialled_by < peer.dialled_by
+        if not stays:
+            before.replaced = True
+            before.talk.end("closed")
+        return not stays
+
+    def _engage(self, peer: Peer, spaces: list[str], received: list[int]) -> None:
+        peer.spaces = set(spaces)
+        self.peers[peer.id] = peer
+        self._settle_doubts(peer, received)
+        peer.talk.say(wire.Presence(self.shared_spaces(), self.agents))
+        self.presence.engaged(peer.id, peer.name, peer.address)
+        self.presence.has(peer.id, spaces, [])
+        logger.info("%s engaged with the host %r", self.name, peer.name)
+        self._meet(peer)
+        self.mover.arrived()
+
+    def _meet(self, peer: Peer) -> None:
+        """Whoever waits for something is told that it may be there as well."""
+        self.federation.engaged(peer)
+        for serving in list(self.servings.values()):
+            serving.engaged(peer.spaces)
+
+    def _settle_doubts(self, peer: Peer, unsettled: list[int]) -> None:
+        """What this host took in an earlier life, or does not speak of any more, it never got."""
+        for holder in self.doubts.holders():
+            if holder == peer.holder:
+                for call in set(self.doubts.of(holder)) - set(unsettled):
+                    self.doubts.of(holder)[call].give_back()
+                    self.doubts.forget(holder, call)
+            elif holder.startswith(f"host:{peer.id}:"):
+                self.doubts.back(holder, ())
+
+    def _lost(self, peer: Peer, reason: str) -> None:
+        peer.end(reason)
+        if self.peers.get(peer.id) is not peer:
+            return
+        del self.peers[peer.id]
+        self._dialler.departed()
+        how = reason if reason in ("goodbye", "silent") else "closed"
+        if not self._closed:
+            logger.info("%s lost the host %r: %s", self.name, peer.name, reason)
+            if not peer.replaced:
+                self.presence.departed(peer.id, peer.name, peer.address, how)
+        self.federation.departed(peer)
+
+    def told_presence(self, peer: Peer, spaces: list[str], agents: list[str]) -> None:
+        """A host says which spaces and agents it has now."""
+        if len(spaces) > SPACES_MAX or len(agents) > AGENTS_MAX:
+            raise BadFrame(f"{len(spaces)} spaces and {len(agents)} agents are too many")
+        new = set(spaces) - peer.spaces
+        peer.spaces = set(spaces)
+        peer.agents = set(agents)
+        self.presence.has(peer.id, spaces, agents)
+        if new:
+            self._meet(peer)
+        self.mover.arrived()
+
+
+def id_of(key: str) -> str:
+    """The id of the host that has this identity."""
+    return key.removeprefix("ed25519:")[:ID_CHARACTERS]

@@ -1,0 +1,256 @@
+"""Hosts of the same network find each other by multicast DNS.
+
+A host announces its id, its name, the version of the protocol it speaks and its identity, and
+listens for others. Anybody on the network can announce anything: what is found is a hint where to
+call, and who answers there must prove who it is. An announcement that is not understood is noted
+in the log and ignored.
+
+The package `zeroconf` is needed only here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import logging
+import re
+import socket
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tupelo.errors import BadArgument, CannotReach
+from tupelo.federation.identity.keys import check_key, is_key
+from tupelo.federation.links.address import Address, is_loopback
+
+if TYPE_CHECKING:
+    from zeroconf.asyncio import AsyncServiceBrowser, AsyncServiceInfo, AsyncZeroconf
+
+SERVICE_TYPE = "_tupelo._tcp.local."
+
+HOSTS_MAX = 1_000
+"""How many hosts are kept in mind; further ones are ignored until some are gone."""
+
+ADDRESSES_MAX = 16
+"""How many addresses of one host are taken note of."""
+
+NAME_MAX_BYTES = 200
+"""A property is at most 255 bytes long, in the rules of DNS."""
+
+_TEXT_MAX_BYTES = 1_000
+_ANSWER_MILLISECONDS = 3_000
+_HOST_ID = re.compile(r"[A-Za-z0-9_-]{1,63}")  # what may stand in a name of DNS
+
+logger = logging.getLogger("tupelo")
+
+
+@dataclass(frozen=True)
+class _Announced:
+    host_id: str
+    name: str
+    addresses: list[Address]
+    key: str | None
+
+
+class Discovery:
+    """Announces one host and says which others are found and gone, until it is stopped.
+
+    `found` is told again when a host announces something else. `interfaces` are IP addresses of
+    this machine: the announcement goes out there, and names them as the addresses of the host.
+    Without them it goes out everywhere. A host that vanishes without a word is gone when its
+    announcement expires, some minutes later.
+    """
+
+    def __init__(
+        self,
+        *,
+        host_id: str,
+        name: str,
+        port: int,
+        version: int,
+        key: str | None = None,
+        interfaces: Sequence[str] | None = None,
+        found: Callable[[str, str, list[Address], str | None], object],
+        gone: Callable[[str], object],
+    ) -> None:
+        if not isinstance(host_id, str) or not _HOST_ID.fullmatch(host_id):
+            raise BadArgument("host_id", "1 to 63 letters, digits, - or _", host_id)
+        if not _is_name(name):
+            raise BadArgument("name", f"a printable text of 1 to {NAME_MAX_BYTES} bytes", name)
+        if not isinstance(port, int) or not 0 < port <= 0xFFFF:
+            raise BadArgument("port", "a number from 1 to 65535", port)
+        if interfaces is not None and not (interfaces and all(map(_is_ip, interfaces))):
+            raise BadArgument("interfaces", "IP addresses of this machine, or None", interfaces)
+        self._host_id = host_id
+        self._port = port
+        self._properties = {"id": host_id, "name": name, "version": str(version)}
+        if key is not None:
+            self._properties["key"] = check_key(key)
+        self._interfaces = None if interfaces is None else list(interfaces)
+        self._found = found
+        self._gone = gone
+        self._known: dict[str, _Announced] = {}
+        self._asking: dict[str, asyncio.Task[None]] = {}
+        self._zeroconf: AsyncZeroconf | None = None
+        self._browser: AsyncServiceBrowser | None = None
+        self._announcing: asyncio.Future[Any] | None = None
+
+    async def start(self) -> None:
+        """Announce and listen, on the running loop. CannotReach if the network allows neither."""
+        try:
+            from zeroconf import Error, InterfaceChoice
+            from zeroconf.asyncio import AsyncServiceBrowser, AsyncServiceInfo, AsyncZeroconf
+        except ImportError as error:
+            raise CannotReach(
+                "the network",
+                "to find hosts, the package zeroconf is needed, which is not here: "
+                'pip install "tupelo[hosts]"',
+            ) from error
+        addresses = self._interfaces or _own_addresses()
+        try:
+            for address in addresses:
+                _require_own(address)
+            self._zeroconf = AsyncZeroconf(interfaces=self._interfaces or InterfaceChoice.All)
+            info = AsyncServiceInfo(
+                SERVICE_TYPE,
+                f"{self._host_id}.{SERVICE_TYPE}",
+                port=self._port,
+                properties=self._properties,
+                parsed_addresses=addresses,
+            )
+            # Ids are unique, so nobody is asked whether the name is free: a host that comes back
+            # after a crash would be told that it is not.
+            self._announcing = asyncio.ensure_future(
+                await self._zeroconf.async_register_service(info, cooperating_responders=True)
+            )
+            self._browser = AsyncServiceBrowser(
+                self._zeroconf.zeroconf, SERVICE_TYPE, handlers=[self._on_change]
+            )
+        except (OSError, Error) as error:
+            await self.stop()
+            raise CannotReach("the network", f"hosts cannot be looked for: {error}") from error
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def stop(self) -> None:
+        """Say goodbye to the others. From now on nothing is told any more."""
+        zeroconf, self._zeroconf = self._zeroconf, None
+        if zeroconf is None:
+            return
+        tasks = [*self._asking.values(), *filter(None, [self._announcing])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._browser is not None:
+            await self._browser.async_cancel()
+        await zeroconf.async_close()
+        self._known.clear()
+        self._browser = self._announcing = None
+
+    def _on_change(self, *, name: str, state_change: Any, **_: object) -> None:
+        from zeroconf import ServiceStateChange
+
+        if self._zeroconf is None or name.lower() == f"{self._host_id}.{SERVICE_TYPE}".lower():
+            return
+        if earlier := self._asking.pop(name, None):
+            earlier.cancel()
+        if state_change is ServiceStateChange.Removed:
+            if announced := self._known.pop(name, None):
+                self._tell(self._gone, announced.host_id)
+        elif name in self._known or len(self._known) + len(self._asking) < HOSTS_MAX:
+            task = asyncio.get_running_loop().create_task(self._ask(self._zeroconf, name))
+            self._asking[name] = task
+        else:
+            logger.warning("%d hosts are known; %r is ignored", HOSTS_MAX, name)
+
+    async def _ask(self, zeroconf: AsyncZeroconf, service: str) -> None:
+        """Ask what stands behind an announced name, and tell it if it is a host of ours."""
+        from zeroconf import Error
+        from zeroconf.asyncio import AsyncServiceInfo
+
+        try:
+            info = AsyncServiceInfo(SERVICE_TYPE, service)
+            if not await info.async_request(zeroconf.zeroconf, _ANSWER_MILLISECONDS):
+                raise ValueError("nobody answers for it")
+            announced = self._understand(service, info)
+        except (ValueError, Error) as error:
+            logger.warning("the announcement %r is ignored: %s", service, error)
+            return
+        finally:
+            if self._asking.get(service) is asyncio.current_task():
+                del self._asking[service]
+        if self._known.get(service) != announced:
+            self._known[service] = announced
+            self._tell(
+                self._found,
+                announced.host_id,
+                announced.name,
+                list(announced.addresses),
+                announced.key,
+            )
+
+    def _understand(self, service: str, info: AsyncServiceInfo) -> _Announced:
+        """What a host says of itself. ValueError (UnicodeError is one) if it makes no sense."""
+        if len(info.text) > _TEXT_MAX_BYTES:
+            raise ValueError("it says too much")
+        said = {
+            key: value.decode()
+            for key, value in info.properties.items()
+            if key in (b"id", b"name", b"version", b"key") and value is not None
+        }
+        host_id, name, key = said.get(b"id", ""), said.get(b"name", ""), said.get(b"key")
+        # Else a host could speak in the name of another, and send it away.
+        if service.lower() != f"{host_id}.{SERVICE_TYPE}".lower():
+            raise ValueError("its id is not the one in its name")
+        if not _HOST_ID.fullmatch(host_id) or not _is_name(name):
+            raise ValueError("its id or its name is missing, or cannot be one")
+        if said.get(b"version") != self._properties["version"]:
+            raise ValueError(f"it speaks version {said.get(b'version')!r} of the protocol")
+        if key is not None and not is_key(key):
+            raise ValueError("its identity is none")
+        hosts = info.parsed_scoped_addresses()[:ADDRESSES_MAX]
+        addresses = [Address(host, info.port) for host in hosts if info.port]
+        if not addresses:
+            raise ValueError("it has no address")
+        return _Announced(host_id, name, addresses, key)
+
+    def _tell(self, callback: Callable[..., object], *what: object) -> None:
+        try:
+            callback(*what)
+        except Exception:
+            logger.exception("what was found on the network could not be told")
+
+
+def _is_name(name: object) -> bool:
+    # What is not printable could pretend to be another line of a log.
+    return (
+        isinstance(name, str)
+        and name.isprintable()
+        and 0 < len(name.encode("utf-8", "replace")) <= NAME_MAX_BYTES
+    )
+
+
+def _is_ip(text: object) -> bool:
+    try:
+        ipaddress.ip_address(str(text))
+    except ValueError:
+        return False
+    return True
+
+
+def _require_own(address: str) -> None:
+    """OSError if this machine has no such address: zeroconf would leave a socket open."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        probe.bind((address, 0))
+
+
+def _own_addresses() -> list[str]:
+    """The IPv4 addresses of this machine that mean something to others."""
+    import ifaddr
+
+    found = [
+        ip.ip for adapter in ifaddr.get_adapters() for ip in adapter.ips if isinstance(ip.ip, str)
+    ]
+    return [ip for ip in found if not is_loopback(ip)] or found

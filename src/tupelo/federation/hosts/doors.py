@@ -1,0 +1,296 @@
+"""A host as a user holds it: `tupelo.Host` for threads, `tupelo.aio.Host` for coroutines.
+
+The blocking one runs its host on an event loop in a thread of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine, Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Self
+
+from tupelo.errors import BadInput, HostClosed
+from tupelo.federation.hosts.building import Plan, plan_host
+from tupelo.federation.hosts.core import HostCore
+from tupelo.federation.hosts.hosted import Doubt
+from tupelo.federation.identity.access import Access
+from tupelo.federation.identity.keys import Identity
+from tupelo.federation.identity.trust import Trust
+from tupelo.federation.spanning.space import FederatedSpace
+from tupelo.space import asynchronous, blocking
+from tupelo.space.clock import Clock
+from tupelo.space.either import finished
+
+
+class HostDoor:
+    """What both hosts have: how work gets to the loop on which the host lives."""
+
+    is_async: bool
+    _core: HostCore
+    _plan: Plan
+
+    @property
+    def name(self) -> str:
+        return self._core.name
+
+    @property
+    def id(self) -> str:
+        """By which other hosts, and `scope=`, know it; also the id of its own agent."""
+        return self._core.id
+
+    @property
+    def address(self) -> str:
+        """Where it listens, "host:port"; empty if it does not."""
+        return self._core.address
+
+    @property
+    def url(self) -> str:
+        """What programs elsewhere connect to, but for the name of a space."""
+        return f"tupelo://{self._core.address}/"
+
+    @property
+    def identity(self) -> str | None:
+        """The key that others know it by, if it has one."""
+        return self._plan.identity.key if self._plan.identity is not None else None
+
+    @property
+    def engaged(self) -> list[str]:
+        """The names of the hosts that it is engaged with."""
+        return [peer.name for peer in list(self._core.peers.values())]
+
+    def _on_loop(self, work: Coroutine[Any, Any, Any]) -> Any:
+        """Have this done on the host's loop; the answer may be awaited."""
+        raise NotImplementedError
+
+    def _now(self, work: Coroutine[Any, Any, Any]) -> Any:
+        """Have this done, which never waits."""
+        raise NotImplementedError
+
+    def _soon(self, function: Callable[..., object], *args: Any) -> None:
+        raise NotImplementedError
+
+    def _start(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Run this on a thread, or as a task, of its own."""
+        raise NotImplementedError
+
+
+class Host(HostDoor):
+    """Keeps spaces, serves programs elsewhere, and shares its spaces with the hosts it meets.
+
+    `listen` is where it can be reached ("127.0.0.1:7700", or a port; 0 for any that is free),
+    `path` a folder in which its spaces outlive it, `peers` the addresses of hosts to look for,
+    `discover` whether to find others in the local network, and be found. Beyond this machine all
+    links are under TLS, and strangers are refused unless `trust` says otherwise.
+    """
+
+    is_async = False
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        listen: str | int | None = None,
+        path: str | Path | None = None,
+        discover: bool = False,
+        peers: Iterable[str] = (),
+        identity: Identity | None = None,
+        trust: Trust | None = None,
+        access: Access | None = None,
+        doubt: Doubt | None = None,
+        heartbeat: float = 1.0,
+        clock: Clock | None = None,
+    ) -> None:
+        self._plan = plan_host(
+            name, listen, path, discover, peers, identity, trust, access, doubt, heartbeat, clock
+        )
+        self._loop = _new_loop()
+        self._thread = threading.Thread(target=self._run, name=f"tupelo-{name}", daemon=True)
+        self._thread.start()
+        self._closed = False
+        try:
+            self._core = self._await(self._plan.start())
+        except BaseException:
+            self._stop_loop()
+            raise
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_forever()
+
+    def space(
+        self,
+        name: str,
+        *,
+        access: Access | None = None,
+        doubt: Doubt | None = None,
+        **options: Any,
+    ) -> FederatedSpace:
+        """The space of this name, here and at every engaged host; made here if there is none, with
+        the options of `tupelo.Space`."""
+
+        async def make() -> FederatedSpace:
+            hosted = self._core.make_space(name, access, doubt, **options)
+            return FederatedSpace(self, hosted, False)
+
+        made: FederatedSpace = self._now(make())
+        return made
+
+    @property
+    def presence(self) -> blocking.Space:
+        """Who is there: HostPresence, AgentPresence and SpacePresence entries, to read, wait for
+        and subscribe to."""
+        return self._core.presence.space
+
+    def engage(self, address: str) -> None:
+        """Look for a host at this address, from now on."""
+        self._soon(self._core.dial, address)
+
+    def close(self) -> None:
+        """Say goodbye to everyone and close the spaces."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            self._await(self._plan.stop(self._core))
+        finally:
+            self._stop_loop()
+
+    def _stop_loop(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        with suppress(RuntimeError):
+            self._loop.run_until_complete(self._loop.shutdown_default_executor())
+        self._loop.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<the host {self.name!r} at {self.address or 'no address'}>"
+
+    # How work gets to the loop
+
+    def _await(self, work: Coroutine[Any, Any, Any]) -> Any:
+        if threading.current_thread() is self._thread:
+            work.close()
+            raise BadInput("this runs on the host's own thread, which may not wait for itself")
+        if self._loop.is_closed():
+            work.close()
+            raise HostClosed("the host was closed")
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    async def _on_loop(self, work: Coroutine[Any, Any, Any]) -> Any:
+        return self._await(work)
+
+    def _now(self, work: Coroutine[Any, Any, Any]) -> Any:
+        return self._await(work)
+
+    def _soon(self, function: Callable[..., object], *args: Any) -> None:
+        self._loop.call_soon_threadsafe(function, *args)
+
+    def _start(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        def run() -> None:
+            with suppress(HostClosed):
+                finished(work())
+
+        threading.Thread(target=run, name="tupelo-notices", daemon=True).start()
+
+
+class AsyncHost(HostDoor):
+    """`tupelo.Host` for coroutines: it lives on the loop that starts it. Use it as `async with`."""
+
+    is_async = True
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        listen: str | int | None = None,
+        path: str | Path | None = None,
+        discover: bool = False,
+        peers: Iterable[str] = (),
+        identity: Identity | None = None,
+        trust: Trust | None = None,
+        access: Access | None = None,
+        doubt: Doubt | None = None,
+        heartbeat: float = 1.0,
+        clock: Clock | None = None,
+    ) -> None:
+        self._plan = plan_host(
+            name, listen, path, discover, peers, identity, trust, access, doubt, heartbeat, clock
+        )
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def start(self) -> Self:
+        self._core = await self._plan.start()
+        return self
+
+    def space(
+        self,
+        name: str,
+        *,
+        access: Access | None = None,
+        doubt: Doubt | None = None,
+        **options: Any,
+    ) -> FederatedSpace:
+        """The space of this name, here and at every engaged host."""
+        return FederatedSpace(self, self._core.make_space(name, access, doubt, **options), True)
+
+    @property
+    def presence(self) -> asynchronous.Space:
+        return asynchronous.Space(self._core.presence.space)
+
+    def engage(self, address: str) -> None:
+        """Look for a host at this address, from now on."""
+        self._core.dial(address)
+
+    async def close(self) -> None:
+        """Say goodbye to everyone and close the spaces."""
+        for task in list(self._tasks):
+            task.cancel()
+        await self._plan.stop(self._core)
+
+    async def __aenter__(self) -> Self:
+        return await self.start()
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.close()
+
+    async def _on_loop(self, work: Coroutine[Any, Any, Any]) -> Any:
+        return await work
+
+    def _now(self, work: Coroutine[Any, Any, Any]) -> Any:
+        try:
+            work.send(None)
+        except StopIteration as end:
+            return end.value
+        work.close()
+        raise RuntimeError("what should not wait has waited")
+
+    def _soon(self, function: Callable[..., object], *args: Any) -> None:
+        function(*args)
+
+    def _start(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        task = asyncio.ensure_future(work())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def _new_loop() -> asyncio.AbstractEventLoop:
+    try:
+        import uvloop
+    except ImportError:  # not on this system
+        return asyncio.new_event_loop()
+    loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
+    return loop

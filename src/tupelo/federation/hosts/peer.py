@@ -1,0 +1,264 @@
+"""A peer: another host, as it is known here while we are engaged. What it asks for its agents is
+answered here; what we ask of it goes over its conversation."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any
+
+from pyroaring import BitMap64
+
+from tupelo.errors import BadFrame, TupeloError
+from tupelo.federation.hosts.hosted import HostedSpace
+from tupelo.federation.links import wire
+from tupelo.federation.links.conversation import Conversation
+from tupelo.federation.links.spelled import read_order, read_whole, spell_error, spell_whole
+from tupelo.federation.spanning.handover import Held, found, holder_name, reserve
+from tupelo.federation.spanning.telling import Telling
+from tupelo.federation.spanning.watching import Watching
+from tupelo.store.index import Accept
+from tupelo.values.codec import BadBytes
+from tupelo.values.entry import Entry
+from tupelo.values.spelling import template_from_wire
+
+if TYPE_CHECKING:
+    from tupelo.federation.hosts.core import HostCore
+
+logger = logging.getLogger("tupelo")
+
+WATCHES_MAX = 100_000
+"""So many watches may one host have here."""
+
+_OPERATIONS = {"read": "read", "peek": "read", "take": "take"}
+
+
+class Peer:
+    """One engaged host. `holder` is the name under which it holds reservations here."""
+
+    def __init__(
+        self,
+        host: HostCore,
+        peer_id: str,
+        name: str,
+        incarnation: str,
+        address: str,
+        who: str | None,
+    ) -> None:
+        self.id = peer_id
+        self.name = name
+        self.incarnation = incarnation
+        self.address = address
+        self.holder = f"host:{peer_id}:{incarnation}"
+        self.spaces: set[str] = set()
+        self.agents: set[str] = set()
+        self.talk: Conversation
+        self.dialled_by = ""
+        self.replaced = False
+        self.hints: dict[int, Callable[[wire.Hint], None]] = {}
+        self._host = host
+        self._who = who
+        self._loop = asyncio.get_running_loop()
+        self._held: dict[int, Held] = {}
+        self._watches: dict[int, Watching | Telling] = {}
+        self._tasks: dict[asyncio.Task[None], None] = {}
+        self._calls: dict[type, Callable[[Any], Coroutine[Any, Any, Any]]] = {
+            wire.Ask: self._ask,
+            wire.Settle: self._settle,
+            wire.Watch: self._watch,
+            wire.Unwatch: self._unwatch,
+            wire.Count: self._count,
+            wire.Move: self._move,
+            wire.Decide: self._decide,
+            wire.Outcome: self._decide,
+            wire.Forget: self._decide,
+        }
+
+    # What it says
+
+    def serve(self, message: wire.Said) -> None:
+        work = self._calls.get(type(message))
+        if work is not None:
+            task = self._loop.create_task(self._run(message, work))
+            self._tasks[task] = None
+            task.add_done_callback(lambda done: self._tasks.pop(done, None))
+        elif isinstance(message, wire.Hint):
+            heard = self.hints.get(message.watch)
+            if heard is not None:
+                heard(message)
+        elif isinstance(message, wire.Presence):
+            self._host.told_presence(self, message.spaces, message.agents)
+        elif isinstance(message, wire.Told):
+            telling = self._watches.get(message.watch)
+            if isinstance(telling, Telling):
+                telling.arrived(message.entries)
+        else:
+            raise BadFrame(f"a host may not say {type(message).__name__}")
+
+    async def _run(self, message: Any, work: Callable[[Any], Coroutine[Any, Any, Any]]) -> None:
+        call: int = message.call
+        try:
+            self.talk.say(wire.Answer(call, await work(message)))
+        except BadBytes as error:
+            self.talk.end(f"garbage: {error}")
+        except TupeloError as error:
+            self._give_back(call)
+            self.talk.say(wire.Failure(call, *spell_error(error)))
+        except Exception as error:
+            logger.exception("a call of the host %r failed", self.name)
+            self._give_back(call)
+            self.talk.say(
+                wire.Failure(call, *spell_error(TupeloError(f"the host failed: {error!r}")))
+            )
+
+    def _hosted(self, space: str, operation: str) -> HostedSpace | None:
+        """The space, if there is one here and this host's agents may do this in it."""
+        hosted = self._host.spaces.get(space)
+        if hosted is not None:
+            hosted.access.check(operation, space, self._who, False)
+        return hosted
+
+    async def _ask(self, message: wire.Ask) -> list[Any]:
+        hosted = self._hosted(message.space, _OPERATIONS[message.how])
+        if hosted is None:
+            return []
+        template = template_from_wire(message.template)
+        order = read_order(message.order)
+        only = choosing(message.seen, message.agent)
+        self._stand_watch(message, hosted, template)
+        if message.how == "take":
+            if message.call in self._held:
+                raise BadFrame(f"call {message.call} is under way already")
+            reservation = await reserve(
+                hosted,
+                holder_name(self.holder, message.call),
+                template,
+                many=True,
+                limit=message.limit,
+                order=order,
+                only=only,
+            )
+            entries = [] if reservation is None else reservation.entries
+            if reservation is not None:
+                if self.talk.over:
+                    reservation.give_back()
+                else:
+                    self._held[message.call] = reservation
+        else:
+            entries = await found(hosted, template, False, 0, True, message.limit, order, only=only)
+        if message.how == "peek":
+            return [None] if entries else []
+        now = hosted.clock.now()
+        return [spell_whole(entry, now) for entry in entries]
+
+    def _stand_watch(self, message: wire.Ask, hosted: HostedSpace, template: Any) -> None:
+        """Before it is looked, so that nothing comes between."""
+        number = message.watch
+        if number is None:
+            return
+        watching = self._watches.get(number)
+        if isinstance(watching, Watching):
+            watching.arm()
+        elif watching is None:
+            self._require_room()
+            self._watches[number] = Watching(
+                hosted, template, lambda: self.talk.say(wire.Hint(number))
+            )
+
+    def _require_room(self) -> None:
+        if len(self._watches) >= WATCHES_MAX:
+            raise BadFrame(f"more than {WATCHES_MAX} watches")
+
+    async def _settle(self, message: wire.Settle) -> bool:
+        reservation = self._held.pop(message.of, None)
+        if reservation is None:
+            away = self._host.doubts.of(self.holder)
+            reservation = away.get(message.of)
+            self._host.doubts.forget(self.holder, message.of)
+        if reservation is None:
+            return self._host.federation.was_kept(self, message)
+        if not message.keep:
+            reservation.give_back()
+            return False
+        position = reservation.keep()
+        self._host.federation.kept(self, message.of)
+        await reservation.hosted.flush(position)
+        return True
+
+    async def _watch(self, message: wire.Watch) -> None:
+        hosted = self._hosted(message.space, "subscribe")
+        if hosted is None:
+            return
+        self._require_room()
+        template = template_from_wire(message.template)
+        telling = Telling(
+            hosted,
+            template,
+            message,
+            choosing(message.seen, None),
+            lambda kind, entry, missed: self.talk.say(
+                wire.Hint(message.watch, [[kind, spell_whole(entry, hosted.clock.now())]], missed)
+            ),
+        )
+        old = self._watches.pop(message.watch, None)
+        if old is not None:
+            old.end()
+        self._watches[message.watch] = telling
+
+    async def _unwatch(self, message: wire.Unwatch) -> int:
+        watching = self._watches.pop(message.watch, None)
+        if watching is None:
+            return 0
+        watching.end()
+        return watching.hits
+
+    async def _count(self, message: wire.Count) -> int:
+        hosted = self._hosted(message.space, "read")
+        if hosted is None:
+            return 0
+        return hosted.operations.count(template_from_wire(message.template), None)
+
+    async def _move(self, message: wire.Move) -> bool:
+        hosted = self._hosted(message.space, "write")
+        if hosted is None:
+            return False
+        return await self._host.mover.accept(hosted, read_whole(message.entry, hosted.clock.now()))
+
+    async def _decide(self, message: wire.Decide | wire.Outcome | wire.Forget) -> Any:
+        return await self._host.deciding.serve(message, self.holder)
+
+    def _give_back(self, call: int) -> None:
+        reservation = self._held.pop(call, None)
+        if reservation is not None:
+            reservation.give_back()
+
+    # The end
+
+    def end(self, reason: str) -> None:
+        """It is lost: what it has not settled is in doubt, all else of it is freed."""
+        for task in list(self._tasks):
+            task.cancel()
+        for watching in self._watches.values():
+            watching.end()
+        self._watches.clear()
+        held, self._held = self._held, {}
+        self._host.doubts.leave(self.holder, held, reason)
+
+
+def choosing(seen: dict[str, bytes] | None, agent: str | None) -> Accept | None:
+    """Which entries are asked for: not those that were seen, only those of this agent."""
+    if seen is None and agent is None:
+        return None
+    try:
+        bits = {origin: BitMap64.deserialize(data) for origin, data in (seen or {}).items()}
+    except (ValueError, TypeError) as error:
+        raise BadFrame(f"what was seen cannot be read: {error}") from error
+
+    def wanted(entry: Entry) -> bool:
+        if agent is not None and (entry.to or entry.origin) != agent:
+            return False
+        numbers = bits.get(entry.origin)
+        return numbers is None or entry.n not in numbers
+
+    return wanted

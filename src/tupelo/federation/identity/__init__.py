@@ -1,0 +1,1 @@
+"""Who is who: keys, TLS, whom to trust, who may do what."""

@@ -1,0 +1,118 @@
+"""Who may do what in a space: rules by identity and operation, and a password."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import logging
+import os
+from collections.abc import Iterable
+from typing import Final
+
+from tupelo.errors import BadArgument, NotAllowed, WrongPassword
+from tupelo.federation.identity.keys import is_key
+
+ANYONE: Final = "anyone"
+"""In a rule: everyone who was let in to the host."""
+
+LOCAL: Final = "local"
+"""In a rule: programs on the host's own machine that show no identity."""
+
+OPERATIONS: Final = ("read", "write", "take", "subscribe", "administer")
+
+_SALT_BYTES = 16
+
+logger = logging.getLogger("tupelo")
+
+
+class Access:
+    """The rules of one space.
+
+    Each operation has a rule: ANYONE, or the identities that may, among which LOCAL may stand.
+    By default everyone may do everything but administer, which only programs on the host's own
+    machine may. With a `password`, nobody may do anything before they have shown it; only a
+    salted hash of it is kept.
+    """
+
+    def __init__(
+        self,
+        *,
+        read: str | Iterable[str] = ANYONE,
+        write: str | Iterable[str] = ANYONE,
+        take: str | Iterable[str] = ANYONE,
+        subscribe: str | Iterable[str] = ANYONE,
+        administer: str | Iterable[str] = LOCAL,
+        password: str | None = None,
+    ) -> None:
+        rules = (read, write, take, subscribe, administer)
+        self._rules = {
+            operation: _check_rule(operation, rule)
+            for operation, rule in zip(OPERATIONS, rules, strict=True)
+        }
+        self._salt = self._hash = b""
+        if password is not None:
+            if not isinstance(password, str) or not password:
+                # What it was is not said: errors end up in logs.
+                raise BadArgument("password", "a text that is not empty, or None", "this")
+            self._salt = os.urandom(_SALT_BYTES)
+            self._hash = _scramble(password, self._salt)
+
+    @property
+    def protected(self) -> bool:
+        """Is there a password?"""
+        return bool(self._hash)
+
+    def matches_password(self, text: str) -> bool:
+        """Is this the password? Always, if there is none.
+
+        This is slow on purpose, some hundredths of a second: it is asked once for each who comes.
+        """
+        if not self.protected:
+            return True
+        return isinstance(text, str) and hmac.compare_digest(
+            _scramble(text, self._salt), self._hash
+        )
+
+    def check(self, operation: str, space: str, who: str | None, shown: bool) -> None:
+        """WrongPassword or NotAllowed if this one may not do this in the space of this name.
+
+        `who` is an identity, None for a program on the host's own machine that shows none, or ""
+        for one elsewhere that shows none. `shown` says whether it has shown the password.
+        """
+        rule = self._rules.get(operation)
+        if rule is None:
+            raise BadArgument("operation", f"one of {', '.join(OPERATIONS)}", operation)
+        if self._hash and not shown:
+            logger.warning(
+                "refused: %s did not show the password of the space %r", _call(who), space
+            )
+            raise WrongPassword(space)
+        if ANYONE not in rule and (LOCAL if who is None else who) not in rule:
+            refusal = NotAllowed(operation, space, _call(who))
+            logger.warning("refused: %s", refusal)
+            raise refusal
+
+
+def _check_rule(operation: str, rule: object) -> frozenset[str]:
+    expected = "ANYONE, LOCAL, or several identities, such as a list of them"
+    if rule in (ANYONE, LOCAL):
+        return frozenset([str(rule)])
+    if isinstance(rule, str) or not isinstance(rule, Iterable):
+        raise BadArgument(operation, expected, rule)
+    allowed = list(rule)
+    for who in allowed:
+        if who != LOCAL and not is_key(who):
+            raise BadArgument(operation, expected, who)
+    return frozenset(allowed)
+
+
+def _call(who: str | None) -> str:
+    if who is None:
+        return "a program on this machine without an identity"
+    return who or "a program without an identity"
+
+
+def _scramble(password: str, salt: bytes) -> bytes:
+    # Every text has a spelling so, even one that is no proper Unicode.
+    spelled = password.encode("utf-8", "surrogatepass")
+    return hashlib.scrypt(spelled, salt=salt, n=2**14, r=8, p=1)

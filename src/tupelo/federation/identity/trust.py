@@ -1,0 +1,163 @@
+"""Who may be met: any identity, those on a list, or under each name the one that came first.
+
+The other end has proved its key when this is asked (`tls.key_of`). What it may do in a space is
+decided later, by the space's rules.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import stat
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+from urllib.parse import quote, unquote
+
+from tupelo.errors import BadArgument, IdentityChanged, IdentityUnusable, Stranger
+from tupelo.federation.identity.keys import check_key, is_key, make_folder, require_private
+
+if sys.platform == "win32":
+
+    def _lock(handle: int, *, alone: bool) -> None:
+        """Windows locks ranges that nobody else may read then; there it goes without."""
+
+else:
+    import fcntl
+
+    def _lock(handle: int, *, alone: bool) -> None:
+        """Wait until nobody is writing (or, to be alone, reading); closing the file ends it."""
+        fcntl.flock(handle, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+
+
+NAME_MAX = 255
+"""Characters of a name that is remembered."""
+
+NAMES_MAX = 10_000
+"""How many names are remembered; then new ones are strangers. Nobody can fill the disk."""
+
+_SAFE = ":[]@"
+_WORD_MAX = NAME_MAX * len("%F0%9F%8C%B1")
+
+logger = logging.getLogger("tupelo")
+
+
+@dataclass(frozen=True)
+class Trust:
+    """Made by `anyone()`, `known(...)` or `on_first_use(...)`."""
+
+    keys: frozenset[str] | None = None
+    path: Path | None = None
+
+    @classmethod
+    def anyone(cls) -> Self:
+        """Whoever has an identity."""
+        return cls()
+
+    @classmethod
+    def known(cls, keys: Iterable[str]) -> Self:
+        """Only these identities, whatever they are called."""
+        if isinstance(keys, str):
+            raise BadArgument("keys", "several identities, such as a list of them", keys)
+        return cls(keys=frozenset(check_key(key, "keys") for key in keys))
+
+    @classmethod
+    def on_first_use(cls, path: Path) -> Self:
+        """Whoever is met first under a name; from then on nobody else under that name.
+
+        The names are kept in a text file, one to a line with its identity. Lines may be added
+        and removed by hand. Several programs may use the file at once.
+        """
+        return cls(path=path)
+
+    def check(self, name: str, key: str) -> None:
+        """Stranger or IdentityChanged if this identity may not be met under this name."""
+        try:
+            if self.keys is not None and key not in self.keys:
+                raise Stranger(
+                    f"{name!r} has the identity {key}, which is not among the known ones; "
+                    "who is to be let in must be on the list of identities"
+                )
+            if self.path is not None:
+                self._compare(self.path, name, check_key(key))
+        except (Stranger, IdentityChanged) as error:
+            logger.warning("refused: %s", error)
+            raise
+
+    def _compare(self, path: Path, name: str, key: str) -> None:
+        spelled = _spell(name)
+        try:
+            remembered = _read(path)
+            if spelled not in remembered:
+                if len(remembered) >= NAMES_MAX:
+                    raise Stranger(
+                        f"{name!r} is not known, and {path} remembers {NAMES_MAX} names already; "
+                        "remove lines from it, or use another file"
+                    )
+                _append(path, f"{spelled} {key}\n")
+                logger.info("first met %s, which has the identity %s", spelled, key)
+                # Another program may have met another under this name just now. The first line
+                # counts, and everybody sees the lines in the same order.
+                remembered = _read(path)
+        except OSError as error:
+            raise IdentityUnusable(f"{path} cannot be used: {error}") from error
+        # Missing if an editor has replaced the file just now: then the next time is the first.
+        before = remembered.get(spelled, key)
+        if before != key:
+            raise IdentityChanged(
+                f"{name!r} was {before} and is now {key}: it has a new identity, or "
+                f"somebody else answers in its place. If you know that it has a new identity, "
+                f"remove the line that begins with {spelled} from {path}, and try again"
+            )
+
+
+def _spell(name: str) -> str:
+    """A name as a word of the file: no spaces, no line ends, and no beginning of a remark."""
+    try:
+        if isinstance(name, str) and 0 < len(name) <= NAME_MAX:
+            return quote(name, safe=_SAFE)
+    except UnicodeEncodeError:  # half a surrogate pair
+        pass
+    raise BadArgument("name", f"a text of 1 to {NAME_MAX} characters", name)
+
+
+def _read(path: Path) -> dict[str, str]:
+    """The names that are remembered. The first line of a name counts."""
+    remembered: dict[str, str] = {}
+    try:
+        with path.open("rb") as file:
+            require_private(path, os.fstat(file.fileno()), stat.S_IWGRP | stat.S_IWOTH)
+            _lock(file.fileno(), alone=False)  # else half of a line might be seen
+            lines = file.read().splitlines()
+    except FileNotFoundError:
+        return remembered
+    for number, line in enumerate(lines, start=1):
+        words = line.decode("utf-8", "replace").split()
+        if not words or words[0].startswith("#"):
+            continue
+        # A line that is not understood may be the one that would have warned us.
+        if len(words) != 2 or len(words[0]) > _WORD_MAX or not is_key(words[1]):
+            raise IdentityUnusable(
+                f"line {number} of {path} is not a name and an identity; mend it or remove it"
+            )
+        remembered.setdefault(quote(unquote(words[0]), safe=_SAFE), words[1])
+    return remembered
+
+
+def _append(path: Path, line: str) -> None:
+    """Add a line with one write at the file's end: whole, and not into somebody else's."""
+    make_folder(path.parent)
+    handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
+    try:
+        _lock(handle, alone=True)
+        size = os.fstat(handle).st_size
+        if size:
+            os.lseek(handle, size - 1, os.SEEK_SET)
+            if os.read(handle, 1) != b"\n":  # written by hand, or torn when the power went
+                line = "\n" + line
+        os.write(handle, line.encode())
+        os.fsync(handle)
+    finally:
+        os.close(handle)

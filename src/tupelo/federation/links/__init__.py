@@ -1,0 +1,1 @@
+"""Lines to other programs: what is said over them, and how."""

@@ -1,0 +1,183 @@
+"""Conversations: what two programs say to each other over one link. Calls go both ways, each with
+a number and one answer; silence and slowness end it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from tupelo.errors import BadFrame, PeerLost, TupeloError
+from tupelo.federation.links.link import Link
+from tupelo.federation.links.spelled import read_error
+from tupelo.federation.links.wire import (
+    Answer,
+    Failure,
+    Goodbye,
+    Message,
+    Ping,
+    Said,
+    decode,
+    encode,
+)
+
+logger = logging.getLogger("tupelo")
+
+SILENT_AFTER = 3
+"""So many heartbeats without a word, and the other end is held for lost."""
+STALLED_AFTER = 10
+"""So many heartbeats in which it takes nothing of what it is told, and it is too slow."""
+UNSENT_HIGH = 2**20
+"""With so many bytes unsent nothing more is heard from the other end: its calls would add more."""
+UNSENT_MAX = 64 * 2**20
+"""With so many bytes unsent the other end is too slow to be kept."""
+
+
+class Conversation:
+    """One conversation. `serve` is given what is not an answer; `ended` the reason of the end."""
+
+    def __init__(
+        self,
+        link: Link,
+        *,
+        serve: Callable[[Said], None],
+        ended: Callable[[str], None],
+        next_call: Callable[[], int],
+        heartbeat: float,
+    ) -> None:
+        self.link = link
+        self.over = False
+        self.label = link.label
+        self._serve = serve
+        self._ended = ended
+        self._next_call = next_call
+        self._heartbeat = heartbeat
+        self._loop = asyncio.get_running_loop()
+        self._calls: dict[int, tuple[str, asyncio.Future[Any]]] = {}
+        self._said = self._heard = False
+        self._silence = 0
+        self._paused = False
+        self._unheard: list[bytes] = []
+        self._goodbye: str | None = None
+        self._timer = self._loop.call_later(heartbeat, self._beat)
+
+    # Speaking
+
+    def say(self, message: Message) -> None:
+        """Say something that needs no answer. Nothing is said once it is over."""
+        if self.over:
+            return
+        self._said = True
+        self.link.send(encode(message))
+        waiting = self.link.waiting
+        if waiting > UNSENT_HIGH:
+            if not self._paused:
+                self._paused = True
+                self.link.pause()
+            if waiting > UNSENT_MAX:
+                self.end("too slow")
+
+    def next_call(self) -> int:
+        return self._next_call()
+
+    def call(self, message: Any, during: str) -> asyncio.Future[Any]:
+        """Say something and get its answer, or its error; PeerLost if the end comes before."""
+        answer: asyncio.Future[Any] = self._loop.create_future()
+        if self.over:
+            answer.set_exception(PeerLost(self.label, during))
+            return answer
+        self._calls[message.call] = (during, answer)
+        try:
+            self.say(message)
+        except BadFrame:  # It is too long, and was not said.
+            del self._calls[message.call]
+            raise
+        return answer
+
+    # Hearing
+
+    def heard(self, contents: list[bytes]) -> None:
+        self._heard = True
+        if self._unheard:
+            self._unheard += contents
+            return
+        for place, content in enumerate(contents):
+            if self.over:
+                return
+            if self._paused:  # It does not take its answers: its next calls can wait.
+                self._unheard = contents[place:]
+                return
+            try:
+                message = decode(content)
+                cls = type(message)
+                if cls is Answer:
+                    self._resolve(message.call, message.value, None)  # type: ignore[union-attr]
+                elif cls is Failure:
+                    self._fail(message)  # type: ignore[arg-type]
+                elif cls is Goodbye:
+                    self._goodbye = message.reason  # type: ignore[union-attr]
+                    self.end("goodbye")
+                elif cls is not Ping:
+                    self._serve(message)
+            except BadFrame as error:
+                logger.warning("%s: %s", self.label, error)
+                self.end(f"garbage: {error}")
+
+    def _fail(self, failure: Failure) -> None:
+        self._resolve(failure.call, None, read_error(failure.kind, failure.message, failure.data))
+
+    def _resolve(self, call: int, value: Any, error: TupeloError | None) -> None:
+        _, answer = self._calls.pop(call, (None, None))
+        if answer is not None and not answer.done():
+            if error is None:
+                answer.set_result(value)
+            else:
+                answer.set_exception(error)
+
+    def eased(self) -> None:
+        if self._paused and not self.over:
+            self._paused = False
+            unheard, self._unheard = self._unheard, []
+            self.heard(unheard)
+            if not self._paused:
+                self.link.resume()
+
+    # The end
+
+    def _beat(self) -> None:
+        self._silence = 0 if self._heard else self._silence + 1
+        if self._silence >= (STALLED_AFTER if self._paused else SILENT_AFTER):
+            self.end("too slow" if self._paused else "silent")
+            return
+        if not self._said:
+            self.say(Ping())
+        self._heard = self._said = False
+        if not self.over:
+            self._timer = self._loop.call_later(self._heartbeat, self._beat)
+
+    def goodbye(self, reason: str = "") -> None:
+        """Leave, and say so."""
+        if not self.over:
+            self.say(Goodbye(reason))
+            self._finish("we left", self.link.close)
+
+    def end(self, reason: str) -> None:
+        """It is over: for this reason, which is not ours."""
+        if not self.over:
+            self._finish(reason, self.link.abort)
+
+    def lost(self, reason: str) -> None:
+        if not self.over:
+            self._finish(reason, self.link.abort)
+
+    def _finish(self, reason: str, hang_up: Callable[[], None]) -> None:
+        self.over = True
+        self._timer.cancel()
+        hang_up()
+        calls, self._calls = self._calls, {}
+        for during, answer in calls.values():
+            if not answer.done():
+                answer.set_exception(PeerLost(self.label, during, reason))
+                answer.exception()  # Who called may have gone.
+        self._ended(reason)

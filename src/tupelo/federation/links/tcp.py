@@ -1,0 +1,378 @@
+"""TCP: links between machines, in the clear on one machine and under TLS beyond it.
+
+Whoever dials sends eight bytes that say which language and version it speaks, and whether it wants
+TLS; whoever answers sends eight back. Then come frames.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import ssl
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from tupelo.errors import BadFrame, CannotReach, TupeloError
+from tupelo.federation.links.address import Address, is_loopback
+from tupelo.federation.links.link import Answering, Ear
+from tupelo.federation.links.spelled import read_error, spell_error
+from tupelo.federation.links.wire import FRAME_MAX, VERSION, Frames, Refusal, decode, encode, frame
+
+logger = logging.getLogger("tupelo")
+
+_NAME = b"TUPELO" + bytes([VERSION])
+PLAIN, TLS, REFUSED = b"P", b"T", b"X"
+HANDSHAKE_SECONDS = 10.0
+REFUSAL_MAX = 64 * 1024
+LINGER_SECONDS = 1.0
+_LOOK_SECONDS = 0.01
+_HIGH_BYTES = 256 * 1024
+
+
+class TcpLink(asyncio.Protocol):
+    """A link over TCP, once the eight bytes are exchanged and TLS, if any, stands."""
+
+    def __init__(self, label: str, here: bool, open_links: dict[TcpLink, None]) -> None:
+        self.label = label
+        self.here = here
+        self.identity: str | None = None
+        self._ear: Ear | None = None
+        self._loop = asyncio.get_running_loop()
+        self._frames = Frames(FRAME_MAX)
+        self._transport: Any = None
+        self._unsent: list[bytes] = []
+        self._unsent_bytes = 0
+        self._flushing = False
+        self._hearing = False
+        self._gone: str | None = None
+        self._early = b""
+        self._open_links = open_links
+
+    def begin(self, transport: asyncio.BaseTransport, answer: Answering) -> None:
+        """The line stands: from now on whoever answers hears what comes."""
+        self._transport = transport
+        self._open_links[self] = None
+        self._transport.set_write_buffer_limits(high=_HIGH_BYTES, low=_HIGH_BYTES // 4)
+        self._ear = answer(self)
+        early, self._early = self._early, b""
+        if early:
+            self.data_received(early)
+        if self._gone is not None:
+            self._ear.lost(self._gone)
+
+    # asyncio.Protocol
+
+    def data_received(self, data: bytes) -> None:
+        ear = self._ear
+        if ear is None:  # The first frames may come with the last bytes of a TLS handshake.
+            self._early += data
+            return
+        if self._gone is not None:
+            return
+        try:
+            contents = self._frames.feed(data)
+        except BadFrame as error:
+            logger.warning("%s: %s", self.label, error)
+            self._lose(f"garbage: {error}")
+            self.abort()
+            return
+        self._hearing = True
+        try:
+            ear.heard(contents)
+        finally:
+            self._hearing = False
+            if self._unsent:
+                self._flush()
+
+    def resume_writing(self) -> None:
+        if self._ear is not None:
+            self._ear.eased()
+
+    def eof_received(self) -> None:
+        self._lose("closed by the other end")  # before anything more is given to it
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._open_links.pop(self, None)
+        self._lose("the connection broke" if error else "closed by the other end")
+
+    def _lose(self, reason: str) -> None:
+        if self._gone is None:
+            self._gone = reason
+            if self._ear is not None:
+                self._ear.lost(reason)
+
+    # Link
+
+    def send(self, content: bytes) -> None:
+        self._unsent.append(len(content).to_bytes(4, "big"))
+        self._unsent.append(content)
+        self._unsent_bytes += len(content)
+        if not (self._hearing or self._flushing):
+            self._flush()  # The first goes at once, and what follows it in one go.
+            self._flushing = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flushing = False
+        unsent, self._unsent = self._unsent, []
+        many, self._unsent_bytes = self._unsent_bytes > _HIGH_BYTES, 0
+        if unsent and not self._transport.is_closing():
+            self._transport.write(b"".join(unsent))
+            if many and self._ear is not None and self.waiting <= _HIGH_BYTES:
+                self._loop.call_soon(self._ear.eased)  # It was taken at once.
+
+    @property
+    def waiting(self) -> int:
+        size: int = self._transport.get_write_buffer_size()
+        return size + self._unsent_bytes
+
+    def pause(self) -> None:
+        with suppress(RuntimeError):
+            self._transport.pause_reading()
+
+    def resume(self) -> None:
+        with suppress(RuntimeError):
+            self._transport.resume_reading()
+
+    def close(self) -> None:
+        self._flush()
+        self._gone = self._gone or "we left"
+        self._transport.close()
+        self._loop.call_later(
+            LINGER_SECONDS, self.abort
+        )  # The other end may not take what is left.
+
+    def abort(self) -> None:
+        self._gone = self._gone or "we hung up"
+        self._transport.abort()
+
+
+class _Preamble(asyncio.Protocol):
+    """The first eight bytes of the other end, and the frame that follows a refusal."""
+
+    def __init__(self, made: Callable[[_Preamble], None] | None = None) -> None:
+        self._made = made
+        self._data = bytearray()
+        self._closed = False
+        self._came = asyncio.Event()
+        self.transport: Any = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = transport
+        if self._made is not None:
+            self._made(self)
+
+    def data_received(self, data: bytes) -> None:
+        self._data += data
+        self._came.set()
+        if len(self._data) > REFUSAL_MAX:
+            self.transport.abort()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._closed = True
+        self._came.set()
+
+    async def next(self, count: int) -> bytes:
+        """The next so many bytes."""
+        while len(self._data) < count:
+            if self._closed:
+                raise ConnectionResetError("the line was closed")
+            self._came.clear()
+            await self._came.wait()
+        taken = bytes(self._data[:count])
+        del self._data[:count]
+        return taken
+
+    @property
+    def rest(self) -> bytes:
+        """What has come after what was asked for."""
+        return bytes(self._data)
+
+
+class Security:
+    """How the ends of a line prove who they are; `require_tls` says that none may go without."""
+
+    def __init__(
+        self,
+        server: ssl.SSLContext | None = None,
+        client: ssl.SSLContext | None = None,
+        *,
+        require_tls: bool = False,
+        key_of: Callable[[Any], str] | None = None,
+    ) -> None:
+        self.server = server
+        self.client = client
+        self.require_tls = require_tls
+        self.key_of = key_of
+
+
+class TcpListening:
+    """A place where this host can be dialled."""
+
+    def __init__(self, server: asyncio.Server, address: str, handshakes: set[Any]) -> None:
+        self.address = address
+        self._server = server
+        self._handshakes = handshakes
+
+    def close(self) -> None:
+        self._server.close()
+        for task in list(self._handshakes):
+            task.cancel()
+
+
+class TcpNetwork:
+    """Links over TCP. At most `handshakes_max` strangers are listened to at a time."""
+
+    def __init__(self, security: Security | None = None, *, handshakes_max: int = 256) -> None:
+        self._security = security or Security()
+        self._links: dict[TcpLink, None] = {}
+        self._handshakes_max = handshakes_max
+
+    async def close(self) -> None:
+        """Wait, but not for long, until what was said has gone out and the links have ended."""
+        for _ in range(round(LINGER_SECONDS / _LOOK_SECONDS)):
+            if not self._links:
+                return
+            await asyncio.sleep(_LOOK_SECONDS)
+        for link in list(self._links):
+            link.abort()
+        await asyncio.sleep(_LOOK_SECONDS)
+
+    # Answering
+
+    async def listen(self, address: str, answer: Answering) -> TcpListening:
+        place = Address.parse(address)
+        handshakes: set[asyncio.Task[None]] = set()
+
+        def over(preamble: _Preamble, task: asyncio.Task[None]) -> None:
+            handshakes.discard(task)
+            if task.cancelled():  # perhaps before it began
+                preamble.transport.abort()
+
+        def made(preamble: _Preamble) -> None:
+            if len(handshakes) >= self._handshakes_max:
+                preamble.transport.abort()
+                return
+            task = asyncio.ensure_future(self._receive(preamble, answer))
+            handshakes.add(task)
+            task.add_done_callback(partial(over, preamble))
+
+        loop = asyncio.get_running_loop()
+        try:
+            server = await loop.create_server(lambda: _Preamble(made), place.host, place.port)
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise CannotReach(str(place), f"it cannot be listened at: {reason}") from error
+        port = server.sockets[0].getsockname()[1]
+        return TcpListening(server, str(Address(place.host, port)), handshakes)
+
+    async def _receive(self, preamble: _Preamble, answer: Answering) -> None:
+        transport = preamble.transport
+        peer = transport.get_extra_info("peername") or ("?", 0)
+        label = f"{peer[0]}:{peer[1]}"
+        try:
+            async with asyncio.timeout(HANDSHAKE_SECONDS):
+                await self._receive_as(
+                    preamble, TcpLink(label, is_loopback(peer[0]), self._links), answer
+                )
+        except (OSError, ssl.SSLError, TimeoutError, TupeloError) as error:
+            logger.warning("%s was not let in: %r", label, error)
+            transport.abort()
+        except BaseException:
+            transport.abort()
+            raise
+
+    async def _receive_as(self, preamble: _Preamble, link: TcpLink, answer: Answering) -> None:
+        transport = preamble.transport
+        first = await preamble.next(8)
+        if first[:7] != _NAME or first[7:] not in (PLAIN, TLS):
+            raise BadFrame("it does not speak Tupelo, or another version of it")
+        _set_no_delay(transport)
+        if first[7:] == TLS:
+            if self._security.server is None:
+                _refuse(transport, CannotReach("this host", "it has no identity to prove"))
+                return
+            transport.write(_NAME + TLS)
+            loop = asyncio.get_running_loop()
+            transport = await loop.start_tls(
+                transport, link, self._security.server, server_side=True
+            )
+            assert transport is not None
+            assert self._security.key_of is not None
+            link.identity = self._security.key_of(transport.get_extra_info("ssl_object"))
+        elif self._security.require_tls and not link.here:
+            _refuse(transport, CannotReach("this host", "it wants TLS: connect with tls=True"))
+            return
+        else:
+            transport.write(_NAME + PLAIN)
+            transport.set_protocol(link)
+        link.begin(transport, answer)
+        if preamble.rest:
+            link.data_received(preamble.rest)
+
+    # Dialling
+
+    async def dial(self, address: str, answer: Answering) -> TcpLink:
+        place = Address.parse(address)
+        here = is_loopback(place.host)
+        secure = self._security.client is not None and (self._security.require_tls or not here)
+        try:
+            async with asyncio.timeout(HANDSHAKE_SECONDS):
+                return await self._dial(
+                    place, TcpLink(str(place), here, self._links), secure, answer
+                )
+        except (OSError, ssl.SSLError, TimeoutError) as error:
+            reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+            raise CannotReach(str(place), reason) from error
+
+    async def _dial(
+        self, place: Address, link: TcpLink, secure: bool, answer: Answering
+    ) -> TcpLink:
+        loop = asyncio.get_running_loop()
+        transport, preamble = await loop.create_connection(_Preamble, place.host, place.port)
+        try:
+            _set_no_delay(transport)
+            transport.write(_NAME + (TLS if secure else PLAIN))
+            first = await preamble.next(8)
+            if first[:7] != _NAME:
+                raise CannotReach(str(place), "it does not speak Tupelo, or another version of it")
+            if first[7:] == REFUSED:
+                length = int.from_bytes(await preamble.next(4), "big")
+                if length > REFUSAL_MAX:
+                    raise CannotReach(str(place), "it does not speak Tupelo")
+                refusal = decode(await preamble.next(length))
+                if isinstance(refusal, Refusal):
+                    raise read_error(refusal.kind, refusal.message, refusal.data)
+                raise CannotReach(str(place), "it does not speak Tupelo")
+            if secure:
+                assert self._security.client is not None and self._security.key_of is not None
+                upgraded = await loop.start_tls(transport, link, self._security.client)
+                assert upgraded is not None
+                transport = upgraded
+                link.identity = self._security.key_of(transport.get_extra_info("ssl_object"))
+            else:
+                transport.set_protocol(link)
+            link.begin(transport, answer)
+            if preamble.rest:
+                link.data_received(preamble.rest)
+        except BaseException:
+            transport.abort()
+            raise
+        return link
+
+
+def _set_no_delay(transport: asyncio.BaseTransport) -> None:
+    sock = transport.get_extra_info("socket")
+    if sock is not None:
+        with suppress(OSError):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+
+def _refuse(transport: Any, error: TupeloError) -> None:
+    """Say why, and hang up."""
+    kind, message, data = spell_error(error)
+    transport.write(_NAME + REFUSED + frame(encode(Refusal(kind, message, data))))
+    transport.close()

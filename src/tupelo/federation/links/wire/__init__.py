@@ -1,0 +1,118 @@
+"""The wire: what programs say to each other, as frames of msgpack.
+
+A frame is four bytes of length and one message. Every message is a short array that begins with
+its number; its types are checked as it is read, and what does not fit is a BadFrame. Entries and
+templates are spelled as `values` spells them; nothing is ever unpickled, and code never travels.
+
+A call has a number, chosen by the caller, and gets one Answer or one Failure. What is taken stays
+reserved under the number of its call until it is confirmed (see `handover`).
+
+`calls` has what clients and hosts say, `between_hosts` what only hosts say to each other, and
+`frames` how it is read and written.
+"""
+
+from tupelo.federation.links.wire.between_hosts import (
+    Ask,
+    Decide,
+    Forget,
+    Hint,
+    Move,
+    Outcome,
+    Presence,
+    Settle,
+    Told,
+    Unwatch,
+    Watch,
+)
+from tupelo.federation.links.wire.calls import (
+    Answer,
+    Begin,
+    Cancel,
+    Changes,
+    Close,
+    Confirm,
+    Count,
+    Doubts,
+    End,
+    Failure,
+    Get,
+    Goodbye,
+    Hello,
+    Message,
+    Next,
+    Open,
+    Ping,
+    Refusal,
+    Remember,
+    Renew,
+    Revoke,
+    Scope,
+    State,
+    Subscribe,
+    Tell,
+    Thing,
+    Trim,
+    Welcome,
+    Write,
+)
+from tupelo.federation.links.wire.frames import (
+    FRAME_MAX,
+    VERSION,
+    Call,
+    Frames,
+    Said,
+    decode,
+    encode,
+    frame,
+)
+
+__all__ = [
+    "Answer",
+    "Ask",
+    "Begin",
+    "Call",
+    "Cancel",
+    "Changes",
+    "Close",
+    "Confirm",
+    "Count",
+    "Decide",
+    "Doubts",
+    "End",
+    "FRAME_MAX",
+    "Failure",
+    "Forget",
+    "Frames",
+    "Get",
+    "Goodbye",
+    "Hello",
+    "Hint",
+    "Message",
+    "Move",
+    "Next",
+    "Open",
+    "Outcome",
+    "Ping",
+    "Presence",
+    "Refusal",
+    "Remember",
+    "Renew",
+    "Revoke",
+    "Said",
+    "Scope",
+    "Settle",
+    "State",
+    "Subscribe",
+    "Tell",
+    "Thing",
+    "Told",
+    "Trim",
+    "Unwatch",
+    "VERSION",
+    "Watch",
+    "Welcome",
+    "Write",
+    "decode",
+    "encode",
+    "frame",
+]

@@ -1,0 +1,1 @@
+"""What spans hosts: searches, hand-over, entries that move, subscriptions."""

@@ -1,0 +1,432 @@
+"""The federation, as one host sees it: operations that span every engaged host.
+
+A take from elsewhere is settled in two steps, so that nobody has an entry that another may get as
+well: its host reserves and delivers it, we say that we keep it, and only when the host has agreed
+does the one who asked get it. If the link is lost in between, it is settled when the host returns.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from tupelo.errors import BadFrame, NotAllAnswered, PeerLost, TupeloError, UnknownHost
+from tupelo.federation.hosts.hosted import HostedSpace
+from tupelo.federation.hosts.peer import Peer
+from tupelo.federation.links import wire
+from tupelo.federation.links.spelled import read_answer
+from tupelo.federation.spanning.handover import HERE, Held, found, holder_name, reserve
+from tupelo.federation.spanning.moving import adopt
+from tupelo.federation.spanning.searching import Question, Search, Taken
+from tupelo.space.order import Order
+from tupelo.space.session import Seen
+from tupelo.values.entry import Entry
+from tupelo.values.spelling import template_to_wire
+
+if TYPE_CHECKING:
+    from tupelo.federation.hosts.core import HostCore
+    from tupelo.federation.spanning.subscription import FederatedSubscription
+
+KEPT_MAX = 10_000
+"""So many hand-overs are remembered as settled, for those who ask again."""
+
+
+class Unsettled:
+    """What was delivered to us and is ours as soon as its host agrees."""
+
+    def __init__(self, peer: Peer, hosted: HostedSpace, entries: list[Entry]) -> None:
+        self.peer_id = peer.id
+        self.peer_name = peer.name
+        self.incarnation = peer.incarnation
+        self.hosted = hosted
+        self.entries = entries
+        self.wanted = True
+        self.outcome: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+
+
+class Brought:
+    """Entries from another host, which are ours. If the one who asked for them vanishes they stay
+    here, under their own identity."""
+
+    def __init__(self, hosted: HostedSpace, entries: list[Entry]) -> None:
+        self.hosted = hosted
+        self.entries = entries
+
+    def keep(self) -> int:
+        return 0
+
+    def give_back(self) -> None:
+        adopt(self.hosted, self.entries)
+
+
+class Federation:
+    """All that spans hosts, at one of them."""
+
+    def __init__(self, host: HostCore) -> None:
+        self.host = host
+        self.searches: dict[Search, None] = {}
+        self.subscriptions: dict[FederatedSubscription, None] = {}
+        self._unsettled: dict[int, Unsettled] = {}
+        self._kept: OrderedDict[tuple[str, int], None] = OrderedDict()
+
+    # Hosts come and go
+
+    def engaged(self, peer: Peer) -> None:
+        for call, unsettled in list(self._unsettled.items()):
+            if unsettled.peer_id == peer.id:
+                self._say_settle(peer, call, unsettled)
+        for search in list(self.searches):
+            search.engaged(peer)
+        for subscription in list(self.subscriptions):
+            subscription.engaged(peer)
+
+    def departed(self, peer: Peer) -> None:
+        for search in list(self.searches):
+            search.departed(peer)
+        for subscription in list(self.subscriptions):
+            subscription.departed(peer)
+
+    async def settle_all(self) -> None:
+        """Before we leave: hear what is ours, from hosts that are there to say so."""
+        outcomes = [
+            unsettled.outcome
+            for unsettled in self._unsettled.values()
+            if unsettled.peer_id in self.host.peers
+        ]
+        if outcomes:
+            await asyncio.wait(outcomes, timeout=self.host.answer_seconds)
+
+    async def stop(self) -> None:
+        for search in list(self.searches):
+            search.stop()
+        for subscription in list(self.subscriptions):
+            subscription.end()
+        for unsettled in self._unsettled.values():
+            if not unsettled.outcome.done():
+                unsettled.outcome.set_exception(
+                    PeerLost(unsettled.peer_name, "take", in_doubt=True)
+                )
+                unsettled.outcome.exception()
+        for search in list(self.searches):
+            await search.ended.wait()
+
+    # Reading and taking
+
+    def reach(self, scope: wire.Scope) -> tuple[bool, Callable[[Peer], bool], str | None]:
+        """Of a scope: is what is here in it, which peers are, and is it one agent's only?"""
+        if scope is None:
+            return True, lambda peer: True, None
+        kind, name = scope
+        host = self.host
+        if kind == "here" or (kind == "host" and name in (host.id, host.name)):
+            return True, lambda peer: False, None
+        if kind == "host":
+            if not any(name in (peer.id, peer.name) for peer in list(host.peers.values())):
+                raise UnknownHost(name)
+            return False, lambda peer: name in (peer.id, peer.name), None
+        return True, lambda peer: True, name
+
+    async def get(
+        self,
+        hosted: HostedSpace,
+        template: Any,
+        *,
+        take: bool,
+        wait: float | None = 0,
+        many: bool = False,
+        limit: int | None = None,
+        order: Order | None = None,
+        scope: wire.Scope = None,
+        seen: Seen | None = None,
+        partial: bool = False,
+        holder: str | None = None,
+    ) -> Taken:
+        """What matches, from wherever it is. What is taken must be kept or given back; `holder` is
+        who will say so, if it is not an agent of this process.
+
+        If nothing is found and not all hosts have answered, NotAllAnswered, unless a `partial`
+        answer will do.
+        """
+        here, wanted, agent = self.reach(scope)
+        question = Question(
+            hosted, template, take=take, order=order, agent=agent, seen=seen, holder=holder
+        )
+        if many:
+            result = await self._get_all(question, here, wanted, limit)
+            if not result.entries and wait != 0:
+                first = Search(
+                    self,
+                    Question(hosted, template, take=False, order=order, agent=agent, seen=None),
+                    here,
+                    wanted,
+                )
+                if (await first.run(wait)).entries:
+                    return await self.get(
+                        hosted,
+                        template,
+                        take=take,
+                        wait=wait,
+                        many=True,
+                        limit=limit,
+                        order=order,
+                        scope=scope,
+                        seen=seen,
+                        partial=partial,
+                        holder=holder,
+                    )
+        else:
+            result = await Search(self, question, here, wanted).run(wait)
+        if result.missing and not result.entries and not partial:
+            raise self._missing("take" if take else "read", result, scope)
+        return result
+
+    async def hand(self, taken: Taken) -> None:
+        """The one who asked, here, gets these. If it vanishes while the disk is waited for, they
+        are written again, under their own identity."""
+        position = taken.keep()
+        if position:
+            try:
+                await taken.hosted.flush(position)
+            except asyncio.CancelledError:
+                adopt(taken.hosted, taken.entries)
+                raise
+
+    def _missing(self, during: str, result: Taken, scope: wire.Scope) -> TupeloError:
+        missing = list(result.missing)
+        if scope is not None and scope[0] == "host":
+            return PeerLost(missing[0], during)
+        return NotAllAnswered(during, list(result.covered), missing)
+
+    async def _get_all(
+        self,
+        question: Question,
+        here: bool,
+        wanted: Callable[[Peer], bool],
+        limit: int | None,
+    ) -> Taken:
+        result = Taken(question.hosted)
+        try:
+            if here:
+                await self._get_all_here(question, limit, result)
+            peers = [
+                peer
+                for peer in self.host.peers.values()
+                if wanted(peer) and question.hosted.name in peer.spaces
+            ]
+            if question.take and limit is not None:
+                for peer in peers:
+                    left = limit - len(result.entries)
+                    if left > 0:
+                        await self._get_all_from(peer, question, left, result)
+            else:
+                await asyncio.gather(
+                    *(self._get_all_from(peer, question, limit, result) for peer in peers)
+                )
+        except BaseException:
+            result.give_back()
+            raise
+        if limit is not None:
+            del result.entries[limit:]  # Of what was read: who takes asks for no more than this.
+        if question.seen is not None:
+            for entry in result.entries:
+                question.seen.add(entry)
+        return result
+
+    async def _get_all_here(self, question: Question, limit: int | None, result: Taken) -> None:
+        result.covered[self.host.name] = None
+        if question.take:
+            held = await reserve(
+                question.hosted,
+                question.holder or self.holder_here(),
+                question.template,
+                many=True,
+                limit=limit,
+                order=question.order,
+                only=question.only(),
+            )
+            if held is not None:
+                result.add(held)
+        else:
+            result.entries += await found(
+                question.hosted,
+                question.template,
+                False,
+                0,
+                True,
+                limit,
+                question.order,
+                only=question.only(),
+            )
+
+    async def _get_all_from(
+        self, peer: Peer, question: Question, limit: int | None, result: Taken
+    ) -> None:
+        message = question.ask(
+            self.host.next_call(), "take" if question.take else "read", limit, None
+        )
+        if question.take:
+            held = await self.claim(peer, question.hosted, message)
+            if held is not None:
+                result.add(held)
+                result.covered[peer.name] = None
+                return
+        else:
+            with suppress(TupeloError, TimeoutError):
+                async with asyncio.timeout(self.host.answer_seconds):
+                    answer = await peer.talk.call(message, "read")
+                now = question.hosted.clock.now()
+                result.entries += read_answer(answer, now)
+                result.covered[peer.name] = None
+                return
+        result.missing[peer.name] = None
+
+    async def count(
+        self, hosted: HostedSpace, template: Any, scope: wire.Scope, partial: Taken | None = None
+    ) -> int:
+        """How many match, all hosts together."""
+        here, wanted, agent = self.reach(scope)
+        if agent is not None:
+            found_ = await self.get(
+                hosted, template, take=False, many=True, scope=scope, partial=True
+            )
+            return len(found_.entries)
+        result = partial or Taken(hosted)
+        total = 0
+        if here:
+            total = hosted.operations.count(template, None)
+            result.covered[self.host.name] = None
+
+        async def ask(peer: Peer) -> int:
+            message = wire.Count(self.host.next_call(), hosted.name, template_to_wire(template))
+            with suppress(TupeloError, TimeoutError):
+                async with asyncio.timeout(self.host.answer_seconds):
+                    number = await peer.talk.call(message, "count")
+                if type(number) is int:
+                    result.covered[peer.name] = None
+                    return number
+            result.missing[peer.name] = None
+            return 0
+
+        peers = [
+            peer for peer in self.host.peers.values() if wanted(peer) and hosted.name in peer.spaces
+        ]
+        total += sum(await asyncio.gather(*map(ask, peers)))
+        if result.missing and partial is None:
+            raise self._missing("count", result, scope)
+        return total
+
+    # Hand-over, at the end of the one who takes
+
+    def holder_here(self) -> str:
+        return holder_name(f"{HERE}:{self.host.incarnation}", self.host.next_call())
+
+    async def claim(self, peer: Peer, hosted: HostedSpace, message: wire.Ask) -> Held | None:
+        """Ask a host to reserve and deliver, and keep it. None if the host was lost, or is of
+        another opinion."""
+        answer = peer.talk.call(message, "take")
+        try:
+            async with asyncio.timeout(self.host.answer_seconds):
+                spelled = await asyncio.shield(answer)
+        except TimeoutError:
+            self._refuse_later(peer, hosted, message.call, answer)
+            return None
+        except TupeloError:
+            return None
+        except BaseException:  # cancelled
+            self._refuse_later(peer, hosted, message.call, answer)
+            raise
+        try:
+            entries = read_answer(spelled, hosted.clock.now())
+        except BadFrame:
+            return None
+        if entries and not await self._settle(peer, hosted, message.call, entries):
+            entries = []
+        return Brought(hosted, entries)
+
+    def _refuse_later(
+        self, peer: Peer, hosted: HostedSpace, call: int, answer: asyncio.Future[Any]
+    ) -> None:
+        """Whatever is delivered, nobody wants it any more."""
+
+        def refuse(done: asyncio.Future[Any]) -> None:
+            if not done.cancelled() and done.exception() is None and done.result():
+                settle = wire.Settle(
+                    self.host.next_call(), call, False, hosted.name, peer.incarnation
+                )
+                peer.talk.call(settle, "take").add_done_callback(_look_away)
+
+        answer.add_done_callback(refuse)
+
+    async def _settle(
+        self, peer: Peer, hosted: HostedSpace, call: int, entries: list[Entry]
+    ) -> bool:
+        """We keep these, if their host agrees. PeerLost if it never says so."""
+        unsettled = self._unsettled[call] = Unsettled(peer, hosted, entries)
+        self._say_settle(peer, call, unsettled)
+        try:
+            async with asyncio.timeout(hosted.doubt.seconds):
+                return await asyncio.shield(unsettled.outcome)
+        except TimeoutError:
+            unsettled.wanted = False
+            raise PeerLost(peer.name, "take", in_doubt=True) from None
+        except asyncio.CancelledError:
+            unsettled.wanted = False
+            if unsettled.outcome.done():
+                self._unwanted(unsettled)
+            raise
+
+    def _say_settle(self, peer: Peer, call: int, unsettled: Unsettled) -> None:
+        settle = wire.Settle(
+            self.host.next_call(),
+            call,
+            unsettled.wanted,
+            unsettled.hosted.name,
+            unsettled.incarnation,
+        )
+
+        def answered(done: asyncio.Future[Any]) -> None:
+            if done.cancelled() or done.exception() is not None:
+                return  # It will be asked again when it is back.
+            if self._unsettled.pop(call, None) is not None and not unsettled.outcome.done():
+                unsettled.outcome.set_result(bool(done.result()))
+                if not unsettled.wanted:
+                    self._unwanted(unsettled)
+
+        peer.talk.call(settle, "take").add_done_callback(answered)
+
+    def _unwanted(self, unsettled: Unsettled) -> None:
+        """It is ours, and the one who asked for it has gone meanwhile."""
+        if not unsettled.outcome.exception() and unsettled.outcome.result():
+            adopt(unsettled.hosted, unsettled.entries)
+
+    def unsettled(self, peer_id: str) -> list[int]:
+        """The calls of which this host has yet to hear whether we keep what it delivered."""
+        return [call for call, one in self._unsettled.items() if one.peer_id == peer_id]
+
+    def all_unsettled(self) -> list[int]:
+        return list(self._unsettled)
+
+    # Hand-over, at the end of the one who gives
+
+    def kept(self, peer: Peer, call: int) -> None:
+        self._kept[peer.holder, call] = None
+        if len(self._kept) > KEPT_MAX:
+            self._kept.popitem(last=False)
+
+    def was_kept(self, peer: Peer, message: wire.Settle) -> bool:
+        """Of a hand-over that is not under way any more: did it become theirs?"""
+        if (peer.holder, message.of) in self._kept:
+            return True
+        hosted = self.host.spaces.get(message.space)
+        if hosted is not None and hosted.engine.saved is not None:
+            return hosted.engine.saved.was_committed(holder_name(peer.holder, message.of))
+        # What was in memory went with our last life: nobody but they have it.
+        return message.incarnation != self.host.incarnation
+
+
+def _look_away(answer: asyncio.Future[Any]) -> None:
+    if not answer.cancelled():
+        answer.exception()

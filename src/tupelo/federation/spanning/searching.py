@@ -1,0 +1,413 @@
+"""Searching: one read or take of one entry over the federation, which may wait.
+
+Every host that takes part is asked, and watches from the moment at which it had nothing. A match
+anywhere ends the search; for a take, only one host at a time is asked to reserve, so nothing is
+held that is not wanted. "No match" is said only if there was a moment at which no host had one: all
+were watching by then, and none of the watches has seen anything come.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Literal
+
+from pyroaring import BitMap64
+
+from tupelo.errors import HostClosed, SpaceClosed, TransactionEnded, TupeloError
+from tupelo.federation.hosts.hosted import HostedSpace
+from tupelo.federation.hosts.parked import alarm
+from tupelo.federation.hosts.peer import Peer
+from tupelo.federation.links import wire
+from tupelo.federation.links.spelled import read_answer, spell_order
+from tupelo.federation.spanning.handover import Held, found, reserve
+from tupelo.federation.spanning.watching import Watching
+from tupelo.space.order import Order
+from tupelo.space.session import Seen
+from tupelo.store.index import Accept
+from tupelo.values.entry import Entry
+from tupelo.values.spelling import template_to_wire
+
+if TYPE_CHECKING:
+    from tupelo.federation.spanning.federated import Federation
+
+
+class Question:
+    """What is asked: of which space, by which template, in which order, leaving out what."""
+
+    def __init__(
+        self,
+        hosted: HostedSpace,
+        template: Any,
+        *,
+        take: bool,
+        order: Order | None,
+        agent: str | None,
+        seen: Seen | None,
+        holder: str | None = None,
+    ) -> None:
+        self.hosted = hosted
+        self.template = template
+        self.take = take
+        self.order = order
+        self.agent = agent
+        self.seen = seen
+        self.holder = holder
+        self.spelled = template_to_wire(template)
+        self.spelled_order = spell_order(order)
+
+    def only(self) -> Accept | None:
+        """Which of the matches here are wanted; None for all."""
+        seen, agent = self.seen, self.agent
+        if seen is None and agent is None:
+            return None
+        return lambda entry: (
+            (agent is None or (entry.to or entry.origin) == agent)
+            and (seen is None or entry not in seen)
+        )
+
+    def spelled_seen(self) -> dict[str, bytes] | None:
+        return None if self.seen is None else spell_seen(self.seen)
+
+    def ask(
+        self, call: int, how: Literal["read", "take", "peek"], limit: int | None, watch: int | None
+    ) -> wire.Ask:
+        return wire.Ask(
+            call,
+            self.hosted.name,
+            self.spelled,
+            how,
+            limit,
+            self.spelled_order,
+            self.agent,
+            self.spelled_seen(),
+            watch,
+        )
+
+
+class Taken:
+    """What an operation got, from where, and whom it reached."""
+
+    def __init__(self, hosted: HostedSpace) -> None:
+        self.hosted = hosted
+        self.entries: list[Entry] = []
+        self.covered: dict[str, None] = {}
+        self.missing: dict[str, None] = {}
+        self._held: list[Held] = []
+
+    def add(self, held: Held) -> None:
+        self.entries += held.entries
+        self._held.append(held)
+
+    def keep(self) -> int:
+        """The one who asked has them, but for those that a space took back when it was closed;
+        SpaceClosed or TransactionEnded if that is all of them."""
+        position = 0
+        kept, refused = [], None
+        for held in self._held:
+            try:
+                position = max(position, held.keep())
+                kept += held.entries
+            except (SpaceClosed, TransactionEnded) as error:
+                refused = error
+        if refused is not None:
+            self.entries = kept
+            if not kept:
+                raise refused
+        return position
+
+    def give_back(self) -> None:
+        """The one who asked has vanished."""
+        for held in self._held:
+            held.give_back()
+
+
+class _Place:
+    """A host that is asked, and how it stands."""
+
+    def __init__(self, peer: Peer, watch: int) -> None:
+        self.peer = peer
+        self.watch = watch
+        self.state: Literal["asking", "empty", "ready", "missing"] = "asking"
+        self.entry: Entry | None = None
+
+
+class Search:
+    """One search. `run` is awaited once."""
+
+    def __init__(
+        self, federation: Federation, question: Question, here: bool, wanted: Callable[[Peer], bool]
+    ) -> None:
+        self._federation = federation
+        self._question = question
+        self._here = here
+        self._wanted = wanted
+        self._next_call = federation.host.next_call
+        self._places: dict[str, _Place] = {}
+        self.ended = asyncio.Event()
+        self._changed = asyncio.Event()
+        self._watching: Watching | None = None
+        self._hinted_here = False
+        self._timed_out = False
+        self._impatient = False
+        self._stopped = False
+        self._result = Taken(question.hosted)
+
+    async def run(self, wait: float | None) -> Taken:
+        federation, hosted = self._federation, self._question.hosted
+        if self._here and await self._look_here():
+            return self._result
+        alarms: list[Callable[[], None]] = []
+        loop = asyncio.get_running_loop()
+        federation.searches[self] = None
+        self._timed_out = wait == 0
+        if wait:
+            alarms.append(alarm(loop, hosted.clock, wait, self._time_out))
+        else:
+            patience = loop.call_later(federation.host.answer_seconds, self._lose_patience)
+            alarms.append(patience.cancel)
+        try:
+            if self._here:
+                self._watching = Watching(hosted, self._question.template, self._hint_here)
+                if await self._look_here():
+                    return self._result
+            for peer in list(federation.host.peers.values()):
+                self.engaged(peer)
+            while not await self._round():
+                if self._timed_out and self._all_have_answered():
+                    if await self._nothing_came():
+                        break
+                else:
+                    await self._changed.wait()
+                if self._stopped:
+                    raise HostClosed("the host was closed")
+            return self._result
+        finally:
+            for cancel in alarms:
+                cancel()
+            self._finish()
+
+    def _time_out(self) -> None:
+        self._timed_out = True
+        self._changed.set()
+        loop = asyncio.get_running_loop()
+        loop.call_later(self._federation.host.answer_seconds, self._lose_patience)
+
+    def _lose_patience(self) -> None:
+        self._impatient = True
+        self._changed.set()
+
+    def stop(self) -> None:
+        """The host is closed: whoever waits is told."""
+        self._stopped = True
+        self._changed.set()
+
+    # Here
+
+    def _hint_here(self) -> None:
+        self._hinted_here = True
+        self._changed.set()
+
+    async def _look_here(self) -> bool:
+        question = self._question
+        hosted = question.hosted
+        self._result.covered[self._federation.host.name] = None
+        if question.take:
+            held = await reserve(
+                hosted,
+                question.holder or self._federation.holder_here(),
+                question.template,
+                order=question.order,
+                only=question.only(),
+            )
+            if held is not None:
+                self._result.add(held)
+        else:
+            self._result.entries += await found(
+                hosted,
+                question.template,
+                False,
+                0,
+                False,
+                1,
+                question.order,
+                only=question.only(),
+            )
+            self._saw()
+        return bool(self._result.entries)
+
+    # Elsewhere
+
+    def engaged(self, peer: Peer) -> None:
+        """This host is there to be asked, now or from now on."""
+        if (
+            self._wanted(peer)
+            and self._question.hosted.name in peer.spaces
+            and (peer.id not in self._places or self._places[peer.id].peer is not peer)
+        ):
+            self._begin(peer)
+
+    def departed(self, peer: Peer) -> None:
+        place = self._places.get(peer.id)
+        if place is not None and place.peer is peer:
+            self._lose(place)
+
+    def _begin(self, peer: Peer) -> None:
+        place = self._places[peer.id] = _Place(peer, self._next_call())
+        peer.hints[place.watch] = lambda hint: self._ready(place)
+        how: Literal["peek", "read"] = "peek" if self._question.take else "read"
+        self._ask(place, how)
+
+    def _ask(self, place: _Place, how: Literal["peek", "read"]) -> None:
+        place.state = "asking"
+        message = self._question.ask(self._next_call(), how, 1, place.watch)
+        answer = place.peer.talk.call(message, self._during)
+        answer.add_done_callback(lambda done: self._answered(place, done))
+
+    def _answered(self, place: _Place, answer: asyncio.Future[Any]) -> None:
+        if answer.cancelled():
+            return
+        error = answer.exception()
+        if error is not None:
+            self._lose(place)
+            return
+        self._result.missing.pop(place.peer.name, None)
+        self._result.covered[place.peer.name] = None
+        try:
+            found_there = bool(answer.result())
+            if not self._question.take:
+                entries = read_answer(answer.result(), self._question.hosted.clock.now())
+                place.entry = entries[0] if entries else None
+        except TupeloError:
+            self._lose(place)
+            return
+        if found_there:
+            self._ready(place)
+        elif place.state == "asking":
+            place.state = "empty"
+            self._changed.set()
+
+    def _ready(self, place: _Place) -> None:
+        if place.state != "missing":
+            place.state = "ready"
+            self._changed.set()
+
+    def _lose(self, place: _Place) -> None:
+        place.state = "missing"
+        self._result.covered.pop(place.peer.name, None)
+        self._result.missing[place.peer.name] = None
+        self._changed.set()
+
+    @property
+    def _during(self) -> str:
+        return "take" if self._question.take else "read"
+
+    async def _round(self) -> bool:
+        """Look wherever there may be a match now. True if one was had."""
+        self._changed.clear()
+        if self._hinted_here and self._watching is not None:
+            self._hinted_here = False
+            self._watching.arm()
+            if await self._look_here():
+                return True
+        for place in list(self._places.values()):
+            if place.state != "ready":
+                continue
+            if self._question.take:
+                if await self._claim(place):
+                    return True
+            elif place.entry is None:
+                self._ask(place, "read")
+            elif self._question.seen is not None and place.entry in self._question.seen:
+                place.entry = None  # Another reader of the session was quicker.
+                self._ask(place, "read")
+            else:
+                self._result.entries.append(place.entry)
+                self._saw()
+                return True
+        return False
+
+    async def _claim(self, place: _Place) -> bool:
+        """Ask one host to reserve, and keep what it delivers."""
+        place.state = "asking"
+        call = self._next_call()
+        message = self._question.ask(call, "take", 1, place.watch)
+        held = await self._federation.claim(place.peer, self._question.hosted, message)
+        if held is None:
+            self._lose(place)
+        elif held.entries:
+            self._result.add(held)
+            return True
+        elif place.state == "asking":
+            place.state = "empty"
+        return False
+
+    def _saw(self) -> None:
+        if self._question.seen is not None:
+            for entry in self._result.entries:
+                self._question.seen.add(entry)
+
+    # The end
+
+    def _all_have_answered(self) -> bool:
+        states = {place.state for place in self._places.values()}
+        if "ready" in states or self._hinted_here:
+            return False
+        if self._impatient:
+            for place in self._places.values():
+                if place.state == "asking":
+                    self._lose(place)
+            return True
+        return "asking" not in states
+
+    async def _nothing_came(self) -> bool:
+        """Was there a moment at which there was no match anywhere? If not, look again."""
+        empty = [place for place in self._places.values() if place.state == "empty"]
+        asked = [
+            place.peer.talk.call(wire.Unwatch(self._next_call(), place.watch), self._during)
+            for place in empty
+        ]
+        if asked:
+            await asyncio.wait(asked, timeout=self._federation.host.answer_seconds)
+        quiet = True
+        for place, answer in zip(empty, asked, strict=True):
+            place.peer.hints.pop(place.watch, None)
+            if not answer.done() or answer.exception() is not None:
+                self._lose(place)
+            elif answer.result():
+                quiet = False
+        if self._watching is not None:
+            self._watching.listen()
+        if quiet and not self._hinted_here and self._all_have_answered():
+            return True
+        for place in empty:  # Nobody watches there any more.
+            if place.state == "empty" and not place.peer.talk.over:
+                self._begin(place.peer)
+        return False
+
+    def _finish(self) -> None:
+        self._federation.searches.pop(self, None)
+        self.ended.set()
+        if self._watching is not None:
+            self._watching.end()
+        for place in self._places.values():
+            if place.peer.hints.pop(place.watch, None) is not None and not place.peer.talk.over:
+                ignored = place.peer.talk.call(
+                    wire.Unwatch(self._next_call(), place.watch), self._during
+                )
+                ignored.add_done_callback(_look_away)
+
+
+def spell_seen(seen: Seen) -> dict[str, bytes]:
+    return {origin: _optimised(bits).serialize() for origin, bits in seen.bits.items()}
+
+
+def _optimised(bits: BitMap64) -> BitMap64:
+    copy = BitMap64(bits)
+    copy.run_optimize()
+    return copy
+
+
+def _look_away(answer: asyncio.Future[Any]) -> None:
+    if not answer.cancelled():
+        answer.exception()

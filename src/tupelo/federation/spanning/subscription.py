@@ -1,0 +1,220 @@
+"""Spanning: subscriptions over every engaged host, also those that engage later.
+
+Each entry is told of once, as far as this host remembers: one that a host brings when it engages,
+or engages again, is told of then if it was not before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal
+
+from tupelo.errors import BadFrame, TupeloError
+from tupelo.federation.hosts.hosted import HostedSpace
+from tupelo.federation.hosts.parked import alarm
+from tupelo.federation.hosts.peer import Peer
+from tupelo.federation.links import wire
+from tupelo.federation.links.spelled import read_whole
+from tupelo.federation.spanning.searching import spell_seen
+from tupelo.federation.spanning.telling import Telling
+from tupelo.space.session import Seen
+from tupelo.values.entry import Entry
+from tupelo.values.notice import Notice
+from tupelo.values.spelling import template_to_wire
+
+if TYPE_CHECKING:
+    from tupelo.federation.spanning.federated import Federation
+
+logger = logging.getLogger("tupelo")
+
+
+class FederatedSubscription:
+    """Notices of what becomes visible anywhere, in the order of each source.
+
+    At most `backlog_max` wait; then the oldest is dropped, and the next one says how many were.
+    """
+
+    def __init__(
+        self,
+        federation: Federation,
+        hosted: HostedSpace,
+        template: Any,
+        *,
+        existing: bool = False,
+        available: bool = False,
+        handback: Any = None,
+        backlog_max: int = 1_000,
+        here: bool = True,
+        wanted: Callable[[Peer], bool] = lambda peer: True,
+    ) -> None:
+        self.ended = False
+        self.sequence = 0
+        self.event_id = federation.host.next_call()
+        self._federation = federation
+        self._hosted = hosted
+        self._spelled = template_to_wire(template)
+        self._existing = existing
+        self._available = available
+        self._handback = handback
+        self._backlog: deque[Notice] = deque()
+        self._backlog_max = backlog_max
+        self._missed = 0
+        self._told = Seen()
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._watches: dict[str, tuple[Peer, int]] = {}
+        self._wanted = wanted
+        self._standing: list[asyncio.Future[Any]] = []
+        self._here: Telling | None = None
+        if here:
+            watch = wire.Watch(0, hosted.name, None, 0, existing, available)
+            self._here = Telling(hosted, template, watch, None, self._heard_here)
+        federation.subscriptions[self] = None
+        for peer in list(federation.host.peers.values()):
+            self._install(peer, existing)
+
+    # Where it listens
+
+    def engaged(self, peer: Peer) -> None:
+        """What a host brings becomes visible now."""
+        before = self._watches.get(peer.id)
+        if before is None or before[0] is not peer:
+            self._install(peer, True)
+
+    def departed(self, peer: Peer) -> None:
+        before = self._watches.get(peer.id)
+        if before is not None and before[0] is peer:
+            del self._watches[peer.id]
+
+    def _install(self, peer: Peer, existing: bool) -> None:
+        if self.ended or not self._wanted(peer) or self._hosted.name not in peer.spaces:
+            return
+        number = self._federation.host.next_call()
+        self._watches[peer.id] = (peer, number)
+        peer.hints[number] = lambda hint: self._heard(peer, hint)
+        message = wire.Watch(
+            self._federation.host.next_call(),
+            self._hosted.name,
+            self._spelled,
+            number,
+            existing,
+            self._available,
+            True,
+            spell_seen(self._told) if existing else None,
+        )
+        standing = peer.talk.call(message, "subscribe")
+        standing.add_done_callback(_say_refusal)
+        self._standing.append(standing)
+
+    async def stands(self) -> None:
+        """Wait until every host that is engaged now tells of its entries, or does not answer."""
+        standing, self._standing = self._standing, []
+        if standing:
+            await asyncio.wait(standing, timeout=self._federation.host.answer_seconds)
+
+    def _heard_here(self, kind: str, entry: Entry, missed: int) -> None:
+        self._missed += missed
+        self._tell(kind, entry)
+        if self._here is not None:
+            self._here.arrived(1)
+
+    def _heard(self, peer: Peer, hint: wire.Hint) -> None:
+        self._missed += hint.missed
+        now = self._hosted.clock.now()
+        for told in hint.entries:
+            if type(told) is not list or len(told) != 2:
+                raise BadFrame("a hint tells of a kind and an entry")
+            self._tell(told[0], read_whole(told[1], now))
+        peer.talk.say(wire.Told(hint.watch, len(hint.entries)))
+
+    def _tell(self, how: str, entry: Entry) -> None:
+        if self.ended:
+            return
+        kind: Literal["visible", "available"] = "available" if how == "available" else "visible"
+        if kind == "visible":
+            if entry in self._told:
+                return
+            self._told.add(entry)
+        self.sequence += 1
+        if len(self._backlog) >= self._backlog_max:
+            self._backlog.popleft()
+            self._missed += 1
+        self._backlog.append(Notice(self.event_id, self.sequence, kind, entry, self._handback))
+        self._wake()
+
+    def _wake(self) -> None:
+        while self._waiting:
+            waiter = self._waiting.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                return
+
+    # The one who listens
+
+    async def get(self, wait: float | None) -> Notice | None:
+        """The next notice; None if none came in time, or if there will be no more."""
+        loop = asyncio.get_running_loop()
+        cancel: Callable[[], None] = lambda: None  # noqa: E731
+        late: asyncio.Future[None] = loop.create_future()
+        if wait:
+            cancel = alarm(loop, self._hosted.clock, wait, lambda: _done(late))
+        try:
+            while not self._backlog:
+                if self.ended or wait == 0 or late.done():
+                    return None
+                waiter: asyncio.Future[None] = loop.create_future()
+                self._waiting.append(waiter)
+                late.add_done_callback(partial(_wake_late, waiter))
+                try:
+                    await waiter
+                except BaseException:
+                    if self._backlog:
+                        self._wake()
+                    raise
+        finally:
+            cancel()
+        notice = self._backlog.popleft()
+        if self._missed:
+            notice = Notice(
+                notice.event_id,
+                notice.sequence,
+                notice.kind,
+                notice.subject,
+                notice.handback,
+                self._missed,
+            )
+            self._missed = 0
+        return notice
+
+    def end(self) -> None:
+        if self.ended:
+            return
+        self.ended = True
+        self._federation.subscriptions.pop(self, None)
+        if self._here is not None:
+            self._here.end()
+        for peer, number in self._watches.values():
+            peer.hints.pop(number, None)
+            if not peer.talk.over:
+                message = wire.Unwatch(self._federation.host.next_call(), number)
+                peer.talk.call(message, "subscribe").add_done_callback(_say_refusal)
+        self._watches.clear()
+        for waiter in self._waiting:
+            _done(waiter)
+
+
+def _wake_late(waiter: asyncio.Future[None], _: object) -> None:
+    _done(waiter)
+
+
+def _done(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
+
+
+def _say_refusal(answer: asyncio.Future[Any]) -> None:
+    if not answer.cancelled() and isinstance(error := answer.exception(), TupeloError):
+        logger.info("a host does not tell us of its entries: %s", error)

@@ -1,0 +1,62 @@
+"""Telling: a subscription of someone elsewhere. It is told of entries as long as it takes them;
+what there is no room for waits here, and is counted when it must be dropped."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from tupelo.federation.hosts.hosted import HostedSpace
+from tupelo.federation.links.wire import Watch
+from tupelo.federation.spanning.handover import found
+from tupelo.space.asynchronous import Subscription
+from tupelo.store.index import Accept
+from tupelo.values.entry import Entry
+
+WINDOW = 256
+"""So many entries may be under way."""
+BACKLOG_MAX = 10_000
+
+
+class Telling:
+    """Tells of the entries that match, the oldest first."""
+
+    hits = 0
+
+    def __init__(
+        self,
+        hosted: HostedSpace,
+        template: Any,
+        message: Watch,
+        only: Accept | None,
+        tell: Callable[[str, Entry, int], None],
+    ) -> None:
+        self._tell = tell
+        self._room = asyncio.Semaphore(WINDOW)
+        state = hosted.operations.subscribe(
+            template, None, None, None, None, BACKLOG_MAX, message.available, message.returned
+        )
+        self._hosted = hosted
+        self._state = state
+        self._subscription = Subscription(hosted.operations, state, hosted.door._flusher, None)
+        existing = (template, only) if message.existing else None
+        self._task = asyncio.ensure_future(self._run(existing))
+
+    async def _run(self, existing: tuple[Any, Accept | None] | None) -> None:
+        if existing is not None:
+            template, only = existing
+            for entry in await found(self._hosted, template, False, 0, True, None, only=only):
+                await self._room.acquire()
+                self._tell("visible", entry, 0)
+        async for notice in self._subscription:
+            await self._room.acquire()
+            self._tell(notice.kind, notice.subject, notice.missed)
+
+    def arrived(self, entries: int) -> None:
+        for _ in range(min(entries, WINDOW)):
+            self._room.release()
+
+    def end(self) -> None:
+        self._task.cancel()
+        self._hosted.operations.end_subscription(self._state)
