@@ -38,6 +38,7 @@ TupeloError
 │   ├── NotAllAnswered      some hosts answered and some did not; it says which
 │   ├── HostClosed          you closed the host
 │   ├── UnknownHost         no engaged host, or agent, is known by this name
+│   ├── CannotSend          too large for a frame, or not valid Unicode; nothing was done
 │   └── BadFrame            the other program said what cannot be understood; the link was closed
 ├── AccessError         you were recognised, or not, and refused
 │   ├── NotAllowed          the space's rules do not allow you this operation
@@ -318,6 +319,11 @@ class UnknownHost(LinkError):
 
 class HostClosed(LinkError):
     """The host was closed."""
+
+
+class CannotSend(LinkError):
+    """This cannot be sent to another program, here or from there: it is too large for a frame, or
+    not valid Unicode. Nothing was done."""
 
 
 class BadFrame(LinkError):

@@ -369,6 +369,8 @@ class Space:
             self.items.remove(item)
         elif txn is not None:
             self._visible_again([item])
+        else:
+            self._available_again([item])
 
     def time_out(self) -> None:
         """Those whose patience has come to its end look up."""

@@ -317,8 +317,8 @@ class Space(Closing):
         returned: bool = True,
     ) -> Subscription:
         """Be told of entries that become visible; with `available`, also of those that a
-        transaction had read and lets go; unless `returned`, not of those that one had taken and
-        gives back.
+        transaction had read and lets go, or whose taker vanished; unless `returned`, not of those
+        that one had taken and gives back.
 
         Iterate over the subscription, or give a callback, which a thread of its own will call.
         When `backlog_max` notices wait, the oldest is dropped; the next one tells how many were.

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from tupelo.errors import BadFrame, PeerLost, TupeloError
+from tupelo.errors import BadFrame, CannotSend, PeerLost, TupeloError
 from tupelo.federation.links.link import Link
 from tupelo.federation.links.spelled import read_error
 from tupelo.federation.links.wire import (
@@ -65,11 +65,16 @@ class Conversation:
     # Speaking
 
     def say(self, message: Message) -> None:
-        """Say something that needs no answer. Nothing is said once it is over."""
+        """Say something that needs no answer. Nothing is said once it is over; CannotSend if it
+        cannot be said at all."""
         if self.over:
             return
+        try:
+            content = encode(message)
+        except UnicodeEncodeError as error:
+            raise CannotSend(f"a text is not valid Unicode: {error}") from error
         self._said = True
-        self.link.send(encode(message))
+        self.link.send(content)
         waiting = self.link.waiting
         if waiting > UNSENT_HIGH:
             if not self._paused:
@@ -90,7 +95,7 @@ class Conversation:
         self._calls[message.call] = (during, answer)
         try:
             self.say(message)
-        except BadFrame:  # It is too long, and was not said.
+        except CannotSend:
             del self._calls[message.call]
             raise
         return answer

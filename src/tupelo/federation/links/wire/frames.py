@@ -8,7 +8,7 @@ from struct import Struct
 import msgspec
 from msgspec.msgpack import Decoder, Encoder
 
-from tupelo.errors import BadFrame
+from tupelo.errors import BadFrame, CannotSend
 from tupelo.federation.links.wire.between_hosts import (
     Ask,
     Decide,
@@ -108,10 +108,14 @@ _decode: Callable[[bytes | memoryview], Said] = Decoder(Said, ext_hook=read_wire
 
 
 def encode(message: Message) -> bytes:
-    """A message as a frame's content. BadFrame if it is too long to be sent."""
+    """A message as a frame's content. CannotSend if it is too long; UnicodeEncodeError if a text in
+    it is none."""
     content = _encode(message)
     if len(content) > FRAME_MAX:
-        raise BadFrame(f"{len(content)} bytes are more than a frame may have ({FRAME_MAX})")
+        raise CannotSend(
+            f"this needs {len(content):,} bytes, and {FRAME_MAX:,} can be sent at a time; "
+            "write smaller entries, or ask for fewer with limit="
+        )
     return content
 
 
