@@ -280,6 +280,10 @@ class Space:
         self.serve()
         return found
 
+    def given_back(self, wants: Predicate, limit: int | None, arrange: Arrange | None) -> None:
+        """Someone has taken these, and vanished before it got them."""
+        self._available_again(self.find(wants, limit, True, None, arrange, None))
+
     def count(self, wants: Predicate, txn: Txn | None = None) -> int:
         if txn is not None:
             txn.require("active")

@@ -398,6 +398,8 @@ class Programs(RuleBasedStateMachine):
             self.both(
                 task.result, lambda: self.twin.get(deed.asking.means, deed.limit, deed.take, **twin)
             )
+        elif deed.take and twin.get("txn") is None:
+            self.twin.given_back(deed.asking.means, deed.limit, twin.get("arrange"))
         self.let_tasks_run()
 
     # Transactions

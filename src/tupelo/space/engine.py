@@ -143,6 +143,7 @@ class Engine:
             if self.core.closed:
                 return
             self.core.expire()
+            self.core.closed = True  # What is given back now is told to nobody.
             self.on_close()
             self.core.close(SpaceClosed("the space was closed"))
             self.settle()

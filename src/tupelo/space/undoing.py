@@ -33,7 +33,8 @@ def undo(
         core.deadlines.add(entry)
         core.directed.add(entry)
         core.log.add("returned", entry)
-        core.subscriptions.notify(entry, "available", returned=True)
+        if not core.closed:
+            core.subscriptions.notify(entry, "available", returned=True)
         core.offer(entry)
     else:
         core.received(entry)
