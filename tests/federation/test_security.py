@@ -20,8 +20,8 @@ from tupelo.errors import (
     WrongPassword,
 )
 from tupelo.federation.client.connect import connect
-from tupelo.federation.hosts.core import id_of
 from tupelo.federation.hosts.doors import Host
+from tupelo.federation.hosts.ids import id_of
 from tupelo.federation.hosts.presence import AgentPresence, HostPresence
 from tupelo.federation.identity.access import ANYONE, LOCAL, Access
 from tupelo.federation.identity.keys import Identity
@@ -121,7 +121,7 @@ def test_a_host_without_an_identity_is_not_met_from_afar(threads, alice, afar, c
     first = threads.host("first", identity=alice, trust=Trust.anyone())
     second = threads.host("second")
     second.engage(first.address)
-    until(lambda: any("it wants TLS" in line for line in lines(caplog)))
+    until(lambda: any("we have no identity" in line for line in lines(caplog)))
     assert first.engaged == second.engaged == []
 
 

@@ -19,6 +19,7 @@ from tupelo.space.holdings import Holdings, Transactional
 from tupelo.space.order import Order
 from tupelo.space.session import SessionState
 from tupelo.space.transaction import Txn
+from tupelo.space.undoing import undo
 from tupelo.space.waiting import Signal, Waiter
 from tupelo.space.writers import Asked, Items, Mark, Places, Writer
 from tupelo.store.index import Accept
@@ -343,6 +344,22 @@ class Operations(Holdings):
             self.core.waiting.refused(waiter)
             position = self.engine.settle()
         self.engine.flush(position)
+
+    def unget(
+        self, entries: list[Entry], take: bool, txn: Txn | None, session: SessionState | None
+    ) -> int:
+        """The one who was given these did not get them: what was taken goes back, unless its
+        transaction has ended, and the session has not seen what was read. The position to make
+        durable."""
+
+        def work() -> None:
+            for entry in entries:
+                if take or self.core.store.at(entry.arrival) is entry:
+                    undo(self.core, entry, take, txn, session)
+                elif session is not None:  # It is gone, or of another space of this name.
+                    session.seen.discard(entry)
+
+        return self._step(work)[1]
 
     def collect(self, waiter: Waiter, reserve: bool = False) -> tuple[list[Entry], int]:
         """The answer of a waiter that was woken, and the position to make durable."""

@@ -51,6 +51,7 @@ _TYPE_NAMES = {cls: Ext(_TYPE, name.encode()) for name, cls in _TYPES.items()}
 _SPELLED_TYPES = {name.encode(): cls for name, cls in _TYPES.items()}
 _WILDCARD = Ext(_ANY, b"")
 _READ_MAX = 1_024
+_SHORT = 1_024  # bytes: who sends long ones shall not fill our memory
 _known: dict[bytes, Template] = {}
 _COMBINED: dict[str, type[Combined]] = {"&": AllOf, "|": AnyOf, "~": NoneOf}
 _SIGNS = {cls: sign for sign, cls in _COMBINED.items()}
@@ -115,9 +116,11 @@ def read_wire_extension(code: int, data: memoryview) -> Any:
         spelled = bytes(data)
         known = _known.get(spelled)  # Asked again and again: it is read, and planned, once.
         if known is None:
-            if len(_known) >= _READ_MAX:
-                _known.clear()
-            known = _known[spelled] = read_template(decode_entry(spelled)[1])
+            known = read_template(decode_entry(spelled)[1])
+            if len(spelled) <= _SHORT:
+                if len(_known) >= _READ_MAX:
+                    _known.clear()
+                _known[spelled] = known
         return known
     return read_extension(code, data)
 

@@ -86,12 +86,16 @@ class Peer:
     def line(self, session: str = "first", *, opened: int = 1) -> tuple[Line, wire.Hello]:
         """A link on which the client is welcome, and has opened its spaces."""
         line = self.dialled()
+        return line, self.greet(line, session, opened=opened)
+
+    def greet(self, line: Line, session: str, *, opened: int = 1) -> wire.Hello:
+        """Welcome the client, and open its spaces."""
         line.preamble()
-        hello = line.hear()
+        hello: wire.Hello = line.hear()
         line.say(wire.Welcome(wire.VERSION, "h", "host", "i", session, self.heartbeat))
         for _ in range(opened):
             line.answer(wire.Open, [False, "id", "me", "h"])
-        return line, hello
+        return hello
 
     def close(self) -> None:
         self._listening.close()

@@ -8,8 +8,11 @@ import pytest
 from tests.federation.client.peer import PLAIN, REFUSED
 from tupelo.errors import (
     BadArgument,
+    BadEntry,
     BadFrame,
+    BadTemplate,
     CannotReach,
+    CannotSend,
     PeerLost,
     SpaceClosed,
     Stranger,
@@ -119,7 +122,9 @@ def test_a_wrong_password(dial, peer, later):
         ("tupelo://127.0.0.1:1/jobs", {"reconnect": -1}, "reconnect="),
         ("tupelo://127.0.0.1:1/jobs", {"reconnect": None}, "reconnect="),
         ("tupelo://127.0.0.1:1/jobs", {"tls": "yes"}, "tls="),
+        ("tupelo://127.0.0.1:1/jobs", {"reconnect": True}, r"reconnect= .* 0 \(never\) to 1e\+09,"),
         ("tupelo://127.0.0.1:1/jobs", {"name": 1}, "name="),
+        ("tupelo://127.0.0.1:1/jobs", {"name": "\ud800"}, "name="),
         ("tupelo://127.0.0.1:1/jobs", {"identity": 1}, "identity="),
         ("tupelo://127.0.0.1:1/jobs", {"trust": 1, "tls": False}, "tls="),
     ],
@@ -174,6 +179,36 @@ def test_what_cannot_be_built_here_goes_back(met, later):
     with pytest.raises(UnknownType):
         call.result()
     assert line.hear() == wire.Cancel([message.call])
+
+
+@pytest.mark.parametrize("verb", ["take in a transaction", "read in a session"])
+def test_what_cannot_be_built_here_is_undone_in_what_holds_it(met, later, verb):
+    space, line = met()
+    strange = kind_named("of.another.program", ("x",), ("of.another.program",))
+    spelled = spell_entry(shape_of(strange, (int,)), (1,))
+    if verb == "read in a session":
+        call = later(space.session)
+        line.answer(wire.Remember, ["s", None])
+        call = later(call.result().read)
+    else:
+        call = later(space.transaction)
+        line.answer(wire.Begin, ["t", None])
+        call = later(space.take, txn=call.result())
+    message = line.answer(wire.Get, [spelled])
+    with pytest.raises(UnknownType):
+        call.result()
+    assert line.hear() == wire.Cancel([message.call])
+
+
+def test_what_is_too_large_to_be_sent_is_said_so(met, later):
+    space, line = met()
+    large = ("a", b"x" * wire.FRAME_MAX)
+    for write in (lambda: space.write(large), lambda: space.write_all([("b",), large])):
+        with pytest.raises(CannotSend, match=r"16,777,\d+ bytes.*16,777,216"):
+            write()
+    call = later(space.count)  # The link is as it was.
+    line.answer(wire.Count, 0)
+    assert call.result() == 0
 
 
 def test_numbers_grow_and_answers_come_in_any_order(met, later):
@@ -276,6 +311,45 @@ def test_what_was_received_is_told_after_a_loss(met, later, peer):
     line, hello = peer.line("third")
     assert hello.resume == "second" and hello.received == [second.call]
     line.answer(wire.Count, 1)
+
+
+def test_what_cannot_be_sent_is_refused_without_a_link_too(met, later, peer):
+    space, line = met()
+    taking = later(space.take)
+    line.hear()
+    line.close()
+    line = peer.dialled()  # There is no link now.
+    for attempt, error in (
+        (lambda: space.write(("\ud800",)), BadEntry),
+        (lambda: space.write(("a",), at=object()), BadArgument),
+        (lambda: space.write(("a", b"x" * wire.FRAME_MAX)), CannotSend),
+        (lambda: space.read(("\ud800",)), BadTemplate),
+        (lambda: space.take(("\ud800",)), BadTemplate),
+        (lambda: space.space("\ud800"), BadArgument),
+        (lambda: space.space("others", "\ud800"), BadArgument),
+    ):
+        with pytest.raises(error):
+            later(attempt).result()
+    peer.greet(line, "second")
+    line.answer(wire.Get, [JOB])
+    assert taking.result() == ("job", 1)
+
+
+def test_how_long_a_lease_lasts_is_known_without_a_link(met, later, peer):
+    space, line = met()
+    call = later(space.write, ("job", 1), lease=5)
+    line.answer(wire.Write, [[7, 9, 1_005.0]])
+    lease = call.result()
+    call = later(lambda: lease.remaining)
+    line.answer(wire.Tell, {"now": 1_000.0})
+    assert call.result() == 5
+    call = later(lambda: lease.remaining)
+    line.hear()
+    line.close()  # while it is asked
+    line = peer.dialled()
+    for remaining in (call.result(), later(lambda: lease.remaining).result()):
+        assert 0 <= remaining <= 5
+    peer.greet(line, "second")
 
 
 def test_a_write_in_flight_is_in_doubt(met, later, peer):
@@ -420,6 +494,32 @@ def test_a_subscription_ends_with_its_link(met, later, peer):
         call.result()
     peer.line("second")
     assert isinstance(listener.error, PeerLost) and not listener.active
+
+
+def test_a_callback_whose_link_is_lost_is_told_so(met, later, until, caplog):
+    space, line = met()
+    call = later(space.subscribe, ("job", int), print)
+    line.answer(wire.Subscribe, ["s", 4, None])
+    listener = call.result()
+    line.hear()
+    line.close()
+    until(lambda: "subscribe again" in caplog.text)
+    (record,) = caplog.records
+    assert record.levelname == "WARNING" and "'jobs'" in record.getMessage()
+    assert isinstance(listener.error, PeerLost) and not listener.active
+
+
+def test_a_reaction_whose_link_is_lost_is_told_so(met, later, until, caplog):
+    space, line = met()
+    call = later(space.react, ("job", int), print, existing=False)
+    line.answer(wire.Subscribe, ["s", 4, None])
+    reaction = call.result()
+    line.hear()
+    line.close()
+    until(lambda: "react again" in caplog.text)
+    (record,) = caplog.records
+    assert record.levelname == "WARNING" and "'jobs'" in record.getMessage()
+    assert isinstance(reaction.error, PeerLost)
 
 
 # Closing

@@ -1,7 +1,6 @@
 """Remote spaces at a real host: what the laws do not ask of them."""
 
 import asyncio
-import signal
 import threading
 from typing import Any
 
@@ -127,30 +126,7 @@ def test_large_entries_go_both_ways_at_once(dial, host, later):
     assert all(call.result() for call in [later(work, k) for k in range(4)])
 
 
-# Interrupts
-
-
-@pytest.mark.parametrize("held", [False, True])
-def test_an_interrupted_take_takes_nothing(host, until, held):
-    space = tupelo.connect(host.url)
-    txn = space.transaction() if held else None
-    main = threading.get_ident()
-
-    def interrupt() -> None:
-        until(lambda: parked(host) == 1)
-        signal.pthread_kill(main, signal.SIGINT)
-
-    interrupter = threading.Thread(target=interrupt)
-    interrupter.start()
-    with pytest.raises(KeyboardInterrupt):
-        space.take(("a",))
-    interrupter.join()
-    until(lambda: parked(host) == 0)
-    space.write(("a",))
-    assert space.take(("a",), wait=0) == ("a",)
-    if txn is not None:
-        txn.commit()  # It has lost nothing.
-    space.close()
+# Cancelled tasks
 
 
 def test_a_cancelled_take_takes_nothing(host, until):

@@ -42,8 +42,19 @@ def check_leases(lease: Any, count: int) -> float | list[float | None] | None:
     return [check_lease(seconds) for seconds in lease]
 
 
+def is_text(value: object) -> bool:
+    """Is this a text that can be sent?"""
+    if not isinstance(value, str):
+        return False
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def check_to(to: object) -> None:
-    if to is not None and (not isinstance(to, str) or not to):
+    if to is not None and (not is_text(to) or not to):
         raise BadArgument("to", "the id of an agent, or None", to)
 
 

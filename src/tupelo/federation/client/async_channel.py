@@ -151,10 +151,7 @@ class AsyncChannel(Channel):
             self._send(encode(wire.Confirm(calls)))
 
     def cancel(self, asked: Asked) -> None:
-        self._asked.pop(asked.number, None)
-        if asked in self._unsent:
-            self._unsent.remove(asked)
-        elif asked.number and asked.serial == self.serial:
+        if self.withdraw(asked):
             self._send(encode(wire.Cancel([asked.number])))
         asked.number = 0
 
@@ -180,12 +177,19 @@ class AsyncChannel(Channel):
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
+    def time(self) -> float:
+        return self._loop.time()
+
+    def let_go(self) -> None:
+        super().let_go()
+        self._line = self._dialling = self._tick = None  # They are of a loop that does not run.
+
     # Sending and receiving
 
     def _post(self, asked: Asked) -> None:
         self.require_link_of(asked)
         if self._line is None:
-            self._unsent.append(asked)
+            self.queue(asked)
             self._redial()
         else:
             self._send(self.number(asked))
@@ -274,7 +278,7 @@ class AsyncChannel(Channel):
         for asked in waiting:
             try:
                 self._post(asked)
-            except TupeloError as error:
+            except Exception as error:  # It is its caller's, who waits for it.
                 asked.fail(error)
                 _wake(asked)
         line.tell(self)

@@ -28,11 +28,11 @@ from tupelo.federation.client.channel import (
     Owner,
     Party,
 )
+from tupelo.federation.client.doors import at_once
 from tupelo.federation.client.line import Line
 from tupelo.federation.links import wire
 from tupelo.federation.links.tcp import PLAIN, REFUSED, TLS
 from tupelo.federation.links.wire import encode
-from tupelo.space.either import finished
 
 logger = logging.getLogger("tupelo")
 
@@ -100,10 +100,7 @@ class BlockingChannel(Channel):
 
     def cancel(self, asked: Asked) -> None:
         with self._lock:
-            self._asked.pop(asked.number, None)
-            if asked in self._unsent:
-                self._unsent.remove(asked)
-            elif asked.number and asked.serial == self.serial:
+            if self.withdraw(asked):
                 self._send(encode(wire.Cancel([asked.number])))
             asked.number = 0
 
@@ -133,14 +130,29 @@ class BlockingChannel(Channel):
             self.tell(wire.Tell(0))
 
     def start(self, work: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
-        threading.Thread(target=lambda: finished(work()), name=name, daemon=True).start()
+        threading.Thread(target=lambda: at_once(work), name=name, daemon=True).start()
+
+    def time(self) -> float:
+        return time.monotonic()
+
+    def let_go(self) -> None:
+        super().let_go()
+        lines, self._line, self._dead = [self._line, *self._dead], None, []
+        for line in lines:
+            if line is not None:
+                line.close()
+        self._led = False  # Threads that are not here may have held what follows.
+        self._lock, self._reading = threading.Lock(), threading.RLock()
+        self._alarm = threading.Event()
+        self._asked.clear()
+        self._unsent.clear()
 
     # Sending, with the lock held
 
     def _post(self, asked: Asked) -> None:
         self.require_link_of(asked)
         if self._line is None:
-            self._unsent.append(asked)
+            self.queue(asked)
             self._alarm.set()
         else:
             self._send(self.number(asked))
@@ -154,8 +166,9 @@ class BlockingChannel(Channel):
             line.send(content)
         except OSError as error:
             self._lose(line, str(error))
-        except BaseException:  # A part of the frame may be on its way.
-            self._lose(line, "a sender was interrupted")
+        except BaseException:
+            if line.torn:
+                self._lose(line, "a sender was interrupted")
             raise
 
     # Receiving
@@ -305,7 +318,7 @@ class BlockingChannel(Channel):
             for asked in waiting:
                 try:
                     self._post(asked)
-                except TupeloError as error:
+                except Exception as error:  # It is its caller's, who waits for it.
                     asked.fail(error)
                     _wake(asked)
         self._hand_on()

@@ -7,8 +7,10 @@ have reached their user though the host may not know it yet.
 
 from __future__ import annotations
 
+import os
 import random
 import ssl
+import weakref
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Collection, Coroutine
@@ -88,12 +90,12 @@ class Asked:
         self.serial = -1
         self.done = False
         self.value: Any = None
-        self.error: TupeloError | None = None
+        self.error: Exception | None = None
         self.since: float | None = None
         self.wait: float | None = getattr(message, "wait", 0)
         self.patient = self.wait != 0
 
-    def fail(self, error: TupeloError) -> None:
+    def fail(self, error: Exception) -> None:
         self.error = error
         self.done = True
 
@@ -130,6 +132,8 @@ class Channel(ABC):
         self._reason = ""
         self._opened: dict[Owner, wire.Open] = {}
         self._sent = self._heard = 0
+        self._forked = False
+        _channels.add(self)
 
     @property
     def peer(self) -> str:
@@ -172,6 +176,15 @@ class Channel(ABC):
     @abstractmethod
     def start(self, work: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
         """Run this in a thread, or a task, of its own."""
+
+    @abstractmethod
+    def time(self) -> float:
+        """By a clock here that only goes on."""
+
+    def let_go(self) -> None:
+        """This is a copy, in a process that was forked: the link is our parent's, who goes on
+        using it."""
+        self._forked = True
 
     async def open(self, owner: Owner, space: str, password: str | None) -> list[Any]:
         """Use a space from now on, on every link; what the host says of it."""
@@ -243,6 +256,8 @@ class Channel(ABC):
 
     def require_link_of(self, asked: Asked) -> None:
         """Can this be asked at all?"""
+        if self._forked:
+            raise LinkError("this connection was made before a fork; connect again in the child")
         if self.closed:
             raise SpaceClosed("the link was closed")
         if asked.within is not None and asked.within != self.serial:
@@ -261,9 +276,24 @@ class Channel(ABC):
         return False
 
     def unsettle(self, asked: Asked) -> None:
-        """It did not reach its user after all; the link is lost by now."""
-        if asked.number in self._received:
-            self._received.remove(asked.number)
+        """It does not reach its user after all."""
+        for known in (self._confirmed, self._received):
+            if asked.number in known:
+                known.remove(asked.number)
+
+    def queue(self, asked: Asked) -> None:
+        """It is sent over the next link; if it never can be, its caller is told now."""
+        wire.encode(asked.message)
+        self._unsent.append(asked)
+
+    def withdraw(self, asked: Asked) -> bool:
+        """For `cancel`. Is the host to be told?"""
+        self._asked.pop(asked.number, None)
+        if asked in self._unsent:
+            self._unsent.remove(asked)
+            return False
+        self.unsettle(asked)
+        return asked.number > 0 and asked.serial == self.serial
 
     def reopened(
         self, opening: dict[int, tuple[Owner, bytes]], heard: list[wire.Said]
@@ -407,4 +437,22 @@ def name_of(message: Any) -> str:
             return {"state": "a question"}.get(how, f"a {how}")
         case wire.Write() | wire.Count():
             return f"a {type(message).__name__.lower()}"
+        case wire.Next() | wire.Subscribe() | wire.State(thing="subscription"):
+            return "a subscription"
+        case wire.Tell():
+            return "a question"
     return "an operation"
+
+
+# Forks
+
+_channels: weakref.WeakSet[Channel] = weakref.WeakSet()
+
+
+def _let_all_go() -> None:
+    for channel in list(_channels):
+        channel.let_go()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_let_all_go)

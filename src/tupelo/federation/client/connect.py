@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import ssl
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from tupelo.errors import BadArgument
+from tupelo.federation.client.arguments import is_text
 from tupelo.federation.client.async_channel import AsyncChannel
 from tupelo.federation.client.blocking_channel import BlockingChannel
 from tupelo.federation.client.channel import Party
+from tupelo.federation.client.doors import at_once
 from tupelo.federation.client.space import RemoteSpace, opened
 from tupelo.federation.links.address import Address, is_loopback, parse_url
 from tupelo.federation.links.tcp import Security, TcpNetwork
-from tupelo.space.checks import check_wait
-from tupelo.space.either import finished
+from tupelo.space.checks import WAIT_MAX
 
 if TYPE_CHECKING:
     from tupelo.federation.identity.keys import Identity
@@ -43,7 +45,8 @@ def connect(
     """
     party, space = _party(url, identity, trust, tls, name, reconnect)
     channel = BlockingChannel(party, random.Random())
-    return finished(opened(channel, space, password))  # type: ignore[no-any-return]
+    made: RemoteSpace = at_once(partial(opened, channel, space, password))
+    return made
 
 
 async def connect_async(
@@ -75,10 +78,14 @@ def _party(
     address, space = parse_url(url)
     if space is None:
         raise BadArgument("url", "one that names a space: tupelo://host:7700/space", url)
-    check_wait(reconnect, "reconnect")
-    if reconnect is None:
-        raise BadArgument("reconnect", "a number of seconds", reconnect)
-    if name is not None and not isinstance(name, str):
+    if (
+        isinstance(reconnect, bool)
+        or not isinstance(reconnect, (int, float))
+        or not 0 <= reconnect <= WAIT_MAX
+    ):
+        expected = f"a number of seconds from 0 (never) to {WAIT_MAX:.0e}"
+        raise BadArgument("reconnect", expected, reconnect)
+    if name is not None and not is_text(name):
         raise BadArgument("name", "a text, or None", name)
     if tls not in (None, True, False):
         raise BadArgument("tls", "True, False or None", tls)
@@ -128,3 +135,7 @@ def _anyone(key: str) -> None:
 @cache
 def _process_id() -> str:
     return uuid4().hex
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_process_id.cache_clear)

@@ -6,16 +6,17 @@ async door it is what was last known, and `await thing.refresh()` asks.
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import msgspec
 
 from tupelo.errors import LeaseLost, PeerLost, SpaceClosed, TransactionEnded
 from tupelo.federation.client.arguments import parts
+from tupelo.federation.client.doors import at_once, either
 from tupelo.federation.links import wire
-from tupelo.space.either import either, finished
 from tupelo.space.transaction import LEASE_RAN_OUT, State, Vote
 from tupelo.values.lease import Lease, check_lease
 from tupelo.values.parts import ANY
@@ -47,9 +48,9 @@ class Door:
 
     is_async: bool
 
-    def coming(self, work: Coroutine[Any, Any, Any]) -> Any:
+    def coming(self, work: Callable[..., Coroutine[Any, Any, Any]], *args: Any) -> Any:
         """What this work makes; on the async door, once it is awaited."""
-        return Coming(work) if self.is_async else finished(work)
+        return Coming(work(*args)) if self.is_async else at_once(partial(work, *args))
 
     def require_door(self, is_async: bool, instead: str) -> None:
         if self.is_async is not is_async:
@@ -60,7 +61,7 @@ class Door:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        finished(self.leave(error))
+        at_once(partial(self.leave, error))
 
     async def __aenter__(self) -> Self:
         self.require_door(True, "'with'")
@@ -106,20 +107,19 @@ class Landlord:
         await self._space.ask(message, thing.serial)
 
     async def remaining(self, thing: Any) -> float | None:
-        now = (await self._space.told())["now"]
-        return None if thing.expires is None else max(0.0, thing.expires - now)
+        expires: float | None = thing.expires
+        return None if expires is None else max(0.0, expires - await self._space.now())
 
     # As a Lease of the blocking door wants it
 
     def renew_lease(self, thing: Any, seconds: float | None) -> None:
-        finished(self.renew(thing, seconds))
+        at_once(partial(self.renew, thing, seconds))
 
     def cancel_lease(self, thing: Any) -> None:
-        finished(self.cancel(thing))
+        at_once(partial(self.cancel, thing))
 
     def now(self) -> float:
-        """The time at the host, whose clock ends its leases."""
-        now: float = finished(self._space.told())["now"]
+        now: float = at_once(self._space.now)
         return now
 
 
@@ -212,7 +212,7 @@ class RemoteTransaction(Held):
         """active, prepared, committed or aborted."""
         if not self.is_async:
             with suppress(SpaceClosed):
-                finished(self._refresh())
+                at_once(self._refresh)
         return self._state
 
     @either
@@ -253,7 +253,7 @@ class RemoteTransaction(Held):
 
     def transaction(self, *, lease: float | None = None) -> Any:
         """A nested transaction: it sees what this one sees, and commits into it."""
-        return self.coming(self._space.begin(lease, self))
+        return self.coming(self._space.begin, lease, self)
 
     def goodbye(self) -> Any:
         if self._state == "prepared":
@@ -336,13 +336,13 @@ class RemoteSession(Held):
 
     def clone(self, *, lease: float | None = None) -> Any:
         """Another session that has seen the same."""
-        return self.coming(self._space.remember(lease, self))
+        return self.coming(self._space.remember, lease, self)
 
     @property
     def seen(self) -> int:
         """How many entries it remembers; those that are gone are forgotten in time."""
         if not self.is_async:
-            finished(self._refresh())
+            at_once(self._refresh)
         return self._seen
 
     @either

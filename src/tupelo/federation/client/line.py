@@ -31,20 +31,34 @@ class Line:
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
         self.frames = wire.Frames()
-        self._send: Callable[[bytes], None] = sock.sendall
+        self._seal: Callable[[bytes], bytes] | None = None
         self.receive: Callable[[int], bytes] = sock.recv
+        self.torn = False
+        """Has only a part of a frame been sent? Then no other can follow."""
 
     def secure(self, party: Party) -> None:
         """Go on with TLS, having recognised who answers."""
         assert party.context is not None
         secured = _Secured(self._socket, party.context)
-        self._send, self.receive = secured.send, secured.receive
+        self._seal, self.receive = secured.seal, secured.receive
         from tupelo.federation.identity.tls import key_of
 
         party.recognise(key_of(secured.tls))
 
     def send(self, content: bytes) -> None:
-        self._send(len(content).to_bytes(4, "big") + content)
+        data = len(content).to_bytes(4, "big") + content
+        if self._seal is not None:
+            self.torn = True
+            data = self._seal(data)
+        # An interrupt is noticed after a call, but not in a loop's head: so it is known what was
+        # sent, whenever one comes.
+        for sent in map(self._socket.send, (data,)):
+            if sent == len(data):
+                self.torn = False
+                return
+            self.torn = True
+            self._socket.sendall(memoryview(data)[sent:])
+        self.torn = False
 
     def ready(self, seconds: float | None) -> bool:
         """Is there something to receive? Wait for it so long; None for ever."""
@@ -93,11 +107,11 @@ class _Secured:
                 self._in.write(data)
         self._flush()
 
-    def send(self, data: bytes) -> None:
+    def seal(self, data: bytes) -> bytes:
+        """What is to be sent instead, next."""
         with self._lock:
             self.tls.write(data)
-            encrypted = self._out.read()
-        self._socket.sendall(encrypted)
+            return self._out.read()
 
     def receive(self, size: int) -> bytes:
         while True:

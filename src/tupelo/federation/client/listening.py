@@ -5,17 +5,18 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from functools import partial
 from inspect import isawaitable
 from typing import TYPE_CHECKING, Any
 
 from tupelo.errors import BadFrame, ListenerFailed, PeerLost, SpaceClosed, TupeloError
 from tupelo.federation.client.arguments import listed
+from tupelo.federation.client.doors import at_once, either
 from tupelo.federation.client.handles import Held
 from tupelo.federation.links import wire
 from tupelo.federation.links.spelled import read_error, read_whole
 from tupelo.federation.spanning.weak import WeakFunction, WeakStep
 from tupelo.space.checks import check_wait
-from tupelo.space.either import either, finished
 from tupelo.space.session import Seen
 from tupelo.values.entry import Entry, thaw
 from tupelo.values.notice import Notice
@@ -67,7 +68,7 @@ class RemoteSubscription(Held):
 
     def __iter__(self) -> Iterator[Notice]:
         self.require_door(False, "'async for'")
-        while (notice := finished(self._next(None, AHEAD_MAX))) is not None:
+        while (notice := at_once(partial(self._next, None, AHEAD_MAX))) is not None:
             yield notice
 
     async def __aiter__(self) -> AsyncIterator[Notice]:
@@ -114,7 +115,12 @@ class RemoteSubscription(Held):
                 if self.is_async and isawaitable(answer):
                     await answer
         except PeerLost as error:
-            logger.warning("a subscription ended: %s", error)
+            logger.warning(
+                "a subscription in the space %r ended: %s; subscribe again to be told what comes "
+                "from now on",
+                self._space.name,
+                error,
+            )
         except Exception as error:
             logger.exception("a subscription's callback raised; the subscription is closed")
             self._end(error)
@@ -149,7 +155,7 @@ class RemoteSubscription(Held):
 
     def _look(self) -> None:
         if not self.is_async:
-            finished(self._refresh())
+            at_once(self._refresh)
 
     @either
     async def refresh(self) -> None:
@@ -239,6 +245,12 @@ class RemoteReaction:
                 await self._react_to([notice.subject])
         except TupeloError as error:
             self._error = error
+            if isinstance(error, PeerLost):
+                logger.warning(
+                    "a reaction in the space %r ended: %s; call react again to go on",
+                    self._space.name,
+                    error,
+                )
         finally:
             self._active = False
         await self._subscription.finish()

@@ -55,6 +55,7 @@ class Reach(Door):
         self.engine_id = ""
         self.host_id = ""
         self._closed = False
+        self._ahead: float | None = None  # how far the clock of the host is ahead of ours
         self._landlord = Landlord(self)
 
     @property
@@ -86,8 +87,23 @@ class Reach(Door):
         if self._closed:
             raise SpaceClosed(f"the space {self._name!r} was closed here")
 
-    async def told(self) -> dict[str, Any]:
-        return dict(await self.ask(wire.Tell(0)))
+    async def told(self, within: int | None = None) -> dict[str, Any]:
+        told = dict(await self.ask(wire.Tell(0), within))
+        self._ahead = told["now"] - self._channel.time()
+        return told
+
+    async def now(self) -> float:
+        """The time at the host, whose clock ends its leases; if there is no link, as far as it is
+        known from the last time that it was asked."""
+        serial = None if self._ahead is None else self.serial
+        if self._ahead is None or not self._channel.awaits_link:
+            try:
+                now: float = (await self.told(serial))["now"]
+                return now
+            except PeerLost:
+                if self._ahead is None:
+                    raise
+        return self._channel.time() + self._ahead
 
     async def ask(self, message: Any, within: int | None = None) -> Any:
         return (await self.asked(message, within)).value
@@ -156,7 +172,7 @@ class Reach(Door):
             for shape, fields in items:
                 encode_entry(shape, fields)  # It says which field it is.
             raise BadArgument("at", "valid Unicode", at) from error
-        except (TypeError, OverflowError) as error:
+        except (TypeError, OverflowError, RecursionError) as error:
             raise BadArgument("at", "a value that can be sent", at) from error
         return [self.lease_of(Written(*parts(one, 3))) for one in parts(granted, len(items))]
 
@@ -200,28 +216,32 @@ class Reach(Door):
             None if scope is None else spell_scope(scope),
             build is not None,
         )
-        if branch is not None or session is not None or not take:
-            spelled = await self.ask_in(session or branch, message)
-            return [(build or built)(one) for one in listed(spelled)]
-        return await self._taken(message)
+        held = session or branch
+        if held is None and not take:
+            return [(build or built)(one) for one in listed(await self.ask(message))]
+        return await self._gained(message, held)
 
-    async def _taken(self, message: wire.Get) -> list[Any]:
+    async def _gained(self, message: wire.Get, held: Held | None) -> list[Any]:
+        """What is taken, or read within a transaction or session, leaves a trace at the host. If it
+        does not reach its user the host is told, also if it was confirmed: it undoes it."""
         self.require_open()
         channel = self._channel
-        asked = channel.asking(message, self)
+        asked = channel.asking(message, self, None if held is None else held.serial)
         try:
             while True:
                 await channel.run(asked)
                 if not asked.value:
                     return []
                 entries = [built(one) for one in listed(asked.value)]
-                if channel.confirm(asked):
+                if held is not None or channel.confirm(asked):
                     return entries
         except UnicodeEncodeError as error:
             raise not_unicode(error) from error
-        except BaseException:
+        except BaseException as error:
             if asked.error is None:
                 channel.cancel(asked)
+            if isinstance(error, PeerLost) and isinstance(held, RemoteTransaction):
+                held.lost()
             raise
 
     # What is held

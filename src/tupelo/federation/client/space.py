@@ -7,8 +7,15 @@ from inspect import iscoroutinefunction
 from typing import Any
 
 from tupelo.errors import BadArgument
-from tupelo.federation.client.arguments import NUMBER_MAX, check_leases, freeze_all, listed
+from tupelo.federation.client.arguments import (
+    NUMBER_MAX,
+    check_leases,
+    freeze_all,
+    is_text,
+    listed,
+)
 from tupelo.federation.client.channel import Channel
+from tupelo.federation.client.doors import either
 from tupelo.federation.client.handles import AsyncLease, RemoteTransaction
 from tupelo.federation.client.listening import BACKLOG_MAX, RemoteReaction
 from tupelo.federation.client.reach import Reach, Txn, id_of
@@ -17,7 +24,6 @@ from tupelo.federation.links.spelled import read_change, read_whole
 from tupelo.federation.spanning.scope import Scope, spell_scope
 from tupelo.federation.spanning.weak import WeakFunction
 from tupelo.space.checks import check_count, check_limit, check_position
-from tupelo.space.either import either
 from tupelo.space.order import Order
 from tupelo.values.change import Change
 from tupelo.values.entry import freeze
@@ -40,11 +46,11 @@ class RemoteSpace(Reach):
     @property
     def host(self) -> Any:
         """What the host says of itself: a dict; on the async door to be awaited."""
-        return self.coming(self.told())
+        return self.coming(self.told)
 
     def space(self, name: str, password: str | None = None) -> Any:
         """Another space of the same host, over the same link."""
-        return self.coming(opened(self._channel, name, password))
+        return self.coming(opened, self._channel, name, password)
 
     # Writing
 
@@ -174,7 +180,7 @@ class RemoteSpace(Reach):
     def transaction(self, *, lease: float | None = None) -> Any:
         """All or nothing: pass it as `txn=`. It aborts itself when its lease runs out, or the link
         is lost."""
-        return self.coming(self.begin(lease))
+        return self.coming(self.begin, lease)
 
     @either
     async def in_doubt(self) -> list[RemoteTransaction]:
@@ -188,7 +194,7 @@ class RemoteSpace(Reach):
 
     def session(self, *, lease: float | None = None) -> Any:
         """A reader that never sees the same entry twice."""
-        return self.coming(self.remember(lease))
+        return self.coming(self.remember, lease)
 
     # Subscriptions, reactions
 
@@ -221,7 +227,7 @@ class RemoteSpace(Reach):
             bool(available),
             bool(returned),
         )
-        return self.coming(self.listened(message, callback, txn, handback))
+        return self.coming(self.listened, message, callback, txn, handback)
 
     @either
     async def react(
@@ -290,9 +296,9 @@ class RemoteSpace(Reach):
 
 async def opened(channel: Channel, name: str, password: str | None) -> RemoteSpace:
     """A space of the host at the other end of the channel."""
-    if not isinstance(name, str) or not name:
+    if not is_text(name) or not name:
         raise BadArgument("name", "the name of a space", name)
-    if password is not None and not isinstance(password, str):
+    if password is not None and not is_text(password):
         raise BadArgument("password", "a text, or None", password)
     space = RemoteSpace(channel, name)
     await space.open(password)

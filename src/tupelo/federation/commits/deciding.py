@@ -24,6 +24,7 @@ from tupelo.errors import (
     TupeloError,
 )
 from tupelo.federation.hosts.hosted import HostedSpace
+from tupelo.federation.hosts.ids import id_of
 from tupelo.federation.links import wire
 from tupelo.federation.links.conversation import Conversation
 from tupelo.federation.links.link import Link
@@ -97,13 +98,13 @@ class Deciding:
         if isinstance(message, wire.Decide):
             return await self._in_thread(lambda: self.decide(message.txn, message.told, speaker))
         if isinstance(message, (wire.Outcome, wire.Forget)):
-            return await self._in_thread(lambda: self._answer(message))
+            return await self._in_thread(lambda: self._answer(message, speaker))
         raise BadFrame(f"{type(message).__name__} decides nothing")
 
-    def _answer(self, message: Question) -> Any:
+    def _answer(self, message: Question, speaker: str | None = None) -> Any:
         if isinstance(message, wire.Outcome):
             return self.outcome(message.txn)
-        return self.forget(message.txn, message.participant)
+        return self.forget(message.txn, message.participant, speaker)
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         """The disk is waited for elsewhere, where there is one."""
@@ -144,9 +145,11 @@ class Deciding:
                 return None
             return "aborted"
 
-    def forget(self, txn: str, participant: str) -> None:
+    def forget(self, txn: str, participant: str, speaker: str | None = None) -> None:
         """This participant knows that the transaction was committed. The disk is not waited for: if
-        we crash before, a record too many is kept."""
+        we crash before, a record too many is kept. Only the coordinator and hosts may say so."""
+        if speaker is not None and speaker != _part(txn, 3) and not speaker.startswith("host:"):
+            return
         self._log.forget_soon(txn, participant)
         self._has_forgotten = True
 
@@ -177,9 +180,8 @@ class Deciding:
             await self._in_thread(self._let_go)
         for hosted in list(self._host.spaces.values()):
             with suppress(TupeloError):  # It was closed.
-                for txn in hosted.operations.in_doubt():
-                    if decider_of(txn.id):
-                        await self._settle(hosted, txn)
+                asked = [txn for txn in hosted.operations.in_doubt() if decider_of(txn.id)]
+                await asyncio.gather(*(self._settle(hosted, txn) for txn in asked))
         for txn_id, participant in list(self._unsaid):
             await self._say_told(txn_id, participant)
         if self._has_forgotten:
@@ -189,8 +191,9 @@ class Deciding:
     async def _settle(self, hosted: HostedSpace, txn: Txn) -> None:
         """Ask what became of a transaction in which this space has promised to commit."""
         try:
-            outcome = await self._ask(wire.Outcome(self._host.next_call(), txn.id))
-        except TupeloError as error:
+            async with asyncio.timeout(self._host.answer_seconds):
+                outcome = await self._ask(wire.Outcome(self._host.next_call(), txn.id))
+        except (TupeloError, TimeoutError) as error:
             logger.info("who decides %s cannot be asked: %s", txn.id, error)
             return
         if outcome not in ("committed", "aborted"):
@@ -228,8 +231,6 @@ class Deciding:
         def answer(link: Link) -> Greeting:
             greeting.link = link
             return greeting
-
-        from tupelo.federation.hosts.core import id_of
 
         host = self._host
         link = await host.network.dial(address, answer)

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 from random import Random
+from urllib.parse import quote
 from uuid import uuid4
 
 from tupelo.errors import BadArgument
-from tupelo.federation.hosts.core import HostCore, id_of
+from tupelo.federation.hosts.core import HostCore
 from tupelo.federation.hosts.discovery import Discovery
 from tupelo.federation.hosts.hosted import Doubt, check_doubt
+from tupelo.federation.hosts.ids import id_of
 from tupelo.federation.identity.access import Access
 from tupelo.federation.identity.keys import Identity, default_folder
 from tupelo.federation.identity.trust import Trust
@@ -153,7 +155,8 @@ def plan_host(
         raise BadArgument("access", "an Access(...)", access)
     if path is not None and (not isinstance(path, (str, Path)) or not str(path)):
         raise BadArgument("path", "the name of a folder", path)
-    if isinstance(heartbeat, bool) or not isinstance(heartbeat, (int, float)) or heartbeat <= 0:
+    number = isinstance(heartbeat, (int, float)) and not isinstance(heartbeat, bool)
+    if not (number and 0 < heartbeat < 1e6):
         raise BadArgument("heartbeat", "a number of seconds above 0", heartbeat)
     folder = None if path is None else Path(path)
     if folder is not None and folder.exists() and not folder.is_dir():
@@ -161,7 +164,8 @@ def plan_host(
     beyond = [a for a in ([place] if place else []) if not is_loopback(a.host)]
     beyond += [a for a in map(Address.parse, addresses) if not is_loopback(a.host)]
     if identity is None and beyond:
-        identity = Identity.at((folder or default_folder()) / IDENTITY_FILE)
+        file = IDENTITY_FILE if folder else f"host-{quote(name, safe='')}.pem"
+        identity = Identity.at((folder or default_folder()) / file)
     if trust is None and identity is not None:
         trust = Trust.known([])  # Strangers are refused, unless told otherwise.
     return Plan(

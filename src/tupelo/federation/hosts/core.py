@@ -12,12 +12,13 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from random import Random
 from typing import Any
-from urllib.parse import quote, unquote
 
-from tupelo.errors import BadArgument, BadFrame, NotAllowed, Stranger
+from tupelo.errors import BadArgument, HostClosed, NotAllowed, Stranger
 from tupelo.federation.commits.deciding import Deciding
 from tupelo.federation.hosts.dialling import Dialler
+from tupelo.federation.hosts.folder import Folder, check_space_name
 from tupelo.federation.hosts.hosted import Doubt, HostedSpace, check_doubt
+from tupelo.federation.hosts.ids import require_proved
 from tupelo.federation.hosts.parked import Woken
 from tupelo.federation.hosts.peer import Peer
 from tupelo.federation.hosts.presence import SYSTEM, Presence
@@ -27,7 +28,12 @@ from tupelo.federation.identity.trust import Trust
 from tupelo.federation.links import wire
 from tupelo.federation.links.conversation import Conversation
 from tupelo.federation.links.link import Link, Listening, Network
-from tupelo.federation.links.reception import Greeting, Reception
+from tupelo.federation.links.reception import (
+    SPACES_MAX,
+    Greeting,
+    Reception,
+    require_names,
+)
 from tupelo.federation.spanning.federated import Federation
 from tupelo.federation.spanning.handover import Doubts, client_holder
 from tupelo.federation.spanning.moving import Mover
@@ -36,16 +42,9 @@ from tupelo.space.clock import Clock
 
 logger = logging.getLogger("tupelo")
 
-SPACES_MAX = 1_000
-"""So many spaces may come into being because somebody asked for them by name."""
-ID_CHARACTERS = 40
-"""Of the id of a host that has an identity; no other has an id of this length."""
 PRESENCE_SECONDS = 0.01
 AGENTS_MAX = 10_000
 """So many agents may be at one host."""
-SPACE_FILE = ".tupelo"
-SPACE_NAME_MAX = 80
-"""In bytes: with every one of them spelled as three letters it is still the name of a file."""
 
 
 class HostCore:
@@ -89,7 +88,7 @@ class HostCore:
         self.heartbeat = heartbeat
         self.network = network
         self._listen = listen
-        self._path = path
+        self._folder = None if path is None else Folder(path)
         self._trust = trust
         self._access = access or Access()
         self._doubt = check_doubt(doubt)
@@ -114,11 +113,9 @@ class HostCore:
     # Coming and going
 
     async def start(self) -> None:
-        if self._path is not None:
-            for file in sorted(self._path.glob("*" + SPACE_FILE)):
-                name = unquote(file.name.removesuffix(SPACE_FILE))
-                if name not in self.spaces and not name.startswith("tupelo."):
-                    self.make_space(name)
+        for name in self._folder.names() if self._folder else []:
+            if name not in self.spaces:
+                self.make_space(name)
         self.doubts.recover()
         if self._listen is not None:
             self.listening = await self.network.listen(self._listen, self._answer)
@@ -163,14 +160,13 @@ class HostCore:
         self, name: str, access: Access | None = None, doubt: Doubt | None = None, **options: Any
     ) -> HostedSpace:
         """A space of this host; made with these options if there is none of this name yet."""
-        if name in self.spaces:
-            if options or access is not None or doubt is not None:
-                raise BadArgument("options", f"left out: there is a space {name!r} already", name)
+        own = bool(options) or access is not None or doubt is not None
+        if isinstance(name, str) and name in self.spaces:
+            if own:
+                given = ", ".join([*options, *(["access"] if access else []), "doubt"][:3])
+                raise BadArgument(given, f"left out: the space {name!r} is there already", "given")
             return self.spaces[name]
-        if not isinstance(name, str) or not name or name.startswith("tupelo."):
-            raise BadArgument("name", "a text that does not begin with 'tupelo.'", name)
-        if len(name.encode(errors="replace")) > SPACE_NAME_MAX:
-            raise BadArgument("name", f"a text of at most {SPACE_NAME_MAX} bytes", name[:50])
+        check_space_name(name)
         if access is not None and not isinstance(access, Access):
             raise BadArgument("access", "an Access(...)", access)
         space = self._open(name, options)
@@ -180,6 +176,8 @@ class HostCore:
             self._doubt if doubt is None else check_doubt(doubt),
             commit_in_place=self.commits_in_place,
         )
+        if own and self._folder is not None:
+            self._folder.claim(name)
         self.spaces[name] = hosted
         self.doubts.recover_space(hosted)
         self.mover.recover(hosted)
@@ -188,9 +186,8 @@ class HostCore:
 
     def _open(self, name: str, options: dict[str, Any]) -> blocking.Space:
         options = {"clock": self.clock, "agent": self.id, "new_id": self.new_id, **options}
-        if self._path is not None and "path" not in options:
-            self._path.mkdir(parents=True, exist_ok=True)
-            options["path"] = self._path / (quote(name, safe="") + SPACE_FILE)
+        if self._folder is not None and "path" not in options:
+            options["path"] = self._folder.file_of(name)
             if self._durability is not None:
                 options.setdefault("durability", self._durability)
         space = blocking.Space(name, **options)
@@ -200,10 +197,14 @@ class HostCore:
             space._operations.core.arrivals = int(self.clock.now() * 1_000_000)
         return space
 
-    def hosted(self, name: str) -> HostedSpace:
-        """The space of this name, for someone who asks for it from elsewhere."""
+    def hosted(self, name: str, who: str | None = None) -> HostedSpace:
+        """The space of this name, for someone who asks for it from elsewhere, and who may make it
+        if it may write in spaces that nobody has said otherwise about."""
         found = self.spaces.get(name)
         if found is None:
+            self._access.check("write", name, who, False)
+            if self._folder is not None and self._folder.is_claimed(name):
+                raise NotAllowed("use, before its program has opened it,", name, who or "an agent")
             if len(self.spaces) >= SPACES_MAX:
                 raise NotAllowed("make one more space", name, "an agent")
             found = self.make_space(name)
@@ -244,6 +245,9 @@ class HostCore:
     def _say_presence(self) -> None:
         """Tell everyone which spaces and agents are here; if many come at once, in one go."""
         self.presence.has(self.id, self.shared_spaces(), self.agents)
+        self._tell_peers_soon()
+
+    def _tell_peers_soon(self) -> None:
         if self.peers and self._saying is None:
             loop = asyncio.get_running_loop()
             self._saying = loop.call_later(PRESENCE_SECONDS, self._tell_peers)
@@ -267,17 +271,19 @@ class HostCore:
         return Reception(link, self._admit)
 
     def _admit(self, link: Link, hello: wire.Hello) -> Conversation:
+        if self._closed:
+            raise HostClosed("the host is leaving")
         who = self._recognise(link, hello.name, hello.role)
         if hello.role == "client":
             return self._admit_client(link, hello, who)
-        if who and hello.id != id_of(who):
-            raise Stranger(f"a host with the identity {who} is not {hello.id}")
-        if not who and len(hello.id) == ID_CHARACTERS:
-            raise Stranger(f"that it is {hello.id} must be proved, by an identity")
+        require_proved(who, hello.id)
+        if hello.id == self.id:
+            raise Stranger("that is the id of the host that was dialled")
         peer = self._new_peer(
             link, hello.id, hello.name, hello.incarnation, hello.address, who, dialled=False
         )
         if not self._may_engage(peer):
+            peer.talk.forget()
             raise Stranger("we are engaged over another link already")
         received = self.federation.unsettled(hello.id)
         link.send(wire.encode(self._welcome("", received)))
@@ -293,10 +299,13 @@ class HostCore:
                 raise Stranger("an identity is wanted here: connect with tls=True")
             return ""
         if self._trust is not None:
-            self._trust.check(f"{role} {name}", link.identity)
+            # A name that a program gives itself proves nothing: its key stands for it.
+            self._trust.check(f"host {name}" if role == "host" else link.identity, link.identity)
         return link.identity
 
     def _admit_client(self, link: Link, hello: wire.Hello, who: str | None) -> Conversation:
+        if len(self.servings) >= AGENTS_MAX - 1:
+            raise Stranger(f"there are {AGENTS_MAX} agents here already")
         agent = f"{who or 'local:' + hello.id}@{self.id}"
         before = self.servings.get(hello.resume)
         if before is not None and before.agent == agent:
@@ -308,8 +317,9 @@ class HostCore:
             if self.servings.pop(session, None) is not None:
                 serving.end(reason)
                 logger.info("the agent %s has left: %s", agent, reason)
-                if not self._closed:
-                    self._say_presence()
+                if not self._closed and agent not in self.agents:
+                    self.presence.left(self.id, agent)
+                    self._tell_peers_soon()
 
         serving.talk = Conversation(
             link,
@@ -322,7 +332,8 @@ class HostCore:
             self.doubts.back(client_holder(agent, hello.resume), hello.received)
         link.send(wire.encode(self._welcome(session, [])))
         self.servings[session] = serving
-        self._say_presence()
+        self.presence.came(self.id, agent)
+        self._tell_peers_soon()
         self.mover.arrived()
         return serving.talk
 
@@ -357,8 +368,7 @@ class HostCore:
             if link.identity is not None and self._trust is not None:
                 self._trust.check(address, link.identity)
             welcome = await greeting.welcome(self._hello(link))
-            if link.identity is not None and welcome.id != id_of(link.identity):
-                raise Stranger(f"a host with the identity {link.identity} is not {welcome.id}")
+            require_proved(link.identity, welcome.id)
         except BaseException:
             link.abort()
             raise
@@ -465,8 +475,8 @@ class HostCore:
 
     def told_presence(self, peer: Peer, spaces: list[str], agents: list[str]) -> None:
         """A host says which spaces and agents it has now."""
-        if len(spaces) > SPACES_MAX or len(agents) > AGENTS_MAX:
-            raise BadFrame(f"{len(spaces)} spaces and {len(agents)} agents are too many")
+        require_names(spaces, SPACES_MAX)
+        require_names(agents, AGENTS_MAX)
         new = set(spaces) - peer.spaces
         peer.spaces = set(spaces)
         peer.agents = set(agents)
@@ -474,8 +484,3 @@ class HostCore:
         if new:
             self._meet(peer)
         self.mover.arrived()
-
-
-def id_of(key: str) -> str:
-    """The id of the host that has this identity."""
-    return key.removeprefix("ed25519:")[:ID_CHARACTERS]

@@ -12,6 +12,8 @@ from tupelo.errors import TupeloError
 logger = logging.getLogger("tupelo")
 
 BACK_OFF_SECONDS = (0.1, 5.0)
+LASTING_SECONDS = 3.0
+"""After an engagement that has lasted so long, the next attempt is not put off."""
 
 
 class Dialler:
@@ -58,17 +60,20 @@ class Dialler:
     async def _keep_dialling(self, address: str) -> None:
         pause, longest = BACK_OFF_SECONDS
         known = ""
+        loop = asyncio.get_running_loop()
         while True:
-            if self._has(known, address):
-                self._departed.clear()  # Another one may have departed before.
-                await self._departed.wait()
-                continue
+            began = loop.time()
             try:
-                known = await self._greet(address)
-                pause = BACK_OFF_SECONDS[0]
+                if not self._has(known, address):
+                    known = await self._greet(address)
                 if known == self._own_id:
                     return
+                while self._has(known, address):
+                    self._departed.clear()  # Another one may have departed before.
+                    await self._departed.wait()
             except TupeloError as error:
                 logger.info("%s: %s", address, error)
-                await asyncio.sleep(pause * self._rng.uniform(0.5, 1.0))
-                pause = min(longest, pause * 2)
+            if loop.time() - began > LASTING_SECONDS:
+                pause = BACK_OFF_SECONDS[0]
+            await asyncio.sleep(pause * self._rng.uniform(0.5, 1.0))
+            pause = min(longest, pause * 2)

@@ -19,6 +19,7 @@ from tupelo.federation.hosts.hosted import Doubt
 from tupelo.federation.identity.access import Access
 from tupelo.federation.identity.keys import Identity
 from tupelo.federation.identity.trust import Trust
+from tupelo.federation.links.address import Address
 from tupelo.federation.spanning.space import FederatedSpace
 from tupelo.space import asynchronous, blocking
 from tupelo.space.clock import Clock
@@ -146,7 +147,7 @@ class Host(HostDoor):
 
     def engage(self, address: str) -> None:
         """Look for a host at this address, from now on."""
-        self._soon(self._core.dial, address)
+        self._soon(self._core.dial, str(Address.parse(address)))
 
     def close(self) -> None:
         """Say goodbye to everyone and close the spaces."""
@@ -253,7 +254,7 @@ class AsyncHost(HostDoor):
 
     def engage(self, address: str) -> None:
         """Look for a host at this address, from now on."""
-        self._core.dial(address)
+        self._core.dial(str(Address.parse(address)))
 
     async def close(self) -> None:
         """Say goodbye to everyone and close the spaces."""

@@ -45,6 +45,11 @@ class HostedSpace:
         self.flush = self.door._flusher.flush
         self._flushing: set[asyncio.Task[None]] = set()
 
+    @property
+    def shared(self) -> bool:
+        """Is it part of a federation? Those with a password are not, nor those of the system."""
+        return not self.access.protected and not self.name.startswith("tupelo.")
+
     def flush_soon(self, position: int) -> None:
         """Make the changes up to here durable, though nobody waits for it."""
         if position and self.durable:
@@ -74,5 +79,6 @@ def check_doubt(doubt: object) -> Doubt:
         return Doubt()
     if not isinstance(doubt, Doubt) or doubt.then not in ("return", "forget"):
         raise BadArgument("doubt", 'a Doubt(seconds, "return" or "forget")', doubt)
-    check_lease(doubt.seconds, "doubt")
+    if check_lease(doubt.seconds, "doubt") is None:
+        raise BadArgument("doubt", "a Doubt of some seconds", doubt)
     return doubt

@@ -85,13 +85,14 @@ class Parked:
             return
         self._stop()
         operations = self._hosted.operations
+        entries: list[Entry] = []
+        failure: TupeloError | None = None
         try:
-            entries: list[Entry] = []
             if operations.give_up(self._waiter):
                 entries, _ = operations.collect(self._waiter, reserve=True)
-            self._done(entries, None)
         except TupeloError as error:
-            self._done([], error)
+            failure = error
+        self._done(entries, failure)
 
     def vanish(self) -> None:
         """Nobody wants the answer any more; nothing is lost with it."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyroaring import BitMap64
 
-from tupelo.errors import BadFrame, TupeloError
+from tupelo.errors import AccessError, BadFrame, TupeloError
 from tupelo.federation.hosts.hosted import HostedSpace
 from tupelo.federation.links import wire
 from tupelo.federation.links.conversation import Conversation
@@ -30,6 +30,8 @@ logger = logging.getLogger("tupelo")
 
 WATCHES_MAX = 100_000
 """So many watches may one host have here."""
+CALLS_MAX = 100_000
+"""So many calls of one host may be under way at a time: all that wait there ask when we meet."""
 
 _OPERATIONS = {"read": "read", "peek": "read", "take": "take"}
 
@@ -60,6 +62,7 @@ class Peer:
         self._host = host
         self._who = who
         self._loop = asyncio.get_running_loop()
+        self._allowed: dict[tuple[str, str], bool] = {}
         self._held: dict[int, Held] = {}
         self._watches: dict[int, Watching | Telling] = {}
         self._tasks: dict[asyncio.Task[None], None] = {}
@@ -80,6 +83,8 @@ class Peer:
     def serve(self, message: wire.Said) -> None:
         work = self._calls.get(type(message))
         if work is not None:
+            if len(self._tasks) >= CALLS_MAX:
+                raise BadFrame(f"more than {CALLS_MAX} calls at a time")
             task = self._loop.create_task(self._run(message, work))
             self._tasks[task] = None
             task.add_done_callback(lambda done: self._tasks.pop(done, None))
@@ -88,7 +93,8 @@ class Peer:
             if heard is not None:
                 heard(message)
         elif isinstance(message, wire.Presence):
-            self._host.told_presence(self, message.spaces, message.agents)
+            agents = list(filter(self._is_home_of, message.agents))
+            self._host.told_presence(self, message.spaces, agents)
         elif isinstance(message, wire.Told):
             telling = self._watches.get(message.watch)
             if isinstance(telling, Telling):
@@ -111,6 +117,22 @@ class Peer:
             self.talk.say(
                 wire.Failure(call, *spell_error(TupeloError(f"the host failed: {error!r}")))
             )
+
+    def _is_home_of(self, agent: str) -> bool:
+        """May an agent of this id be there? What else it says of agents is not heeded."""
+        return agent == self.id or agent.endswith(f"@{self.id}")
+
+    def may(self, operation: str, hosted: HostedSpace) -> bool:
+        """May this host's agents do this in the space?"""
+        allowed = self._allowed.get((operation, hosted.name))
+        if allowed is None:
+            try:
+                hosted.access.check(operation, hosted.name, self._who, False)
+                allowed = True
+            except AccessError:
+                allowed = False
+            self._allowed[operation, hosted.name] = allowed
+        return allowed
 
     def _hosted(self, space: str, operation: str) -> HostedSpace | None:
         """The space, if there is one here and this host's agents may do this in it."""

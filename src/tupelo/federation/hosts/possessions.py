@@ -6,6 +6,8 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any
 
+import msgspec
+
 from tupelo.errors import (
     BadArgument,
     LeaseLost,
@@ -19,7 +21,9 @@ from tupelo.federation.hosts.hosted import HostedSpace
 from tupelo.federation.links import wire
 from tupelo.federation.links.spelled import spell_error, spell_whole
 from tupelo.space.asynchronous import Subscription, Transaction
+from tupelo.space.checks import check_wait
 from tupelo.space.session import SessionState
+from tupelo.space.subscription import SubscriptionState
 from tupelo.values.entry import Entry
 from tupelo.values.lease import Lease, check_lease
 from tupelo.values.notice import Notice
@@ -28,19 +32,38 @@ from tupelo.values.spelling import template_from_wire
 THINGS_MAX = 100_000
 """So many transactions, sessions and subscriptions may one client hold together."""
 
-OPERATIONS: dict[type, str] = {
+_OPERATIONS: dict[type, str] = {
     wire.Begin: "read",
     wire.End: "read",
     wire.Doubts: "administer",
     wire.Remember: "read",
     wire.Subscribe: "subscribe",
     wire.Next: "subscribe",
-    wire.State: "read",
-    wire.Close: "read",
-    wire.Renew: "write",
-    wire.Revoke: "write",
 }
 """What one must be allowed to do, to say this."""
+
+_OF_THINGS: dict[wire.Thing, str] = {
+    "entry": "write",
+    "transaction": "read",
+    "session": "read",
+    "subscription": "subscribe",
+}
+"""What one must be allowed to do, to have such a thing; who has it may renew it and end it."""
+
+NOTICES_BYTES = 4 * 2**20
+"""So much do the notices of one answer have together, unless it is one alone."""
+NOTICE_BYTES_MAX = wire.FRAME_MAX - 64
+"""A notice must leave room in its frame for what is around it."""
+
+WRITTEN_MIN = 1_000
+"""With fewer entries than this, those that are gone are not worth a search."""
+
+
+def operation_of(message: wire.Said) -> str | None:
+    """What one must be allowed to do, to say this of a possession; None if it is of none."""
+    if isinstance(message, (wire.State, wire.Close, wire.Renew, wire.Revoke)):
+        return _OF_THINGS[message.thing]
+    return _OPERATIONS.get(type(message))
 
 
 class Possessions:
@@ -52,7 +75,8 @@ class Possessions:
         self._transactions: dict[tuple[str, str], Transaction] = {}
         self._sessions: dict[str, tuple[HostedSpace, SessionState]] = {}
         self._subscriptions: dict[str, Subscription] = {}
-        self._written: dict[tuple[str, int], Entry] = {}
+        self._written: dict[tuple[str, int], Entry] = {}  # by space, and number there
+        self._written_max = WRITTEN_MIN
         self._count = 0
         self._handlers: dict[type, Callable[[HostedSpace, Any], Coroutine[Any, Any, Any]]] = {
             wire.Begin: self._begin,
@@ -87,12 +111,13 @@ class Possessions:
             raise UnknownTransaction(txn_id)
         return found
 
-    def wrote(self, leases: list[Lease]) -> None:
+    def wrote(self, hosted: HostedSpace, leases: list[Lease]) -> None:
         """These were written in a transaction: where they will stand is not known yet."""
-        if len(self._written) >= THINGS_MAX:
+        if len(self._written) >= self._written_max:
             self._written = {k: e for k, e in self._written.items() if not e.ended}
+            self._written_max = max(WRITTEN_MIN, 2 * len(self._written))
         for lease in leases:
-            self._written[lease.thing.origin, lease.thing.n] = lease.thing
+            self._written[hosted.name, lease.thing.n] = lease.thing
 
     async def _begin(self, hosted: HostedSpace, message: wire.Begin) -> list[Any]:
         self._new_id()
@@ -182,23 +207,47 @@ class Possessions:
         return found
 
     async def _next(self, hosted: HostedSpace, message: wire.Next) -> list[Any]:
-        subscription = self._subscription(message.subscription)
-        notices: list[Notice] = []
-        wait = message.wait
+        state = self._subscription(message.subscription)._state
+        taken: list[Notice] = []
+        spelled: list[msgspec.Raw] = []
         try:
-            while len(notices) < max(1, message.limit):
-                notice = await subscription.get(wait=wait)
-                if notice is None:
-                    break
-                notices.append(notice)
-                wait = 0
+            await self._collect(hosted, message, taken, spelled)
         except BaseException as error:
-            if notices and isinstance(error, TupeloError):
-                return [_spell_notice(notice) for notice in notices]  # The error comes next.
-            for notice in reversed(notices):
-                hosted.operations.return_notice(subscription._state, notice)
+            if taken and isinstance(error, TupeloError):
+                return spelled  # The error comes next.
+            for notice in reversed(taken):
+                _return_notice(hosted, state, notice)
             raise
-        return [_spell_notice(notice) for notice in notices]
+        return spelled
+
+    async def _collect(
+        self,
+        hosted: HostedSpace,
+        message: wire.Next,
+        taken: list[Notice],
+        spelled: list[msgspec.Raw],
+    ) -> None:
+        """As many notices as are wanted, are there, and fit into one answer."""
+        check_wait(message.wait)
+        subscription = self._subscription(message.subscription)
+        until = None if message.wait is None else hosted.clock.now() + message.wait
+        size = 0
+        while len(taken) < max(1, message.limit):
+            wait = None if until is None else max(0.0, until - hosted.clock.now())
+            notice = await subscription.get(wait=0 if taken else wait)
+            if notice is None:
+                return
+            content = _spell_notice(notice)
+            if content is None:
+                with hosted.engine.lock:
+                    subscription._state.missed += notice.missed + 1
+                continue
+            size += len(content)
+            if taken and size > NOTICES_BYTES:
+                _return_notice(hosted, subscription._state, notice)
+                return
+            taken.append(notice)
+            spelled.append(msgspec.Raw(content))
 
     # Whatever is leased
 
@@ -214,7 +263,7 @@ class Possessions:
         n, _, arrival = name.partition(":")
         if len(name) > 64 or not (n.isdecimal() and arrival.isdecimal()):
             raise BadArgument("id", "an entry's n and arrival", name)
-        written = self._written.get((self._agent, int(n)))
+        written = self._written.get((hosted.name, int(n)))
         if written is not None:
             return written
         return hosted.entry_of(self._agent, int(n), int(arrival))
@@ -270,11 +319,24 @@ class Possessions:
         self._written.clear()
 
 
-def _spell_notice(notice: Notice) -> list[Any]:
-    return [
+def _return_notice(hosted: HostedSpace, state: SubscriptionState, notice: Notice) -> None:
+    """It was not told. More may have been missed since, so what it says of that goes back too."""
+    with hosted.engine.lock:
+        state.missed += notice.missed
+        hosted.operations.return_notice(state, msgspec.structs.replace(notice, missed=0))
+
+
+def _spell_notice(notice: Notice) -> bytes | None:
+    """As it is sent; None if it cannot be."""
+    spelled = [
         notice.event_id,
         notice.sequence,
         notice.kind,
         spell_whole(notice.subject),
         notice.missed,
     ]
+    try:
+        content = msgspec.msgpack.encode(spelled)
+    except UnicodeEncodeError:
+        return None
+    return content if len(content) <= NOTICE_BYTES_MAX else None

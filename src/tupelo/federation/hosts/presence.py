@@ -67,6 +67,21 @@ class Presence:
             now = self._clock.now()
             self.space.write(HostPresence(host_id, name, address, state, how, now), txn=txn)
 
+    def came(self, host_id: str, agent: str) -> None:
+        """One more agent is at this host."""
+        thing = AgentPresence(agent, host_id)
+        there = self._there.setdefault(host_id, set())
+        if thing not in there:
+            there.add(thing)
+            self.space.write(thing)
+
+    def left(self, host_id: str, agent: str) -> None:
+        thing = AgentPresence(agent, host_id)
+        there = self._there.get(host_id, set())
+        if thing in there:
+            there.remove(thing)
+            self.space.take(thing, wait=0)
+
     def has(self, host_id: str, spaces: list[str], agents: list[str]) -> None:
         """This host now has these spaces and agents, and no others."""
         wanted: set[Any] = {SpacePresence(name, host_id) for name in spaces}

@@ -9,34 +9,30 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from tupelo.errors import BadArgument, BadFrame, TupeloError, WrongPassword
+from tupelo.errors import BadArgument, BadFrame, CannotSend, TupeloError, WrongPassword
+from tupelo.federation.hosts.given import Given, Got
 from tupelo.federation.hosts.hosted import HostedSpace
 from tupelo.federation.hosts.parked import Parked
-from tupelo.federation.hosts.possessions import OPERATIONS, Possessions
+from tupelo.federation.hosts.possessions import Possessions, operation_of
+from tupelo.federation.hosts.writing import Writing
 from tupelo.federation.links import wire
 from tupelo.federation.links.conversation import Conversation
 from tupelo.federation.links.spelled import (
     read_order,
-    read_spelled_entry,
     spell_change,
     spell_error,
     spell_whole,
 )
 from tupelo.federation.spanning.handover import (
-    Held,
     client_holder,
-    confirm,
     found,
     holder_name,
     reserve,
     reserve_now,
 )
-from tupelo.space.tasks import TaskSignal
 from tupelo.space.waiting import Waiter
-from tupelo.space.writers import Mark, Writer
 from tupelo.values.codec import BadBytes, spell_entry
 from tupelo.values.entry import Entry
-from tupelo.values.lease import Lease, check_lease
 from tupelo.values.spelling import template_from_wire
 
 if TYPE_CHECKING:
@@ -46,6 +42,8 @@ logger = logging.getLogger("tupelo")
 
 CALLS_MAX = 100_000
 """So many calls of one client may wait at a time."""
+MESSAGE_MAX = 1_000
+"""So many bytes are said of an error that cannot be told as it is."""
 
 
 class Serving:
@@ -66,11 +64,13 @@ class Serving:
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._new_parked = partial(Parked, self._loop, host.woken)
         self._parked: dict[int, Parked] = {}
-        self._held: dict[int, Held] = {}
+        self._given = Given()
+        self._writing = Writing(host, self)
         self._alone: dict[int, tuple[HostedSpace, wire.Get, float | None]] = {}
+        self._ending: set[int] = set()  # ends of transactions: who asks for one cannot go back
         self._over = False
         self._handlers: dict[type, Callable[[Any], None]] = {
-            wire.Write: self._write,
+            wire.Write: self._writing.write,
             wire.Get: self._get,
             wire.Confirm: self._confirm,
             wire.Cancel: self._cancel,
@@ -88,15 +88,17 @@ class Serving:
         handler = self._handlers.get(type(message))
         call: int = getattr(message, "call", 0)
         try:
+            if call and len(self._tasks) + len(self._parked) >= CALLS_MAX:
+                raise BadArgument("calls", f"at most {CALLS_MAX} at a time", "more")
             if handler is not None:
                 handler(message)
                 self._host.woken.answer()
                 return
             if not call:
                 raise BadFrame(f"a client may not say {type(message).__name__}")
-            if len(self._tasks) + len(self._parked) >= CALLS_MAX:
-                raise BadArgument("calls", f"at most {CALLS_MAX} at a time", "more")
-            self._spawn(call, self._serve_later(message))
+            self.spawn(call, self._serve_later(message))
+            if type(message) is wire.End:
+                self._ending.add(call)
         except TupeloError as error:
             self._fail(call, error)
         except BadBytes as error:
@@ -111,25 +113,26 @@ class Serving:
         entry = self._later.get(cls)
         if entry is not None:
             operation, method = entry
-            return await method(self._hosted(message.space, operation), message)  # type: ignore[union-attr]
-        if cls in OPERATIONS:
-            hosted = self._hosted(message.space, OPERATIONS[cls])  # type: ignore[union-attr]
+            return await method(self.hosted(message.space, operation), message)  # type: ignore[union-attr]
+        needed = operation_of(message)
+        if needed is not None:
+            hosted = self.hosted(message.space, needed)  # type: ignore[union-attr]
             return await self.possessions.serve(hosted, message)
         if cls in (wire.Decide, wire.Outcome):
             return await self._host.deciding.serve(message, self.session)
         raise BadFrame(f"a client may not say {cls.__name__}")
 
-    def _hosted(self, space: str, operation: str) -> HostedSpace:
+    def hosted(self, space: str, operation: str) -> HostedSpace:
         """The space, if this client may do this in it."""
         hosted = self._allowed.get((space, operation))
         if hosted is None:
-            hosted = self._host.hosted(space)
+            hosted = self._host.hosted(space, self.who)
             hosted.access.check(operation, space, self.who, space in self._shown)
             self._allowed[space, operation] = hosted
         return hosted
 
     async def _open(self, message: wire.Open) -> list[Any]:
-        hosted = self._host.hosted(message.space)
+        hosted = self._host.hosted(message.space, self.who)
         if hosted.access.protected:
             given = message.password or ""
             if not await asyncio.to_thread(hosted.access.matches_password, given):
@@ -138,83 +141,15 @@ class Serving:
             self._shown.add(message.space)
         return [hosted.durable, hosted.engine.id, self.agent, self._host.id]
 
-    # Writing
-
-    def _write(self, message: wire.Write) -> None:
-        hosted = self._hosted(message.space, "write")
-        entries = message.entries
-        if (
-            len(entries) == 1
-            and message.txn is None
-            and message.lease is None
-            and message.at is None
-            and message.to is None
-            and message.wait == 0
-            and type(entries[0]) is list
-        ):
-            lease = hosted.operations.write_plainly(tuple(entries[0]), self.agent)
-            if lease is not None:
-                self._wrote(message.call, hosted, [lease], lease.thing.arrival)
-                return
-        items = [read_spelled_entry(entry) for entry in entries]
-        leases = message.lease
-        if isinstance(leases, list):
-            asked: Any = [check_lease(seconds) for seconds in leases]
-            if len(asked) != len(items):
-                raise BadFrame("a lease for each entry, or one for all")
-        else:
-            asked = check_lease(leases)
-        if message.at is not None and len(message.at) != len(items):
-            raise BadFrame("a place for each entry")
-        txn = self.possessions.transaction(hosted, message.txn)
-        outcome, position = hosted.operations.write_items(
-            items,
-            asked,
-            txn,
-            message.at,
-            TaskSignal,
-            message.wait,
-            Mark(origin=self.agent, to=message.to),
-        )
-        if isinstance(outcome, Writer):
-            self._spawn(message.call, self._await_writing(hosted, message, outcome))
-            return
-        self._remember(hosted, message, outcome)
-        self._wrote(message.call, hosted, outcome, position)
-
-    def _remember(self, hosted: HostedSpace, message: wire.Write, leases: list[Lease]) -> None:
-        if message.txn is not None:
-            self.possessions.wrote(leases)
-        elif message.to is not None:
-            self._host.misplaced(hosted)
-
-    def _wrote(self, call: int, hosted: HostedSpace, leases: list[Lease], position: int) -> None:
-        if hosted.durable and position:
-            self._spawn(call, self._flush_written(hosted, leases, position))
-        else:
-            self.talk.say(wire.Answer(call, _spell_leases(leases)))
-
-    async def _flush_written(
-        self, hosted: HostedSpace, leases: list[Lease], position: int
-    ) -> list[list[Any]]:
-        await hosted.flush(position)
-        return _spell_leases(leases)
-
-    async def _await_writing(
-        self, hosted: HostedSpace, message: wire.Write, writer: Writer
-    ) -> list[list[Any]]:
-        leases, position = await hosted.door._await_writing(writer, message.wait)
-        self._remember(hosted, message, leases)
-        return await self._flush_written(hosted, leases, position)
-
     # Reading and taking
 
     def _get(self, message: wire.Get) -> None:
-        self._require_new(message.call)
-        hosted = self._hosted(message.space, "take" if message.take else "read")
+        self.require_new(message.call)
+        hosted = self.hosted(message.space, "take" if message.take else "read")
         template = template_from_wire(message.template)
-        if self._host.spans(hosted, message.scope) and message.txn is None:
-            self._spawn(message.call, self._get_anywhere(hosted, message, template))
+        anywhere = message.txn is None and not message.if_exists
+        if anywhere and self._host.spans(hosted, message.scope):
+            self.spawn(message.call, self._get_anywhere(hosted, message, template))
             return
         if (
             message.many
@@ -225,7 +160,7 @@ class Serving:
         ):
             if message.wait != 0 and message.txn is None:
                 self._alone[message.call] = (hosted, message, self._until(hosted, message.wait))
-            self._spawn(message.call, self._get_slowly(hosted, message, template))
+            self.spawn(message.call, self._get_slowly(hosted, message, template))
             return
         entry, position = hosted.operations.get(
             template,
@@ -240,9 +175,6 @@ class Serving:
             reserve=message.take,
         )
         if isinstance(entry, Waiter):
-            if len(self._tasks) + len(self._parked) >= CALLS_MAX:
-                hosted.operations.vanish(entry)
-                raise BadArgument("calls", f"at most {CALLS_MAX} at a time", "more")
             parked = entry.signal
             assert isinstance(parked, Parked)
             self._parked[message.call] = parked
@@ -256,20 +188,19 @@ class Serving:
         elif entry is None:
             self.talk.say(wire.Answer(message.call, []))
         elif position and hosted.durable:
-            self._spawn(message.call, self._flush_read(hosted, message, entry, position))
+            self.spawn(message.call, self._flush_read(hosted, message, entry, position))
         else:
             self._deliver(hosted, message, entry)
 
     def _deliver(self, hosted: HostedSpace, message: wire.Get, entry: Entry) -> None:
         call = message.call
         if message.take:
-            self._held[call] = reserve_now(hosted, entry)
-        spelled = spell_whole(entry) if message.whole else spell_entry(entry.shape, entry.fields)
+            self._given.hold(call, reserve_now(hosted, entry))
         try:
-            self.talk.say(wire.Answer(call, [spelled]))
-        except BadFrame as error:
-            self._give_back(call)
-            raise error
+            self.talk.say(wire.Answer(call, self._spelled(message, [entry])))
+        except TupeloError:
+            self._given.give_back(call)
+            raise
 
     def _got(
         self,
@@ -288,8 +219,8 @@ class Serving:
         else:
             try:
                 self._deliver(hosted, message, entries[0])
-            except TupeloError as too_long:
-                self._fail(message.call, too_long)
+            except TupeloError as unsayable:
+                self._fail(message.call, unsayable)
 
     async def _flush_read(
         self, hosted: HostedSpace, message: wire.Get, entry: Entry, position: int
@@ -313,8 +244,10 @@ class Serving:
             )
             if reservation is None:
                 return []
-            self._held[call] = reservation
+            self._given.hold(call, reservation)
             return self._spelled(message, reservation.entries)
+        txn = self.possessions.transaction(hosted, message.txn)
+        session = self.possessions.session(hosted, message.session)
         entries = await found(
             hosted,
             template,
@@ -324,9 +257,12 @@ class Serving:
             message.limit,
             order,
             message.if_exists,
-            txn=self.possessions.transaction(hosted, message.txn),
-            session=self.possessions.session(hosted, message.session),
+            txn=txn,
+            session=session,
         )
+        if session is not None or (message.take and txn is not None):
+            within = None if txn is None else txn._state
+            self._given.got(call, Got(hosted, entries, message.take, within, session))
         return self._spelled(message, entries)
 
     async def _get_anywhere(
@@ -346,7 +282,9 @@ class Serving:
             holder=holder_name(self.holder, message.call),
         )
         if message.take and taken.entries:
-            self._held[message.call] = taken
+            self._given.hold(message.call, taken)
+        elif session is not None:
+            self._given.got(message.call, Got(hosted, taken.entries, False, None, session))
         return self._spelled(message, taken.entries)
 
     @staticmethod
@@ -357,25 +295,19 @@ class Serving:
 
     def _confirm(self, message: wire.Confirm) -> None:
         for call in message.calls:
-            reservation = self._held.pop(call, None)
-            if reservation is not None:
-                confirm(reservation)
+            self._given.confirm(call)
 
     def _cancel(self, message: wire.Cancel) -> None:
         for call in message.calls:
             self._alone.pop(call, None)
             task = self._tasks.get(call)
-            if task is not None:
+            if task is not None and call not in self._ending:
                 task.cancel()
             parked = self._parked.pop(call, None)
             if parked is not None:
                 parked.vanish()
-            self._give_back(call)
-
-    def _give_back(self, call: int) -> None:
-        reservation = self._held.pop(call, None)
-        if reservation is not None:
-            reservation.give_back()
+            self._writing.stop(call)
+            self._given.give_back(call)
 
     # Hosts that engage while clients wait
 
@@ -399,13 +331,13 @@ class Serving:
         if until is not None:
             message.wait = max(0.0, until - hosted.clock.now())
         template = template_from_wire(message.template)
-        self._spawn(call, self._get_anywhere(hosted, message, template))
+        self.spawn(call, self._get_anywhere(hosted, message, template))
 
     # The rest
 
     def _forget(self, message: wire.Forget) -> None:
         """At once: a client that leaves says this just before its goodbye."""
-        self._host.deciding.forget(message.txn, message.participant)
+        self._host.deciding.forget(message.txn, message.participant, self.session)
         self.talk.say(wire.Answer(message.call))
 
     async def _count(self, hosted: HostedSpace, message: wire.Count) -> int:
@@ -427,49 +359,58 @@ class Serving:
 
     # Tasks
 
-    def _spawn(self, call: int, work: Coroutine[Any, Any, Any]) -> None:
+    def spawn(self, call: int, work: Coroutine[Any, Any, Any]) -> None:
         try:
-            self._require_new(call)
+            self.require_new(call)
         except BadFrame:
             work.close()
             raise
         task = self._tasks[call] = self._loop.create_task(self._run(call, work))
-        task.add_done_callback(lambda _: work.close())  # It may be cancelled before it began.
+        task.add_done_callback(partial(self._ended, call, work))
 
-    def _require_new(self, call: int) -> None:
+    def require_new(self, call: int) -> None:
         """Two calls of one number could not be told apart: what one takes might be lost."""
-        if call in self._tasks or call in self._parked or call in self._held:
+        if call in self._tasks or call in self._parked or call in self._given:
             raise BadFrame(f"call {call} is under way already")
 
     async def _run(self, call: int, work: Coroutine[Any, Any, Any]) -> None:
         try:
-            answer = await work
-            self.talk.say(wire.Answer(call, answer))
+            self.talk.say(wire.Answer(call, await work))
         except asyncio.CancelledError:
-            self._give_back(call)
-            if call in self._alone and not self._over:
-                del self._tasks[call]
-                self._search_on(call)
-                return
+            self._given.give_back(call)
             raise
         except BadBytes as error:
             self.talk.end(f"garbage: {error}")
         except TupeloError as error:
-            self._give_back(call)
+            self._given.give_back(call)
             self._fail(call, error)
         except Exception as error:
             logger.exception("a call of %s failed", self.agent)
-            self._give_back(call)
+            self._given.give_back(call)
             self._fail(call, TupeloError(f"the host failed: {error!r}"))
-        finally:
-            if self._tasks.get(call) is asyncio.current_task():
-                del self._tasks[call]
+        self._tasks.pop(call, None)  # At once: from now on the number may be used again.
+        self._alone.pop(call, None)
+
+    def _ended(self, call: int, work: Coroutine[Any, Any, Any], task: asyncio.Task[None]) -> None:
+        """If it was cancelled, it may not even have begun."""
+        work.close()
+        self._ending.discard(call)
+        if self._tasks.get(call) is task:
+            del self._tasks[call]
+            if task.cancelled() and call in self._alone and not self._over:
+                self._search_on(call)  # It has let go: see `engaged`.
+            else:
                 self._alone.pop(call, None)
 
     def _fail(self, call: int, error: BaseException) -> None:
         if isinstance(error, BadFrame) and not call:
             raise error
-        self.talk.say(wire.Failure(call, *spell_error(error)))
+        kind, message, data = spell_error(error)
+        try:
+            self.talk.say(wire.Failure(call, kind, message, data))
+        except CannotSend:  # It speaks of what cannot be said.
+            sayable = message.encode(errors="replace")[:MESSAGE_MAX].decode(errors="ignore")
+            self.talk.say(wire.Failure(call, kind, sayable))
 
     # The end
 
@@ -484,10 +425,6 @@ class Serving:
         for parked in self._parked.values():
             parked.vanish()
         self._parked.clear()
+        self._writing.stop_all()
         self.possessions.free()
-        held, self._held = self._held, {}
-        self._host.doubts.leave(self.holder, held, reason)
-
-
-def _spell_leases(leases: list[Lease]) -> list[list[Any]]:
-    return [[lease.thing.n, lease.thing.arrival, lease.thing.expires] for lease in leases]
+        self._host.doubts.leave(self.holder, self._given.leave(), reason)

@@ -59,7 +59,7 @@ class Conversation:
         self._silence = 0
         self._paused = False
         self._unheard: list[bytes] = []
-        self._goodbye: str | None = None
+        self._waited = 0
         self._timer = self._loop.call_later(heartbeat, self._beat)
 
     # Speaking
@@ -121,7 +121,6 @@ class Conversation:
                 elif cls is Failure:
                     self._fail(message)  # type: ignore[arg-type]
                 elif cls is Goodbye:
-                    self._goodbye = message.reason  # type: ignore[union-attr]
                     self.end("goodbye")
                 elif cls is not Ping:
                     self._serve(message)
@@ -151,7 +150,10 @@ class Conversation:
     # The end
 
     def _beat(self) -> None:
-        self._silence = 0 if self._heard else self._silence + 1
+        waiting = self.link.waiting
+        moves = self._heard or (self._paused and waiting < self._waited)
+        self._waited = waiting
+        self._silence = 0 if moves else self._silence + 1
         if self._silence >= (STALLED_AFTER if self._paused else SILENT_AFTER):
             self.end("too slow" if self._paused else "silent")
             return
@@ -160,6 +162,11 @@ class Conversation:
         self._heard = self._said = False
         if not self.over:
             self._timer = self._loop.call_later(self._heartbeat, self._beat)
+
+    def forget(self) -> None:
+        """It never began: nobody is told of its end."""
+        self.over = True
+        self._timer.cancel()
 
     def goodbye(self, reason: str = "") -> None:
         """Leave, and say so."""
@@ -173,8 +180,7 @@ class Conversation:
             self._finish(reason, self.link.abort)
 
     def lost(self, reason: str) -> None:
-        if not self.over:
-            self._finish(reason, self.link.abort)
+        self.end(reason)
 
     def _finish(self, reason: str, hang_up: Callable[[], None]) -> None:
         self.over = True

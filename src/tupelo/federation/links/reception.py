@@ -17,6 +17,8 @@ logger = logging.getLogger("tupelo")
 HELLO_SECONDS = 10.0
 NAME_MAX = 512
 """No name or id that is told may be longer."""
+SPACES_MAX = 1_000
+"""So many spaces may a host have, and tell of."""
 
 
 class Reception:
@@ -117,7 +119,14 @@ def _read_hello(content: bytes) -> Hello:
             raise BadFrame(f"a name of {len(text)} characters")
     if not (message.id and message.incarnation):
         raise BadFrame("it has no id")
+    require_names(message.spaces, SPACES_MAX)
     return message
+
+
+def require_names(names: list[str], most: int) -> None:
+    """BadFrame if there are more than this, or if one is too long."""
+    if len(names) > most or any(len(name) > NAME_MAX for name in names):
+        raise BadFrame(f"{len(names)} names are too many, or one of them is too long")
 
 
 def _read_welcome(content: bytes, label: str) -> Welcome:
@@ -128,4 +137,5 @@ def _read_welcome(content: bytes, label: str) -> Welcome:
         raise CannotReach(label, f"it answered with {type(message).__name__}")
     if message.version != VERSION:
         raise CannotReach(label, f"it speaks version {message.version}, and we speak {VERSION}")
+    require_names(message.spaces, SPACES_MAX)
     return message

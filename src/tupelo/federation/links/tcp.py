@@ -212,7 +212,7 @@ class Security:
 class TcpListening:
     """A place where this host can be dialled."""
 
-    def __init__(self, server: asyncio.Server, address: str, handshakes: set[Any]) -> None:
+    def __init__(self, server: asyncio.Server, address: str, handshakes: dict[Any, None]) -> None:
         self.address = address
         self._server = server
         self._handshakes = handshakes
@@ -245,19 +245,18 @@ class TcpNetwork:
 
     async def listen(self, address: str, answer: Answering) -> TcpListening:
         place = Address.parse(address)
-        handshakes: set[asyncio.Task[None]] = set()
+        handshakes: dict[asyncio.Task[None], None] = {}
 
         def over(preamble: _Preamble, task: asyncio.Task[None]) -> None:
-            handshakes.discard(task)
+            handshakes.pop(task, None)
             if task.cancelled():  # perhaps before it began
                 preamble.transport.abort()
 
         def made(preamble: _Preamble) -> None:
             if len(handshakes) >= self._handshakes_max:
-                preamble.transport.abort()
-                return
+                next(iter(handshakes)).cancel()  # Of those who are silent, the one who is longest.
             task = asyncio.ensure_future(self._receive(preamble, answer))
-            handshakes.add(task)
+            handshakes[task] = None
             task.add_done_callback(partial(over, preamble))
 
         loop = asyncio.get_running_loop()
@@ -319,6 +318,8 @@ class TcpNetwork:
         place = Address.parse(address)
         here = is_loopback(place.host)
         secure = self._security.client is not None and (self._security.require_tls or not here)
+        if not (here or secure):
+            raise CannotReach(str(place), "it is beyond this machine, and we have no identity")
         try:
             async with asyncio.timeout(HANDSHAKE_SECONDS):
                 return await self._dial(

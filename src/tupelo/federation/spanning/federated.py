@@ -18,9 +18,9 @@ from tupelo.federation.hosts.hosted import HostedSpace
 from tupelo.federation.hosts.peer import Peer
 from tupelo.federation.links import wire
 from tupelo.federation.links.spelled import read_answer
+from tupelo.federation.spanning.adopting import adopt
 from tupelo.federation.spanning.handover import HERE, Held, found, holder_name, reserve
-from tupelo.federation.spanning.moving import adopt
-from tupelo.federation.spanning.searching import Question, Search, Taken
+from tupelo.federation.spanning.searching import Question, Search, Taken, may_ask, nobody
 from tupelo.space.order import Order
 from tupelo.space.session import Seen
 from tupelo.values.entry import Entry
@@ -122,7 +122,7 @@ class Federation:
         kind, name = scope
         host = self.host
         if kind == "here" or (kind == "host" and name in (host.id, host.name)):
-            return True, lambda peer: False, None
+            return True, nobody, None
         if kind == "host":
             if not any(name in (peer.id, peer.name) for peer in list(host.peers.values())):
                 raise UnknownHost(name)
@@ -152,35 +152,50 @@ class Federation:
         """
         here, wanted, agent = self.reach(scope)
         question = Question(
-            hosted, template, take=take, order=order, agent=agent, seen=seen, holder=holder
+            hosted,
+            template,
+            take=take,
+            order=order,
+            agent=agent,
+            seen=seen,
+            holder=holder,
+            many=many,
+            limit=limit,
+            sent=wanted is not nobody,
         )
         if many:
             result = await self._get_all(question, here, wanted, limit)
             if not result.entries and wait != 0:
-                first = Search(
-                    self,
-                    Question(hosted, template, take=False, order=order, agent=agent, seen=None),
-                    here,
-                    wanted,
-                )
-                if (await first.run(wait)).entries:
-                    return await self.get(
-                        hosted,
-                        template,
-                        take=take,
-                        wait=wait,
-                        many=True,
-                        limit=limit,
-                        order=order,
-                        scope=scope,
-                        seen=seen,
-                        partial=partial,
-                        holder=holder,
-                    )
+                result = await self._await_some(question, here, wanted, wait)
         else:
             result = await Search(self, question, here, wanted).run(wait)
         if result.missing and not result.entries and not partial:
             raise self._missing("take" if take else "read", result, scope)
+        return result
+
+    async def _await_some(
+        self,
+        question: Question,
+        here: bool,
+        wanted: Callable[[Peer], bool],
+        wait: float | None,
+    ) -> Taken:
+        """Wait until one host has some, and get what the others have by then as well."""
+        search = Search(self, question, here, wanted)
+        result = await search.run(wait)
+        left = None if question.limit is None else question.limit - len(result.entries)
+        if result.entries and (left is None or left > 0):
+            try:
+                # What is reserved here is so under one name: nothing is added to it.
+                here = here and not (question.take and search.found_here)
+                anew = not question.take and question.seen is None
+                more = question.limit if anew else left
+                result.join(await self._get_all(question, here, wanted, more))
+            except BaseException:
+                result.give_back()
+                raise
+            if anew:
+                del result.entries[question.limit or len(result.entries) :]
         return result
 
     async def hand(self, taken: Taken) -> None:
@@ -211,20 +226,21 @@ class Federation:
         try:
             if here:
                 await self._get_all_here(question, limit, result)
-            peers = [
-                peer
-                for peer in self.host.peers.values()
-                if wanted(peer) and question.hosted.name in peer.spaces
-            ]
+            peers = self._asked(question.hosted, wanted)
             if question.take and limit is not None:
                 for peer in peers:
                     left = limit - len(result.entries)
                     if left > 0:
                         await self._get_all_from(peer, question, left, result)
             else:
-                await asyncio.gather(
-                    *(self._get_all_from(peer, question, limit, result) for peer in peers)
+                # All have come to their end by then: nothing is added after it was given back.
+                errors = await asyncio.gather(
+                    *(self._get_all_from(peer, question, limit, result) for peer in peers),
+                    return_exceptions=True,
                 )
+                for error in errors:
+                    if error is not None:
+                        raise error
         except BaseException:
             result.give_back()
             raise
@@ -234,6 +250,9 @@ class Federation:
             for entry in result.entries:
                 question.seen.add(entry)
         return result
+
+    def _asked(self, hosted: HostedSpace, wanted: Callable[[Peer], bool]) -> list[Peer]:
+        return [peer for peer in self.host.peers.values() if wanted(peer) and may_ask(peer, hosted)]
 
     async def _get_all_here(self, question: Question, limit: int | None, result: Taken) -> None:
         result.covered[self.host.name] = None
@@ -274,9 +293,10 @@ class Federation:
                 result.covered[peer.name] = None
                 return
         else:
+            said = peer.talk.call(message, "read")
             with suppress(TupeloError, TimeoutError):
                 async with asyncio.timeout(self.host.answer_seconds):
-                    answer = await peer.talk.call(message, "read")
+                    answer = await said
                 now = question.hosted.clock.now()
                 result.entries += read_answer(answer, now)
                 result.covered[peer.name] = None
@@ -288,32 +308,30 @@ class Federation:
     ) -> int:
         """How many match, all hosts together."""
         here, wanted, agent = self.reach(scope)
-        if agent is not None:
-            found_ = await self.get(
-                hosted, template, take=False, many=True, scope=scope, partial=True
-            )
-            return len(found_.entries)
         result = partial or Taken(hosted)
         total = 0
+        if agent is not None:
+            result.join(
+                await self.get(hosted, template, take=False, many=True, scope=scope, partial=True)
+            )
+            total, here, wanted = len(result.entries), False, nobody
         if here:
             total = hosted.operations.count(template, None)
             result.covered[self.host.name] = None
 
         async def ask(peer: Peer) -> int:
             message = wire.Count(self.host.next_call(), hosted.name, template_to_wire(template))
+            answer = peer.talk.call(message, "count")
             with suppress(TupeloError, TimeoutError):
                 async with asyncio.timeout(self.host.answer_seconds):
-                    number = await peer.talk.call(message, "count")
+                    number = await answer
                 if type(number) is int:
                     result.covered[peer.name] = None
                     return number
             result.missing[peer.name] = None
             return 0
 
-        peers = [
-            peer for peer in self.host.peers.values() if wanted(peer) and hosted.name in peer.spaces
-        ]
-        total += sum(await asyncio.gather(*map(ask, peers)))
+        total += sum(await asyncio.gather(*map(ask, self._asked(hosted, wanted))))
         if result.missing and partial is None:
             raise self._missing("count", result, scope)
         return total

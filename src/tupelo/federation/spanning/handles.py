@@ -10,7 +10,7 @@ from functools import partial
 from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, Self
 
-from tupelo.errors import TupeloError
+from tupelo.errors import BadArgument, TupeloError
 from tupelo.federation.spanning.scope import Scope, spell_scope
 from tupelo.federation.spanning.searching import Taken
 from tupelo.federation.spanning.subscription import FederatedSubscription
@@ -37,6 +37,11 @@ class Coverage:
     def fill(self, taken: Taken) -> None:
         self.covered = list(taken.covered)
         self.missing = list(taken.missing)
+
+
+def check_coverage(coverage: object) -> None:
+    if coverage is not None and not isinstance(coverage, Coverage):
+        raise BadArgument("coverage", "a Coverage(), or None", coverage)
 
 
 class FederatedSession:
@@ -124,8 +129,6 @@ class FederatedListening:
     async def get(self, *, wait: float | None = None) -> Notice | None:
         """The next notice; None if none came in time, or if there will be no more."""
         check_wait(wait)
-        if self.is_async:
-            await self._subscription.stands()
         notice: Notice | None = await self._space._host._on_loop(self._subscription.get(wait))
         return notice
 

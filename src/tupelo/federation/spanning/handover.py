@@ -189,6 +189,16 @@ def confirm(held: Held) -> None:
         held.keep()
 
 
+def give_back(held: Held) -> None:
+    """Its taker does not have it. Whatever goes wrong is no concern of the others'."""
+    try:
+        held.give_back()
+    except (SpaceClosed, TransactionEnded):
+        pass
+    except Exception:
+        logger.exception("what was taken from %r could not be given back", held.hosted.name)
+
+
 class Doubts:
     """All that was delivered and not confirmed by those who are away, by who took it."""
 
@@ -196,6 +206,7 @@ class Doubts:
         self._hosted = hosted
         self._away: dict[str, dict[int, Held]] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._closed = False
 
     def recover(self) -> None:
         """What the spaces have kept in doubt from the last life of this host."""
@@ -217,9 +228,9 @@ class Doubts:
         """This holder is away and has not confirmed these. If it said goodbye, it never will."""
         if reason == "goodbye":
             for reservation in held.values():
-                reservation.give_back()
+                give_back(reservation)
             return
-        if not held:
+        if not held or self._closed:
             return
         self._away.setdefault(holder, {}).update(held)
         if holder not in self._timers:
@@ -235,9 +246,9 @@ class Doubts:
         has = set(received)
         for number, reservation in self._away.pop(holder, {}).items():
             if number in has:
-                confirm(reservation)
+                self._confirm(reservation)
             else:
-                reservation.give_back()
+                give_back(reservation)
 
     def of(self, holder: str) -> dict[int, Held]:
         return self._away.get(holder, {})
@@ -265,13 +276,21 @@ class Doubts:
                 "it returns" if then == "return" else "it is forgotten",
             )
             if then == "return":
-                reservation.give_back()
+                give_back(reservation)
             else:
-                confirm(reservation)
+                self._confirm(reservation)
+
+    @staticmethod
+    def _confirm(held: Held) -> None:
+        try:
+            confirm(held)
+        except Exception:
+            logger.exception("what was taken from %r could not be settled", held.hosted.name)
 
     def close(self) -> None:
         """What is in doubt stays so where it is durable. What was in memory goes with it: nobody
         else may get it now, for its taker may have it."""
+        self._closed = True
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()

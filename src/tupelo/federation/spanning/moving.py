@@ -1,41 +1,80 @@
 """Moving: an entry that is for an agent goes to the host where that agent is, as soon as it can.
 
-Until then it is misplaced: it is here, and may be read and taken here, like any other.
+Until then it is misplaced: it is here, and may be read and taken here, like any other. While it is
+under way nobody has it; if the other host does not say whether it has come, it is in doubt, and the
+space's `Doubt` decides if that host never comes back.
 """
 
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
+import logging
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from tupelo.errors import PeerLost, SpaceClosed, TupeloError
+from tupelo.errors import CannotSend, PeerLost, TupeloError
 from tupelo.federation.hosts.hosted import HostedSpace
 from tupelo.federation.hosts.peer import Peer
 from tupelo.federation.links import wire
 from tupelo.federation.links.spelled import spell_whole
+from tupelo.federation.spanning.adopting import take_in
+from tupelo.federation.spanning.handover import confirm, give_back
 from tupelo.space.session import Seen
-from tupelo.space.tasks import TaskSignal
 from tupelo.space.transaction import Txn
-from tupelo.space.writers import Mark
 from tupelo.values.entry import Entry
 
 if TYPE_CHECKING:
     from tupelo.federation.hosts.core import HostCore
 
+logger = logging.getLogger("tupelo")
+
 _PREFIX = "move"
+_Key = tuple[str, str, int]
+
+
+class Moving:
+    """An entry that is under way. `peer` is the host that is asked now whether it has come."""
+
+    def __init__(self, mover: Mover, hosted: HostedSpace, entry: Entry, txn: Txn) -> None:
+        self.hosted = hosted
+        self.entries = [entry]
+        self.txn = txn
+        self.peer: Peer | None = None
+        self._mover = mover
+
+    @property
+    def key(self) -> _Key:
+        entry = self.entries[0]
+        return self.hosted.name, entry.origin, entry.n
+
+    @property
+    def holder(self) -> str:
+        """The name under which it is in doubt: each has its own patience."""
+        return f"{self.txn.id}:{self.hosted.name}"
+
+    def keep(self) -> int:
+        """It is there, and has left."""
+        self._mover.ended(self)
+        position = self.hosted.operations.commit(self.txn)
+        self.hosted.flush_soon(position)
+        return position
+
+    def give_back(self) -> None:
+        """It is here again."""
+        self._mover.ended(self)
+        self.hosted.flush_soon(self.hosted.operations.abort(self.txn))
 
 
 class Mover:
-    """Moves what is misplaced at one host."""
+    """Moves what is misplaced at one host; to each other host at its own pace."""
 
     def __init__(self, host: HostCore) -> None:
         self._host = host
         self._accepted: dict[str, Seen] = {}
         self._positions: dict[str, int] = {}  # at which what was accepted is durable
-        self._under_way: dict[tuple[str, str, int], Txn] = {}
-        self._task: asyncio.Task[None] | None = None
-        self._again = False
+        self._under_way: dict[_Key, Moving] = {}
+        self._tasks: dict[Peer, asyncio.Task[None]] = {}
+        self._again: set[Peer] = set()
 
     def recover(self, hosted: HostedSpace) -> None:
         """What was under way when this host crashed; what has come here from elsewhere."""
@@ -47,7 +86,9 @@ class Mover:
             if txn.id.startswith(f"{_PREFIX}:"):
                 txn.ending = "moved"
                 for entry in txn.taken:
-                    self._under_way[hosted.name, entry.origin, entry.n] = txn
+                    moving = Moving(self, hosted, entry, txn)
+                    self._under_way[moving.key] = moving
+                    self._host.doubts.leave(moving.holder, {0: moving})
 
     # Going
 
@@ -57,54 +98,110 @@ class Mover:
 
     def arrived(self) -> None:
         """An agent, a host or an entry has come: what can be moved is moved."""
-        if self._task is not None and not self._task.done():
-            self._again = True
-        elif self._host.peers:
-            self._task = asyncio.ensure_future(self._move_all())
+        for peer in self._host.peers.values():
+            self._begin(peer)
 
-    async def _move_all(self) -> None:
-        while True:
-            self._again = False
-            with suppress(SpaceClosed, PeerLost):
-                for name, hosted in list(self._host.spaces.items()):
-                    for peer in list(self._host.peers.values()):
-                        if name in peer.spaces:
-                            await self._move_to(peer, hosted)
-            if not self._again:
+    def _begin(self, peer: Peer) -> None:
+        if peer in self._tasks:
+            self._again.add(peer)
+        else:
+            task = self._tasks[peer] = asyncio.ensure_future(self._move_all(peer))
+            task.add_done_callback(partial(self._rest, peer))
+
+    def _rest(self, peer: Peer, task: asyncio.Task[None]) -> None:
+        self._tasks.pop(peer, None)
+        self._again.discard(peer)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("moving entries to the host %r failed", peer.name, exc_info=error)
+
+    async def _move_all(self, peer: Peer) -> None:
+        while not peer.talk.over:
+            self._again.discard(peer)
+            for name, hosted in list(self._host.spaces.items()):
+                if hosted.shared and name in peer.spaces:
+                    try:
+                        await self._move_to(peer, hosted)
+                    except PeerLost:
+                        return
+                    except TupeloError as error:
+                        logger.info("%r gets no entries of %r: %s", peer.name, name, error)
+            if peer not in self._again:
                 return
 
     async def _move_to(self, peer: Peer, hosted: HostedSpace) -> None:
-        for (space, _, _), txn in list(self._under_way.items()):
-            if space == hosted.name and txn.id.startswith(f"{_PREFIX}:{peer.id}:"):
-                for entry in list(txn.taken):
-                    await self._move(peer, hosted, entry, txn)
+        for moving in list(self._under_way.values()):
+            to_it = moving.txn.id.startswith(f"{_PREFIX}:{peer.id}:")
+            if moving.hosted is hosted and to_it and moving.peer is not peer:
+                await self._deliver(peer, moving)
         for agent in sorted(peer.agents):
             for entry in hosted.operations.core.directed.to(agent):
-                txn = hosted.operations.begin_branch(
-                    None, None, f"{_PREFIX}:{peer.id}:{entry.origin}:{entry.n}"
-                )
-                txn.ending = "moved"
-                if not hosted.operations.take_entry(entry, txn):
-                    hosted.operations.abort(txn)
-                    continue
-                await hosted.flush(hosted.operations.prepare(txn)[1])
-                self._under_way[hosted.name, entry.origin, entry.n] = txn
-                await self._move(peer, hosted, entry, txn)
+                if peer.talk.over or not peer.may("take", hosted):
+                    return
+                await self._move(peer, hosted, entry)
 
-    async def _move(self, peer: Peer, hosted: HostedSpace, entry: Entry, txn: Txn) -> None:
-        """Deliver one. If the link is lost it is in doubt, and delivered again when it is back."""
-        message = wire.Move(self._host.next_call(), hosted.name, _travelling(hosted, entry))
+    async def _move(self, peer: Peer, hosted: HostedSpace, entry: Entry) -> None:
+        if not self._can_be_sent(hosted, entry):
+            return
+        operations = hosted.operations
+        txn = operations.begin_branch(None, None, f"{_PREFIX}:{peer.id}:{entry.origin}:{entry.n}")
+        txn.ending = "moved"
+        if not operations.take_entry(entry, txn):
+            operations.abort(txn)
+            return
+        moving = Moving(self, hosted, entry, txn)
+        await hosted.flush(operations.prepare(txn)[1])
+        if peer.talk.over:  # It was not asked.
+            give_back(moving)
+            return
+        self._under_way[moving.key] = moving
+        await self._deliver(peer, moving)
+
+    def _can_be_sent(self, hosted: HostedSpace, entry: Entry) -> bool:
         try:
-            accepted = await peer.talk.call(message, "move")
-        except PeerLost:
-            raise
-        except TupeloError:
-            accepted = False
-        self._under_way.pop((hosted.name, entry.origin, entry.n), None)
-        if accepted:
-            hosted.flush_soon(hosted.operations.commit(txn))
+            wire.encode(self._message(hosted, entry))
+        except (CannotSend, UnicodeEncodeError) as error:
+            logger.info("an entry of %r stays where it is: %s", hosted.name, error)
+            return False
+        return True
+
+    def _message(self, hosted: HostedSpace, entry: Entry) -> wire.Move:
+        return wire.Move(self._host.next_call(), hosted.name, _travelling(hosted, entry))
+
+    async def _deliver(self, peer: Peer, moving: Moving) -> None:
+        """Deliver one. If it is not said in time whether it came it is in doubt, and delivered
+        again if the host comes back. PeerLost if the host does not answer: who does not need not
+        be asked about the next one either."""
+        answer = peer.talk.call(self._message(moving.hosted, moving.entries[0]), "move")
+        moving.peer = peer
+        answer.add_done_callback(partial(self._answered, peer, moving))
+        await asyncio.wait([answer], timeout=self._host.answer_seconds)
+        if not answer.done():
+            self._host.doubts.leave(moving.holder, {0: moving})
+            raise PeerLost(peer.name, "move")
+
+    def _answered(self, peer: Peer, moving: Moving, answer: asyncio.Future[Any]) -> None:
+        """This may be long after it was asked; then its doubt may be over as well."""
+        if moving.peer is not peer or answer.cancelled():
+            return
+        moving.peer = None
+        error = answer.exception()
+        if peer not in self._tasks and not isinstance(error, PeerLost):
+            self._begin(peer)  # It was not waited for any more, and speaks again.
+        if self._under_way.get(moving.key) is not moving:
+            return
+        if isinstance(error, PeerLost):
+            self._host.doubts.leave(moving.holder, {0: moving})
+            return
+        if error is None and answer.result():
+            confirm(moving)
         else:
-            hosted.flush_soon(hosted.operations.abort(txn))
+            give_back(moving)
+
+    def ended(self, moving: Moving) -> None:
+        """It is here, or there; no longer in between."""
+        if self._under_way.get(moving.key) is moving:
+            del self._under_way[moving.key]
+        self._host.doubts.forget(moving.holder, 0)
 
     # Coming
 
@@ -116,7 +213,7 @@ class Mover:
             return True
         if entry.to not in self._host.agents or entry.origin in self._host.agents:
             return False
-        position = self._positions[hosted.name] = adopt(hosted, [entry])
+        position = self._positions[hosted.name] = take_in(hosted, entry)
         accepted.add(entry)
         await hosted.flush(position)
         return True
@@ -124,26 +221,3 @@ class Mover:
 
 def _travelling(hosted: HostedSpace, entry: Entry) -> list[Any]:
     return spell_whole(entry, hosted.clock.now())
-
-
-def adopt(hosted: HostedSpace, entries: list[Entry]) -> int:
-    """Let entries live here from now on, under the identity that they have; the position at which
-    that is durable."""
-    position = 0
-    now = hosted.clock.now()
-    for entry in entries:
-        lease = None if entry.expires is None else entry.expires - now
-        if lease is not None and lease <= 0:
-            continue
-        with suppress(SpaceClosed):
-            _, position = hosted.operations.write_items(
-                [(entry.shape, entry.fields)],
-                lease,
-                None,
-                None,
-                TaskSignal,
-                0,
-                Mark(entry.origin, entry.n, entry.to),
-            )
-    hosted.flush_soon(position)
-    return position

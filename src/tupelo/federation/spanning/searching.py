@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pyroaring import BitMap64
 
-from tupelo.errors import HostClosed, SpaceClosed, TransactionEnded, TupeloError
+from tupelo.errors import CannotSend, HostClosed, SpaceClosed, TransactionEnded, TupeloError
 from tupelo.federation.hosts.hosted import HostedSpace
 from tupelo.federation.hosts.parked import alarm
 from tupelo.federation.hosts.peer import Peer
 from tupelo.federation.links import wire
 from tupelo.federation.links.spelled import read_answer, spell_order
-from tupelo.federation.spanning.handover import Held, found, reserve
+from tupelo.federation.spanning.handover import Held, found, give_back, reserve
 from tupelo.federation.spanning.watching import Watching
 from tupelo.space.order import Order
 from tupelo.space.session import Seen
@@ -32,8 +32,19 @@ if TYPE_CHECKING:
     from tupelo.federation.spanning.federated import Federation
 
 
+def nobody(peer: Peer) -> bool:
+    """Of a scope: it is here, and no other host is in it."""
+    return False
+
+
+def may_ask(peer: Peer, hosted: HostedSpace) -> bool:
+    """Is this space, as it is there, a part of the one here?"""
+    return hosted.shared and hosted.name in peer.spaces
+
+
 class Question:
-    """What is asked: of which space, by which template, in which order, leaving out what."""
+    """What is asked: of which space, by which template, in which order, leaving out what; and how
+    many are wanted. What is `sent` must have a spelling."""
 
     def __init__(
         self,
@@ -45,6 +56,9 @@ class Question:
         agent: str | None,
         seen: Seen | None,
         holder: str | None = None,
+        many: bool = False,
+        limit: int | None = None,
+        sent: bool = True,
     ) -> None:
         self.hosted = hosted
         self.template = template
@@ -53,8 +67,10 @@ class Question:
         self.agent = agent
         self.seen = seen
         self.holder = holder
-        self.spelled = template_to_wire(template)
-        self.spelled_order = spell_order(order)
+        self.many = many
+        self.limit = limit if many else 1
+        self.spelled = template_to_wire(template) if sent else None
+        self.spelled_order = spell_order(order) if sent else None
 
     def only(self) -> Accept | None:
         """Which of the matches here are wanted; None for all."""
@@ -119,7 +135,17 @@ class Taken:
     def give_back(self) -> None:
         """The one who asked has vanished."""
         for held in self._held:
-            held.give_back()
+            give_back(held)
+
+    def join(self, more: Taken) -> None:
+        """What another operation got, but for what this one has read already."""
+        known = {(entry.origin, entry.n) for entry in self.entries}
+        self.entries += [
+            entry for entry in more.entries if more._held or (entry.origin, entry.n) not in known
+        ]
+        self._held += more._held
+        self.covered |= more.covered
+        self.missing |= more.missing
 
 
 class _Place:
@@ -129,7 +155,7 @@ class _Place:
         self.peer = peer
         self.watch = watch
         self.state: Literal["asking", "empty", "ready", "missing"] = "asking"
-        self.entry: Entry | None = None
+        self.entries: list[Entry] = []
 
 
 class Search:
@@ -151,6 +177,8 @@ class Search:
         self._timed_out = False
         self._impatient = False
         self._stopped = False
+        self._failure: CannotSend | None = None
+        self.found_here = False
         self._result = Taken(question.hosted)
 
     async def run(self, wait: float | None) -> Taken:
@@ -174,6 +202,8 @@ class Search:
             for peer in list(federation.host.peers.values()):
                 self.engaged(peer)
             while not await self._round():
+                if self._failure is not None:
+                    raise self._failure
                 if self._timed_out and self._all_have_answered():
                     if await self._nothing_came():
                         break
@@ -217,6 +247,8 @@ class Search:
                 hosted,
                 question.holder or self._federation.holder_here(),
                 question.template,
+                many=question.many,
+                limit=question.limit,
                 order=question.order,
                 only=question.only(),
             )
@@ -228,13 +260,14 @@ class Search:
                 question.template,
                 False,
                 0,
-                False,
-                1,
+                question.many,
+                question.limit,
                 question.order,
                 only=question.only(),
             )
             self._saw()
-        return bool(self._result.entries)
+        self.found_here = bool(self._result.entries)
+        return self.found_here
 
     # Elsewhere
 
@@ -242,7 +275,7 @@ class Search:
         """This host is there to be asked, now or from now on."""
         if (
             self._wanted(peer)
-            and self._question.hosted.name in peer.spaces
+            and may_ask(peer, self._question.hosted)
             and (peer.id not in self._places or self._places[peer.id].peer is not peer)
         ):
             self._begin(peer)
@@ -260,8 +293,14 @@ class Search:
 
     def _ask(self, place: _Place, how: Literal["peek", "read"]) -> None:
         place.state = "asking"
-        message = self._question.ask(self._next_call(), how, 1, place.watch)
-        answer = place.peer.talk.call(message, self._during)
+        limit = 1 if how == "peek" else self._question.limit
+        message = self._question.ask(self._next_call(), how, limit, place.watch)
+        try:
+            answer = place.peer.talk.call(message, self._during)
+        except CannotSend as error:
+            self._failure = error
+            self._changed.set()
+            return
         answer.add_done_callback(lambda done: self._answered(place, done))
 
     def _answered(self, place: _Place, answer: asyncio.Future[Any]) -> None:
@@ -276,8 +315,7 @@ class Search:
         try:
             found_there = bool(answer.result())
             if not self._question.take:
-                entries = read_answer(answer.result(), self._question.hosted.clock.now())
-                place.entry = entries[0] if entries else None
+                place.entries = read_answer(answer.result(), self._question.hosted.clock.now())
         except TupeloError:
             self._lose(place)
             return
@@ -316,22 +354,20 @@ class Search:
             if self._question.take:
                 if await self._claim(place):
                     return True
-            elif place.entry is None:
-                self._ask(place, "read")
-            elif self._question.seen is not None and place.entry in self._question.seen:
-                place.entry = None  # Another reader of the session was quicker.
-                self._ask(place, "read")
-            else:
-                self._result.entries.append(place.entry)
+                continue
+            entries, place.entries = self._unseen(place.entries)[: self._question.limit], []
+            if entries:
+                self._result.entries += entries
                 self._saw()
                 return True
+            self._ask(place, "read")
         return False
 
     async def _claim(self, place: _Place) -> bool:
         """Ask one host to reserve, and keep what it delivers."""
         place.state = "asking"
         call = self._next_call()
-        message = self._question.ask(call, "take", 1, place.watch)
+        message = self._question.ask(call, "take", self._question.limit, place.watch)
         held = await self._federation.claim(place.peer, self._question.hosted, message)
         if held is None:
             self._lose(place)
@@ -341,6 +377,11 @@ class Search:
         elif place.state == "asking":
             place.state = "empty"
         return False
+
+    def _unseen(self, entries: list[Entry]) -> list[Entry]:
+        """Another reader of the session may have been quicker."""
+        seen = self._question.seen
+        return entries if seen is None else [entry for entry in entries if entry not in seen]
 
     def _saw(self) -> None:
         if self._question.seen is not None:

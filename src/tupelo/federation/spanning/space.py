@@ -13,7 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from tupelo.errors import BadArgument, TupeloError
 from tupelo.federation.hosts.hosted import HostedSpace
-from tupelo.federation.spanning.handles import Coverage, FederatedListening, FederatedSession
+from tupelo.federation.spanning.handles import (
+    Coverage,
+    FederatedListening,
+    FederatedSession,
+    check_coverage,
+)
 from tupelo.federation.spanning.scope import Scope, spell_scope
 from tupelo.federation.spanning.searching import Taken
 from tupelo.federation.spanning.subscription import FederatedSubscription
@@ -143,6 +148,7 @@ class FederatedSpace:
         coverage: Coverage | None,
     ) -> Any:
         check_wait(wait)
+        check_coverage(coverage)
         verb = self._local.take if take else self._local.read
         if txn is not None or if_exists or self._is_here(scope):
             self._covers_here(coverage)
@@ -205,6 +211,7 @@ class FederatedSpace:
     ) -> list[Any]:
         check_wait(wait)
         check_limit(limit)
+        check_coverage(coverage)
         alone = scope is None and wait == 0 and not self._spans()
         if txn is not None or if_exists or alone or self._is_here(scope):
             self._covers_here(coverage)
@@ -226,6 +233,7 @@ class FederatedSpace:
 
     async def _anywhere(self, coverage: Coverage | None, template: Any, **how: Any) -> list[Any]:
         """Ask the federation, on the host's loop, and keep what it brings."""
+        check_coverage(coverage)
         if how.get("order") is not None:
             check_order(how["order"])
 
@@ -257,6 +265,7 @@ class FederatedSpace:
         coverage: Coverage | None = None,
     ) -> int:
         """How many entries match, at all hosts together."""
+        check_coverage(coverage)
         if txn is not None or self._is_here(scope) or (scope is None and not self._spans()):
             self._covers_here(coverage)
             return self._operations.count(template, txn)

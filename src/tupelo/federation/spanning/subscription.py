@@ -13,13 +13,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
-from tupelo.errors import BadFrame, TupeloError
+from tupelo.errors import BadFrame, CannotSend, TupeloError
 from tupelo.federation.hosts.hosted import HostedSpace
 from tupelo.federation.hosts.parked import alarm
 from tupelo.federation.hosts.peer import Peer
 from tupelo.federation.links import wire
 from tupelo.federation.links.spelled import read_whole
-from tupelo.federation.spanning.searching import spell_seen
+from tupelo.federation.spanning.searching import may_ask, nobody, spell_seen
 from tupelo.federation.spanning.telling import Telling
 from tupelo.space.session import Seen
 from tupelo.values.entry import Entry
@@ -56,7 +56,7 @@ class FederatedSubscription:
         self.event_id = federation.host.next_call()
         self._federation = federation
         self._hosted = hosted
-        self._spelled = template_to_wire(template)
+        self._spelled = None if wanted is nobody else template_to_wire(template)
         self._existing = existing
         self._available = available
         self._handback = handback
@@ -67,14 +67,18 @@ class FederatedSubscription:
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._watches: dict[str, tuple[Peer, int]] = {}
         self._wanted = wanted
-        self._standing: list[asyncio.Future[Any]] = []
+        self._standing: set[asyncio.Future[Any]] = set()
         self._here: Telling | None = None
         if here:
             watch = wire.Watch(0, hosted.name, None, 0, existing, available)
             self._here = Telling(hosted, template, watch, None, self._heard_here)
         federation.subscriptions[self] = None
-        for peer in list(federation.host.peers.values()):
-            self._install(peer, existing)
+        try:
+            for peer in list(federation.host.peers.values()):
+                self._install(peer, existing)
+        except CannotSend:
+            self.end()
+            raise
 
     # Where it listens
 
@@ -82,7 +86,10 @@ class FederatedSubscription:
         """What a host brings becomes visible now."""
         before = self._watches.get(peer.id)
         if before is None or before[0] is not peer:
-            self._install(peer, True)
+            try:
+                self._install(peer, True)
+            except CannotSend as error:
+                logger.warning("the host %r cannot be asked to tell us: %s", peer.name, error)
 
     def departed(self, peer: Peer) -> None:
         before = self._watches.get(peer.id)
@@ -90,14 +97,13 @@ class FederatedSubscription:
             del self._watches[peer.id]
 
     def _install(self, peer: Peer, existing: bool) -> None:
-        if self.ended or not self._wanted(peer) or self._hosted.name not in peer.spaces:
+        hosted = self._hosted
+        if self.ended or not self._wanted(peer) or not may_ask(peer, hosted):
             return
         number = self._federation.host.next_call()
-        self._watches[peer.id] = (peer, number)
-        peer.hints[number] = lambda hint: self._heard(peer, hint)
         message = wire.Watch(
             self._federation.host.next_call(),
-            self._hosted.name,
+            hosted.name,
             self._spelled,
             number,
             existing,
@@ -106,14 +112,16 @@ class FederatedSubscription:
             spell_seen(self._told) if existing else None,
         )
         standing = peer.talk.call(message, "subscribe")
+        self._watches[peer.id] = (peer, number)
+        peer.hints[number] = lambda hint: self._heard(peer, hint)
         standing.add_done_callback(_say_refusal)
-        self._standing.append(standing)
+        standing.add_done_callback(self._standing.discard)
+        self._standing.add(standing)
 
     async def stands(self) -> None:
         """Wait until every host that is engaged now tells of its entries, or does not answer."""
-        standing, self._standing = self._standing, []
-        if standing:
-            await asyncio.wait(standing, timeout=self._federation.host.answer_seconds)
+        if self._standing:
+            await asyncio.wait(list(self._standing), timeout=self._federation.host.answer_seconds)
 
     def _heard_here(self, kind: str, entry: Entry, missed: int) -> None:
         self._missed += missed

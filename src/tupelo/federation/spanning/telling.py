@@ -4,15 +4,19 @@ what there is no room for waits here, and is counted when it must be dropped."""
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from typing import Any
 
+from tupelo.errors import CannotSend
 from tupelo.federation.hosts.hosted import HostedSpace
 from tupelo.federation.links.wire import Watch
 from tupelo.federation.spanning.handover import found
 from tupelo.space.asynchronous import Subscription
 from tupelo.store.index import Accept
 from tupelo.values.entry import Entry
+
+logger = logging.getLogger("tupelo")
 
 WINDOW = 256
 """So many entries may be under way."""
@@ -33,6 +37,7 @@ class Telling:
         tell: Callable[[str, Entry, int], None],
     ) -> None:
         self._tell = tell
+        self._missed = 0
         self._room = asyncio.Semaphore(WINDOW)
         state = hosted.operations.subscribe(
             template, None, None, None, None, BACKLOG_MAX, message.available, message.returned
@@ -47,11 +52,21 @@ class Telling:
         if existing is not None:
             template, only = existing
             for entry in await found(self._hosted, template, False, 0, True, None, only=only):
-                await self._room.acquire()
-                self._tell("visible", entry, 0)
+                await self._say("visible", entry, 0)
         async for notice in self._subscription:
-            await self._room.acquire()
-            self._tell(notice.kind, notice.subject, notice.missed)
+            await self._say(notice.kind, notice.subject, notice.missed)
+
+    async def _say(self, kind: str, entry: Entry, missed: int) -> None:
+        """What cannot be sent is missed, and the next one says so."""
+        await self._room.acquire()
+        self._missed += missed
+        try:
+            self._tell(kind, entry, self._missed)
+            self._missed = 0
+        except CannotSend as error:
+            self._missed += 1
+            self._room.release()
+            logger.warning("an entry of %r is not told of: %s", self._hosted.name, error)
 
     def arrived(self, entries: int) -> None:
         for _ in range(min(entries, WINDOW)):

@@ -1,0 +1,147 @@
+"""Given: what a client was given for its calls, and how it goes back if it did not reach its user.
+
+What was taken is held until it is confirmed. What was taken in a transaction, or read in a session,
+is the client's at once, and so is what it has confirmed; but its user may yet have been interrupted
+before he got it. So the last of these are remembered, and go back if the client says so in time.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any, Generic, Protocol, TypeVar
+
+from tupelo.errors import SpaceClosed, TransactionEnded
+from tupelo.federation.hosts.hosted import HostedSpace
+from tupelo.federation.spanning.adopting import adopt
+from tupelo.federation.spanning.handover import Held
+from tupelo.space.session import SessionState
+from tupelo.space.transaction import Txn
+from tupelo.values.entry import Entry
+
+GOT_MAX = 64
+"""So many gets in transactions and sessions are remembered for each client."""
+CONFIRMED_MAX = 256
+"""So many takings that were confirmed are remembered for each client."""
+REMEMBERED_BYTES = 16 * 2**20
+"""So much may the entries of either have together, beyond those of the last call."""
+
+
+class _WithEntries(Protocol):
+    entries: list[Entry]
+
+
+T = TypeVar("T", bound=_WithEntries)
+
+
+class Got:
+    """What was got in a transaction, or in a session."""
+
+    __slots__ = ("_hosted", "_session", "_take", "_txn", "entries")
+
+    def __init__(
+        self,
+        hosted: HostedSpace,
+        entries: list[Entry],
+        take: bool,
+        txn: Txn | None,
+        session: SessionState | None,
+    ) -> None:
+        self.entries = entries
+        self._hosted = hosted
+        self._take = take
+        self._txn = txn
+        self._session = session
+
+    def give_back(self) -> None:
+        """The space has it again, if the transaction is still active; the session has not seen
+        it."""
+        with suppress(SpaceClosed):
+            position = self._hosted.operations.unget(
+                self.entries, self._take, self._txn, self._session
+            )
+            self._hosted.flush_soon(position)
+
+
+class Given:
+    """What one client was given, by call."""
+
+    def __init__(self) -> None:
+        self._held: dict[int, Held] = {}
+        self._got: _Last[Got] = _Last(GOT_MAX)
+        self._confirmed: _Last[Held] = _Last(CONFIRMED_MAX)
+
+    def __contains__(self, call: int) -> bool:
+        """Could something go back for this call?"""
+        return call in self._held or call in self._got.calls or call in self._confirmed.calls
+
+    def hold(self, call: int, held: Held) -> None:
+        self._held[call] = held
+
+    def got(self, call: int, got: Got) -> None:
+        if got.entries:
+            self._got.add(call, got)
+
+    def confirm(self, call: int) -> None:
+        """It has reached the client, and is gone for good."""
+        held = self._held.pop(call, None)
+        if held is not None:
+            with suppress(SpaceClosed, TransactionEnded):  # The space took it back before.
+                held.keep()
+                self._confirmed.add(call, held)
+
+    def give_back(self, call: int) -> None:
+        """It has not reached the user after all."""
+        held: Held | Got | None = self._held.pop(call, None) or self._got.pop(call)
+        if held is not None:
+            held.give_back()
+            return
+        kept = self._confirmed.pop(call)
+        if kept is not None:
+            adopt(kept.hosted, kept.entries)
+
+    def leave(self) -> dict[int, Held]:
+        """The client is gone: what it has not confirmed. The rest is settled."""
+        held, self._held = self._held, {}
+        self._got.clear()
+        self._confirmed.clear()
+        return held
+
+
+class _Last(Generic[T]):
+    """The last things of their kind, by call: not too many, and not too large."""
+
+    def __init__(self, count_max: int) -> None:
+        self.calls: dict[int, tuple[T, int]] = {}
+        self._count_max = count_max
+        self._size = 0
+
+    def add(self, call: int, thing: T) -> None:
+        self.pop(call)
+        size = sum(_size(entry.fields) for entry in thing.entries)
+        self.calls[call] = thing, size
+        self._size += size
+        while len(self.calls) > self._count_max or (
+            self._size > REMEMBERED_BYTES and len(self.calls) > 1
+        ):
+            self.pop(next(iter(self.calls)))
+
+    def pop(self, call: int) -> T | None:
+        thing, size = self.calls.pop(call, (None, 0))
+        self._size -= size
+        return thing
+
+    def clear(self) -> None:
+        self.calls.clear()
+        self._size = 0
+
+
+def _size(value: Any) -> int:
+    """About so many bytes."""
+    cls = type(value)
+    if cls is str or cls is bytes:
+        return len(value)
+    if cls is tuple or cls is list:
+        return 8 + sum(map(_size, value))
+    if cls is dict:
+        return 8 + sum(map(_size, value)) + sum(map(_size, value.values()))
+    return 8

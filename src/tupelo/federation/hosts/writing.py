@@ -1,0 +1,115 @@
+"""Writing: the writes of a client at its host, and those that wait until there is room."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tupelo.errors import BadFrame
+from tupelo.federation.hosts.hosted import HostedSpace
+from tupelo.federation.links import wire
+from tupelo.federation.links.spelled import read_spelled_entry
+from tupelo.space.tasks import TaskSignal
+from tupelo.space.writers import Mark, Writer
+from tupelo.values.lease import Lease, check_lease
+
+if TYPE_CHECKING:
+    from tupelo.federation.hosts.core import HostCore
+    from tupelo.federation.hosts.serving import Serving
+
+
+class Writing:
+    """The writes of one client."""
+
+    def __init__(self, host: HostCore, serving: Serving) -> None:
+        self._host = host
+        self._serving = serving
+        self._waiting: dict[int, tuple[HostedSpace, Writer]] = {}
+
+    def write(self, message: wire.Write) -> None:
+        serving = self._serving
+        hosted = serving.hosted(message.space, "write")
+        entries = message.entries
+        if (
+            len(entries) == 1
+            and message.txn is None
+            and message.lease is None
+            and message.at is None
+            and message.to is None
+            and message.wait == 0
+            and type(entries[0]) is list
+        ):
+            lease = hosted.operations.write_plainly(tuple(entries[0]), serving.agent)
+            if lease is not None:
+                self._wrote(message.call, hosted, [lease], lease.thing.arrival)
+                return
+        items = [read_spelled_entry(entry) for entry in entries]
+        leases = message.lease
+        if isinstance(leases, list):
+            asked: Any = [check_lease(seconds) for seconds in leases]
+            if len(asked) != len(items):
+                raise BadFrame("a lease for each entry, or one for all")
+        else:
+            asked = check_lease(leases)
+        if message.at is not None and len(message.at) != len(items):
+            raise BadFrame("a place for each entry")
+        if message.wait != 0:
+            serving.require_new(message.call)
+        txn = serving.possessions.transaction(hosted, message.txn)
+        outcome, position = hosted.operations.write_items(
+            items,
+            asked,
+            txn,
+            message.at,
+            TaskSignal,
+            message.wait,
+            Mark(origin=serving.agent, to=message.to),
+        )
+        if isinstance(outcome, Writer):
+            self._waiting[message.call] = hosted, outcome
+            serving.spawn(message.call, self._await(hosted, message, outcome))
+            return
+        self._remember(hosted, message, outcome)
+        self._wrote(message.call, hosted, outcome, position)
+
+    def _remember(self, hosted: HostedSpace, message: wire.Write, leases: list[Lease]) -> None:
+        if message.txn is not None:
+            self._serving.possessions.wrote(hosted, leases)
+        elif message.to is not None:
+            self._host.misplaced(hosted)
+
+    def _wrote(self, call: int, hosted: HostedSpace, leases: list[Lease], position: int) -> None:
+        if hosted.durable and position:
+            self._serving.spawn(call, self._flush(hosted, leases, position))
+        else:
+            self._serving.talk.say(wire.Answer(call, _spell_leases(leases)))
+
+    async def _flush(
+        self, hosted: HostedSpace, leases: list[Lease], position: int
+    ) -> list[list[Any]]:
+        await hosted.flush(position)
+        return _spell_leases(leases)
+
+    async def _await(
+        self, hosted: HostedSpace, message: wire.Write, writer: Writer
+    ) -> list[list[Any]]:
+        try:
+            leases, position = await hosted.door._await_writing(writer, message.wait)
+        finally:
+            self._waiting.pop(message.call, None)
+        self._remember(hosted, message, leases)
+        return await self._flush(hosted, leases, position)
+
+    def stop(self, call: int) -> None:
+        """Nobody waits for this any more. Its task may not even have begun, so it is not left to
+        that: an entry that comes into the space now would be nobody's."""
+        hosted, writer = self._waiting.pop(call, (None, None))
+        if hosted is not None and writer is not None:
+            hosted.operations.stop_writing(writer)
+
+    def stop_all(self) -> None:
+        for call in list(self._waiting):
+            self.stop(call)
+
+
+def _spell_leases(leases: list[Lease]) -> list[list[Any]]:
+    return [[lease.thing.n, lease.thing.arrival, lease.thing.expires] for lease in leases]
