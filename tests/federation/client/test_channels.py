@@ -104,6 +104,17 @@ def test_another_version(dial, peer, later):
         call.result()
 
 
+@pytest.mark.parametrize("heartbeat", [0.0, -1.0, float("nan"), float("inf")])
+def test_a_host_whose_heart_cannot_beat(dial, peer, later, heartbeat):
+    call = later(dial, peer.url)
+    line = peer.dialled()
+    line.preamble()
+    line.hear()
+    line.say(wire.Welcome(wire.VERSION, "h", "host", "i", "s", heartbeat))
+    with pytest.raises(CannotReach):
+        call.result()
+
+
 def test_a_wrong_password(dial, peer, later):
     call = later(dial, peer.url, password="wrong")
     line, _ = peer.line(opened=0)

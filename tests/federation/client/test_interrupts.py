@@ -5,6 +5,8 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
+from itertools import count
 from typing import Any
 
 import pytest
@@ -14,6 +16,8 @@ from tests.federation.client.hosting import Hosting
 from tupelo.federation.client.blocking_channel import BlockingChannel
 from tupelo.federation.client.doors import either
 from tupelo.federation.links import wire
+
+INTERRUPTED = object()
 
 
 def parked(host: Hosting) -> int:
@@ -73,9 +77,15 @@ def test_a_take_that_is_interrupted_at_the_last_moment_is_undone(peer, later):
     assert line.hear() == wire.Confirm([taken.call])
     assert line.hear() == wire.Cancel([taken.call])
     line.close()
-    _, hello = peer.line("second")
+    call = later(space.count)
+    line, hello = peer.line("second")
     assert hello.received == []  # It is not claimed after a loss either.
-    space.close()
+    line.answer(wire.Count, 1)
+    assert call.result() == 1
+    closing = later(space.close)
+    assert type(line.hear()) is wire.Goodbye
+    line.close()
+    closing.result()
 
 
 @pytest.mark.usefixtures("late")
@@ -99,27 +109,52 @@ class Counter:
         return a + b
 
 
-def test_an_interrupt_leaves_no_coroutine_behind():
-    counter, begun = Counter(), False
+@pytest.fixture
+def interrupting():
+    """`interrupting(function, seconds)`: its answer, or `INTERRUPTED` if that came first."""
+    begun = False
 
     def interrupt(number: int, frame: Any) -> None:
         if begun:
             raise KeyboardInterrupt
 
+    def call(function: Callable[[], Any], seconds: float) -> Any:
+        nonlocal begun
+        try:
+            begun = True
+            signal.setitimer(signal.ITIMER_REAL, seconds)
+            answer = function()
+            begun = False
+        except KeyboardInterrupt:
+            begun = False
+            return INTERRUPTED
+        return answer
+
     before = signal.signal(signal.SIGALRM, interrupt)
-    try:
-        for i in range(3_000):
-            try:
-                begun = True
-                signal.setitimer(signal.ITIMER_REAL, 0.000_001 * (1 + i % 30))
-                for _ in range(20):
-                    assert counter.add(one=1) == 2
-                begun = False
-            except KeyboardInterrupt:
-                begun = False
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+    yield call
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, before)
+
+
+def test_an_interrupt_leaves_no_coroutine_behind(interrupting):
+    counter = Counter()
+    for i in range(3_000):
+        interrupting(lambda: [counter.add(one=1) for _ in range(20)], 0.000_001 * (1 + i % 30))
+
+
+def test_no_interrupt_costs_an_entry(host, interrupting):
+    host.space.write_all([("n", i) for i in range(500)])
+    taken = []
+    with tupelo.connect(host.url) as space:
+        for i in count():
+            entry = interrupting(
+                lambda: space.take(("n", int), wait=0), 0.000_001 * (1 + 7 * i % 900)
+            )
+            if entry is None:
+                break
+            if entry is not INTERRUPTED:
+                taken.append(entry[1])
+    assert sorted(taken) == list(range(500))
 
 
 # Forks

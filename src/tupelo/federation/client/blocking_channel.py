@@ -50,7 +50,7 @@ class BlockingChannel(Channel):
         self._lock = threading.Lock()  # for what is sent, and for the books
         self._reading = threading.RLock()  # held by the one who reads for all
         self._led = False
-        self._alarm = threading.Event()  # wakes the keeper
+        self._alarm = _alarm()  # wakes the keeper
         self._line: Line | None = None
         self._dead: list[Line] = []
         self._line, welcome = self._dial(DIAL_SECONDS)
@@ -65,9 +65,7 @@ class BlockingChannel(Channel):
     # What a space uses
 
     def asking(self, message: Any, owner: Owner, within: int | None = None) -> Asked:
-        signal = threading.Lock()
-        signal.acquire()
-        asked = Asked(message, owner, within, signal)
+        asked = Asked(message, owner, within, _alarm())
         if asked.wait:
             asked.since = time.monotonic()
         return asked
@@ -143,7 +141,7 @@ class BlockingChannel(Channel):
                 line.close()
         self._led = False  # Threads that are not here may have held what follows.
         self._lock, self._reading = threading.Lock(), threading.RLock()
-        self._alarm = threading.Event()
+        self._alarm = _alarm()
         self._asked.clear()
         self._unsent.clear()
 
@@ -153,7 +151,7 @@ class BlockingChannel(Channel):
         self.require_link_of(asked)
         if self._line is None:
             self.queue(asked)
-            self._alarm.set()
+            _ring(self._alarm)
         else:
             self._send(self.number(asked))
 
@@ -176,6 +174,8 @@ class BlockingChannel(Channel):
     def _await(self, asked: Asked) -> None:
         """Return when the answer is there: read until it is, or let another one read."""
         reading = self._reading
+        if reading._is_owned():  # type: ignore[attr-defined]  # Two interrupts came at once.
+            self._read_no_more()
         try:
             while not asked.done:
                 if reading.acquire(blocking=False):
@@ -187,10 +187,14 @@ class BlockingChannel(Channel):
                     asked.signal.acquire()
         finally:
             if reading._is_owned():  # type: ignore[attr-defined]  # KeyboardInterrupt came.
-                self._led = False
-                reading.release()
+                self._read_no_more()
             if self._asked:
                 self._hand_on()
+
+    def _read_no_more(self) -> None:
+        self._led = False
+        while self._reading._is_owned():  # type: ignore[attr-defined]
+            self._reading.release()
 
     def _read_until(self, asked: Asked) -> None:
         careful = asked.patient and get_ident() == _MAIN and (len(self._asked) > 1 or self.carries)
@@ -246,14 +250,13 @@ class BlockingChannel(Channel):
         self._wake(self.lose(reason, time.monotonic()))
         if not self.party.reconnect or self.closed:
             self._wake(self.give_up(None, reason))
-        self._alarm.set()
+        _ring(self._alarm)
 
     def _keep(self) -> None:
         """The keeper's work: heartbeats, and dialling again."""
         sent = heard = silence = 0
         while not self.closed:
-            self._alarm.wait(self.heartbeat / TICKS)
-            self._alarm.clear()
+            self._alarm.acquire(timeout=self.heartbeat / TICKS)
             if self.closed:
                 return
             line = self._line
@@ -301,8 +304,7 @@ class BlockingChannel(Channel):
             else:
                 self._go_on(line, welcome)
                 return
-            self._alarm.wait(min(pause(), max(0.0, end - time.monotonic())))
-            self._alarm.clear()
+            self._alarm.acquire(timeout=min(pause(), max(0.0, end - time.monotonic())))
         with self._lock:
             self._wake(self.give_up(error, reason))
 
@@ -387,7 +389,7 @@ class BlockingChannel(Channel):
                         self._read(line)
                 finally:
                     self._reading.release()
-        self._alarm.set()
+        _ring(self._alarm)
         if line is not None:
             self._lost(line, "the channel was closed")
             if threading.current_thread() is not self._keeper:
@@ -402,5 +404,17 @@ class BlockingChannel(Channel):
 
 
 def _wake(asked: Asked) -> None:
-    with suppress(RuntimeError):  # It was woken already.
-        asked.signal.release()
+    _ring(asked.signal)
+
+
+def _alarm() -> threading.Lock:
+    """Who acquires this waits until it is rung. An Event would not survive an interrupt: it is
+    written in Python, and may keep its inner lock for ever."""
+    alarm = threading.Lock()
+    alarm.acquire()
+    return alarm
+
+
+def _ring(alarm: threading.Lock) -> None:
+    with suppress(RuntimeError):  # It was rung already.
+        alarm.release()

@@ -22,6 +22,7 @@ from tupelo.errors import BadFrame, CannotReach, LinkError, PeerLost, SpaceClose
 from tupelo.federation.links import wire
 from tupelo.federation.links.address import Address
 from tupelo.federation.links.spelled import read_error
+from tupelo.space.checks import WAIT_MAX
 
 DIAL_SECONDS = 10.0
 """How long a host may take to answer when it is dialled."""
@@ -215,9 +216,9 @@ class Channel(ABC):
     def welcomed(self, welcome: wire.Said) -> wire.Welcome:
         """The host's first word, if it is a good one."""
         match welcome:
-            case wire.Welcome(version=wire.VERSION):
+            case wire.Welcome(version=wire.VERSION, heartbeat=beat) if 0 < beat <= WAIT_MAX:
                 return welcome
-            case wire.Welcome(version=version):
+            case wire.Welcome(version=version) if version != wire.VERSION:
                 reason = f"it speaks version {version} of the protocol, and we {wire.VERSION}"
                 raise CannotReach(self.peer, reason)
             case wire.Refusal(kind=kind, message=message, data=data):

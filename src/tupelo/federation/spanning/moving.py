@@ -102,15 +102,20 @@ class Mover:
             self._begin(peer)
 
     def _begin(self, peer: Peer) -> None:
-        if peer in self._tasks:
+        if self._is_busy_with(peer):
             self._again.add(peer)
         else:
             task = self._tasks[peer] = asyncio.ensure_future(self._move_all(peer))
             task.add_done_callback(partial(self._rest, peer))
 
+    def _is_busy_with(self, peer: Peer) -> bool:
+        task = self._tasks.get(peer)
+        return task is not None and not task.done()
+
     def _rest(self, peer: Peer, task: asyncio.Task[None]) -> None:
-        self._tasks.pop(peer, None)
-        self._again.discard(peer)
+        if self._tasks.get(peer) is task:  # Else the next one has begun.
+            del self._tasks[peer]
+            self._again.discard(peer)
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.error("moving entries to the host %r failed", peer.name, exc_info=error)
 
@@ -131,7 +136,8 @@ class Mover:
     async def _move_to(self, peer: Peer, hosted: HostedSpace) -> None:
         for moving in list(self._under_way.values()):
             to_it = moving.txn.id.startswith(f"{_PREFIX}:{peer.id}:")
-            if moving.hosted is hosted and to_it and moving.peer is not peer:
+            undecided = self._under_way.get(moving.key) is moving
+            if moving.hosted is hosted and to_it and undecided and moving.peer is not peer:
                 await self._deliver(peer, moving)
         for agent in sorted(peer.agents):
             for entry in hosted.operations.core.directed.to(agent):
@@ -173,6 +179,7 @@ class Mover:
         be asked about the next one either."""
         answer = peer.talk.call(self._message(moving.hosted, moving.entries[0]), "move")
         moving.peer = peer
+        self._host.doubts.forget(moving.holder, 0)  # It is asked: nothing else decides meanwhile.
         answer.add_done_callback(partial(self._answered, peer, moving))
         await asyncio.wait([answer], timeout=self._host.answer_seconds)
         if not answer.done():
@@ -185,7 +192,7 @@ class Mover:
             return
         moving.peer = None
         error = answer.exception()
-        if peer not in self._tasks and not isinstance(error, PeerLost):
+        if not self._is_busy_with(peer) and not isinstance(error, PeerLost):
             self._begin(peer)  # It was not waited for any more, and speaks again.
         if self._under_way.get(moving.key) is not moving:
             return
