@@ -372,3 +372,29 @@ def test_a_host_that_asks_too_much_at_a_time_is_hung_up(host, lines, monkeypatch
     raw = lines(host)
     raw.say(*(wire.Count(call, "jobs", spelled(*JOBS)) for call in range(1, 101)))
     assert raw.is_hung_up()
+
+
+def test_what_was_there_before_is_not_told_of_when_hosts_meet_again(threads):
+    near, far = threads.host("near"), threads.host("far")
+    far.space("jobs").write(("old", 1))
+    near.engage(far.address)
+    meet(near, far)
+    with near.space("jobs").subscribe(("old", int)) as old, near.space("jobs").subscribe() as all_:
+        for peer in list(near._core.peers.values()):
+            near._soon(peer.talk.end, "cut")
+        far.space("jobs").write(("new", 2))
+        notice = all_.get(wait=20)
+        assert notice is not None and notice.entry == ("new", 2)
+        assert old.get(wait=0) is None
+
+
+def test_within_a_transaction_one_does_not_look_elsewhere(threads):
+    near, far = threads.host("near"), threads.host("far")
+    near.engage(far.address)
+    meet(near, far)
+    space = near.space("jobs")
+    with space.transaction() as txn:
+        for verb in (space.read, space.take, space.read_all, space.take_all):
+            with pytest.raises(BadArgument, match="scope="):
+                verb(wait=0, txn=txn, scope=Scope.host("far"))
+        assert space.read(wait=0, txn=txn, scope=HERE) is None

@@ -41,6 +41,10 @@ class Seen:
             bits = self.bits[origin] = BitMap64()
         bits.add(n)
 
+    def merge(self, origin: str, numbers: bytes) -> None:
+        """Add the numbers of a bitmap that was serialised."""
+        self.bits[origin] = self.bits.get(origin, BitMap64()) | BitMap64.deserialize(numbers)
+
     def discard(self, entry: Entry) -> None:
         bits = self.bits.get(entry.origin)
         if bits is not None:

@@ -221,7 +221,7 @@ class HostCore:
                 scope[0] == "host" and scope[1] not in (self.id, self.name)
             )
         peers = list(self.peers.values())  # a copy: threads ask while hosts come and go
-        return bool(peers) and any(hosted.name in peer.spaces for peer in peers)
+        return bool(peers) and hosted.shared and any(hosted.name in peer.spaces for peer in peers)
 
     @property
     def agents(self) -> list[str]:
@@ -259,11 +259,7 @@ class HostCore:
 
     def shared_spaces(self) -> list[str]:
         """The spaces that are part of a federation; those with a password are not."""
-        return [
-            name
-            for name, hosted in self.spaces.items()
-            if not name.startswith("tupelo.") and not hosted.access.protected
-        ]
+        return [name for name, hosted in self.spaces.items() if hosted.shared]
 
     # Whoever knocks
 
@@ -299,8 +295,8 @@ class HostCore:
                 raise Stranger("an identity is wanted here: connect with tls=True")
             return ""
         if self._trust is not None:
-            # A name that a program gives itself proves nothing: its key stands for it.
-            self._trust.check(f"host {name}" if role == "host" else link.identity, link.identity)
+            # Who gives itself no name is known by its key alone.
+            self._trust.check(f"{role} {name}" if name else link.identity, link.identity)
         return link.identity
 
     def _admit_client(self, link: Link, hello: wire.Hello, who: str | None) -> Conversation:

@@ -14,10 +14,17 @@ from tupelo.errors import AccessError, BadFrame, TupeloError
 from tupelo.federation.hosts.hosted import HostedSpace
 from tupelo.federation.links import wire
 from tupelo.federation.links.conversation import Conversation
-from tupelo.federation.links.spelled import read_order, read_whole, spell_error, spell_whole
+from tupelo.federation.links.spelled import (
+    read_order,
+    read_whole,
+    spell_error,
+    spell_seen,
+    spell_whole,
+)
 from tupelo.federation.spanning.handover import Held, found, holder_name, reserve
 from tupelo.federation.spanning.telling import Telling
 from tupelo.federation.spanning.watching import Watching
+from tupelo.space.session import Seen
 from tupelo.store.index import Accept
 from tupelo.values.codec import BadBytes
 from tupelo.values.entry import Entry
@@ -208,10 +215,10 @@ class Peer:
         await reservation.hosted.flush(position)
         return True
 
-    async def _watch(self, message: wire.Watch) -> None:
+    async def _watch(self, message: wire.Watch) -> dict[str, bytes] | None:
         hosted = self._hosted(message.space, "subscribe")
         if hosted is None:
-            return
+            return None
         self._require_room()
         template = template_from_wire(message.template)
         telling = Telling(
@@ -227,6 +234,12 @@ class Peer:
         if old is not None:
             old.end()
         self._watches[message.watch] = telling
+        if message.existing:
+            return None
+        passed = Seen()  # It is not told of these, also not when we part and meet again.
+        for entry in await found(hosted, template, False, 0, True, None):
+            passed.add(entry)
+        return spell_seen(passed)
 
     async def _unwatch(self, message: wire.Unwatch) -> int:
         watching = self._watches.pop(message.watch, None)

@@ -5,9 +5,12 @@ from __future__ import annotations
 from math import isfinite
 from typing import Any
 
+from pyroaring import BitMap64
+
 from tupelo import errors
 from tupelo.errors import BadArgument, BadFrame, TupeloError
 from tupelo.space.order import Fifo, Key, Lifo, Order
+from tupelo.space.session import Seen
 from tupelo.values.change import Change
 from tupelo.values.codec import BadBytes, read_entry, spell_entry
 from tupelo.values.entry import NATIVE, Entry
@@ -145,3 +148,13 @@ def read_order(spelled: Any) -> Order | None:
         case ["key", (int() | str()) as of, bool() as reverse]:
             return Key(of, reverse=reverse)
     raise BadFrame(f"{spelled!r} is no order")
+
+
+def spell_seen(seen: Seen) -> dict[str, bytes]:
+    return {origin: _optimised(bits).serialize() for origin, bits in seen.bits.items()}
+
+
+def _optimised(bits: BitMap64) -> BitMap64:
+    copy = BitMap64(bits)
+    copy.run_optimize()
+    return copy

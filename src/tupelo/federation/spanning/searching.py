@@ -12,14 +12,12 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal
 
-from pyroaring import BitMap64
-
 from tupelo.errors import CannotSend, HostClosed, SpaceClosed, TransactionEnded, TupeloError
 from tupelo.federation.hosts.hosted import HostedSpace
 from tupelo.federation.hosts.parked import alarm
 from tupelo.federation.hosts.peer import Peer
 from tupelo.federation.links import wire
-from tupelo.federation.links.spelled import read_answer, spell_order
+from tupelo.federation.links.spelled import read_answer, spell_order, spell_seen
 from tupelo.federation.spanning.handover import Held, found, give_back, reserve
 from tupelo.federation.spanning.watching import Watching
 from tupelo.space.order import Order
@@ -437,16 +435,6 @@ class Search:
                     wire.Unwatch(self._next_call(), place.watch), self._during
                 )
                 ignored.add_done_callback(_look_away)
-
-
-def spell_seen(seen: Seen) -> dict[str, bytes]:
-    return {origin: _optimised(bits).serialize() for origin, bits in seen.bits.items()}
-
-
-def _optimised(bits: BitMap64) -> BitMap64:
-    copy = BitMap64(bits)
-    copy.run_optimize()
-    return copy
 
 
 def _look_away(answer: asyncio.Future[Any]) -> None:

@@ -149,6 +149,7 @@ class FederatedSpace:
     ) -> Any:
         check_wait(wait)
         check_coverage(coverage)
+        self._require_here(txn, scope)
         verb = self._local.take if take else self._local.read
         if txn is not None or if_exists or self._is_here(scope):
             self._covers_here(coverage)
@@ -212,6 +213,7 @@ class FederatedSpace:
         check_wait(wait)
         check_limit(limit)
         check_coverage(coverage)
+        self._require_here(txn, scope)
         alone = scope is None and wait == 0 and not self._spans()
         if txn is not None or if_exists or alone or self._is_here(scope):
             self._covers_here(coverage)
@@ -276,6 +278,10 @@ class FederatedSpace:
         if coverage is not None and taken is not None:
             coverage.fill(taken)
         return number
+
+    def _require_here(self, txn: Transactional | None, scope: Scope | None) -> None:
+        if txn is not None and scope is not None and not self._is_here(scope):
+            raise BadArgument("scope", "left out or HERE, within a transaction", scope)
 
     def _is_here(self, scope: Scope | None) -> bool:
         spelled = spell_scope(scope)

@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -18,8 +19,8 @@ from tupelo.federation.hosts.hosted import HostedSpace
 from tupelo.federation.hosts.parked import alarm
 from tupelo.federation.hosts.peer import Peer
 from tupelo.federation.links import wire
-from tupelo.federation.links.spelled import read_whole
-from tupelo.federation.spanning.searching import may_ask, nobody, spell_seen
+from tupelo.federation.links.spelled import read_whole, spell_seen
+from tupelo.federation.spanning.searching import may_ask, nobody
 from tupelo.federation.spanning.telling import Telling
 from tupelo.space.session import Seen
 from tupelo.values.entry import Entry
@@ -116,7 +117,16 @@ class FederatedSubscription:
         peer.hints[number] = lambda hint: self._heard(peer, hint)
         standing.add_done_callback(_say_refusal)
         standing.add_done_callback(self._standing.discard)
+        standing.add_done_callback(self._pass_over)
         self._standing.add(standing)
+
+    def _pass_over(self, standing: asyncio.Future[Any]) -> None:
+        """What was there before us is not told of, also not when its host engages again."""
+        passed = None if standing.cancelled() or standing.exception() else standing.result()
+        if isinstance(passed, dict):
+            with suppress(ValueError, TypeError):  # The host talks nonsense.
+                for origin, data in passed.items():
+                    self._told.merge(origin, data)
 
     async def stands(self) -> None:
         """Wait until every host that is engaged now tells of its entries, or does not answer."""

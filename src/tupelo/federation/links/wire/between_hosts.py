@@ -47,7 +47,8 @@ class Settle(Message, tag=52):
 
 class Watch(Message, tag=53):
     """Tell me of every entry that becomes visible from now on, and of those that are there but were
-    not `seen`, if that is asked for. Answer: None, once the watch stands."""
+    not `seen`, if that is asked for. Answer, once the watch stands: what is there and is not told
+    of (origin → roaring bitmap), or None."""
 
     call: int
     space: str
