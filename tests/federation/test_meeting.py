@@ -9,7 +9,6 @@ import pytest
 import tupelo
 from tests.federation.raw import Raw
 from tupelo.errors import BadArgument, CannotReach, NotAllowed, WrongPassword
-from tupelo.federation.hosts import dialling
 from tupelo.federation.hosts.building import plan_host
 from tupelo.federation.hosts.dialling import Dialler
 from tupelo.federation.identity.trust import Trust
@@ -96,31 +95,12 @@ def test_who_welcomes_and_hangs_up_is_not_dialled_at_once_again(monkeypatch):
 
     async def dial() -> None:
         dialler = Dialler("own", greet, lambda host_id, address: False, Random(1))
-        monkeypatch.setattr(dialling.asyncio, "sleep", sleep)
+        monkeypatch.setattr("tupelo.federation.hosts.dialling.asyncio.sleep", sleep)
         with pytest.raises(asyncio.CancelledError):
             await dialler._keep_dialling("somewhere")
 
     asyncio.run(dial())
     assert pauses[0] <= 0.1 and pauses[-1] > 1.0
-
-
-def test_only_its_coordinator_may_forget_a_decision(threads):
-    host = threads.host("decider")
-    deciding = host._core.deciding
-    coordinator = Raw.met(host.address)
-    session = coordinator.welcome.session
-    txn = f"shared|{host.id}|{host.address}|{session}|1"
-    told = [(txn, "a"), (txn, "b")]
-    assert coordinator.call(wire.Decide, txn, told).value is True
-    other = Raw.met(host.address)
-    other.call(wire.Forget, txn, "a")
-    other.call(wire.Forget, txn, "b")
-    assert deciding.outcome(txn) == "committed"
-    coordinator.call(wire.Forget, txn, "a")
-    coordinator.call(wire.Forget, txn, "b")
-    assert not deciding._log.committed(txn)
-    for raw in (coordinator, other):
-        raw.leave()
 
 
 def test_a_closing_host_lets_nobody_in(threads):

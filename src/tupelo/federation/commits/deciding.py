@@ -98,13 +98,13 @@ class Deciding:
         if isinstance(message, wire.Decide):
             return await self._in_thread(lambda: self.decide(message.txn, message.told, speaker))
         if isinstance(message, (wire.Outcome, wire.Forget)):
-            return await self._in_thread(lambda: self._answer(message, speaker))
+            return await self._in_thread(lambda: self._answer(message))
         raise BadFrame(f"{type(message).__name__} decides nothing")
 
-    def _answer(self, message: Question, speaker: str | None = None) -> Any:
+    def _answer(self, message: Question) -> Any:
         if isinstance(message, wire.Outcome):
             return self.outcome(message.txn)
-        return self.forget(message.txn, message.participant, speaker)
+        return self.forget(message.txn, message.participant)
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         """The disk is waited for elsewhere, where there is one."""
@@ -145,11 +145,9 @@ class Deciding:
                 return None
             return "aborted"
 
-    def forget(self, txn: str, participant: str, speaker: str | None = None) -> None:
+    def forget(self, txn: str, participant: str) -> None:
         """This participant knows that the transaction was committed. The disk is not waited for: if
-        we crash before, a record too many is kept. Only the coordinator and hosts may say so."""
-        if speaker is not None and speaker != _part(txn, 3) and not speaker.startswith("host:"):
-            return
+        we crash before, a record too many is kept."""
         self._log.forget_soon(txn, participant)
         self._has_forgotten = True
 

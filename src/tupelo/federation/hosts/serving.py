@@ -337,7 +337,7 @@ class Serving:
 
     def _forget(self, message: wire.Forget) -> None:
         """At once: a client that leaves says this just before its goodbye."""
-        self._host.deciding.forget(message.txn, message.participant, self.session)
+        self._host.deciding.forget(message.txn, message.participant)
         self.talk.say(wire.Answer(message.call))
 
     async def _count(self, hosted: HostedSpace, message: wire.Count) -> int:
