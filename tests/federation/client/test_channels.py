@@ -214,9 +214,9 @@ def test_what_cannot_be_built_here_is_undone_in_what_holds_it(met, later, verb):
 def test_what_is_too_large_to_be_sent_is_said_so(met, later):
     space, line = met()
     large = ("a", b"x" * wire.FRAME_MAX)
-    for write in (lambda: space.write(large), lambda: space.write_all([("b",), large])):
+    for verb, entries in ((space.write, large), (space.write_all, [("b",), large])):
         with pytest.raises(CannotSend, match=r"16,777,\d+ bytes.*16,777,216"):
-            write()
+            verb(entries)
     call = later(space.count)  # The link is as it was.
     line.answer(wire.Count, 0)
     assert call.result() == 0
