@@ -67,6 +67,7 @@ class Serving:
         self._given = Given()
         self._writing = Writing(host, self)
         self._alone: dict[int, tuple[HostedSpace, wire.Get, float | None]] = {}
+        self._leading_on: set[int] = set()  # cancelled to go on as searches over the federation
         self._ending: set[int] = set()  # ends of transactions: who asks for one cannot go back
         self._over = False
         self._handlers: dict[type, Callable[[Any], None]] = {
@@ -324,6 +325,7 @@ class Serving:
                     parked.vanish()
                     self._search_on(call)
                 elif call in self._tasks:
+                    self._leading_on.add(call)
                     self._tasks[call].cancel()  # It goes on as a search when it has let go.
 
     def _search_on(self, call: int) -> None:
@@ -397,10 +399,12 @@ class Serving:
         self._ending.discard(call)
         if self._tasks.get(call) is task:
             del self._tasks[call]
-            if task.cancelled() and call in self._alone and not self._over:
+            led_on = task.cancelled() and call in self._leading_on
+            if led_on and call in self._alone and not self._over:
                 self._search_on(call)  # It has let go: see `engaged`.
             else:
                 self._alone.pop(call, None)
+        self._leading_on.discard(call)
 
     def _fail(self, call: int, error: BaseException) -> None:
         if isinstance(error, BadFrame) and not call:
