@@ -31,12 +31,11 @@ from tupelo.federation.client.channel import (
 from tupelo.federation.client.doors import at_once
 from tupelo.federation.client.line import Line
 from tupelo.federation.links import wire
-from tupelo.federation.links.tcp import PLAIN, REFUSED, TLS
+from tupelo.federation.links.tcp import PLAIN, PREAMBLE, REFUSED, TLS
 from tupelo.federation.links.wire import encode
 
 logger = logging.getLogger("tupelo")
 
-_NAME = b"TUPELO" + bytes([wire.VERSION])
 _MAIN = threading.main_thread().ident
 
 
@@ -356,13 +355,13 @@ class BlockingChannel(Channel):
     def _meet(self, line: Line, sock: socket.socket) -> None:
         """The first eight bytes, and TLS if it is wanted."""
         wanted = PLAIN if self.party.context is None else TLS
-        sock.sendall(_NAME + wanted)
+        sock.sendall(PREAMBLE + wanted)
         first = b""
         while len(first) < 8 and (part := sock.recv(8 - len(first))):
             first += part
-        if first == _NAME + REFUSED:
+        if first == PREAMBLE + REFUSED:
             self.welcomed(line.words()[0])
-        if first != _NAME + wanted:
+        if first != PREAMBLE + wanted:
             raise CannotReach(self.peer, "it does not speak Tupelo, or another version of it")
         if wanted == TLS:
             line.secure(self.party)

@@ -210,10 +210,6 @@ class HostCore:
             found = self.make_space(name)
         return found
 
-    def misplaced(self, hosted: HostedSpace) -> None:
-        """Something was written here for an agent that may be elsewhere."""
-        self.mover.consider(hosted)
-
     def spans(self, hosted: HostedSpace, scope: wire.Scope) -> bool:
         """Does an operation of this scope look beyond what is here?"""
         if scope is not None:

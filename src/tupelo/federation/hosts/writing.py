@@ -75,7 +75,7 @@ class Writing:
         if message.txn is not None:
             self._serving.possessions.wrote(hosted, leases)
         elif message.to is not None:
-            self._host.misplaced(hosted)
+            self._host.mover.arrived()
 
     def _wrote(self, call: int, hosted: HostedSpace, leases: list[Lease], position: int) -> None:
         if hosted.durable and position:

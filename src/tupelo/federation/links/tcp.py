@@ -23,7 +23,7 @@ from tupelo.federation.links.wire import FRAME_MAX, VERSION, Frames, Refusal, de
 
 logger = logging.getLogger("tupelo")
 
-_NAME = b"TUPELO" + bytes([VERSION])
+PREAMBLE = b"TUPELO" + bytes([VERSION])
 PLAIN, TLS, REFUSED = b"P", b"T", b"X"
 HANDSHAKE_SECONDS = 10.0
 REFUSAL_MAX = 64 * 1024
@@ -287,14 +287,14 @@ class TcpNetwork:
     async def _receive_as(self, preamble: _Preamble, link: TcpLink, answer: Answering) -> None:
         transport = preamble.transport
         first = await preamble.next(8)
-        if first[:7] != _NAME or first[7:] not in (PLAIN, TLS):
+        if first[:7] != PREAMBLE or first[7:] not in (PLAIN, TLS):
             raise BadFrame("it does not speak Tupelo, or another version of it")
         _set_no_delay(transport)
         if first[7:] == TLS:
             if self._security.server is None:
                 _refuse(transport, CannotReach("this host", "it has no identity to prove"))
                 return
-            transport.write(_NAME + TLS)
+            transport.write(PREAMBLE + TLS)
             loop = asyncio.get_running_loop()
             transport = await loop.start_tls(
                 transport, link, self._security.server, server_side=True
@@ -306,7 +306,7 @@ class TcpNetwork:
             _refuse(transport, CannotReach("this host", "it wants TLS: connect with tls=True"))
             return
         else:
-            transport.write(_NAME + PLAIN)
+            transport.write(PREAMBLE + PLAIN)
             transport.set_protocol(link)
         link.begin(transport, answer)
         if preamble.rest:
@@ -336,9 +336,9 @@ class TcpNetwork:
         transport, preamble = await loop.create_connection(_Preamble, place.host, place.port)
         try:
             _set_no_delay(transport)
-            transport.write(_NAME + (TLS if secure else PLAIN))
+            transport.write(PREAMBLE + (TLS if secure else PLAIN))
             first = await preamble.next(8)
-            if first[:7] != _NAME:
+            if first[:7] != PREAMBLE:
                 raise CannotReach(str(place), "it does not speak Tupelo, or another version of it")
             if first[7:] == REFUSED:
                 length = int.from_bytes(await preamble.next(4), "big")
@@ -375,5 +375,5 @@ def _set_no_delay(transport: asyncio.BaseTransport) -> None:
 def _refuse(transport: Any, error: TupeloError) -> None:
     """Say why, and hang up."""
     kind, message, data = spell_error(error)
-    transport.write(_NAME + REFUSED + frame(encode(Refusal(kind, message, data))))
+    transport.write(PREAMBLE + REFUSED + frame(encode(Refusal(kind, message, data))))
     transport.close()

@@ -20,7 +20,7 @@ from tupelo.federation.links import wire
 from tupelo.federation.links.spelled import read_answer
 from tupelo.federation.spanning.adopting import adopt
 from tupelo.federation.spanning.handover import HERE, Held, found, holder_name, reserve
-from tupelo.federation.spanning.searching import Question, Search, Taken, may_ask, nobody
+from tupelo.federation.spanning.searching import Question, Search, Taken, look_away, may_ask, nobody
 from tupelo.space.order import Order
 from tupelo.space.session import Seen
 from tupelo.values.entry import Entry
@@ -374,7 +374,7 @@ class Federation:
                 settle = wire.Settle(
                     self.host.next_call(), call, False, hosted.name, peer.incarnation
                 )
-                peer.talk.call(settle, "take").add_done_callback(_look_away)
+                peer.talk.call(settle, "take").add_done_callback(look_away)
 
         answer.add_done_callback(refuse)
 
@@ -443,8 +443,3 @@ class Federation:
             return hosted.engine.saved.was_committed(holder_name(peer.holder, message.of))
         # What was in memory went with our last life: nobody but they have it.
         return message.incarnation != self.host.incarnation
-
-
-def _look_away(answer: asyncio.Future[Any]) -> None:
-    if not answer.cancelled():
-        answer.exception()

@@ -92,10 +92,6 @@ class Mover:
 
     # Going
 
-    def consider(self, hosted: HostedSpace) -> None:
-        """Something was written for an agent."""
-        self.arrived()
-
     def arrived(self) -> None:
         """An agent, a host or an entry has come: what can be moved is moved."""
         for peer in self._host.peers.values():

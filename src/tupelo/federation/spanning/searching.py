@@ -434,9 +434,9 @@ class Search:
                 ignored = place.peer.talk.call(
                     wire.Unwatch(self._next_call(), place.watch), self._during
                 )
-                ignored.add_done_callback(_look_away)
+                ignored.add_done_callback(look_away)
 
 
-def _look_away(answer: asyncio.Future[Any]) -> None:
+def look_away(answer: asyncio.Future[Any]) -> None:
     if not answer.cancelled():
         answer.exception()

@@ -86,7 +86,7 @@ class FederatedSpace:
         outcome, position = self._operations.write(entry, lease, txn, at, signal, 0, Mark(to=to))
         assert isinstance(outcome, list)
         await settled(self._local._flush(position))
-        self._host._soon(self._core.misplaced, self._hosted)
+        self._host._soon(self._core.mover.arrived)
         return outcome[0]
 
     def write_all(
