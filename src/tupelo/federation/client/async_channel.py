@@ -162,12 +162,12 @@ class AsyncChannel(Channel):
             self._send(encode(message))
 
     async def leave(self, owner: Owner, goodbyes: list[Any]) -> None:
-        for message, within in goodbyes:
-            self.tell(message, within)
         over = self.closing(owner)
         calls = [asked.number for asked in over if asked.number]
         if calls:
             self._send(encode(wire.Cancel(calls)))
+        for message, within in goodbyes:
+            self.tell(message, within)
         self._wake(over)
         if not self._opened and not self.closed:
             await self._close()

@@ -103,19 +103,22 @@ class BlockingChannel(Channel):
 
     def tell(self, message: Any, within: int | None = None) -> None:
         with self._lock:
-            if self._line is not None and (within is None or within == self.serial):
-                self._number += 1
-                message.call = self._number
-                self._send(encode(message))
+            self._tell(message, within)
+
+    def _tell(self, message: Any, within: int | None) -> None:
+        if self._line is not None and (within is None or within == self.serial):
+            self._number += 1
+            message.call = self._number
+            self._send(encode(message))
 
     async def leave(self, owner: Owner, goodbyes: list[Any]) -> None:
-        for message, within in goodbyes:
-            self.tell(message, within)
-        with self._lock:
+        with self._lock:  # Who waits is told why before the host can say what became of it.
             over = self.closing(owner)
             calls = [asked.number for asked in over if asked.number]
             if calls:
                 self._send(encode(wire.Cancel(calls)))
+            for message, within in goodbyes:
+                self._tell(message, within)
             last = not self._opened and not self.closed
             if last:
                 self._send(encode(wire.Goodbye("the last space was closed")))
