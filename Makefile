@@ -25,8 +25,11 @@ help: ## show this list
 run: $(RUN_STAMP) ## take the tour
 	@$(BIN)/tupelo tour
 
-test: check ## check, then run the tests
-	@$(BIN)/python -m pytest $(ARGS)
+# Sockets, processes and threads on a busy machine: what fails is run once more, and both are shown.
+test: check ## check, then run the tests; what fails is run once more
+	@$(BIN)/python -m pytest --cache-clear $(ARGS) || { [ $$? -eq 1 ] && \
+		echo "Once more, what failed:" && \
+		$(BIN)/python -m pytest --last-failed --last-failed-no-failures none $(ARGS); }
 
 quick: $(DEV_STAMP) ## run the tests only
 	@$(BIN)/python -m pytest $(ARGS)
