@@ -239,7 +239,7 @@ def open_files() -> set[str]:
 
 
 class End(asyncio.Protocol):
-    """One end of a line in an event loop, which turns to TLS as soon as it is there."""
+    """One end of a line in an event loop. The caller asks, and at the answer both turn to TLS."""
 
     def __init__(self, context: ssl.SSLContext, *, called: bool) -> None:
         loop = asyncio.get_running_loop()
@@ -248,26 +248,35 @@ class End(asyncio.Protocol):
         self.secure: asyncio.Transport | None = None
         self.heard = loop.create_future()
         self.lost = loop.create_future()
-        self.ready: asyncio.Task[None] | None = None
+        self.turned = loop.create_future()
+        self._plain: Any = None
+        self._turning: asyncio.Task[None] | None = None
 
     def connection_made(self, transport: Any) -> None:
-        # What the other end says from now on is TLS, and not for us.
-        transport.pause_reading()
-        self.ready = asyncio.get_running_loop().create_task(self._turn(transport))
+        if self._plain is None:
+            self._plain = transport
+            if not self._called:
+                transport.write(b"?")
 
     async def _turn(self, transport: asyncio.Transport) -> None:
         loop = asyncio.get_running_loop()
         try:
             secure = await loop.start_tls(transport, self, self._context, server_side=self._called)
-        except BaseException:
+        except Exception as error:
             transport.abort()
-            raise
+            self.turned.set_result(error)
+            return
         assert secure is not None
         self.secure = secure
         secure.write(b"hello")
+        self.turned.set_result(None)
 
     def data_received(self, data: bytes) -> None:
-        if not self.heard.done():
+        if self._turning is None:
+            if self._called:
+                self._plain.write(b"!")
+            self._turning = asyncio.get_running_loop().create_task(self._turn(self._plain))
+        elif not self.heard.done():
             self.heard.set_result(data)
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -301,9 +310,7 @@ async def meet(
         )
         called = await called_end
         ends = (calling, called)
-        turned = await asyncio.gather(
-            *(end.ready for end in ends if end.ready), return_exceptions=True
-        )
+        turned = [await end.turned for end in ends]
         errors = [error for error in turned if error is not None]
         heard = [await end.heard for end in ends if end.secure is not None]
         keys = []
@@ -360,10 +367,10 @@ def test_a_blocking_client_meets_a_host_in_an_event_loop(loop, later):
 
 
 def greet(port: int, context: ssl.SSLContext) -> str:
-    with (
-        socket.create_connection(("127.0.0.1", port), timeout=SECONDS) as plain,
-        context.wrap_socket(plain) as secure,
-    ):
-        secure.sendall(b"hi")
-        assert secure.recv(100) == b"hello"
-        return key_of(secure)
+    with socket.create_connection(("127.0.0.1", port), timeout=SECONDS) as plain:
+        plain.sendall(b"?")
+        assert plain.recv(1) == b"!"
+        with context.wrap_socket(plain) as secure:
+            secure.sendall(b"hi")
+            assert secure.recv(100) == b"hello"
+            return key_of(secure)

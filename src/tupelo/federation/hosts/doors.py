@@ -25,6 +25,9 @@ from tupelo.space import asynchronous, blocking
 from tupelo.space.clock import Clock
 from tupelo.space.either import finished
 
+CLOSING_SECONDS = 10.0
+"""So long is waited for a loop to close its lines."""
+
 
 class HostDoor:
     """What both hosts have: how work gets to the loop on which the host lives."""
@@ -120,6 +123,9 @@ class Host(HostDoor):
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
         self._loop.run_forever()
+        with suppress(RuntimeError):
+            self._loop.run_until_complete(self._loop.shutdown_default_executor())
+        self._loop.close()
 
     def space(
         self,
@@ -161,10 +167,7 @@ class Host(HostDoor):
 
     def _stop_loop(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        with suppress(RuntimeError):
-            self._loop.run_until_complete(self._loop.shutdown_default_executor())
-        self._loop.close()
+        self._thread.join(CLOSING_SECONDS)  # uvloop may wait for ever for a handshake half done.
 
     def __enter__(self) -> Self:
         return self
