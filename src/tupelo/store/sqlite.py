@@ -35,8 +35,8 @@ LogKeep = int | Literal["all"]
 LOG_KEEP = 100_000
 
 _WRITE_BEHIND = 4_096
-_KINDS: tuple[ChangeKind, ...] = get_args(ChangeKind)
-_CODES = {kind: code for code, kind in enumerate(_KINDS)}
+KINDS: tuple[ChangeKind, ...] = get_args(ChangeKind)
+_CODES = {kind: code for code, kind in enumerate(KINDS)}
 _ENDINGS = frozenset({"taken", "expired", "cancelled", "evicted", "moved"})
 _WRITTEN = _CODES["written"]
 
@@ -413,7 +413,7 @@ class SqliteJournal:
         return Change(
             position=position,
             time=time,
-            kind=_KINDS[kind],
+            kind=KINDS[kind],
             arrival=arrival or 0,
             origin=origin or (self.agent if arrival else ""),
             n=n or 0,

@@ -1,0 +1,178 @@
+"""Declared shapes: entries of which a user says what they look like get typed columns.
+
+A shape is declared as `"name string, size long"`, which fits tuples of two such fields and
+dataclasses that have fields of these names; or as a dataclass, `"module:Class"`, which fits its
+instances and those of its subclasses. What does not fit has null there.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import re
+from collections.abc import Callable
+from datetime import datetime
+from decimal import Decimal
+from types import NoneType, UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
+from uuid import UUID
+
+import pyarrow as pa
+
+from tupelo.errors import BadArgument
+from tupelo.values.entry import Typed
+from tupelo.values.kind import Kind, kind_of
+
+_EXPECTED = '"name string, size long", "module:Class" or a dataclass'
+_NAMED = re.compile(r"\s*(\w+)[\s:]\s*(\w+)\s*")
+_SAME = {"bigint": "long", "int": "long", "integer": "long", "float": "double", "bool": "boolean"}
+_ARROW: dict[str, tuple[pa.DataType, frozenset[type]]] = {
+    "string": (pa.string(), frozenset({str, UUID, Decimal})),
+    "long": (pa.int64(), frozenset({int})),
+    "double": (pa.float64(), frozenset({float, int})),
+    "boolean": (pa.bool_(), frozenset({bool})),
+    "binary": (pa.binary(), frozenset({bytes})),
+    "timestamp": (pa.timestamp("us", tz="UTC"), frozenset({datetime})),
+}
+_OF_PYTHON = {
+    **{str: "string", UUID: "string", Decimal: "string", int: "long", float: "double"},
+    **{bool: "boolean", bytes: "binary", datetime: "timestamp"},
+}
+_INT64 = range(-(2**63), 2**63)
+
+
+@dataclasses.dataclass(frozen=True)
+class Declared:
+    """A declared shape: (name, type) of its fields, and the name of its class if it has one."""
+
+    fields: tuple[tuple[str, str], ...]
+    name: str | None = None
+
+    @property
+    def type(self) -> pa.DataType:
+        return pa.struct([(name, _ARROW[kind][0]) for name, kind in self.fields])
+
+    def column(self, values: list[Any]) -> pa.Array:
+        """The typed columns of these entries: lists of fields, `Typed` ones, or None."""
+        places: dict[Any, list[int | None] | None] = {}
+        absent: list[bool] = []
+        columns: list[list[Any]] = [[] for _ in self.fields]
+        for value in values:
+            if type(value) is Typed:
+                key: Any = (value.kind, *map(type, value.values))
+                held: Any = value.values
+            elif value is None:
+                key, held = None, ()
+            else:
+                key, held = tuple(map(type, value)), value
+            if key not in places:
+                places[key] = self._places(value)
+            found = places[key]
+            absent.append(found is None)
+            for column, place in zip(columns, found or [None] * len(columns), strict=True):
+                column.append(None if place is None else held[place])
+        arrays = [
+            _array(column, kind) for column, (_, kind) in zip(columns, self.fields, strict=True)
+        ]
+        return pa.StructArray.from_arrays(
+            arrays, fields=list(self.type), mask=pa.array(absent, pa.bool_())
+        )
+
+    def _places(self, value: Any) -> list[int | None] | None:
+        """Where the fields of this shape are in an entry such as this; None if it does not fit."""
+        if value is None:
+            return None
+        if type(value) is Typed:
+            held, places = value.values, self._named(value.kind)
+        else:
+            held = value
+            fits = self.name is None and len(held) == len(self.fields)
+            places = list(range(len(held))) if fits else None
+        if places is None:
+            return None
+        for place, (_, kind) in zip(places, self.fields, strict=True):
+            if place is not None and type(held[place]) not in _ARROW[kind][1] | {NoneType}:
+                return None
+        return places
+
+    def _named(self, kind: Kind) -> list[int | None] | None:
+        names = kind.names
+        if self.name is None:
+            if not {name for name, _ in self.fields} <= set(names):
+                return None
+        elif self.name not in kind.lineage:
+            return None
+        return [names.index(name) if name in names else None for name, _ in self.fields]
+
+
+def typed(entry: str | type | Declared) -> Declared:
+    """The shape that is declared so."""
+    if isinstance(entry, Declared):
+        return entry
+    if isinstance(entry, type):
+        return _of_class(entry)
+    if not isinstance(entry, str) or not entry.strip():
+        raise BadArgument("entry", _EXPECTED, entry)
+    module, colon, name = entry.partition(":")
+    if colon and re.fullmatch(r"[\w.]+", module) and re.fullmatch(r"[A-Za-z_][\w.]*", name):
+        try:
+            found: Any = importlib.import_module(module)
+            for part in name.split("."):
+                found = getattr(found, part)
+        except (ImportError, AttributeError) as error:
+            raise BadArgument("entry", f"a dataclass that can be imported ({error})", entry) from error
+        return _of_class(found)
+    fields = []
+    for part in entry.split(","):
+        matched = _NAMED.fullmatch(part)
+        kind = matched and _SAME.get(matched[2].lower(), matched[2].lower())
+        if matched is None or kind not in _ARROW:
+            raise BadArgument("entry", f"{_EXPECTED}, of the types {', '.join(_ARROW)}", entry)
+        fields.append((matched[1], kind))
+    if len(dict(fields)) != len(fields):
+        raise BadArgument("entry", "fields of different names", entry)
+    return Declared(tuple(fields))
+
+
+def _of_class(cls: Any) -> Declared:
+    if not (isinstance(cls, type) and dataclasses.is_dataclass(cls)):
+        raise BadArgument("entry", _EXPECTED, cls)
+    kind = kind_of(cls)
+    hints = get_type_hints(cls)
+    fields = []
+    for name in kind.names:
+        spelled = _OF_PYTHON.get(_plain(hints[name]))
+        if spelled is not None:  # The others are in `fields`, as JSON.
+            fields.append((name, spelled))
+    if not fields:
+        raise BadArgument("entry", "a dataclass with fields such as str and int", cls)
+    return Declared(tuple(fields), kind.name)
+
+
+def _plain(hint: Any) -> Any:
+    """The type that is left of `int | None`."""
+    if get_origin(hint) in (Union, UnionType):
+        left = [part for part in get_args(hint) if part is not NoneType]
+        return left[0] if len(left) == 1 else None
+    return hint
+
+
+def _array(column: list[Any], kind: str) -> pa.Array:
+    convert = _CONVERT.get(kind)
+    if convert is not None:
+        column = [None if value is None else convert(value) for value in column]
+    return pa.array(column, _ARROW[kind][0])
+
+
+def _double(value: float) -> float | None:
+    try:
+        return float(value)
+    except OverflowError:  # an integer beyond all that is a float
+        return None
+
+
+_CONVERT: dict[str, Callable[[Any], Any]] = {
+    "string": str,
+    "long": lambda value: value if value in _INT64 else None,
+    "double": _double,
+}

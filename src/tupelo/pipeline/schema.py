@@ -1,0 +1,306 @@
+"""The schema of changes, version 1: one row a change, as Arrow batches and as the DDL of Spark.
+
+What an entry holds is there three times: `payload` is its faithful spelling (`values.codec`);
+`fields` is the same as JSON, for people; and the struct `f` has typed columns, where a shape is
+declared. The JSON of a tuple is an array, and that of a dataclass an object. It cannot tell a
+tuple from a list or the name of a nested class; times, UUIDs and decimals are texts, bytes are
+base64, keys are texts, and numbers that are not finite are null.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from decimal import Decimal
+from types import NoneType
+from typing import Any
+from uuid import UUID
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tupelo.errors import BadArgument
+from tupelo.pipeline.declared import Declared
+from tupelo.values.change import Change
+from tupelo.values.codec import BadBytes, decode_entry, encode_entry, read_extension
+from tupelo.values.entry import NATIVE, Typed
+from tupelo.values.kind import Kind
+
+SCHEMA_VERSION = 1
+
+TIME = pa.timestamp("us", tz="UTC")
+CHANGES = pa.schema(
+    [
+        ("host", pa.string()),  # whose log it is: the id of the host, or the agent of a lone space
+        ("space", pa.string()),
+        ("position", pa.int64()),  # in the log of this space: without gaps
+        ("arrival", pa.int64()),  # the position at which the entry was written; null: no entry
+        ("time", TIME),
+        ("kind", pa.string()),
+        ("origin", pa.string()),  # with n, names the entry anywhere
+        ("n", pa.int64()),
+        ("agent", pa.string()),  # who acted
+        ("session", pa.string()),
+        ("txn", pa.string()),
+        ("to", pa.string()),  # the agent that the entry is for
+        ("waited", pa.float64()),  # seconds
+        ("expires", TIME),  # the lease after the change; null: for ever
+        ("bytes", pa.int32()),  # of the payload
+        ("type", pa.string()),  # the name of the dataclass; null: a tuple
+        ("shape", pa.string()),  # "(str, int)", or "(name: str, size: int)"
+        ("fields", pa.string()),
+        ("payload", pa.binary()),
+    ]
+)
+COLUMNS: tuple[str, ...] = tuple(CHANGES.names)
+TYPED = "f"
+"""The struct of the typed columns, where a shape is declared: f.name, f.size."""
+
+_OF_THE_ENTRY = frozenset({"bytes", "type", "shape", "fields", TYPED})
+_FAR = 253_402_300_799.0  # the end of the year 9999: what is later, Python cannot show
+_NIL = b"\xc0"
+
+Raw = dict[str, Any]
+"""Columns by name, as lists or as Arrow arrays: what a batch is made of."""
+
+
+def schema_of(columns: Sequence[str] | None = None, entry: Declared | None = None) -> pa.Schema:
+    """The schema of a batch with these columns (all of them if None)."""
+    named = {field.name: field for field in CHANGES}
+    if entry is not None:
+        named[TYPED] = pa.field(TYPED, entry.type)
+    return pa.schema([named[name] for name in check_columns(columns, entry)])
+
+
+def check_columns(columns: Sequence[str] | None, entry: Declared | None = None) -> Sequence[str]:
+    known = COLUMNS if entry is None else (*COLUMNS, TYPED)
+    if columns is None:
+        return known
+    if not columns or isinstance(columns, str) or not set(columns) <= set(known):
+        raise BadArgument("columns", f"some of {', '.join(known)}", columns)
+    return columns
+
+
+def ddl_of(schema: pa.Schema) -> str:
+    """The schema as Spark spells it."""
+    return ", ".join(f"`{field.name}` {_spark_type(field.type)}" for field in schema)
+
+
+def _spark_type(kind: pa.DataType) -> str:
+    if pa.types.is_struct(kind):
+        return f"struct<{', '.join(f'`{part.name}`: {_spark_type(part.type)}' for part in kind)}>"
+    return _SPARK[kind]
+
+
+_SPARK = {
+    pa.string(): "string",
+    pa.int64(): "bigint",
+    pa.int32(): "int",
+    pa.float64(): "double",
+    pa.bool_(): "boolean",
+    pa.binary(): "binary",
+    TIME: "timestamp",
+}
+
+
+def needed_for(columns: Sequence[str]) -> set[str]:
+    """What must be known of a change to fill these columns."""
+    needed = set(columns) - {"host", "space"}
+    return needed - _OF_THE_ENTRY | ({"payload"} if needed & _OF_THE_ENTRY else set())
+
+
+# Batches
+
+
+def batch_of(
+    host: str,
+    space: str,
+    changes: Sequence[Change],
+    columns: Sequence[str] | None = None,
+    entry: Declared | None = None,
+) -> pa.RecordBatch:
+    """These changes of one space, as rows."""
+    columns = check_columns(columns, entry)
+    raw: Raw = {}
+    for name in needed_for(columns):
+        if name == "payload":
+            raw[name] = [_payload(change) for change in changes]
+        elif name in ("origin", "n", "arrival"):
+            raw[name] = [getattr(c, name) if c.arrival else None for c in changes]
+        else:
+            raw[name] = [getattr(change, name) for change in changes]
+    return build(host, space, len(changes), raw, columns, entry)
+
+
+def _payload(change: Change) -> bytes | None:
+    if change.payload is None and change.shape is not None and change.fields is not None:
+        return encode_entry(change.shape, change.fields)
+    return change.payload
+
+
+def build(
+    host: str,
+    space: str,
+    count: int,
+    raw: Raw,
+    columns: Sequence[str],
+    entry: Declared | None = None,
+) -> pa.RecordBatch:
+    """A batch of so many rows from what is known of them."""
+    constant = {"host": host, "space": space}
+    derived: dict[str, pa.Array] = {}
+    if not _OF_THE_ENTRY.isdisjoint(columns):
+        derived = _about_entries(raw["payload"], columns, entry)
+    schema = schema_of(columns, entry)
+    arrays = []
+    for field in schema:
+        name = field.name
+        if name in constant:
+            arrays.append(pa.repeat(pa.scalar(constant[name], pa.string()), count))
+        elif name in derived:
+            arrays.append(derived[name])
+        elif isinstance(raw[name], pa.Array):
+            arrays.append(raw[name])
+        elif field.type == TIME:
+            arrays.append(times(raw[name]))
+        else:
+            arrays.append(pa.array(raw[name], field.type))
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def times(seconds: Sequence[float | None]) -> pa.Array:
+    """Seconds since 1970 as timestamps."""
+    numbers = np.array(seconds, dtype=np.float64)
+    absent = np.isnan(numbers)
+    micros = np.rint(np.clip(np.where(absent, 0.0, numbers), -_FAR, _FAR) * 1e6)
+    return pa.array(micros.astype(np.int64), pa.int64(), mask=absent).cast(TIME)
+
+
+# What the entries are
+
+
+class _Look:
+    """What entries of one shape look like."""
+
+    __slots__ = ("kind", "native", "shape")
+
+    def __init__(self, kind: Kind | None, types: tuple[type, ...]) -> None:
+        names = [_TYPE_NAMES.get(cls, cls.__name__) for cls in types]
+        if kind is not None:
+            names = [f"{field}: {name}" for field, name in zip(kind.names, names, strict=True)]
+        self.kind = kind
+        self.shape = f"({', '.join(names)})"
+        self.native = kind is None and NATIVE.issuperset(types)
+
+
+_TYPE_NAMES = {NoneType: "None", Typed: "dataclass"}
+_lines = msgspec.json.Encoder().encode_lines
+_decode_many = msgspec.msgpack.Decoder(list[Any], ext_hook=read_extension).decode
+
+
+def _about_entries(
+    payloads: Sequence[bytes | None], columns: Sequence[str], entry: Declared | None
+) -> dict[str, pa.Array]:
+    found: dict[str, pa.Array] = {}
+    if "bytes" in columns:
+        found["bytes"] = pc.binary_length(pa.array(payloads, pa.binary()))
+    if set(columns).isdisjoint({"type", "shape", "fields", TYPED}):
+        return found
+    values = decode_many(payloads)
+    looks: list[_Look | None] = []
+    numbers: dict[Any, int] = {None: 0}
+    known: list[_Look | None] = [None]
+    codes = []
+    for value in values:
+        if type(value) is list:
+            key: Any = tuple(map(type, value))
+        elif value is None:
+            key = None
+        else:
+            key = (value.kind, *map(type, value.values))
+        number = numbers.get(key)
+        if number is None:
+            number = numbers[key] = len(known)
+            typed = type(value) is Typed
+            known.append(_Look(value.kind, key[1:]) if typed else _Look(None, key))
+        codes.append(number)
+        looks.append(known[number])
+    places = pa.array(codes, pa.int32())
+    if "shape" in columns:
+        found["shape"] = _chosen([look and look.shape for look in known], places)
+    if "type" in columns:
+        found["type"] = _chosen([look and look.kind and look.kind.name for look in known], places)
+    if "fields" in columns:
+        found["fields"] = _json(
+            [
+                value if look is None or look.native else _readable(value)
+                for value, look in zip(values, looks, strict=True)
+            ]
+        )
+    if entry is not None and TYPED in columns:
+        found[TYPED] = entry.column(values)
+    return found
+
+
+def _chosen(texts: list[str | None], places: pa.Array) -> pa.Array:
+    return pa.array(texts, pa.string()).take(places)
+
+
+def decode_many(payloads: Sequence[bytes | None]) -> list[Any]:
+    """The entries that are spelled so: lists of fields, `Typed` ones, and None for none. All in
+    one go, which costs a third of one by one. BadBytes if one of them spells no entry."""
+    head = b"\xdd" + len(payloads).to_bytes(4, "big")
+    spelled = [_NIL if payload is None else payload for payload in payloads]
+    try:
+        values = _decode_many(b"".join([head, *spelled]))
+        if {list, Typed, NoneType}.issuperset(map(type, values)):
+            return values
+    except (msgspec.DecodeError, BadBytes, ValueError, TypeError, ArithmeticError, RecursionError):
+        pass
+    for payload in payloads:
+        if payload is not None:
+            decode_entry(payload)  # says what is wrong with the one that is
+    raise BadBytes("these bytes do not spell entries")
+
+
+def _json(values: list[Any]) -> pa.Array:
+    """Each value as JSON. All are written in one go, a line each; then the ends are cut out."""
+    text = np.frombuffer(_lines(values), dtype=np.uint8)
+    ends = text == 10
+    offsets = np.zeros(len(values) + 1, dtype=np.int64)
+    offsets[1:] = np.flatnonzero(ends) - np.arange(len(values))
+    if offsets[-1] > 2**31 - 1:
+        raise BadArgument("rows", "fewer: the entries of one batch are beyond 2 GB", len(values))
+    absent = np.array([value is None for value in values], dtype=bool)
+    lines = pa.StringArray.from_buffers(
+        len(values), pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(text[~ends])
+    )
+    return pc.if_else(pa.array(absent), None, lines) if absent.any() else lines
+
+
+def _readable(value: Any) -> Any:
+    """A value of an entry as JSON can say it."""
+    cls = type(value)
+    if cls is Typed:
+        return {
+            name: _readable(inner)
+            for name, inner in zip(value.kind.names, value.values, strict=True)
+        }
+    if cls is list or cls is tuple:
+        return [_readable(inner) for inner in value]
+    if cls is dict:
+        return {_key(key): _readable(inner) for key, inner in value.items()}
+    if cls is datetime:
+        return value.isoformat()
+    if cls is UUID or cls is Decimal:
+        return str(value)
+    return value
+
+
+def _key(key: Any) -> str:
+    if type(key) is str:
+        return key
+    said = _readable(key)
+    return said if type(said) is str else msgspec.json.encode(said).decode()
