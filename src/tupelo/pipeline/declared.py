@@ -35,8 +35,14 @@ _ARROW: dict[str, tuple[pa.DataType, frozenset[type]]] = {
     "timestamp": (pa.timestamp("us", tz="UTC"), frozenset({datetime})),
 }
 _OF_PYTHON = {
-    **{str: "string", UUID: "string", Decimal: "string", int: "long", float: "double"},
-    **{bool: "boolean", bytes: "binary", datetime: "timestamp"},
+    str: "string",
+    UUID: "string",
+    Decimal: "string",
+    int: "long",
+    float: "double",
+    bool: "boolean",
+    bytes: "binary",
+    datetime: "timestamp",
 }
 _INT64 = range(-(2**63), 2**63)
 
@@ -120,7 +126,9 @@ def typed(entry: str | type | Declared) -> Declared:
             for part in name.split("."):
                 found = getattr(found, part)
         except (ImportError, AttributeError) as error:
-            raise BadArgument("entry", f"a dataclass that can be imported ({error})", entry) from error
+            raise BadArgument(
+                "entry", f"a dataclass that can be imported ({error})", entry
+            ) from error
         return _of_class(found)
     fields = []
     for part in entry.split(","):

@@ -4,16 +4,19 @@ another program: no lock is taken, and nothing is written."""
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
+import msgspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tupelo.errors import DamagedFile, JournalFailed, LogTrimmed
 from tupelo.pipeline.declared import Declared
-from tupelo.pipeline.schema import build, check_columns, needed_for
+from tupelo.pipeline.schema import OF_THE_ENTRY, Raw, build, check_columns, fill, needed_for
 from tupelo.store.header import check_header
 from tupelo.store.sqlite import KINDS
 from tupelo.values.codec import BadBytes
@@ -22,7 +25,7 @@ ROWS = 16_384
 """So many rows has a batch, if nobody says otherwise."""
 
 _KINDS = pa.array(KINDS, pa.string())
-_OF_ENTRY = {"origin": "origin", "n": "n", "payload": "payload", "to": "dest"}
+_WRITTEN = KINDS.index("written")
 _SINCE = {"to": 2, "session": 3}
 """The format of the file since which there is such a column."""
 
@@ -87,7 +90,8 @@ class JournalLog:
         entry: Declared | None,
     ) -> pa.RecordBatch:
         """A batch of these changes, or of the first of them."""
-        needed = sorted(needed_for(columns) | {"position", "arrival"})
+        about = [name for name in columns if name in OF_THE_ENTRY]
+        needed = (needed_for(columns) - OF_THE_ENTRY) | {"arrival"}
         try:
             with _snapshot(db):
                 kept, durable = _bounds(db)
@@ -99,26 +103,40 @@ class JournalLog:
                     )
                 last = min(last, durable)
                 (form,) = db.execute("PRAGMA user_version").fetchone()
-                rows = db.execute(_query(needed, form), (first, last)).fetchall()
-        except sqlite3.Error as error:
-            raise DamagedFile(f"{self.path} is damaged ({error})") from error
-        if len(rows) != max(0, last - first + 1):
-            raise DamagedFile(f"{self.path} is damaged: changes from {first} to {last} are missing")
-        found = zip(*rows, strict=True) if rows else [()] * len(needed)
-        raw: dict[str, object] = dict(zip(needed, found, strict=True))
-        try:
+                where = "WHERE position BETWEEN ? AND ?"
+                raw = _select(db, form, needed, where, (first, last))
+                count = len(raw["arrival"])
+                if count != max(0, last - first + 1):
+                    raise DamagedFile(
+                        f"{self.path} is damaged: not all changes from {first} to {last} are there"
+                    )
+                if about:
+                    arrivals = np.array(raw["arrival"], dtype=np.float64)
+                    entries = _entries(db, form, needed_for(about), arrivals, first, last)
             if "kind" in raw:
                 raw["kind"] = _KINDS.take(pa.array(raw["kind"], pa.int8()))
             if "agent" in raw:
                 raw["agent"] = pc.fill_null(pa.array(raw["agent"], pa.string()), self.host)
-            if "origin" in raw:
-                own = pc.if_else(pc.is_valid(pa.array(raw["arrival"], pa.int64())), self.host, None)
-                raw["origin"] = pc.coalesce(pa.array(raw["origin"], pa.string()), own)
-            return build(self.host, self.space, len(rows), raw, columns, entry)
-        except (BadBytes, pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+            if about:
+                raw |= self._about(about, entries, arrivals, entry)
+            return build(self.host, self.space, count, raw, columns, entry)
+        except (sqlite3.Error, BadBytes, pa.ArrowException, TypeError, ValueError) as error:
             raise DamagedFile(
                 f"{self.path} is damaged between {first} and {last} ({error})"
             ) from error
+
+    def _about(
+        self, about: Sequence[str], entries: Raw, arrivals: Any, entry: Declared | None
+    ) -> dict[str, pa.Array]:
+        """What is known of the entries, for every change of one. There are fewer of them than
+        there are changes, so they are looked at before they are spread."""
+        if "origin" in entries:
+            entries["origin"] = pc.fill_null(pa.array(entries["origin"], pa.string()), self.host)
+        positions = np.array(entries["position"], dtype=np.float64)
+        places = np.searchsorted(positions, arrivals)
+        absent = np.append(positions, np.nan)[places] != arrivals
+        spread = pa.array(places, pa.int64(), mask=absent)
+        return {name: array.take(spread) for name, array in fill(entries, about, entry).items()}
 
     # The file
 
@@ -162,19 +180,41 @@ def _bounds(db: sqlite3.Connection) -> tuple[int, int]:
     return meta["first"], max(last or 0, meta["position"])
 
 
-def _query(needed: Sequence[str], form: int) -> str:
-    """The rows with these columns; those of the entry are in the row that wrote it."""
-    columns = []
-    for name in needed:
-        if form < _SINCE.get(name, 0):
-            columns.append("NULL")
-        elif name in _OF_ENTRY:
-            columns.append(f"w.{_OF_ENTRY[name]}")
-        else:
-            columns.append(f"c.{name}")
-    joined = not _OF_ENTRY.keys().isdisjoint(needed)
-    return (
-        f"SELECT {', '.join(columns)} FROM change c"
-        + (" LEFT JOIN change w ON w.position = c.arrival" if joined else "")
-        + " WHERE c.position BETWEEN ? AND ? ORDER BY c.position"
+def _select(
+    db: sqlite3.Connection, form: int, columns: Iterable[str], where: str, values: Sequence[Any]
+) -> Raw:
+    """These columns of some rows, in order of position."""
+    names = sorted(columns)
+    spelled = [
+        "NULL" if form < _SINCE.get(name, 0) else {"to": "dest"}.get(name, name) for name in names
+    ]
+    rows = db.execute(
+        f"SELECT {', '.join(spelled)} FROM change {where} ORDER BY position", values
+    ).fetchall()
+    return dict(zip(names, zip(*rows, strict=True) if rows else [()] * len(names), strict=True))
+
+
+def _entries(
+    db: sqlite3.Connection, form: int, columns: set[str], arrivals: Any, first: int, last: int
+) -> Raw:
+    """What the rows that wrote these entries say of them. Most were written among the changes that
+    are read; those from before are asked for one by one."""
+    columns = columns | {"position"}
+    here = _select(
+        db,
+        form,
+        columns,
+        f"WHERE position BETWEEN ? AND ? AND kind = {_WRITTEN}",
+        (first, last),
     )
+    before = np.unique(arrivals[arrivals < first]).astype(np.int64).tolist()
+    if not before:
+        return here
+    older = _select(
+        db,
+        form,
+        columns,
+        "WHERE position IN (SELECT value FROM json_each(?))",
+        (msgspec.json.encode(before).decode(),),
+    )
+    return {name: older[name] + here[name] for name in here}

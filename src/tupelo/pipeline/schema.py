@@ -25,7 +25,7 @@ from tupelo.errors import BadArgument
 from tupelo.pipeline.declared import Declared
 from tupelo.values.change import Change
 from tupelo.values.codec import BadBytes, decode_entry, encode_entry, read_extension
-from tupelo.values.entry import NATIVE, Typed
+from tupelo.values.entry import NATIVE, Typed, types_of
 from tupelo.values.kind import Kind
 
 SCHEMA_VERSION = 1
@@ -58,7 +58,9 @@ COLUMNS: tuple[str, ...] = tuple(CHANGES.names)
 TYPED = "f"
 """The struct of the typed columns, where a shape is declared: f.name, f.size."""
 
-_OF_THE_ENTRY = frozenset({"bytes", "type", "shape", "fields", TYPED})
+_DERIVED = frozenset({"bytes", "type", "shape", "fields", TYPED})
+OF_THE_ENTRY = _DERIVED | {"origin", "n", "to", "payload"}
+"""The columns that are the same in every change of an entry."""
 _FAR = 253_402_300_799.0  # the end of the year 9999: what is later, Python cannot show
 _NIL = b"\xc0"
 
@@ -108,7 +110,7 @@ _SPARK = {
 def needed_for(columns: Sequence[str]) -> set[str]:
     """What must be known of a change to fill these columns."""
     needed = set(columns) - {"host", "space"}
-    return needed - _OF_THE_ENTRY | ({"payload"} if needed & _OF_THE_ENTRY else set())
+    return needed - _DERIVED | ({"payload"} if needed & _DERIVED else set())
 
 
 # Batches
@@ -149,25 +151,26 @@ def build(
     entry: Declared | None = None,
 ) -> pa.RecordBatch:
     """A batch of so many rows from what is known of them."""
-    constant = {"host": host, "space": space}
-    derived: dict[str, pa.Array] = {}
-    if not _OF_THE_ENTRY.isdisjoint(columns):
-        derived = _about_entries(raw["payload"], columns, entry)
+    raw = {**raw, "host": pa.repeat(host, count), "space": pa.repeat(space, count)}
     schema = schema_of(columns, entry)
-    arrays = []
-    for field in schema:
-        name = field.name
-        if name in constant:
-            arrays.append(pa.repeat(pa.scalar(constant[name], pa.string()), count))
-        elif name in derived:
-            arrays.append(derived[name])
+    return pa.RecordBatch.from_arrays(list(fill(raw, columns, entry).values()), schema=schema)
+
+
+def fill(raw: Raw, columns: Sequence[str], entry: Declared | None = None) -> dict[str, pa.Array]:
+    """These columns, as Arrow has them; what is not known of an entry follows from its payload."""
+    missing = [name for name in columns if name not in raw]
+    derived = _about_entries(raw["payload"], missing, entry) if missing else {}
+    filled: dict[str, pa.Array] = {}
+    for name in columns:
+        if name in derived:
+            filled[name] = derived[name]
         elif isinstance(raw[name], pa.Array):
-            arrays.append(raw[name])
-        elif field.type == TIME:
-            arrays.append(times(raw[name]))
+            filled[name] = raw[name]
+        elif CHANGES.field(name).type == TIME:
+            filled[name] = times(raw[name])
         else:
-            arrays.append(pa.array(raw[name], field.type))
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+            filled[name] = pa.array(raw[name], CHANGES.field(name).type)
+    return filled
 
 
 def times(seconds: Sequence[float | None]) -> pa.Array:
@@ -184,20 +187,45 @@ def times(seconds: Sequence[float | None]) -> pa.Array:
 class _Look:
     """What entries of one shape look like."""
 
-    __slots__ = ("kind", "native", "shape")
+    __slots__ = ("native", "shape", "type")
 
     def __init__(self, kind: Kind | None, types: tuple[type, ...]) -> None:
         names = [_TYPE_NAMES.get(cls, cls.__name__) for cls in types]
         if kind is not None:
             names = [f"{field}: {name}" for field, name in zip(kind.names, names, strict=True)]
-        self.kind = kind
+        self.type = None if kind is None else kind.name
         self.shape = f"({', '.join(names)})"
         self.native = kind is None and NATIVE.issuperset(types)
+
+
+class _Looks(dict[Any, int]):
+    """Numbers the looks of entries, by what tells one from another."""
+
+    def __init__(self) -> None:
+        self.known: list[_Look | None] = []
+
+    def __missing__(self, key: Any) -> int:
+        if key is None:
+            self.known.append(None)
+        elif key and isinstance(key[0], Kind):
+            self.known.append(_Look(key[0], key[1:]))
+        else:
+            self.known.append(_Look(None, key))
+        number = self[key] = len(self.known) - 1
+        return number
 
 
 _TYPE_NAMES = {NoneType: "None", Typed: "dataclass"}
 _lines = msgspec.json.Encoder().encode_lines
 _decode_many = msgspec.msgpack.Decoder(list[Any], ext_hook=read_extension).decode
+
+
+def look_of(value: Any) -> Any:
+    """What tells the look of an entry from others: types, with the kind before them if it has one.
+    The entry is a list of fields, `Typed`, or None."""
+    if type(value) is list:
+        return types_of(value)  # type: ignore[arg-type]
+    return None if value is None else (value.kind, *map(type, value.values))
 
 
 def _about_entries(
@@ -209,36 +237,19 @@ def _about_entries(
     if set(columns).isdisjoint({"type", "shape", "fields", TYPED}):
         return found
     values = decode_many(payloads)
-    looks: list[_Look | None] = []
-    numbers: dict[Any, int] = {None: 0}
-    known: list[_Look | None] = [None]
-    codes = []
-    for value in values:
-        if type(value) is list:
-            key: Any = tuple(map(type, value))
-        elif value is None:
-            key = None
-        else:
-            key = (value.kind, *map(type, value.values))
-        number = numbers.get(key)
-        if number is None:
-            number = numbers[key] = len(known)
-            typed = type(value) is Typed
-            known.append(_Look(value.kind, key[1:]) if typed else _Look(None, key))
-        codes.append(number)
-        looks.append(known[number])
-    places = pa.array(codes, pa.int32())
+    numbers = _Looks()
+    looks = [numbers[look_of(value)] for value in values]
+    known = numbers.known
+    places = pa.array(looks, pa.int32())
     if "shape" in columns:
-        found["shape"] = _chosen([look and look.shape for look in known], places)
+        found["shape"] = _chosen([look.shape if look else None for look in known], places)
     if "type" in columns:
-        found["type"] = _chosen([look and look.kind and look.kind.name for look in known], places)
+        found["type"] = _chosen([look.type if look else None for look in known], places)
     if "fields" in columns:
-        found["fields"] = _json(
-            [
-                value if look is None or look.native else _readable(value)
-                for value, look in zip(values, looks, strict=True)
-            ]
-        )
+        said = values
+        if not all(look is None or look.native for look in known):
+            said = [value if value is None else _readable(value) for value in values]
+        found["fields"] = _json(said)
     if entry is not None and TYPED in columns:
         found[TYPED] = entry.column(values)
     return found
