@@ -50,6 +50,11 @@ TupeloError
 ├── ListenerFailed      a listener raised too often, and was dropped
 ├── UnknownEvent        raised by a listener that wants to be told no more
 ├── EvalFailed          a live tuple's function raised; described, not silent
+├── PipelineError       something about the change log on Spark
+│   ├── NoJava              there is no Java that Spark runs on; it says what to install
+│   ├── CorruptSegment      a file of an archive is torn, altered or gone
+│   ├── WrongSchema         it has a version of the schema that this Tupelo does not know
+│   └── CannotSink          these rows cannot become entries; nothing was written
 └── JournalError        the world outside broke it
     ├── SpaceInUse          another space has the file open
     ├── ForeignFile         the file is not a Tupelo journal; it was left as it was
@@ -382,6 +387,46 @@ class UnknownEvent(TupeloError):
 
 class EvalFailed(TupeloError):
     """A live tuple could not be computed; the reason is in the message."""
+
+
+class PipelineError(TupeloError):
+    """Something about the change log on Spark."""
+
+
+class NoJava(PipelineError):
+    """Spark needs a Java, of version `least` or newer; `tried` says what was found."""
+
+    def __init__(self, least: int, tried: list[str]) -> None:
+        found = "; ".join(tried) or "there is none in JAVA_HOME or PATH"
+        super().__init__(
+            f"Spark needs Java {least} or newer ({found}): install one,"
+            ' or use the one from Python\'s registry: pip install "tupelo[java]"'
+        )
+        self.least = least
+        self.tried = tried
+
+
+class CorruptSegment(PipelineError):
+    """The file `path` of an archive is torn, altered or gone; nothing of it was used."""
+
+    def __init__(self, path: str, why: str) -> None:
+        super().__init__(f"{path} is damaged: {why}")
+        self.path = path
+
+
+class WrongSchema(PipelineError):
+    """The file `path` has `version` of the schema, and this Tupelo does not know that one."""
+
+    def __init__(self, path: str, version: int, known: int) -> None:
+        super().__init__(
+            f"{path} has version {version} of the schema, and this Tupelo knows {known}"
+        )
+        self.path = path
+        self.version = version
+
+
+class CannotSink(PipelineError):
+    """The rows cannot become entries, or not these ones: nothing of them was written."""
 
 
 class JournalError(TupeloError):

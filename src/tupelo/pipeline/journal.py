@@ -21,8 +21,8 @@ from tupelo.store.header import check_header
 from tupelo.store.sqlite import KINDS
 from tupelo.values.codec import BadBytes
 
-ROWS = 16_384
-"""So many rows has a batch, if nobody says otherwise."""
+ROWS, BYTES = 16_384, 16 * 2**20
+"""So many rows has a batch at most, and about so many bytes."""
 
 _KINDS = pa.array(KINDS, pa.string())
 _WRITTEN = KINDS.index("written")
@@ -32,7 +32,7 @@ _SINCE = {"to": 2, "session": 3}
 
 class JournalLog:
     """The log of one space, in its file. `host` is the agent whose log it is: the host's id, if a
-    host keeps it."""
+    host keeps it. `id` tells it from another of the same host and name."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
@@ -41,6 +41,7 @@ class JournalLog:
         try:
             self.host: str = meta["agent"]
             self.space: str = meta["name"]
+            self.id: str = meta.get("id", "")
         except KeyError as error:
             raise DamagedFile(f"{self.path} is damaged: it has no {error}") from error
 
@@ -64,7 +65,6 @@ class JournalLog:
         last: int,
         columns: Sequence[str] | None = None,
         entry: Declared | None = None,
-        rows_max: int = ROWS,
     ) -> Iterator[pa.RecordBatch]:
         """The changes from one position to another, both included. LogTrimmed if they are not, or
         while they are read are no longer, all kept.
@@ -72,14 +72,16 @@ class JournalLog:
         Every batch is a look of its own at the file, which may be written and swept meanwhile.
         """
         columns = check_columns(columns, entry)
+        rows = ROWS // 8  # until it is known how large the entries are
         with closing(self._connect()) as db:
             while first <= last:
-                until = min(last, first + rows_max - 1)
-                batch = self._batch(db, first, until, columns, entry)
+                batch = self._batch(db, first, min(last, first + rows - 1), columns, entry)
                 if not batch.num_rows:
                     return
                 yield batch
                 first += batch.num_rows
+                fitting = batch.num_rows * BYTES // max(1, batch.nbytes)
+                rows = max(1, min(ROWS, fitting, rows * 8))
 
     def _batch(
         self,
