@@ -497,21 +497,33 @@ def test_a_log_of_sqlite_that_is_torn_at_its_end_gives_a_beginning(
         assert numbers == list(range(len(numbers))) and len(numbers) < 30
 
 
-def test_a_file_of_the_first_format_is_taken_over(open_space, reopened):
+@pytest.mark.parametrize(("form", "lacking"), [(1, ["dest", "session"]), (2, ["session"])])
+def test_a_file_of_an_older_format_is_taken_over(open_space, form, lacking):
     space = open_space()
     space.write(("old", 1))
     space.take(("old", 1), wait=0)
     space.write(("old", 2))
     path = space._operations.engine.saved.path
     space.close()
-    db = sqlite3.connect(path)
-    db.execute("ALTER TABLE change DROP COLUMN dest")  # as it was before entries had destinations
-    db.execute("PRAGMA user_version = 1")
-    db.commit()
-    db.close()
-    with tupelo.Space(path=path) as space:
+    make_older(path, form, lacking)
+    with tupelo.Space(path=path, log_reads=True) as space:
         assert space.read_all() == [("old", 2)]
         space.write(("new", 3))
+        with space.session() as session:
+            assert session.read(("new", int), wait=0) == ("new", 3)
     with tupelo.Space(path=path) as space:
         assert space.read_all() == [("old", 2), ("new", 3)]
-        assert [change.kind for change in space.changes()][:3] == ["written", "taken", "written"]
+        changes = space.changes()
+        kinds = [change.kind for change in changes]
+        assert kinds == ["written", "taken", "written", "read", "written", "read"]
+        assert changes[-1].session and not any(change.session for change in changes[:-1])
+
+
+def make_older(path: Path, form: int, lacking: list[str]) -> None:
+    """As it was before there were these columns."""
+    db = sqlite3.connect(path)
+    for column in lacking:
+        db.execute(f"ALTER TABLE change DROP COLUMN {column}")
+    db.execute(f"PRAGMA user_version = {form}")
+    db.commit()
+    db.close()

@@ -19,7 +19,7 @@ from tupelo.space.capacity import Capacity, Room
 from tupelo.space.deadlines import Deadlines
 from tupelo.space.directed import Directed
 from tupelo.space.finding import search, stores_of
-from tupelo.space.log import Log
+from tupelo.space.log import Actor, Log
 from tupelo.space.matchset import MatchSetState
 from tupelo.space.order import Fifo, Order
 from tupelo.space.reaction import ReactionState
@@ -121,7 +121,7 @@ class Core:
         shape: Shape,
         fields: tuple[Any, ...],
         payload: bytes | None = None,
-        origin: str | None = None,
+        actor: Actor | None = None,
     ) -> Entry | None:
         """Write to a plain space, straight to the one who waits, if one does. None: it is not
         that plain, and nothing was done."""
@@ -133,14 +133,14 @@ class Core:
             if taker is NotImplemented:
                 return None
         self.arrivals = n = self.arrivals + 1
-        entry = Entry(fields, shape, origin or self.agent, n, n)
+        entry = Entry(fields, shape, actor.agent if actor else self.agent, n, n)
         if self.books is not None:
             self.books.admit(entry, None)
             if payload is not None and entry.fields is not fields:
                 payload = encode_entry(shape, entry.fields)
         if self._logs:
             entry.arrival = self.log.position + 1
-            self.log.add("written", entry, None, 0.0, payload)
+            self.log.add("written", entry, None, 0.0, payload, actor)
         if taker is None:
             bucket = self.store.buckets.get(shape)
             if bucket is None:
@@ -352,7 +352,8 @@ class Core:
         if self.room is not None:
             self.room.touch(entry)
         if self.log.reads:
-            self.log.add("read", entry, txn.id if txn else None, waited)
+            txn_id, session_id = txn.id if txn else None, session.id if session else None
+            self.log.add("read", entry, txn_id, waited, session=session_id)
 
     # What ends and comes back
 

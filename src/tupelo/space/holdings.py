@@ -162,7 +162,8 @@ class Holdings:
         lease = check_lease(lease)
 
         def work() -> SessionState:
-            return session.begin(self.core, lease, like.seen.copy() if like else None)
+            seen = like.seen.copy() if like else None
+            return session.begin(self.core, self.engine.new_id(), lease, seen)
 
         return self._step(work)[0]
 

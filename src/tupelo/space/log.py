@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal
 
+import msgspec
+
 from tupelo.values.change import Change, ChangeKind, Promise
 from tupelo.values.entry import Entry
 
@@ -12,16 +14,28 @@ if TYPE_CHECKING:
     from tupelo.space.transaction import Txn
 
 
+class Actor(msgspec.Struct, frozen=True):
+    """Who acts: an agent, in a session if it uses one."""
+
+    agent: str
+    session: str | None = None
+
+
 class Log:
-    """Numbers the changes; `changes` are those that the shell has not collected yet."""
+    """Numbers the changes; `changes` are those that the shell has not collected yet. `actor` is who
+    acts in this step: the space's own agent, unless the shell says otherwise."""
 
     def __init__(self, agent: str, now: Callable[[], float], on: bool, reads: bool) -> None:
         self.on = on
         self.reads = on and reads
         self.changes: list[Change] = []
         self.position = 0
-        self._agent = agent
+        self.own = self.actor = Actor(agent)
         self._now = now
+
+    def by(self, actor: Actor | None) -> By:
+        """While in there, this one acts; if it is not known, whoever does."""
+        return By(self, actor or self.actor)
 
     def add(
         self,
@@ -30,20 +44,27 @@ class Log:
         txn_id: str | None = None,
         waited: float = 0.0,
         payload: bytes | None = None,
+        actor: Actor | None = None,
+        session: str | None = None,
     ) -> None:
         if not self.on:
             return
         self.position = position = self.position + 1
         expires = entry.expires
+        time = None
+        if kind == "expired":  # at its own time, and by nobody
+            actor, time = self.own, expires
+        elif actor is None:
+            actor = self.actor
         self.changes.append(
             Change(  # by position: a change is made for everything that happens
                 position,
-                expires if kind == "expired" and expires else self._now(),
+                time or self._now(),
                 kind,
                 entry.arrival,
                 entry.origin,
                 entry.n,
-                self._agent,
+                actor.agent,
                 txn_id or None,
                 waited,
                 expires,
@@ -52,6 +73,7 @@ class Log:
                 payload,
                 None,
                 entry.to,
+                session or actor.session,
             )
         )
 
@@ -73,13 +95,32 @@ class Log:
     ) -> None:
         if self.on:
             self.position += 1
+            actor = txn.actor or self.actor
             self.changes.append(
                 Change(
                     position=self.position,
                     time=self._now(),
                     kind=kind,
-                    agent=self._agent,
+                    agent=actor.agent,
                     txn=txn.id,
                     promise=promise,
+                    session=actor.session,
                 )
             )
+
+
+class By:
+    """While someone else acts than did before."""
+
+    __slots__ = ("_actor", "_before", "_log")
+
+    def __init__(self, log: Log, actor: Actor) -> None:
+        self._log = log
+        self._actor = actor
+        self._before = log.actor
+
+    def __enter__(self) -> None:
+        self._log.actor = self._actor
+
+    def __exit__(self, *error: object) -> None:
+        self._log.actor = self._before

@@ -16,6 +16,7 @@ from tupelo.space.checks import check_limit, check_order, check_wait
 from tupelo.space.engine import Engine
 from tupelo.space.handing import Handings
 from tupelo.space.holdings import Holdings, Transactional
+from tupelo.space.log import Actor
 from tupelo.space.order import Order
 from tupelo.space.session import SessionState
 from tupelo.space.transaction import Txn
@@ -44,7 +45,7 @@ class Operations(Holdings):
     # The short way, which most operations on most spaces can take. The lock's bound methods cost
     # half of what a `with` does.
 
-    def write_plainly(self, entry: object, origin: str | None = None) -> Lease | None:
+    def write_plainly(self, entry: object, actor: Actor | None = None) -> Lease | None:
         """Write to a plain space. None: it takes the longer way, and nothing was done."""
         core = self.core
         if type(entry) is tuple:
@@ -61,7 +62,7 @@ class Operations(Holdings):
         try:
             if not core.plain:
                 return None
-            written = core.write_plainly(shape, fields, payload, origin)
+            written = core.write_plainly(shape, fields, payload, actor)
             if core.woken:
                 if core.woken[0].wake():  # There is one at most: the plain taker.
                     core.woken.clear()

@@ -67,9 +67,10 @@ class Seen:
 class SessionState:
     """A session as the core knows it."""
 
-    __slots__ = ("_cursors", "_returns", "ended", "expires", "seen")
+    __slots__ = ("_cursors", "_returns", "ended", "expires", "id", "seen")
 
-    def __init__(self, seen: Seen, expires: float | None) -> None:
+    def __init__(self, session_id: str, seen: Seen, expires: float | None) -> None:
+        self.id = session_id
         self.seen = seen
         self.expires = expires
         self.ended = False
@@ -114,10 +115,12 @@ class Pruning:
         self._count = 0
 
 
-def begin(core: Core, lease: float | None, seen: Seen | None = None) -> SessionState:
+def begin(
+    core: Core, session_id: str, lease: float | None, seen: Seen | None = None
+) -> SessionState:
     """A new session, which has seen nothing or what is given."""
     now = core.expire()
-    session = SessionState(seen or Seen(), core.grant("session", lease, now))
+    session = SessionState(session_id, seen or Seen(), core.grant("session", lease, now))
     core.pruning.memories[session.seen] = None
     core.deadlines.add(session)
     return session

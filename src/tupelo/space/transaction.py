@@ -18,6 +18,7 @@ from tupelo.values.template import as_template
 
 if TYPE_CHECKING:
     from tupelo.space.core import Core
+    from tupelo.space.log import Actor
 
 State = Literal["active", "prepared", "committed", "aborted"]
 Vote = Literal["not changed", "prepared"]
@@ -31,10 +32,11 @@ class Txn:
     `store` holds what it wrote; `taken` what it took, with the transaction whose write that was
     (None for an entry of the space), and how long it `waited` for it; `read` what it holds by
     reading. `agenda` gathers its writes while reactions run. `ending` is what the log will say of
-    what it took.
+    what it took, and `actor` who did all this, if it is known.
     """
 
     __slots__ = (
+        "actor",
         "agenda",
         "children",
         "ending",
@@ -62,6 +64,7 @@ class Txn:
         self.waited: dict[Entry, float] = {}
         self.agenda: list[Entry] | None = None
         self.ending: Literal["taken", "moved"] = "taken"
+        self.actor: Actor | None = None
 
     @property
     def ended(self) -> bool:
@@ -85,6 +88,7 @@ def begin(core: Core, txn_id: str, lease: float | None, parent: Txn | None = Non
     if parent is not None:
         parent.require("active")
     txn = Txn(txn_id, parent)
+    txn.actor = core.log.actor
     txn.expires = core.grant("transaction", lease, now)
     core.transactions[txn] = None
     if parent is not None:
@@ -116,6 +120,11 @@ def commit(core: Core, txn: Txn) -> None:
     if txn.parent is not None:
         _commit_into(core, txn, txn.parent)
         return
+    with core.log.by(txn.actor):
+        _commit(core, txn)
+
+
+def _commit(core: Core, txn: Txn) -> None:
     was_prepared = txn.state == "prepared"
     if not was_prepared:  # A prepared one has had its reactions; it may not fail any more.
         reaction.run(core, txn, list(txn.store), undo=abort)

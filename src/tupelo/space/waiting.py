@@ -19,6 +19,7 @@ from tupelo.values.template import as_template
 
 if TYPE_CHECKING:
     from tupelo.space.core import Core
+    from tupelo.space.log import Actor
     from tupelo.space.order import Order
     from tupelo.space.session import SessionState
 
@@ -36,6 +37,7 @@ class Waiter:
     """
 
     __slots__ = (
+        "actor",
         "done",
         "entries",
         "error",
@@ -69,7 +71,9 @@ class Waiter:
         if_exists: bool,
         since: float,
         known: bool,
+        actor: Actor,
     ) -> None:
+        self.actor = actor
         self.raw = raw
         self.question = question
         self.ticket = ticket
@@ -151,6 +155,7 @@ class Waiting:
             if_exists=if_exists,
             since=core.now() if core.log.on else 0.0,
             known=known,
+            actor=core.log.actor,
         )
         if if_exists:
             if limit is None and not transaction.blockers(core, raw, take, txn):
@@ -186,7 +191,7 @@ class Waiting:
         """An entry that never needs to be stored: it goes straight to a plain taker."""
         core = self._core
         if core.log.on:
-            core.log.add("taken", entry, None, core.now() - waiter.since)
+            core.log.add("taken", entry, None, core.now() - waiter.since, actor=waiter.actor)
         core.watched -= 1
         self.plain_takers -= 1
         waiter.entries = [entry]
@@ -280,8 +285,9 @@ class Waiting:
         if not entries:
             return
         waited = core.now() - waiter.since if core.log.on else 0.0
-        for found in entries:
-            core.acquire(found, waiter.take, waiter.txn, waiter.session, waited, received=False)
+        with core.log.by(waiter.actor):
+            for found in entries:
+                core.acquire(found, waiter.take, waiter.txn, waiter.session, waited, received=False)
         self._answer(waiter, entries)
 
     def _answer(self, waiter: Waiter, entries: list[Entry]) -> None:
@@ -335,8 +341,9 @@ class Waiting:
                 None,
                 waiter.known,
             )
-            for entry in found:
-                core.acquire(entry, waiter.take, waiter.txn, None, received=False)
+            with core.log.by(waiter.actor):
+                for entry in found:
+                    core.acquire(entry, waiter.take, waiter.txn, None, received=False)
         self._answer(waiter, found)
 
     # After the answer

@@ -17,6 +17,7 @@ from tupelo.values.entry import Entry, Shape
 
 if TYPE_CHECKING:
     from tupelo.space.core import Core
+    from tupelo.space.log import Actor
     from tupelo.space.transaction import Txn
     from tupelo.space.waiting import Signal
 
@@ -67,6 +68,7 @@ class Writer:
     """A parked write. It is answered once: with the entries written or an error."""
 
     __slots__ = (
+        "actor",
         "at",
         "done",
         "entries",
@@ -88,7 +90,9 @@ class Writer:
         signal: Signal,
         refusal: Refused,
         mark: Mark | None,
+        actor: Actor,
     ) -> None:
+        self.actor = actor
         self.items = items
         self.lease = lease
         self.txn = txn
@@ -131,7 +135,7 @@ class Writers:
         refusal: Refused,
         mark: Mark | None = None,
     ) -> Writer:
-        writer = Writer(items, lease, txn, at, signal, refusal, mark)
+        writer = Writer(items, lease, txn, at, signal, refusal, mark, self._core.log.actor)
         self._waiting[writer] = None
         self._core.watched += 1
         return writer
@@ -155,7 +159,10 @@ class Writers:
         core = self._core
         before = core.log.position
         try:
-            written = core.write_all(writer.items, writer.lease, writer.txn, writer.at, writer.mark)
+            with core.log.by(writer.actor):
+                written = core.write_all(
+                    writer.items, writer.lease, writer.txn, writer.at, writer.mark
+                )
         except Refused as error:
             writer.error = error
             if error.hopeless:

@@ -22,6 +22,7 @@ import msgspec
 
 from tupelo.errors import DamagedFile, JournalFailed, SpaceInUse
 from tupelo.store.filelock import FileLock, sync_folder
+from tupelo.store.format import SCHEMA, take_over
 from tupelo.store.groupcommit import GroupCommit, execute_many
 from tupelo.store.header import APPLICATION_ID, FORMAT_VERSION, check_header, refuse
 from tupelo.store.journal import require_kept
@@ -38,27 +39,8 @@ _WRITE_BEHIND = 4_096
 KINDS: tuple[ChangeKind, ...] = get_args(ChangeKind)
 _CODES = {kind: code for code, kind in enumerate(KINDS)}
 _ENDINGS = frozenset({"taken", "expired", "cancelled", "evicted", "moved"})
+_REMARKS = frozenset({"read", "engaged", "disengaged"})  # The entry is as it was.
 _WRITTEN = _CODES["written"]
-
-_SCHEMA = """
-CREATE TABLE meta (key TEXT PRIMARY KEY, value) WITHOUT ROWID;
-CREATE TABLE change (
-    position INTEGER PRIMARY KEY,
-    time REAL NOT NULL,
-    kind INTEGER NOT NULL,
-    arrival INTEGER,  -- the position at which its entry was written; NULL: not about an entry
-    agent TEXT,       -- who acted; NULL: this space's own agent
-    txn TEXT,
-    waited REAL,
-    expires REAL,     -- the lease after this change; of a written entry, as it is now
-    ended INTEGER,    -- of a written entry, the position at which it ended; NULL while it lives
-    origin TEXT,      -- of a written entry; NULL: this space's own agent
-    n INTEGER,        -- of a written entry
-    payload BLOB,     -- of a written entry
-    dest TEXT         -- of a written entry, the agent that it is for; since format 2
-);
-CREATE TABLE promise (txn TEXT PRIMARY KEY, payload BLOB NOT NULL) WITHOUT ROWID;
-"""
 
 _INSERT = "INSERT INTO change VALUES {}"
 _UPDATE = (
@@ -78,7 +60,10 @@ class SavedPromise(msgspec.Struct, array_like=True):
 
 
 class SqliteJournal:
-    """The journal in one file. Opening it refuses what is in use, foreign or damaged."""
+    """The journal in one file. Opening it refuses what is in use, foreign or damaged.
+
+    `kept_from` says from which position on nothing may be forgotten yet, whatever else is asked.
+    """
 
     def __init__(
         self,
@@ -98,6 +83,7 @@ class SqliteJournal:
         self._commits = GroupCommit(self._commit)
         self._failure: JournalFailed | None = None
         self._uncertain = False  # whether what was last begun has been done
+        self.kept_from: Callable[[], int] = lambda: sys.maxsize
         self._file_lock = FileLock(self.path.with_name(self.path.name + ".lock"))
         try:
             if not self._is_new():
@@ -161,7 +147,7 @@ class SqliteJournal:
         try:
             db.execute("PRAGMA journal_mode = WAL")
             db.execute("BEGIN IMMEDIATE")
-            for statement in _SCHEMA.split(";\n"):
+            for statement in SCHEMA.split(";\n"):
                 db.execute(statement)
             db.executemany(
                 "INSERT INTO meta VALUES (?, ?)",
@@ -184,9 +170,8 @@ class SqliteJournal:
         level = "FULL" if self._durability == "full" else "NORMAL"
         self._db.execute(f"PRAGMA synchronous = {level}")
         self._db.execute("PRAGMA wal_autocheckpoint = 4000")
-        if self._format < 2:
-            self._run(lambda: self._db.execute("ALTER TABLE change ADD COLUMN dest TEXT"))
-            self._db.execute(f"PRAGMA user_version = {FORMAT_VERSION}")
+        if self._format < FORMAT_VERSION:
+            self._run(lambda: take_over(self._db, self._format))
         keep = "all" if self._keep is None else self._keep
         settled = [("log_keep", keep), ("id", self.id)]
         self._run(lambda: self._db.executemany("REPLACE INTO meta VALUES (?, ?)", settled))
@@ -347,13 +332,13 @@ class SqliteJournal:
                     assert c.shape is not None and c.fields is not None
                     payload = encode_entry(c.shape, c.fields)
                 origin = None if c.origin == own else c.origin
-                row += (c.expires, None, origin, c.n, payload, c.to)
+                row += (c.expires, None, origin, c.n, payload, c.to, c.session)
                 written[arrival] = row
                 continue
-            row += (c.expires, None, None, None, None, None)
+            row += (c.expires, None, None, None, None, None, c.session)
             if not arrival:
                 decisions.append(c)
-            elif kind != "read":
+            elif kind not in _REMARKS:
                 ended = c.position if kind in _ENDINGS else None
                 if arrival in written:
                     written[arrival][7:9] = c.expires, ended
@@ -385,7 +370,7 @@ class SqliteJournal:
             try:
                 rows = self._db.execute(
                     "SELECT c.position, c.time, c.kind, c.arrival, c.agent, c.txn, c.waited,"
-                    " c.expires, w.origin, w.n, w.payload, w.dest"
+                    " c.expires, w.origin, w.n, w.payload, w.dest, c.session"
                     " FROM change c LEFT JOIN change w ON w.position = c.arrival"
                     " WHERE c.position > ? ORDER BY c.position LIMIT ?",
                     (since, -1 if limit is None else limit),
@@ -408,6 +393,7 @@ class SqliteJournal:
         n: int | None,
         payload: bytes | None,
         to: str | None,
+        session: str | None,
     ) -> Change:
         shape, fields = (None, None) if payload is None else decode_entry(payload)
         return Change(
@@ -425,6 +411,7 @@ class SqliteJournal:
             fields=fields,
             payload=payload,
             to=to,
+            session=session,
         )
 
     def trim(self, before: int) -> None:
@@ -434,6 +421,7 @@ class SqliteJournal:
 
     def _delete_before(self, position: int) -> None:
         """Forget the changes before a position, and the ended entries that only they speak of."""
+        position = min(position, self.kept_from())
         if position <= self._first:
             return
         # The numbering goes on even when nothing is left to count from.

@@ -21,6 +21,8 @@ ChangeKind = Literal[
     "committed",  # a prepared transaction was committed
     "aborted",  # a prepared transaction was aborted
     "moved",  # it went to the agent that it is for, at another host
+    "engaged",  # of a host that the entry speaks of: from now on it is met
+    "disengaged",  # of a host that the entry speaks of: it has departed, or was lost
 ]
 
 
@@ -37,8 +39,8 @@ class Change(msgspec.Struct, frozen=True, eq=False):
     """One change of one space.
 
     `position` numbers the changes of a space without gaps. `arrival` names the entry within its
-    space, (`origin`, `n`) names it anywhere. `agent` acted, in transaction `txn` if there was
-    one, after it had `waited` so many seconds. `expires` is the lease after the change. `shape`
+    space, (`origin`, `n`) names it anywhere. `agent` acted, in `session` and transaction `txn` if
+    there were any, after it had `waited` so many seconds. `expires` is the lease after the change. `shape`
     and `fields` are the entry's, as they are kept; `payload` is their spelling in bytes. `to` is
     the agent that the entry is for.
     """
@@ -58,6 +60,7 @@ class Change(msgspec.Struct, frozen=True, eq=False):
     payload: bytes | None = None
     promise: Promise | None = None
     to: str | None = None
+    session: str | None = None
 
     @property
     def entry(self) -> Any:
