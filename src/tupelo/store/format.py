@@ -21,7 +21,7 @@ CREATE TABLE change (
     origin TEXT,      -- of a written entry; NULL: this space's own agent
     n INTEGER,        -- of a written entry
     payload BLOB,     -- of a written entry
-    dest TEXT,        -- of a written entry, the agent that it is for; since format 2
+    dest TEXT,        -- the agent that a written entry is for; since format 2
     session TEXT      -- in which the agent acted; since format 3
 );
 CREATE TABLE promise (txn TEXT PRIMARY KEY, payload BLOB NOT NULL) WITHOUT ROWID;
