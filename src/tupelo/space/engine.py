@@ -8,7 +8,7 @@ outside the lock, so that many callers share one commit.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from uuid import uuid4
@@ -31,6 +31,7 @@ from tupelo.space.transaction import was_published
 from tupelo.space.waiting import Waiter
 from tupelo.store.journal import Journal, MemoryJournal
 from tupelo.store.sqlite import Durability, LogKeep, SqliteJournal
+from tupelo.store.tail import Tail, tail_in, tail_of
 from tupelo.values.change import Change
 from tupelo.values.codec import BadBytes, decode_entry
 from tupelo.values.entry import Entry
@@ -256,6 +257,15 @@ class Engine:
         check_position("since", since)
         check_limit(limit)
         return self._log().read(since, limit)
+
+    def log_columns(self, names: Sequence[str], first: int, last: int) -> Tail:
+        """The first and the last position of the log, and these columns of some of it."""
+        journal = self._log()
+        if isinstance(journal, MemoryJournal):
+            return tail_of(journal, names, first, last)
+        assert self.saved is not None
+        journal.read(self.saved.durable, 0)  # What waits to be written is written first.
+        return tail_in(self.saved.path, names, first, last)
 
     def trim(self, before: int) -> None:
         check_position("before", before)

@@ -58,6 +58,13 @@ class MemoryJournal:
         start = since + 1 - first
         return kept[start : None if limit is None else start + limit]
 
+    def bounds(self) -> tuple[int, int]:
+        """The first position that is kept, and the last there is."""
+        try:
+            return self._changes[0].position, self.durable
+        except IndexError:
+            return self.durable + 1, self.durable
+
     def trim(self, before: int) -> None:
         while self._changes and self._changes[0].position < before:
             self._changes.popleft()

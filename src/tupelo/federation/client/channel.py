@@ -414,7 +414,7 @@ def may_ask_again(message: Any) -> bool:
             return True
         case wire.Begin(parent=None, id=None) | wire.Remember(like=None) | wire.Subscribe(txn=None):
             return True
-        case wire.Open() | wire.Changes() | wire.Trim() | wire.Tell() | wire.Doubts():
+        case wire.Open() | wire.Changes() | wire.Log() | wire.Trim() | wire.Tell() | wire.Doubts():
             return True
     return False
 

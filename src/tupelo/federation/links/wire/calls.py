@@ -261,6 +261,17 @@ class Trim(Message, tag=37):
     before: int | None = None
 
 
+class Log(Message, tag=39):
+    """These columns (see `store.tail`) of the changes from one position to another, or of the first
+    of them. Answer: [agent and identity of the space, its first and last position, the columns]."""
+
+    call: int
+    space: str
+    names: list[str] = []
+    first: int = 1
+    last: int = 0
+
+
 class Tell(Message, tag=38):
     """Answer: what the host says of itself, as a dict."""
 

@@ -36,6 +36,7 @@ from tupelo.federation.links.wire.calls import (
     Get,
     Goodbye,
     Hello,
+    Log,
     Message,
     Next,
     Open,
@@ -74,6 +75,7 @@ Call = (
     | Renew
     | Revoke
     | Changes
+    | Log
     | Trim
     | Tell
     | Ask

@@ -1,0 +1,154 @@
+"""The options of a reader: texts, as Spark hands them over, and what they say."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from tupelo.errors import BadArgument
+from tupelo.pipeline.declared import Declared, typed
+from tupelo.pipeline.remote import Way
+from tupelo.pipeline.schema import check_columns
+from tupelo.pipeline.templates import from_option
+
+ROWS_A_TASK = 250_000
+"""So many changes of a stream a task reads at most, if nobody says otherwise."""
+
+_TRUE, _FALSE = {"true", "1", "yes"}, {"false", "0", "no", ""}
+
+
+@dataclass(frozen=True)
+class ReadOptions:
+    """What is to be read, and how.
+
+    path          a space's file, a host's folder, an archive, tupelo://host:port/space or
+                  tupelo://host:port/; several as load(["...", "..."])
+    archive       a folder in which the past of these logs is sealed
+    federation    true: at the hosts that this one is engaged with, too
+    space         only the logs of these spaces, with commas between
+    columns       only these columns, with commas between
+    entry         typed columns f.name for entries such as "name string, size long"
+                  or "module:Class"
+    kinds         only changes of these kinds, with commas between
+    template      only changes of entries that match, such as ("job", int, ANY)
+    asOf          the entries at this position, or at this time (ISO 8601), instead of changes
+    partitions    into so many tasks; of a batch
+    rowsPerTask   so many changes a task at most
+    maxRows       so many changes a micro-batch at most
+    startFrom     "earliest" or "latest": where a stream begins with the logs that it finds
+    password      of the spaces
+    tls           true or false: whether hosts are met under TLS
+    """
+
+    locations: tuple[str, ...]
+    archive: str | None = None
+    federation: bool = False
+    spaces: tuple[str, ...] | None = None
+    columns: tuple[str, ...] | None = None
+    entry: Declared | None = None
+    kinds: tuple[str, ...] | None = None
+    template: str | None = None
+    as_of: int | datetime | None = None
+    partitions: int | None = None
+    rows_a_task: int | None = None
+    rows_max: int | None = None
+    from_latest: bool = False
+    way: Way = Way()
+
+    @classmethod
+    def read(cls, options: Mapping[str, str]) -> ReadOptions:
+        given = {key.lower(): value for key, value in options.items()}
+        unknown = given.keys() - _KNOWN.keys()
+        if unknown:
+            known = ", ".join(_KNOWN.values())
+            raise BadArgument("option", f"one of {known}", ", ".join(sorted(unknown)))
+        locations = _locations(given)
+        if not locations:
+            raise BadArgument("path", 'given: load("jobs.tupelo"), or load("tupelo://...")', None)
+        entry = given.get("entry")
+        declared = None if entry is None else typed(entry)
+        columns = _listed(given.get("columns"))
+        if columns is not None:
+            check_columns(columns, declared)
+        template = given.get("template")
+        if template is not None:
+            from_option(template)  # refuses what is none before anything is read
+        return cls(
+            locations=locations,
+            archive=given.get("archive"),
+            federation=_flag("federation", given.get("federation", "")),
+            spaces=_listed(given.get("space")),
+            columns=columns,
+            entry=declared,
+            kinds=_listed(given.get("kinds")),
+            template=template,
+            as_of=_moment(given.get("asof")),
+            partitions=_count("partitions", given.get("partitions")),
+            rows_a_task=_count("rowsPerTask", given.get("rowspertask")),
+            rows_max=_count("maxRows", given.get("maxrows")),
+            from_latest=_start(given.get("startfrom", "earliest")),
+            way=Way(
+                given.get("password"), _flag("tls", given["tls"]) if "tls" in given else None
+            ),
+        )
+
+
+_KNOWN = {
+    name.lower(): name
+    for name in (
+        *("path", "paths", "archive", "federation", "space", "columns", "entry", "kinds"),
+        *("template", "asOf", "partitions", "rowsPerTask", "maxRows", "startFrom"),
+        *("password", "tls"),
+    )
+}
+
+
+def _locations(given: Mapping[str, str]) -> tuple[str, ...]:
+    found = [given["path"]] if given.get("path") else []
+    if given.get("paths"):
+        found += json.loads(given["paths"])
+    return tuple(dict.fromkeys(found))
+
+
+def _listed(value: str | None) -> tuple[str, ...] | None:
+    if value is None:
+        return None
+    return tuple(part.strip() for part in value.split(",") if part.strip())
+
+
+def _flag(name: str, value: str) -> bool:
+    if value.lower() in _TRUE:
+        return True
+    if value.lower() in _FALSE:
+        return False
+    raise BadArgument(name, "true or false", value)
+
+
+def _count(name: str, value: str | None) -> int | None:
+    if value is None:
+        return None
+    if not (value.isascii() and value.isdigit() and int(value) > 0):
+        raise BadArgument(name, "a number above 0", value)
+    return int(value)
+
+
+def _start(value: str) -> bool:
+    if value not in ("earliest", "latest"):
+        raise BadArgument("startFrom", '"earliest" or "latest"', value)
+    return value == "latest"
+
+
+def _moment(value: str | None) -> int | datetime | None:
+    if value is None:
+        return None
+    if value.isascii() and value.isdigit():
+        return int(value)
+    try:
+        moment = datetime.fromisoformat(value)
+    except ValueError:
+        raise BadArgument(
+            "asOf", "a position, or a time such as 2026-11-16T08:30:00Z", value
+        ) from None
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)

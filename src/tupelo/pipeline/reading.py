@@ -1,0 +1,211 @@
+"""Reading logs in one go: which parts of them, in which tasks, and what of every row."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from copy import copy
+from dataclasses import dataclass
+from datetime import datetime
+from math import ceil
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+
+from tupelo.errors import BadArgument
+from tupelo.pipeline.declared import Declared
+from tupelo.pipeline.filters import Wanted
+from tupelo.pipeline.moments import living
+from tupelo.pipeline.options import ReadOptions
+from tupelo.pipeline.segments import ArchivedLog, Segment
+from tupelo.pipeline.sources import JoinedLog, Log, resolve
+from tupelo.pipeline.templates import from_option, matching
+
+if TYPE_CHECKING:
+    import pyarrow.compute as pc
+
+TASK_ROWS_MIN, TASK_ROWS_MAX = 50_000, 1_000_000
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some of a log: from one position to another, both included."""
+
+    log: Log
+    first: int
+    last: int
+
+    @property
+    def rows(self) -> int:
+        return self.last - self.first + 1
+
+
+class Task(InputPartition):
+    """What one task of Spark reads, in this order."""
+
+    def __init__(self, parts: Sequence[Part]) -> None:
+        self.parts = list(parts)
+
+
+class Rows:
+    """What is wanted of the rows: some columns, and of some rows only."""
+
+    def __init__(
+        self,
+        columns: Sequence[str],
+        entry: Declared | None,
+        wanted: Wanted,
+        template: str | None,
+    ) -> None:
+        self.columns = list(columns)
+        self.entry = entry
+        self.wanted = wanted
+        self.template = template
+
+    @property
+    def needed(self) -> list[str]:
+        more = self.wanted.columns | ({"payload"} if self.template is not None else set())
+        return [*self.columns, *sorted(more - set(self.columns))]
+
+    def read(self, parts: Iterable[Part]) -> Iterator[pa.RecordBatch]:
+        needed = self.needed
+        for part in parts:
+            yield from self.chosen(part.log.batches(part.first, part.last, needed, self.entry))
+
+    def chosen(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        asked: pc.Expression | None = self.wanted.expression()
+        template = None if self.template is None else from_option(self.template)
+        for batch in batches:
+            if asked is not None:
+                batch = batch.filter(asked)
+            if template is not None and batch.num_rows:
+                batch = batch.filter(matching(template, batch.column("payload")))
+            if batch.num_rows:
+                yield batch.select(self.columns)
+
+
+class Reader(DataSourceReader):
+    """Reads changes; or, `asOf` a moment, the entries that there were."""
+
+    def __init__(self, options: ReadOptions, columns: Sequence[str]) -> None:
+        self._options = options
+        self._wanted = wanted_by(options)
+        self._rows = Rows(columns, options.entry, self._wanted, options.template)
+
+    def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:  # noqa: N802
+        for wish in filters:
+            if not self._wanted.add(wish):
+                yield wish
+
+    def partitions(self) -> Sequence[InputPartition]:
+        logs = [log for log in resolve(self._options) if self._may_hold(log)]
+        moment = self._options.as_of
+        if moment is not None:
+            return self._moments(logs, moment)
+        parts = [part for log in logs for part in parts_of(log, self._wanted)]
+        total = sum(part.rows for part in parts)
+        return tasks_of(parts, self._task_rows(total)) or [Task([])]
+
+    def _may_hold(self, log: Log) -> bool:
+        return self._wanted.may_be("host", log.host) and self._wanted.may_be("space", log.space)
+
+    def _moments(self, logs: list[Log], moment: int | datetime) -> list[InputPartition]:
+        if isinstance(moment, int) and len(logs) > 1:
+            expected = "a time: positions are of one log, and there are several"
+            raise BadArgument("asOf", expected, moment)
+        return [Task([Part(log, *log.bounds())]) for log in logs] or [Task([])]
+
+    def _task_rows(self, total: int) -> int:
+        if self._options.partitions is not None:
+            return max(1, ceil(total / self._options.partitions))
+        if self._options.rows_a_task is not None:
+            return self._options.rows_a_task
+        each = ceil(total / (os.cpu_count() or 1))
+        return max(TASK_ROWS_MIN, min(TASK_ROWS_MAX, each))
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, Task)
+        moment = self._options.as_of
+        if moment is None:
+            return self._rows.read(partition.parts)
+        return self._rows.chosen(
+            batch
+            for part in partition.parts
+            for batch in living(part.log, moment, self._rows.needed, self._rows.entry)
+        )
+
+
+def wanted_by(options: ReadOptions) -> Wanted:
+    """What the options say of rows."""
+    wanted = Wanted()
+    if options.kinds is not None:
+        wanted.only("kind", options.kinds)
+    return wanted
+
+
+def parts_of(log: Log, wanted: Wanted) -> list[Part]:
+    """What of a log may hold rows that are wanted."""
+    if isinstance(log, ArchivedLog):
+        return _sealed_parts(log, wanted)
+    first, last = log.bounds()
+    parts: list[Part] = []
+    if isinstance(log, JoinedLog) and (sealed := log.sealed()) is not None:
+        parts = _sealed_parts(sealed, wanted)
+        first = max(first, sealed.last + 1)
+    return [*parts, *_narrowed(log, first, last, wanted)]
+
+
+def _sealed_parts(log: ArchivedLog, wanted: Wanted) -> list[Part]:
+    """The segments that need to be looked at; the manifest says what is in them."""
+    parts: list[Part] = []
+    for segment in log.segments:
+        if _may_match(segment, wanted):
+            alone = copy(log)
+            alone.segments = [segment]  # The others need not be sent along.
+            parts += _narrowed(alone, segment.first, segment.last, wanted)
+    return parts
+
+
+def _narrowed(log: Log, first: int, last: int, wanted: Wanted) -> list[Part]:
+    low, high = wanted.between.get("position", (None, None))
+    first = first if low is None else max(first, low)
+    last = last if high is None else min(last, high)
+    return [Part(log, first, last)] if first <= last else []
+
+
+def _may_match(segment: Segment, wanted: Wanted) -> bool:
+    kinds = wanted.among.get("kind")
+    if kinds is not None and kinds.isdisjoint(segment.kinds):
+        return False
+    low, high = wanted.between.get("time", (None, None))
+    return (low is None or _micros(low) <= segment.last_time) and (
+        high is None or _micros(high) >= segment.first_time
+    )
+
+
+def _micros(moment: datetime) -> int:
+    scalar: Any = pa.scalar(moment, pa.timestamp("us", tz="UTC"))
+    value: int = scalar.value
+    return value
+
+
+def tasks_of(parts: Iterable[Part], rows: int) -> list[InputPartition]:
+    """Tasks of so many rows each, at most: what is longer is cut, what is short goes together.
+
+    The same parts always become the same tasks: a sink that has seen one knows it again.
+    """
+    tasks: list[InputPartition] = []
+    gathered: list[Part] = []
+    room = rows
+    for part in parts:
+        first = part.first
+        while first <= part.last:
+            last = min(part.last, first + room - 1)
+            gathered.append(Part(part.log, first, last))
+            room -= last - first + 1
+            first = last + 1
+            if not room:
+                tasks.append(Task(gathered))
+                gathered, room = [], rows
+    return [*tasks, Task(gathered)] if gathered else tasks

@@ -1,0 +1,195 @@
+"""What a path or an address stands for: the logs there.
+
+A log is a value that can be sent to where it is read. It knows its host, its space and its `id`,
+which tells it from another log of the same names; `bounds` are the first and the last position
+that can be read now, and `batches` reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Protocol
+from urllib.parse import quote
+
+import pyarrow as pa
+
+from tupelo.errors import AccessError, BadArgument, LinkError, LogTrimmed, PipelineError
+from tupelo.federation.hosts.folder import SPACE_FILE
+from tupelo.federation.hosts.presence import SYSTEM
+from tupelo.federation.links.address import parse_url
+from tupelo.pipeline.declared import Declared
+from tupelo.pipeline.journal import JournalLog
+from tupelo.pipeline.options import ReadOptions
+from tupelo.pipeline.remote import RemoteLog, Way, hosts_around, spaces_at
+from tupelo.pipeline.segments import Archive, ArchivedLog
+
+_URL = "tupelo://"
+
+
+class Log(Protocol):
+    """The log of one space."""
+
+    host: str
+    space: str
+    id: str
+
+    def bounds(self) -> tuple[int, int]: ...
+
+    def batches(
+        self,
+        first: int,
+        last: int,
+        columns: Sequence[str] | None = None,
+        entry: Declared | None = None,
+    ) -> Iterator[pa.RecordBatch]: ...
+
+
+class JoinedLog:
+    """A log whose past is sealed in an archive, and whose tail lives: no change is read twice."""
+
+    def __init__(self, live: Log, archive: Path) -> None:
+        self.live = live
+        self.archive = archive
+        self.host, self.space, self.id = live.host, live.space, live.id
+
+    def sealed(self) -> ArchivedLog | None:
+        """What is sealed by now."""
+        found = Archive(self.archive).log(self.host, self.space)
+        if found is not None and found.id != self.id:
+            raise PipelineError(
+                f"what is sealed of {self.space!r} in {self.archive} is of another log"
+            )
+        return found
+
+    def bounds(self) -> tuple[int, int]:
+        sealed = self.sealed()  # First: what is trimmed by the next line was sealed before it.
+        first, last = self.live.bounds()
+        if sealed is not None:
+            first = min(first, sealed.first)
+        return first, last
+
+    def batches(
+        self,
+        first: int,
+        last: int,
+        columns: Sequence[str] | None = None,
+        entry: Declared | None = None,
+    ) -> Iterator[pa.RecordBatch]:
+        while first <= last:
+            sealed = self.sealed()
+            if sealed is not None and sealed.first <= first <= sealed.last:
+                until = min(last, sealed.last)
+                yield from sealed.batches(first, until, columns, entry)
+                first = until + 1
+                continue
+            try:
+                for batch in self.live.batches(first, last, columns, entry):
+                    yield batch
+                    first += batch.num_rows
+                return
+            except LogTrimmed:  # while it was read: then it is sealed by now
+                sealed = self.sealed()
+                if sealed is None or not sealed.first <= first <= sealed.last:
+                    raise
+
+    def __repr__(self) -> str:
+        return f"JoinedLog({self.live!r}, {str(self.archive)!r})"
+
+
+def name_of(log: Log) -> str:
+    """By which a stream knows a log."""
+    return f"{quote(log.host, safe='')}/{quote(log.space, safe='')}"
+
+
+def resolve(options: ReadOptions, missing: list[str] | None = None) -> list[Log]:
+    """The logs that these options speak of. Hosts that do not answer are an error, or are told in
+    `missing` if it is given."""
+    found: dict[str, Log] = {}
+    for location in options.locations:
+        for log in _at(location, options, missing):
+            found.setdefault(name_of(log), log)
+    logs = [found[name] for name in sorted(found)]
+    if options.archive is None:
+        return logs
+    archive = Path(options.archive).resolve()
+    if not archive.is_dir():
+        raise BadArgument("archive", "a folder that is there", options.archive)
+    return [log if isinstance(log, ArchivedLog) else JoinedLog(log, archive) for log in logs]
+
+
+def _at(location: str, options: ReadOptions, missing: list[str] | None) -> Iterator[Log]:
+    if location[: len(_URL)].lower() == _URL:
+        yield from _at_hosts(location, options, missing)
+        return
+    if options.federation:
+        raise BadArgument("federation", "false: it is asked for at a host's address", "true")
+    logs: list[Log] = list(_in_files(Path(location.removeprefix("file:")).resolve()))
+    yield from (log for log in logs if _is_wanted(log.space, options))
+
+
+def _in_files(path: Path) -> Iterator[Log]:
+    if path.is_file():
+        yield JournalLog(path)
+        return
+    if not path.is_dir():
+        raise BadArgument("path", "a space's file, a host's folder or an archive", str(path))
+    logs = Archive(path).logs()
+    if logs:
+        yield from logs
+        return
+    files = [file for file in sorted(path.glob("*" + SPACE_FILE)) if file.stat().st_size]
+    if not files:
+        raise BadArgument("path", "a folder with spaces or sealed logs in it", str(path))
+    for file in files:
+        log = JournalLog(file)
+        if not is_internal(log.space):
+            yield log
+
+
+def _at_hosts(url: str, options: ReadOptions, missing: list[str] | None) -> Iterator[Log]:
+    address, space = parse_url(url)
+    hosts = [str(address)]
+    try:
+        if options.federation:
+            hosts = hosts_around(str(address), options.way)
+    except LinkError as error:
+        _excuse(str(address), error, missing)
+        return
+    for host in hosts:
+        try:
+            yield from _at_host(host, space, options)
+        except LinkError as error:
+            _excuse(host, error, missing)
+
+
+def _at_host(address: str, space: str | None, options: ReadOptions) -> list[Log]:
+    way: Way = options.way
+    if space is not None and not options.federation:
+        return [RemoteLog(address, space, way)]
+    logs: list[Log] = []
+    for name in spaces_at(address, way):
+        if (space is None or name == space) and not is_internal(name):
+            if not _is_wanted(name, options):
+                continue
+            try:
+                logs.append(RemoteLog(address, name, way))
+            except (LogTrimmed, AccessError):
+                if space is not None or options.spaces is not None:
+                    raise  # It was asked for by its name; else what keeps no log has none to read.
+    return logs
+
+
+def _excuse(address: str, error: LinkError, missing: list[str] | None) -> None:
+    if missing is None:
+        raise error
+    missing.append(address)
+
+
+def _is_wanted(space: str, options: ReadOptions) -> bool:
+    return options.spaces is None or space in options.spaces
+
+
+def is_internal(space: str) -> bool:
+    """Is it one of those that hosts keep for themselves? Who is present is told to everyone."""
+    return space.startswith("tupelo.") and space != SYSTEM

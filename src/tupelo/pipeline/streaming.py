@@ -1,0 +1,164 @@
+"""Reading logs as they grow.
+
+An offset says for every log, by its name, up to where it was read, and after which position this
+query began with it: {"host/space": {"id": ..., "after": 0, "upto": 120}}. So a batch is the same
+rows whenever it is read again; logs that come later join, and those that are gone keep their place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from tupelo.errors import BadArgument, LogTrimmed, PipelineError
+from tupelo.pipeline.options import ROWS_A_TASK, ReadOptions
+from tupelo.pipeline.reading import Part, Rows, Task, tasks_of, wanted_by
+from tupelo.pipeline.sources import Log, name_of, resolve
+
+Offset = dict[str, dict[str, Any]]
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads changes as a stream."""
+
+    def __init__(self, options: ReadOptions, columns: Sequence[str]) -> None:
+        if options.as_of is not None:
+            raise BadArgument("asOf", "left out: a stream has no moment", options.as_of)
+        self._options = options
+        self._rows = Rows(columns, options.entry, wanted_by(options), options.template)
+        self._target: Offset | None = None
+        self._met = False  # whether everyone has answered, once
+
+    # Offsets
+
+    def initialOffset(self) -> Offset:  # noqa: N802
+        if not self._options.from_latest:
+            return {}
+        return {
+            name: {"id": log.id, "after": last, "upto": last}
+            for name, log, _, last in self._found()
+        }
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        rows = self._options.rows_max
+        return ReadAllAvailable() if rows is None else ReadMaxRows(rows)
+
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
+        ends = self._ends(start)
+        if isinstance(limit, ReadMaxRows):
+            return _admitted(start, ends, limit.max_rows)
+        return ends
+
+    def reportLatestOffset(self) -> Offset | None:  # noqa: N802
+        return None
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        self._target = {
+            name: {"id": log.id, "after": first - 1, "upto": last}
+            for name, log, first, last in self._found()
+        }
+
+    def _ends(self, start: Offset) -> Offset:
+        """Where everything ends now, or ended when the query began if it takes only that."""
+        ends = dict(start)
+        if self._target is not None:
+            for name, target in self._target.items():
+                begun = start.get(name)
+                if begun is None:
+                    ends[name] = target
+                elif target["upto"] > begun["upto"]:
+                    _check_same(name, begun, target["id"])
+                    _check_kept(name, begun, target["after"] + 1)
+                    ends[name] = {**begun, "upto": target["upto"]}
+            return ends
+        for name, log, first, last in self._found():
+            begun = start.get(name)
+            if begun is None:
+                ends[name] = {"id": log.id, "after": first - 1, "upto": last}
+                continue
+            _check_same(name, begun, log.id)
+            if last > begun["upto"]:
+                _check_kept(name, begun, first)
+                ends[name] = {**begun, "upto": last}
+        return ends
+
+    def _found(self) -> list[tuple[str, Log, int, int]]:
+        """Every log that can be reached, with its bounds. Who was met once may be away later."""
+        missing: list[str] | None = [] if self._met else None
+        found = []
+        for log in resolve(self._options, missing):
+            first, last = log.bounds()
+            found.append((name_of(log), log, first, last))
+        self._met = True
+        return found
+
+    # Reading
+
+    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+        logs = {}
+        parts = []
+        for name in sorted(end):
+            begun = start.get(name)
+            after = end[name]["after"] if begun is None else begun["upto"]
+            if end[name]["upto"] > after:
+                logs = logs or {name_of(log): log for log in resolve(self._options, [])}
+                if name not in logs:
+                    raise PipelineError(
+                        f"the log {name} cannot be found; it is needed from {after + 1} to"
+                        f" {end[name]['upto']}"
+                    )
+                _check_same(name, end[name], logs[name].id)
+                parts.append(Part(logs[name], after + 1, end[name]["upto"]))
+        return tasks_of(parts, self._options.rows_a_task or ROWS_A_TASK)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, Task)
+        return self._rows.read(partition.parts)
+
+
+def _admitted(start: Offset, ends: Offset, rows: int) -> Offset:
+    """So many rows at most, shared evenly: no log waits for a longer one."""
+    begins = {name: start.get(name, {"upto": end["after"]})["upto"] for name, end in ends.items()}
+    left = {name: end["upto"] - begins[name] for name, end in ends.items()}
+    granted = dict.fromkeys(left, 0)
+    waiting = sorted(name for name, count in left.items() if count)
+    while rows and waiting:
+        share = max(1, rows // len(waiting))
+        for name in waiting:
+            more = min(share, left[name], rows)
+            granted[name] += more
+            left[name] -= more
+            rows -= more
+        waiting = [name for name in waiting if left[name]]
+    return {
+        name: {**end, "upto": begins[name] + granted[name]}
+        for name, end in ends.items()
+        if name in start or granted[name]
+    }
+
+
+def _check_same(name: str, begun: dict[str, Any], found: str) -> None:
+    if begun["id"] != found:
+        raise PipelineError(
+            f"the log {name} is another one than the query began with: it was made anew; begin with"
+            " another checkpoint"
+        )
+
+
+def _check_kept(name: str, begun: dict[str, Any], first: int) -> None:
+    if begun["upto"] + 1 < first:
+        raise LogTrimmed(
+            f"the log {name} was read up to {begun['upto']}, but it begins at {first} now: what was"
+            " between is no longer kept; give an archive= that has it, or begin with another"
+            " checkpoint",
+            first,
+        )

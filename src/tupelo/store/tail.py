@@ -1,0 +1,109 @@
+"""The log in columns: what whoever reads a log in bulk is given, without a change being built.
+
+Entries stay as they are spelled. The file is read beside its space: nobody who writes waits.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from tupelo.errors import BadArgument, DamagedFile
+from tupelo.store.journal import MemoryJournal, require_kept
+from tupelo.store.sqlite import KINDS
+from tupelo.values.change import Change
+from tupelo.values.codec import encode_entry
+
+COLUMNS = (
+    *("position", "time", "kind", "arrival", "origin", "n", "agent", "session"),
+    *("txn", "to", "waited", "expires", "payload"),
+)
+"""The columns that can be asked for. None is what is not there, or not about an entry; an agent
+that is None is the space's own, and so is the origin of an entry."""
+ROWS_MAX = 16_384
+BYTES_MAX = 4 * 2**20
+"""Of the entries in one answer, beyond the first."""
+
+Tail = tuple[int, int, list[Sequence[Any]]]
+"""The first and the last position of the log, and the columns that were asked for."""
+
+_OF_ENTRY = {"origin": "w.origin", "n": "w.n", "to": "w.dest", "payload": "w.payload"}
+
+
+def tail_in(path: Path, names: Sequence[str], first: int, last: int) -> Tail:
+    """These columns of the changes between two positions, or of the first of them, from a file."""
+    _check(names)
+    asked = [_OF_ENTRY.get(name, f"c.{name}") for name in names]
+    joined = "" if _OF_ENTRY.keys().isdisjoint(names) else " LEFT JOIN change w ON w.position = c.arrival"
+    query = (
+        f"SELECT {', '.join(asked)} FROM change c{joined}"
+        " WHERE c.position BETWEEN ? AND ? ORDER BY c.position"
+    )
+    try:
+        uri = f"{path.as_uri()}?mode=ro"
+        with closing(sqlite3.connect(uri, uri=True, isolation_level=None)) as db:
+            db.execute("BEGIN")
+            meta = dict(db.execute("SELECT key, value FROM meta"))
+            (newest,) = db.execute("SELECT max(position) FROM change").fetchone()
+            kept, durable = meta["first"], max(newest or 0, meta["position"])
+            rows = []
+            if names and first <= last:
+                require_kept(first - 1, kept)
+                until = min(last, first + ROWS_MAX - 1)
+                rows = _few(db.execute(query, (first, until)), names)
+        columns: list[Sequence[Any]] = [*zip(*rows, strict=True)] or [()] * len(names)
+        if "kind" in names:
+            place = list(names).index("kind")
+            columns[place] = [KINDS[code] for code in columns[place]]
+    except (sqlite3.Error, LookupError, TypeError) as error:
+        raise DamagedFile(f"{path} is damaged ({error})") from error
+    return kept, durable, columns
+
+
+def tail_of(journal: MemoryJournal, names: Sequence[str], first: int, last: int) -> Tail:
+    """The same, of a log in memory."""
+    _check(names)
+    changes: list[Change] = []
+    if names and first <= last:
+        changes = journal.read(first - 1, min(last - first + 1, ROWS_MAX))
+    rows = _few(([_READERS[name](change) for name in names] for change in changes), names)
+    return *journal.bounds(), [*zip(*rows, strict=True)] or [()] * len(names)
+
+
+def _few(rows: Any, names: Sequence[str]) -> list[Any]:
+    """As many as fit in an answer."""
+    if "payload" not in names:
+        return list(rows)
+    place = list(names).index("payload")
+    found, size = [], 0
+    for row in rows:
+        size += len(row[place] or b"")
+        if size > BYTES_MAX and found:
+            break
+        found.append(row)
+    return found
+
+
+def _check(names: Sequence[str]) -> None:
+    if not set(names) <= set(COLUMNS):
+        raise BadArgument("names", f"some of {', '.join(COLUMNS)}", list(names))
+
+
+def _payload(change: Change) -> bytes | None:
+    if change.payload is None and change.shape is not None and change.fields is not None:
+        return encode_entry(change.shape, change.fields)
+    return change.payload
+
+
+def _reader(name: str) -> Callable[[Change], Any]:
+    if name == "payload":
+        return _payload
+    if name in ("arrival", "origin", "n"):
+        return lambda change: getattr(change, name) if change.arrival else None
+    return lambda change: getattr(change, name)
+
+
+_READERS = {name: _reader(name) for name in COLUMNS}
