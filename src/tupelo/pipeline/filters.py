@@ -50,7 +50,7 @@ class Wanted:
             return False
         self.filters.append(wish)
         column = _column(wish)
-        value = getattr(wish, "value", None)
+        value: Any = getattr(wish, "value", None)
         match wish:
             case spark.EqualTo() if isinstance(value, str):
                 self.only(column, [value])

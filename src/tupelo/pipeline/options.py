@@ -16,6 +16,8 @@ from tupelo.pipeline.templates import from_option
 ROWS_A_TASK = 250_000
 """So many changes of a stream a task reads at most, if nobody says otherwise."""
 
+WAY = Way()
+
 _TRUE, _FALSE = {"true", "1", "yes"}, {"false", "0", "no", ""}
 
 
@@ -55,7 +57,7 @@ class ReadOptions:
     rows_a_task: int | None = None
     rows_max: int | None = None
     from_latest: bool = False
-    way: Way = Way()
+    way: Way = WAY
 
     @classmethod
     def read(cls, options: Mapping[str, str]) -> ReadOptions:
@@ -89,9 +91,7 @@ class ReadOptions:
             rows_a_task=_count("rowsPerTask", given.get("rowspertask")),
             rows_max=_count("maxRows", given.get("maxrows")),
             from_latest=_start(given.get("startfrom", "earliest")),
-            way=Way(
-                given.get("password"), _flag("tls", given["tls"]) if "tls" in given else None
-            ),
+            way=Way(given.get("password"), _flag("tls", given["tls"]) if "tls" in given else None),
         )
 
 

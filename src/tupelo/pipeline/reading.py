@@ -98,7 +98,7 @@ class Reader(DataSourceReader):
             if not self._wanted.add(wish):
                 yield wish
 
-    def partitions(self) -> Sequence[InputPartition]:
+    def partitions(self) -> Sequence[Task]:
         logs = [log for log in resolve(self._options) if self._may_hold(log)]
         moment = self._options.as_of
         if moment is not None:
@@ -110,7 +110,7 @@ class Reader(DataSourceReader):
     def _may_hold(self, log: Log) -> bool:
         return self._wanted.may_be("host", log.host) and self._wanted.may_be("space", log.space)
 
-    def _moments(self, logs: list[Log], moment: int | datetime) -> list[InputPartition]:
+    def _moments(self, logs: list[Log], moment: int | datetime) -> list[Task]:
         if isinstance(moment, int) and len(logs) > 1:
             expected = "a time: positions are of one log, and there are several"
             raise BadArgument("asOf", expected, moment)
@@ -190,12 +190,12 @@ def _micros(moment: datetime) -> int:
     return value
 
 
-def tasks_of(parts: Iterable[Part], rows: int) -> list[InputPartition]:
+def tasks_of(parts: Iterable[Part], rows: int) -> list[Task]:
     """Tasks of so many rows each, at most: what is longer is cut, what is short goes together.
 
     The same parts always become the same tasks: a sink that has seen one knows it again.
     """
-    tasks: list[InputPartition] = []
+    tasks: list[Task] = []
     gathered: list[Part] = []
     room = rows
     for part in parts:

@@ -53,9 +53,7 @@ logger.query.level = off
 """
 
 
-def session(
-    master: str | None = None, *, name: str = "tupelo", **options: str | int | bool
-) -> SparkSession:
+def session(master: str | None = None, **options: str | int | bool) -> SparkSession:
     """A Spark session with the format "tupelo".
 
     `master` is Spark's ("local[4]", "spark://host:7077") or an address of Spark Connect
@@ -66,7 +64,7 @@ def session(
     if find_spec("pyspark") is None:
         raise PipelineError('the pipeline needs pyspark: pip install "tupelo[pipeline]"')
     said = {key: _spelled(value) for key, value in options.items()}
-    made = _connected(master, name, said) if _is_connect(master) else _own(master, name, said)
+    made = _connected(master, said) if _is_connect(master) else _own(master, said)
     made.dataSource.register(TupeloSource)
     return made
 
@@ -92,12 +90,12 @@ def is_local(master: str) -> bool:
     return master == "local" or master.startswith("local[")
 
 
-def _own(master: str | None, name: str, options: dict[str, str]) -> SparkSession:
+def _own(master: str | None, options: dict[str, str]) -> SparkSession:
     """A session whose driver is here."""
     from pyspark.sql import SparkSession
 
     master = master or os.environ.get("SPARK_MASTER") or "local[*]"
-    builder = SparkSession.builder.appName(name).master(master)
+    builder = SparkSession.builder.appName("tupelo").master(master)
     folder = Path(mkdtemp(prefix="tupelo-spark-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     log4j = folder / "log4j2.properties"
@@ -120,12 +118,12 @@ def _own(master: str | None, name: str, options: dict[str, str]) -> SparkSession
     return made
 
 
-def _connected(address: str | None, name: str, options: dict[str, str]) -> SparkSession:
+def _connected(address: str | None, options: dict[str, str]) -> SparkSession:
     """A session at a server elsewhere, by Spark Connect."""
     from pyspark.sql import SparkSession
 
     try:
-        builder = SparkSession.builder.appName(name).remote(str(address))
+        builder = SparkSession.builder.appName("tupelo").remote(str(address))
         wanted = {"spark.sql.python.filterPushdown.enabled": "true", **options}
         for key, value in wanted.items():
             builder = builder.config(key, value)

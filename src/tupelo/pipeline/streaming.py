@@ -19,7 +19,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from tupelo.errors import BadArgument, LogTrimmed, PipelineError
+from tupelo.errors import BadArgument, LinkError, LogTrimmed, PipelineError
 from tupelo.pipeline.options import ROWS_A_TASK, ReadOptions
 from tupelo.pipeline.reading import Part, Rows, Task, tasks_of, wanted_by
 from tupelo.pipeline.sources import Log, name_of, resolve
@@ -93,18 +93,20 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _found(self) -> list[tuple[str, Log, int, int]]:
         """Every log that can be reached, with its bounds. Who was met once may be away later."""
-        missing: list[str] | None = [] if self._met else None
         found = []
-        for log in resolve(self._options, missing):
-            first, last = log.bounds()
-            found.append((name_of(log), log, first, last))
+        for log in resolve(self._options, [] if self._met else None):
+            try:
+                found.append((name_of(log), log, *log.bounds()))
+            except LinkError:
+                if not self._met:
+                    raise
         self._met = True
         return found
 
     # Reading
 
-    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
-        logs = {}
+    def partitions(self, start: Offset, end: Offset) -> Sequence[Task]:
+        logs: dict[str, Log] = {}
         parts = []
         for name in sorted(end):
             begun = start.get(name)

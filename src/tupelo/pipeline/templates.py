@@ -113,8 +113,8 @@ def _read(node: ast.expr) -> Any:
             if args:
                 raise BadTemplate(f"{_dotted(function)}(...) names its fields: field=value")
             kind = _dotted(function)
-            parts = {name: as_part(raw, f"field {name!r}") for name, raw in fields.items()}
-            return NestedTyped(kind, parts)
+            asked = {name: as_part(raw, f"field {name!r}") for name, raw in fields.items()}
+            return NestedTyped(kind, asked)
     raise BadTemplate(f"{ast.unparse(node)!r} is no part of a template")
 
 

@@ -37,7 +37,11 @@ def tail_in(path: Path, names: Sequence[str], first: int, last: int) -> Tail:
     """These columns of the changes between two positions, or of the first of them, from a file."""
     _check(names)
     asked = [_OF_ENTRY.get(name, f"c.{name}") for name in names]
-    joined = "" if _OF_ENTRY.keys().isdisjoint(names) else " LEFT JOIN change w ON w.position = c.arrival"
+    joined = (
+        ""
+        if _OF_ENTRY.keys().isdisjoint(names)
+        else " LEFT JOIN change w ON w.position = c.arrival"
+    )
     query = (
         f"SELECT {', '.join(asked)} FROM change c{joined}"
         " WHERE c.position BETWEEN ? AND ? ORDER BY c.position"
@@ -78,7 +82,8 @@ def _few(rows: Any, names: Sequence[str]) -> list[Any]:
     if "payload" not in names:
         return list(rows)
     place = list(names).index("payload")
-    found, size = [], 0
+    found: list[Any] = []
+    size = 0
     for row in rows:
         size += len(row[place] or b"")
         if size > BYTES_MAX and found:

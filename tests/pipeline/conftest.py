@@ -1,0 +1,18 @@
+"""One Spark for all tests that need it: it takes longer to start than they take to run."""
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def spark():
+    from tupelo.pipeline.session import session
+
+    options: dict[str, str | int | bool] = {
+        "spark.sql.shuffle.partitions": 2,
+        "spark.default.parallelism": 2,
+        "spark.sql.adaptive.enabled": False,
+        "spark.driver.memory": "1g",
+    }
+    made = session("local[2]", **options)
+    yield made
+    made.stop()

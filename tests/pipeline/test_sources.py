@@ -1,0 +1,210 @@
+"""What a path or an address stands for, and that no change is read twice or left out."""
+
+import json
+import pickle
+from typing import Any
+
+import pytest
+
+import tupelo
+from tests.federation.company import Company
+from tupelo.errors import BadArgument, CannotReach, LogTrimmed, PipelineError
+from tupelo.federation.hosts.presence import SYSTEM
+from tupelo.pipeline.options import ReadOptions
+from tupelo.pipeline.segments import seal
+from tupelo.pipeline.sources import JoinedLog, Log, name_of, resolve
+
+
+@pytest.fixture
+def company():
+    company = Company()
+    yield company
+    company.close()
+
+
+def logs_at(*paths: Any, **options: str) -> list[Log]:
+    return resolve(ReadOptions.read({"paths": json.dumps([str(p) for p in paths]), **options}))
+
+
+def positions(log: Log, first: int | None = None, last: int | None = None) -> list[int]:
+    """The positions that are read, from a log that has been to another process."""
+    low, high = log.bounds()
+    log = pickle.loads(pickle.dumps(log))
+    found = log.batches(first or low, last or high, ["position", "fields"])
+    return [n for batch in found for n in batch.column("position").to_pylist()]
+
+
+def test_a_file_is_one_log(tmp_path):
+    with tupelo.Space("jobs", path=tmp_path / "jobs.tupelo") as space:
+        space.write_all([("job", n) for n in range(5)])
+        (log,) = logs_at(tmp_path / "jobs.tupelo")  # though it is open
+        assert (log.space, positions(log)) == ("jobs", [1, 2, 3, 4, 5])
+
+
+def test_a_folder_of_a_host_is_its_spaces(tmp_path):
+    with tupelo.Host("kitchen", path=tmp_path) as host:
+        for name in ("jobs", "a/b"):
+            host.space(name).write(("job", 1))
+        logs = logs_at(tmp_path)
+        assert {log.host for log in logs} == {host.id}
+        assert {"jobs", "a/b"} <= {log.space for log in logs} <= {"jobs", "a/b", SYSTEM}
+        assert [log.space for log in logs_at(tmp_path, space="jobs, x")] == ["jobs"]
+
+
+def test_an_archive_is_every_log_that_is_sealed_there(tmp_path):
+    for name in ("jobs", "notes"):
+        path = tmp_path / f"{name}.tupelo"
+        with tupelo.Space(name, path=path) as space:
+            space.write_all([(name, n) for n in range(3)])
+        seal(logs_at(path)[0], tmp_path / "archive")
+    logs = logs_at(tmp_path / "archive")
+    assert sorted(log.space for log in logs) == ["jobs", "notes"]
+    assert [positions(log) for log in logs] == [[1, 2, 3]] * 2
+
+
+def test_what_is_nothing_is_refused(tmp_path):
+    (tmp_path / "empty").mkdir()
+    for path in (tmp_path / "nowhere", tmp_path / "empty"):
+        with pytest.raises(BadArgument, match="path"):
+            logs_at(path)
+    with pytest.raises(BadArgument, match="path"):
+        ReadOptions.read({})
+    with tupelo.Space(path=tmp_path / "jobs.tupelo"):
+        with pytest.raises(BadArgument, match="archive"):
+            logs_at(tmp_path / "jobs.tupelo", archive=str(tmp_path / "nowhere"))
+        with pytest.raises(BadArgument, match="federation"):
+            logs_at(tmp_path / "jobs.tupelo", federation="true")
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        *[("columns", "kind,color"), ("partitions", "0"), ("maxRows", "-1"), ("rowsPerTask", "x")],
+        *[("federation", "maybe"), ("asOf", "yesterday"), ("startFrom", "12"), ("colour", "red")],
+        *[("entry", "name text"), ("tls", "perhaps")],
+    ],
+)
+def test_an_option_that_says_nothing_is_refused_by_its_name(option, value):
+    with pytest.raises(BadArgument, match=option):
+        ReadOptions.read({"path": "x", option: value})
+
+
+# Archive and tail
+
+
+def test_the_past_from_the_archive_and_the_tail_from_the_file(tmp_path):
+    path, archive = tmp_path / "jobs.tupelo", tmp_path / "archive"
+    with tupelo.Space("jobs", path=path) as space:
+        space.write_all([("job", n) for n in range(10)])
+        seal(logs_at(path)[0], archive, rows_max=4)
+        space.trim(before=8)
+        space.write_all([("job", n) for n in range(5)])
+        (log,) = logs_at(path, archive=str(archive))
+        assert log.bounds() == (1, 15)
+        assert positions(log) == list(range(1, 16))
+        assert positions(log, 3, 12) == list(range(3, 13))
+
+
+def test_what_is_trimmed_while_it_is_read_is_read_from_the_archive(tmp_path):
+    path, archive = tmp_path / "jobs.tupelo", tmp_path / "archive"
+    archive.mkdir()
+    with tupelo.Space("jobs", path=path) as space:
+        space.write_all([("job", n) for n in range(20_000)])
+        (log,) = logs_at(path, archive=str(archive))
+        batches = log.batches(1, 20_000, ["position"])
+        found = next(batches).column("position").to_pylist()
+        assert len(found) < 20_000
+        seal(logs_at(path)[0], archive)
+        space.trim(before=20_001)
+        for batch in batches:
+            found += batch.column("position").to_pylist()
+        assert found == list(range(1, 20_001))
+
+
+def test_a_gap_between_archive_and_tail_is_an_error(tmp_path):
+    path, archive = tmp_path / "jobs.tupelo", tmp_path / "archive"
+    with tupelo.Space("jobs", path=path) as space:
+        space.write_all([("job", n) for n in range(10)])
+        seal(logs_at(path)[0], archive, upto=4)
+        space.trim(before=8)
+        (log,) = logs_at(path, archive=str(archive))
+        with pytest.raises(LogTrimmed) as caught:
+            positions(log)
+        assert caught.value.first == 8
+        assert positions(log, 8) == [8, 9, 10]
+
+
+def test_the_archive_of_another_log_of_the_same_name_is_refused(tmp_path):
+    path, archive = tmp_path / "jobs.tupelo", tmp_path / "archive"
+    with tupelo.Space("jobs", path=path, agent="me") as space:
+        space.write(("job", 1))
+        seal(logs_at(path)[0], archive)
+    path.unlink()
+    with tupelo.Space("jobs", path=path, agent="me") as space:
+        space.write(("job", 1))
+        (log,) = logs_at(path, archive=str(archive))
+        assert isinstance(log, JoinedLog)
+        with pytest.raises(PipelineError, match="another log"):
+            log.bounds()
+
+
+# Hosts
+
+
+def test_a_host_is_read_at_its_address_as_in_its_folder(tmp_path, company):
+    host = company.host("kitchen", path=tmp_path, space=False)
+    jobs = host.space("jobs")
+    jobs.write_all([("job", n) for n in range(50)], lease=3600)
+    jobs.take(("job", 7))
+    jobs.write(("for you",), to="someone")
+    (there,) = logs_at(host.url + "jobs")
+    (here,) = logs_at(tmp_path, space="jobs")
+    assert (there.host, there.space, there.id) == (here.host, here.space, here.id)
+    assert name_of(there) == name_of(here) and there.bounds() == here.bounds() == (1, 52)
+    by_address = [row for b in there.batches(1, 52) for row in b.to_pylist()]
+    by_path = [row for b in here.batches(1, 52) for row in b.to_pylist()]
+    assert by_address == by_path
+    everything = {log.space for log in logs_at(host.url)}
+    assert "jobs" in everything and "tupelo.decisions" not in everything
+
+
+def test_large_entries_come_in_several_answers(tmp_path, company):
+    host = company.host("kitchen", path=tmp_path)
+    host.space("jobs").write_all([(bytes(1_000_000), n) for n in range(30)])
+    (log,) = logs_at(host.url + "jobs")
+    assert positions(log) == list(range(1, 31))
+
+
+def test_a_log_in_memory_is_read_too(company):
+    host = company.host("kitchen", space=False)
+    jobs = host.space("jobs", log_keep=10)
+    jobs.write_all([("job", n) for n in range(25)])
+    host.space("silent")
+    (log,) = logs_at(host.url)
+    assert (log.space, log.bounds(), positions(log)) == ("jobs", (16, 25), list(range(16, 26)))
+    with pytest.raises(LogTrimmed, match="begins at 16"):
+        positions(log, 3)
+    with pytest.raises(LogTrimmed, match="keeps no log"):
+        logs_at(host.url + "silent")
+
+
+def test_a_federation_is_every_engaged_host(tmp_path, company, until):
+    ada = company.host("ada", path=tmp_path / "ada")
+    ben = company.host("ben", path=tmp_path / "ben", peers=[ada.address])
+    until(lambda: ada.engaged and ben.engaged)
+    for host in (ada, ben):
+        host.space("jobs").write(("job", host.name))
+    logs = logs_at(ada.url + "jobs", federation="true")
+    assert {log.host for log in logs} == {ada.id, ben.id}
+    assert [positions(log) for log in logs] == [[1], [1]]
+
+
+def test_who_does_not_answer_is_an_error_or_is_told(tmp_path, company):
+    child = company.child("kitchen", path=str(tmp_path))
+    url = f"tupelo://{child.address}/jobs"
+    child.kill()
+    options = ReadOptions.read({"path": url})
+    with pytest.raises(CannotReach, match="cannot be reached"):
+        resolve(options)
+    missing: list[str] = []
+    assert resolve(options, missing) == [] and missing == [child.address]

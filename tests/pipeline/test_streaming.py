@@ -1,0 +1,236 @@
+"""Reading logs as streams, without Spark: offsets, and which rows are between them."""
+
+import json
+import pickle
+from typing import Any
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+
+import tupelo
+from tests.federation.company import Company
+from tupelo.errors import BadArgument, CannotReach, LogTrimmed, PipelineError
+from tupelo.pipeline.journal import JournalLog
+from tupelo.pipeline.options import ReadOptions
+from tupelo.pipeline.segments import seal
+from tupelo.pipeline.streaming import Offset, StreamReader
+
+ALL = ReadAllAvailable()
+
+
+@pytest.fixture
+def company():
+    company = Company()
+    yield company
+    company.close()
+
+
+def stream(*paths: Any, **options: str) -> StreamReader:
+    given = {"paths": json.dumps([str(path) for path in paths]), **options}
+    return StreamReader(ReadOptions.read(given), ["host", "space", "position"])
+
+
+def after(offset: Offset) -> Offset:
+    """An offset as a checkpoint keeps it."""
+    kept: Offset = json.loads(json.dumps(offset))
+    return kept
+
+
+def between(reader: StreamReader, start: Offset, end: Offset) -> list[tuple[str, int]]:
+    """(space, position) of the rows between two offsets."""
+    found = []
+    for task in reader.partitions(after(start), after(end)):
+        there, task = pickle.loads(pickle.dumps((reader, task)))
+        for batch in there.read(task):
+            rows = batch.to_pylist()
+            found += [(row["space"], row["position"]) for row in rows]
+    return found
+
+
+def fill(space: tupelo.Space, count: int) -> None:
+    space.write_all([("job", n) for n in range(count)])
+
+
+def test_every_change_once_and_in_order(tmp_path):
+    with tupelo.Space("jobs", path=tmp_path / "jobs.tupelo") as space:
+        reader = stream(tmp_path / "jobs.tupelo")
+        offset, seen = reader.initialOffset(), []
+        for count in (3, 0, 4):
+            if count:
+                fill(space, count)
+            end = reader.latestOffset(after(offset), ALL)
+            assert (end == offset) == (count == 0)
+            seen += between(reader, offset, end)
+            offset = end
+        assert seen == [("jobs", n) for n in range(1, 8)]
+        assert between(reader, offset, offset) == []
+
+
+def test_a_batch_that_is_read_again_has_the_same_rows(tmp_path):
+    path = tmp_path / "jobs.tupelo"
+    with tupelo.Space("jobs", path=path) as space:
+        fill(space, 5)
+        end = stream(path).latestOffset({}, ALL)
+        before = between(stream(path), {}, end)
+        fill(space, 5)
+        seal(JournalLog(path), tmp_path / "archive")
+        space.trim(before=4)
+        with pytest.raises(LogTrimmed, match="begins at 4"):
+            between(stream(path), {}, end)
+        again = stream(path, archive=str(tmp_path / "archive"))
+        assert between(again, {}, end) == before
+        tasks = [[(p.first, p.last) for p in t.parts] for t in again.partitions({}, end)]
+        assert tasks == [[(1, 5)]]
+
+
+def test_from_the_latest_on(tmp_path):
+    with tupelo.Space("jobs", path=tmp_path / "jobs.tupelo") as space:
+        fill(space, 5)
+        reader = stream(tmp_path, startFrom="latest")
+        start = reader.initialOffset()
+        fill(space, 2)
+        with tupelo.Space("notes", path=tmp_path / "notes.tupelo") as notes:
+            fill(notes, 1)  # A log that comes later is read from its beginning.
+            end = reader.latestOffset(after(start), ALL)
+            assert between(reader, start, end) == [("jobs", 6), ("jobs", 7), ("notes", 1)]
+
+
+def test_no_more_rows_than_asked_for_and_each_log_gets_its_share(tmp_path):
+    with (
+        tupelo.Space("a", path=tmp_path / "a.tupelo", agent="x") as a,
+        tupelo.Space("b", path=tmp_path / "b.tupelo", agent="x") as b,
+        tupelo.Space("c", path=tmp_path / "c.tupelo", agent="x") as c,
+    ):
+        fill(a, 100)
+        fill(b, 3)
+        fill(c, 40)
+        reader = stream(tmp_path)
+        offset: Offset = {}
+        seen: list[Any] = []
+        sizes = []
+        while (end := reader.latestOffset(after(offset), ReadMaxRows(30))) != offset:
+            rows = between(reader, offset, end)
+            sizes.append({name: sum(s == name for s, _ in rows) for name in "abc"})
+            seen += rows
+            offset = end
+        assert sizes[0] == {"a": 14, "b": 3, "c": 13}
+        assert [sum(size.values()) for size in sizes] == [30, 30, 30, 30, 23]
+        assert len(set(seen)) == len(seen) == 143
+        assert reader.latestOffset({}, ReadMaxRows(2)).keys() == {"x/a", "x/b"}
+
+
+def test_only_what_there_is_now(tmp_path):
+    with tupelo.Space("jobs", path=tmp_path / "jobs.tupelo") as space:
+        fill(space, 5)
+        reader = stream(tmp_path, maxRows="2")
+        limit = reader.getDefaultReadLimit()
+        assert limit == ReadMaxRows(2)
+        reader.prepareForTriggerAvailableNow()
+        fill(space, 5)
+        with tupelo.Space("notes", path=tmp_path / "notes.tupelo") as notes:
+            fill(notes, 5)
+            offset: Offset = {}
+            batches = []
+            while (end := reader.latestOffset(after(offset), limit)) != offset:
+                batches.append(between(reader, offset, end))
+                offset = end
+            rows = [row for batch in batches for row in batch]
+            assert rows == [("jobs", n) for n in range(1, 6)]
+            assert [len(batch) for batch in batches] == [2, 2, 1]
+            # The next run takes up where this one ended.
+            reader = stream(tmp_path)
+            reader.prepareForTriggerAvailableNow()
+            end = reader.latestOffset(after(offset), ALL)
+            assert len(between(reader, offset, end)) == 10
+
+
+def test_what_was_trimmed_before_it_was_read_is_an_error_that_names_it(tmp_path):
+    with tupelo.Space("jobs", path=tmp_path / "jobs.tupelo", agent="me") as space:
+        fill(space, 5)
+        reader = stream(tmp_path)
+        offset = reader.latestOffset({}, ALL)
+        fill(space, 5)
+        space.trim(before=9)
+        with pytest.raises(LogTrimmed, match=r"me/jobs was read up to 5, but it begins at 9"):
+            reader.latestOffset(after(offset), ALL)
+        reader = stream(tmp_path)
+        reader.prepareForTriggerAvailableNow()
+        with pytest.raises(LogTrimmed):
+            reader.latestOffset(after(offset), ALL)
+        # A query that begins now begins with what is there.
+        end = stream(tmp_path).latestOffset({}, ALL)
+        assert between(stream(tmp_path), {}, end) == [("jobs", 9), ("jobs", 10)]
+
+
+def test_trimming_what_was_read_harms_nobody(tmp_path):
+    with tupelo.Space("jobs", path=tmp_path / "jobs.tupelo") as space:
+        fill(space, 5)
+        reader = stream(tmp_path)
+        offset = reader.latestOffset({}, ALL)
+        space.trim(before=6)
+        assert reader.latestOffset(after(offset), ALL) == offset
+        fill(space, 1)
+        end = reader.latestOffset(after(offset), ALL)
+        assert between(reader, offset, end) == [("jobs", 6)]
+
+
+def test_a_log_that_was_made_anew_is_not_taken_for_the_old_one(tmp_path):
+    path = tmp_path / "jobs.tupelo"
+    with tupelo.Space("jobs", path=path, agent="me") as space:
+        fill(space, 5)
+        offset = stream(path).latestOffset({}, ALL)
+    path.unlink()
+    with tupelo.Space("jobs", path=path, agent="me") as space:
+        fill(space, 9)
+        with pytest.raises(PipelineError, match="made anew"):
+            stream(path).latestOffset(after(offset), ALL)
+        with pytest.raises(PipelineError, match="made anew"):
+            stream(path).partitions({}, after(offset))
+
+
+def test_a_stream_has_no_moment(tmp_path):
+    with pytest.raises(BadArgument, match="asOf"):
+        stream(tmp_path, asOf="3")
+
+
+def test_hosts_that_join_and_leave(tmp_path, company, until):
+    ada = company.host("ada", path=tmp_path / "ada")
+    ada.space("jobs").write(("job", 1))
+    reader = stream(ada.url + "jobs", federation="true")
+    first = reader.latestOffset({}, ALL)
+    assert len(between(reader, {}, first)) == 1
+    ben = company.child("ben", path=str(tmp_path / "ben"), peers=[ada.address])
+    until(lambda: ben.id in hosts(ada))
+    there = tupelo.connect(f"tupelo://{ben.address}/jobs")
+    there.write_all([("job", n) for n in range(3)])
+    there.close()
+    second = reader.latestOffset(after(first), ALL)
+    assert [p for _, p in between(reader, first, second)] == [1, 2, 3]
+    ben.kill()
+    until(lambda: ben.id not in hosts(ada))
+    ada.space("jobs").write(("job", 2))
+    third = reader.latestOffset(after(second), ALL)
+    assert [p for _, p in between(reader, second, third)] == [2]
+    gone = [name for name in third if name.startswith(ben.id)]
+    assert [third[name]["upto"] for name in gone] == [3]
+    with pytest.raises(PipelineError, match=f"{ben.id}/jobs cannot be found"):
+        reader.partitions(after(first), after(second))
+
+
+def hosts(host: tupelo.Host) -> set[str]:
+    engaged = host.presence.read_all(tupelo.HostPresence(state="engaged"))
+    return {found.id for found in engaged}
+
+
+def test_a_host_must_be_met_once_and_may_be_away_later(tmp_path, company):
+    child = company.child("kitchen", path=str(tmp_path))
+    url = f"tupelo://{child.address}/jobs"
+    there = tupelo.connect(url)
+    there.write(("job", 1))
+    there.close()
+    reader = stream(url)
+    offset = reader.latestOffset({}, ALL)
+    child.kill()
+    assert reader.latestOffset(after(offset), ALL) == offset
+    with pytest.raises(CannotReach):
+        stream(url).latestOffset(after(offset), ALL)
