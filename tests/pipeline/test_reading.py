@@ -29,7 +29,7 @@ from tupelo.pipeline.journal import JournalLog
 from tupelo.pipeline.options import ReadOptions
 from tupelo.pipeline.reading import Part, Reader, tasks_of
 from tupelo.pipeline.schema import COLUMNS
-from tupelo.pipeline.segments import Archive, seal
+from tupelo.pipeline.segments import Archive, ArchivedLog, seal
 
 
 def reader_of(
@@ -218,6 +218,7 @@ def test_a_task_is_told_of_no_more_segments_than_it_reads(archive):
     reader, _ = reader_of(archive)
     for task in reader.partitions():
         for part in task.parts:
+            assert isinstance(part.log, ArchivedLog)
             assert [(s.first, s.last) for s in part.log.segments] == [(part.first, part.last)]
 
 

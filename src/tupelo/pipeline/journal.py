@@ -83,6 +83,25 @@ class JournalLog:
                 fitting = batch.num_rows * BYTES // max(1, batch.nbytes)
                 rows = max(1, min(ROWS, fitting, rows * 8))
 
+    def before(
+        self, columns: Sequence[str] | None = None, entry: Declared | None = None
+    ) -> pa.RecordBatch:
+        """The entries that were written before the log begins and were still there then: the rows
+        of their writing. The file keeps them for as long as a change that is kept speaks of them,
+        or they live."""
+        columns = check_columns(columns, entry)
+        with self._reading() as db:
+            kept, _ = _bounds(db)
+            (form,) = db.execute("PRAGMA user_version").fetchone()
+            needed = needed_for(columns) | {"position"}
+            where = f"WHERE position < ? AND kind = {_WRITTEN}"
+            raw = _select(db, form, needed, where, (kept,))
+        if "kind" in raw:
+            raw["kind"] = pa.repeat("written", len(raw["position"]))
+        for name in {"agent", "origin"} & raw.keys():
+            raw[name] = pc.fill_null(pa.array(raw[name], pa.string()), self.host)
+        return build(self.host, self.space, len(raw["position"]), raw, columns, entry)
+
     def _batch(
         self,
         db: sqlite3.Connection,
