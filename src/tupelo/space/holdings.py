@@ -7,7 +7,8 @@ the core is asked under the lock, the step is settled.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from inspect import iscoroutinefunction
 from typing import Any, TypeVar
 
@@ -15,6 +16,7 @@ from tupelo.errors import BadArgument, TupeloError
 from tupelo.space import leases, matchset, reaction, session, subscription, transaction
 from tupelo.space.checks import check_count, check_limit
 from tupelo.space.engine import Engine
+from tupelo.space.log import Actor
 from tupelo.space.matchset import MatchSetState
 from tupelo.space.reaction import ReactionState
 from tupelo.space.session import SessionState
@@ -26,6 +28,8 @@ from tupelo.values.lease import Lease, check_lease
 from tupelo.values.notice import Notice
 
 T = TypeVar("T")
+
+_AS_EVER = nullcontext()
 
 
 class TransactionHandle:
@@ -73,6 +77,15 @@ class Holdings:
         self.engine = engine
         self.core = engine.core
         self._lock = engine.lock
+
+    def acting(self, actor: Actor | None) -> AbstractContextManager[None]:
+        """While in there, it is this one who acts here and nobody else; None: the space's own."""
+        return self._acting(actor) if actor and self.core.log.on else _AS_EVER
+
+    @contextmanager
+    def _acting(self, actor: Actor) -> Iterator[None]:
+        with self._lock, self.core.log.by(actor):
+            yield
 
     # Leases, transactions, sessions
 

@@ -21,9 +21,10 @@ from tupelo.federation.links.spelled import (
     spell_seen,
     spell_whole,
 )
-from tupelo.federation.spanning.handover import Held, found, holder_name, reserve
+from tupelo.federation.spanning.handover import Held, found, holder_name, host_holder, reserve
 from tupelo.federation.spanning.telling import Telling
 from tupelo.federation.spanning.watching import Watching
+from tupelo.space.log import Actor
 from tupelo.space.session import Seen
 from tupelo.store.index import Accept
 from tupelo.values.codec import BadBytes
@@ -59,7 +60,7 @@ class Peer:
         self.name = name
         self.incarnation = incarnation
         self.address = address
-        self.holder = f"host:{peer_id}:{incarnation}"
+        self.holder = host_holder(peer_id, incarnation)
         self.spaces: set[str] = set()
         self.agents: set[str] = set()
         self.talk: Conversation
@@ -155,6 +156,8 @@ class Peer:
         template = template_from_wire(message.template)
         order = read_order(message.order)
         only = choosing(message.seen, message.agent)
+        by = message.by if message.by and self._is_home_of(message.by) else self.id
+        actor = Actor(by, message.session)
         self._stand_watch(message, hosted, template)
         if message.how == "take":
             if message.call in self._held:
@@ -167,6 +170,7 @@ class Peer:
                 limit=message.limit,
                 order=order,
                 only=only,
+                actor=actor,
             )
             entries = [] if reservation is None else reservation.entries
             if reservation is not None:
@@ -175,7 +179,9 @@ class Peer:
                 else:
                     self._held[message.call] = reservation
         else:
-            entries = await found(hosted, template, False, 0, True, message.limit, order, only=only)
+            entries = await found(
+                hosted, template, False, 0, True, message.limit, order, only=only, actor=actor
+            )
         if message.how == "peek":
             return [None] if entries else []
         now = hosted.clock.now()

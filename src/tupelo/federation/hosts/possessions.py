@@ -22,6 +22,7 @@ from tupelo.federation.links import wire
 from tupelo.federation.links.spelled import spell_error, spell_whole
 from tupelo.space.asynchronous import Subscription, Transaction
 from tupelo.space.checks import check_wait
+from tupelo.space.log import Actor
 from tupelo.space.session import SessionState
 from tupelo.space.subscription import SubscriptionState
 from tupelo.values.entry import Entry
@@ -69,8 +70,8 @@ def operation_of(message: wire.Said) -> str | None:
 class Possessions:
     """What one client holds at its host, by the ids under which it knows it."""
 
-    def __init__(self, agent: str, who: str | None) -> None:
-        self._agent = agent
+    def __init__(self, actor: Actor, who: str | None) -> None:
+        self._actor = actor
         self._who = who
         self._transactions: dict[tuple[str, str], Transaction] = {}
         self._sessions: dict[str, tuple[HostedSpace, SessionState]] = {}
@@ -129,9 +130,11 @@ class Possessions:
                 raise BadArgument("id", "that of a transaction that spans hosts", message.id)
             if (hosted.name, message.id) in self._transactions:
                 raise BadArgument("id", "one that is not in use", message.id)
-            state = operations.begin_branch(check_lease(message.lease), above, message.id)
+            with operations.acting(self._actor):
+                state = operations.begin_branch(check_lease(message.lease), above, message.id)
         else:
-            state = operations.begin(message.lease, above)
+            with operations.acting(self._actor):
+                state = operations.begin(message.lease, above)
         self._transactions[hosted.name, state.id] = Transaction(
             operations, state, hosted.door._flusher
         )
@@ -266,7 +269,7 @@ class Possessions:
         written = self._written.get((hosted.name, int(n)))
         if written is not None:
             return written
-        return hosted.entry_of(self._agent, int(n), int(arrival))
+        return hosted.entry_of(self._actor.agent, int(n), int(arrival))
 
     async def _state(self, hosted: HostedSpace, message: wire.State) -> list[Any]:
         hosted.operations.expire()
@@ -293,13 +296,17 @@ class Possessions:
 
     async def _renew(self, hosted: HostedSpace, message: wire.Renew) -> float | None:
         thing = self._thing(hosted, message.thing, message.id)
-        await hosted.flush(hosted.operations.renew(thing, check_lease(message.lease)))
+        with hosted.operations.acting(self._actor):
+            position = hosted.operations.renew(thing, check_lease(message.lease))
+        await hosted.flush(position)
         expires: float | None = thing.expires
         return expires
 
     async def _revoke(self, hosted: HostedSpace, message: wire.Revoke) -> None:
         thing = self._thing(hosted, message.thing, message.id)
-        await hosted.flush(hosted.operations.cancel(thing))
+        with hosted.operations.acting(self._actor):
+            position = hosted.operations.cancel(thing)
+        await hosted.flush(position)
 
     # The end
 

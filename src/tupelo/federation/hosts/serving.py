@@ -30,6 +30,7 @@ from tupelo.federation.spanning.handover import (
     reserve,
     reserve_now,
 )
+from tupelo.space.log import Actor
 from tupelo.space.waiting import Waiter
 from tupelo.values.codec import BadBytes, spell_entry
 from tupelo.values.entry import Entry
@@ -52,11 +53,12 @@ class Serving:
 
     def __init__(self, host: HostCore, agent: str, who: str | None, session: str) -> None:
         self.agent = agent
+        self.actor = Actor(agent)
         self.who = who
         self.session = session
         self.holder = client_holder(agent, session)
         self.talk: Conversation
-        self.possessions = Possessions(agent, who)
+        self.possessions = Possessions(self.actor, who)
         self._host = host
         self._loop = asyncio.get_running_loop()
         self._allowed: dict[tuple[str, str], HostedSpace] = {}
@@ -80,6 +82,7 @@ class Serving:
         self._later: dict[type, tuple[str, Callable[..., Coroutine[Any, Any, Any]]]] = {
             wire.Count: ("read", self._count),
             wire.Changes: ("read", self._changes),
+            wire.Log: ("read", self._log),
             wire.Trim: ("administer", self._trim),
         }
 
@@ -163,18 +166,19 @@ class Serving:
                 self._alone[message.call] = (hosted, message, self._until(hosted, message.wait))
             self.spawn(message.call, self._get_slowly(hosted, message, template))
             return
-        entry, position = hosted.operations.get(
-            template,
-            self._new_parked,
-            message.take,
-            message.wait,
-            None,
-            None,
-            message.if_exists,
-            None,
-            known=False,
-            reserve=message.take,
-        )
+        with hosted.operations.acting(self.actor):
+            entry, position = hosted.operations.get(
+                template,
+                self._new_parked,
+                message.take,
+                message.wait,
+                None,
+                None,
+                message.if_exists,
+                None,
+                known=False,
+                reserve=message.take,
+            )
         if isinstance(entry, Waiter):
             parked = entry.signal
             assert isinstance(parked, Parked)
@@ -242,6 +246,7 @@ class Serving:
                 limit=message.limit,
                 order=order,
                 if_exists=message.if_exists,
+                actor=self.actor,
             )
             if reservation is None:
                 return []
@@ -260,6 +265,7 @@ class Serving:
             message.if_exists,
             txn=txn,
             session=session,
+            actor=self.actor,
         )
         if session is not None or (message.take and txn is not None):
             within = None if txn is None else txn._state
@@ -281,6 +287,7 @@ class Serving:
             scope=message.scope,
             seen=None if session is None else session.seen,
             holder=holder_name(self.holder, message.call),
+            actor=self.actor if session is None else Actor(self.agent, session.id),
         )
         if message.take and taken.entries:
             self._given.hold(message.call, taken)
@@ -352,6 +359,12 @@ class Serving:
     async def _changes(self, hosted: HostedSpace, message: wire.Changes) -> list[Any]:
         changes = await hosted.door.changes(since=message.since, limit=message.limit)
         return [spell_change(change) for change in changes]
+
+    async def _log(self, hosted: HostedSpace, message: wire.Log) -> list[Any]:
+        engine = hosted.engine
+        asked = partial(engine.log_columns, message.names, message.first, message.last)
+        first, last, columns = await asyncio.to_thread(asked)
+        return [engine.core.agent, engine.id, first, last, columns]
 
     async def _trim(self, hosted: HostedSpace, message: wire.Trim) -> None:
         if message.before is None:

@@ -38,7 +38,7 @@ class Writing:
             and message.wait == 0
             and type(entries[0]) is list
         ):
-            lease = hosted.operations.write_plainly(tuple(entries[0]), serving.agent)
+            lease = hosted.operations.write_plainly(tuple(entries[0]), serving.actor)
             if lease is not None:
                 self._wrote(message.call, hosted, [lease], lease.thing.arrival)
                 return
@@ -55,15 +55,16 @@ class Writing:
         if message.wait != 0:
             serving.require_new(message.call)
         txn = serving.possessions.transaction(hosted, message.txn)
-        outcome, position = hosted.operations.write_items(
-            items,
-            asked,
-            txn,
-            message.at,
-            TaskSignal,
-            message.wait,
-            Mark(origin=serving.agent, to=message.to),
-        )
+        with hosted.operations.acting(serving.actor):
+            outcome, position = hosted.operations.write_items(
+                items,
+                asked,
+                txn,
+                message.at,
+                TaskSignal,
+                message.wait,
+                Mark(origin=serving.agent, to=message.to),
+            )
         if isinstance(outcome, Writer):
             self._waiting[message.call] = hosted, outcome
             serving.spawn(message.call, self._await(hosted, message, outcome))

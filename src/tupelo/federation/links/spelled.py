@@ -80,14 +80,21 @@ def spell_change(change: Change) -> list[Any]:
         change.waited,
         change.expires,
         entry,
+        change.to,
+        change.session,
     ]
 
 
 def read_change(spelled: Any) -> Change:
-    position, time, kind, arrival, origin, n, agent, txn, waited, expires, entry = spelled
+    position, time, kind, arrival, origin, n, agent, txn, waited, expires, *rest = spelled
+    entry, to, session = rest
     shape, fields = (None, None) if entry is None else read_spelled_entry(entry)
     return Change(
-        position, time, kind, arrival, origin, n, agent, txn, waited, expires, shape, fields
+        *(position, time, kind, arrival, origin, n, agent, txn, waited, expires),
+        shape=shape,
+        fields=fields,
+        to=to,
+        session=session,
     )
 
 

@@ -21,6 +21,7 @@ from tupelo.federation.links.spelled import read_answer
 from tupelo.federation.spanning.adopting import adopt
 from tupelo.federation.spanning.handover import HERE, Held, found, holder_name, reserve
 from tupelo.federation.spanning.searching import Question, Search, Taken, look_away, may_ask, nobody
+from tupelo.space.log import Actor
 from tupelo.space.order import Order
 from tupelo.space.session import Seen
 from tupelo.values.entry import Entry
@@ -143,9 +144,10 @@ class Federation:
         seen: Seen | None = None,
         partial: bool = False,
         holder: str | None = None,
+        actor: Actor | None = None,
     ) -> Taken:
         """What matches, from wherever it is. What is taken must be kept or given back; `holder` is
-        who will say so, if it is not an agent of this process.
+        who will say so, and `actor` who asks, if it is not this process itself.
 
         If nothing is found and not all hosts have answered, NotAllAnswered, unless a `partial`
         answer will do.
@@ -162,6 +164,7 @@ class Federation:
             many=many,
             limit=limit,
             sent=wanted is not nobody,
+            actor=actor,
         )
         if many:
             result = await self._get_all(question, here, wanted, limit)
@@ -265,6 +268,7 @@ class Federation:
                 limit=limit,
                 order=question.order,
                 only=question.only(),
+                actor=question.actor,
             )
             if held is not None:
                 result.add(held)
@@ -278,6 +282,7 @@ class Federation:
                 limit,
                 question.order,
                 only=question.only(),
+                actor=question.actor,
             )
 
     async def _get_all_from(

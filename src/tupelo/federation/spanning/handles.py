@@ -16,6 +16,7 @@ from tupelo.federation.spanning.searching import Taken
 from tupelo.federation.spanning.subscription import FederatedSubscription
 from tupelo.space.checks import check_limit, check_wait
 from tupelo.space.either import either, settled
+from tupelo.space.log import Actor
 from tupelo.space.session import Seen
 from tupelo.values.notice import Notice
 from tupelo.values.parts import ANY
@@ -52,6 +53,7 @@ class FederatedSession:
         self.is_async = space.is_async
         self._space = space
         self._seen = seen
+        self._actor = Actor(space._core.id, space._core.new_id())
 
     @either
     async def read(
@@ -64,7 +66,13 @@ class FederatedSession:
     ) -> Any:
         check_wait(wait)
         values = await self._space._anywhere(
-            coverage, template, take=False, wait=wait, seen=self._seen, scope=spell_scope(scope)
+            coverage,
+            template,
+            take=False,
+            wait=wait,
+            seen=self._seen,
+            scope=spell_scope(scope),
+            actor=self._actor,
         )
         return values[0] if values else None
 
@@ -89,6 +97,7 @@ class FederatedSession:
             limit=limit,
             seen=self._seen,
             scope=spell_scope(scope),
+            actor=self._actor,
         )
 
     def clone(self) -> FederatedSession:

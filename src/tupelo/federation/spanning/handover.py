@@ -19,6 +19,7 @@ from tupelo.errors import SpaceClosed, TransactionEnded, TupeloError
 from tupelo.federation.hosts.hosted import HostedSpace
 from tupelo.space.asynchronous import Transaction
 from tupelo.space.handing import Handing
+from tupelo.space.log import Actor
 from tupelo.space.order import Order
 from tupelo.space.tasks import TaskSignal
 from tupelo.space.transaction import Txn
@@ -92,20 +93,19 @@ async def reserve(
     order: Order | None = None,
     if_exists: bool = False,
     only: Accept | None = None,
+    actor: Actor | None = None,
 ) -> Reservation | None:
-    """Take what matches out of the space, to be delivered to the holder."""
+    """Take what matches out of the space, to be delivered to the holder. The log will say that it
+    was this actor, or else the host itself."""
+    how = (True, wait, many, limit, order, if_exists)
     if not hosted.durable:
-        entries = await found(
-            hosted, template, True, wait, many, limit, order, if_exists, only=only
-        )
+        entries = await found(hosted, template, *how, only=only, actor=actor)
         return _in_hand(hosted, entries) if entries else None
-    txn = Transaction(
-        hosted.operations, hosted.operations.begin_branch(None, None, holder), hosted.door._flusher
-    )
+    with hosted.operations.acting(actor):
+        branch = hosted.operations.begin_branch(None, None, holder)
+    txn = Transaction(hosted.operations, branch, hosted.door._flusher)
     try:
-        entries = await found(
-            hosted, template, True, wait, many, limit, order, if_exists, txn=txn, only=only
-        )
+        entries = await found(hosted, template, *how, txn=txn, only=only, actor=actor)
         if entries:
             await txn.prepare()
             return Reservation(hosted, entries, None, txn._state)
@@ -140,44 +140,46 @@ async def found(
     txn: Transaction | None = None,
     session: Any = None,
     only: Accept | None = None,
+    actor: Actor | None = None,
 ) -> list[Entry]:
     """The entries that are found here, in time; what is taken outside a transaction is reserved."""
     operations, door = hosted.operations, hosted.door
     reserving = take and txn is None
-    if many or only is not None:
-        answer, position = operations.get_all(
-            template,
-            TaskSignal,
-            take,
-            wait,
-            limit if many else 1,
-            txn,
-            order,
-            session,
-            if_exists,
-            known=False,
-            only=only,
-            reserve=reserving,
-        )
-    else:
-        one, position = operations.get(
-            template,
-            TaskSignal,
-            take,
-            wait,
-            txn,
-            order,
-            if_exists,
-            session,
-            known=False,
-            reserve=reserving,
-        )
-        answer = one if isinstance(one, Waiter) else [] if one is None else [one]
+    with operations.acting(actor):
+        if many or only is not None:
+            answer, position = operations.get_all(
+                template,
+                TaskSignal,
+                take,
+                wait,
+                limit if many else 1,
+                txn,
+                order,
+                session,
+                if_exists,
+                known=False,
+                only=only,
+                reserve=reserving,
+            )
+        else:
+            one, position = operations.get(
+                template,
+                TaskSignal,
+                take,
+                wait,
+                txn,
+                order,
+                if_exists,
+                session,
+                known=False,
+                reserve=reserving,
+            )
+            answer = one if isinstance(one, Waiter) else [] if one is None else [one]
     if isinstance(answer, Waiter):
         waiter = answer
         answer, position = await door._await(waiter, wait, reserving)
         if many and if_exists and not waiter.done:  # Patience is at an end: what is there now?
-            return await found(hosted, template, take, 0, many, limit, order, txn=txn)
+            return await found(hosted, template, take, 0, many, limit, order, txn=txn, actor=actor)
     if position and not take:
         await hosted.flush(position)
     return answer
@@ -218,6 +220,7 @@ class Doubts:
             prefix, _, rest = txn.id.partition(":")
             holder, _, number = rest.rpartition(":")
             if prefix == _PREFIX and number.isdecimal():
+                txn.actor = _actor_of(holder)
                 reservation = Reservation(hosted, list(txn.taken), None, txn)
                 if holder.startswith(f"{HERE}:"):  # It died with this host, and had nothing yet.
                     reservation.give_back()
@@ -300,6 +303,18 @@ class Doubts:
 def client_holder(agent: str, session: str) -> str:
     """The name under which a client holds reservations: nobody else can come back to them."""
     return f"client:{agent}:{session}"
+
+
+def host_holder(host_id: str, incarnation: str) -> str:
+    """The name under which a host holds reservations at another."""
+    return f"host:{host_id}:{incarnation}"
+
+
+def _actor_of(holder: str) -> Actor | None:
+    """Who it was that took something, as far as the name of its holder says."""
+    kind, _, rest = holder.partition(":")
+    agent = rest.rpartition(":")[0]
+    return Actor(agent) if agent and kind in ("client", "host") else None
 
 
 def holder_name(holder: str, call: int) -> str:

@@ -20,6 +20,7 @@ from tupelo.federation.links import wire
 from tupelo.federation.links.spelled import read_answer, spell_order, spell_seen
 from tupelo.federation.spanning.handover import Held, found, give_back, reserve
 from tupelo.federation.spanning.watching import Watching
+from tupelo.space.log import Actor
 from tupelo.space.order import Order
 from tupelo.space.session import Seen
 from tupelo.store.index import Accept
@@ -42,7 +43,8 @@ def may_ask(peer: Peer, hosted: HostedSpace) -> bool:
 
 class Question:
     """What is asked: of which space, by which template, in which order, leaving out what; and how
-    many are wanted. What is `sent` must have a spelling."""
+    many are wanted. What is `sent` must have a spelling. Who asks is the host itself, or `actor`.
+    """
 
     def __init__(
         self,
@@ -57,7 +59,9 @@ class Question:
         many: bool = False,
         limit: int | None = None,
         sent: bool = True,
+        actor: Actor | None = None,
     ) -> None:
+        self.actor = actor
         self.hosted = hosted
         self.template = template
         self.take = take
@@ -96,6 +100,8 @@ class Question:
             self.agent,
             self.spelled_seen(),
             watch,
+            self.actor.agent if self.actor else None,
+            self.actor.session if self.actor else None,
         )
 
 
@@ -249,6 +255,7 @@ class Search:
                 limit=question.limit,
                 order=question.order,
                 only=question.only(),
+                actor=question.actor,
             )
             if held is not None:
                 self._result.add(held)
@@ -262,6 +269,7 @@ class Search:
                 question.limit,
                 question.order,
                 only=question.only(),
+                actor=question.actor,
             )
             self._saw()
         self.found_here = bool(self._result.entries)

@@ -18,10 +18,10 @@ class Presence(Message, tag=50):
 
 class Ask(Message, tag=51):
     """A host asks, `by` order of one of its agents and in its `session`, what matches here and now:
-    to read it, to take it, or only whether there is something ("peek"). It may leave out what was `seen` (origin → roaring bitmap),
-    or all but the entries of one agent. If nothing is found, and a `watch` is given, it stands from
-    that same moment on. Answer: a list of whole entries, or of None for a peek. What is taken is
-    reserved until the asker says Settle."""
+    to read it, to take it, or only whether there is something ("peek"). It may leave out what was
+    `seen` (origin → roaring bitmap), or all but the entries of one agent. If nothing is found, and
+    a `watch` is given, it stands from that same moment on. Answer: a list of whole entries, or of
+    None for a peek. What is taken is reserved until the asker says Settle."""
 
     call: int
     space: str
