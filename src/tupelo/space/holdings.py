@@ -23,6 +23,7 @@ from tupelo.space.session import SessionState
 from tupelo.space.subscription import SubscriptionState
 from tupelo.space.transaction import Txn, Vote
 from tupelo.space.waiting import Signal
+from tupelo.values.change import ChangeKind
 from tupelo.values.entry import Entry
 from tupelo.values.lease import Lease, check_lease
 from tupelo.values.notice import Notice
@@ -131,6 +132,10 @@ class Holdings:
         outcomes, position = self._step(work)
         self.engine.flush(position)
         return outcomes
+
+    def remark(self, kind: ChangeKind, entry: Entry) -> int:
+        """Log what has happened to what this entry speaks of; the position to make durable."""
+        return self._step(lambda: self.core.log.add(kind, entry))[1]
 
     def begin(self, lease: float | None, parent: Txn | None = None) -> Txn:
         lease = check_lease(lease)

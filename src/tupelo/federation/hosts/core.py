@@ -101,7 +101,9 @@ class HostCore:
         self._first_peers = list(peers)
         self._closed = False
         self._saying: asyncio.TimerHandle | None = None
-        system = blocking.Space(SYSTEM, clock=clock, agent=host_id, new_id=new_id)
+        # Not each time on disk: it is kept for its log, and must not hold up those who come.
+        kept = {} if path is None else {"durability": durability or "process"}
+        system = self._open(SYSTEM, kept)
         self.presence = Presence(clock, system)
         self._reading = Access(write=(), take=())  # Nobody but the host itself writes there.
         self.spaces[SYSTEM] = HostedSpace(
@@ -147,6 +149,7 @@ class HostCore:
             serving.talk.goodbye(reason)
         await self.federation.stop()
         self.doubts.close()
+        self.presence.end()
         await asyncio.sleep(0)
         for hosted in self.spaces.values():
             if self.commits_in_place:

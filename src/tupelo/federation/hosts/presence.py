@@ -1,17 +1,26 @@
 """Presence: the hosts, agents and spaces that are, or were, here and elsewhere, as entries of a
-space of their own, which can be read and subscribed to and which only the host itself writes."""
+space of their own, which can be read and subscribed to and which only the host itself writes.
+
+If the host has a folder, the space is kept there for the sake of its log, which says when each host
+was engaged and disengaged. What it held is forgotten when the host comes back.
+"""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
+from tupelo.errors import JournalError
 from tupelo.space import blocking
 from tupelo.space.clock import Clock
 from tupelo.values.kind import entry
 
 SYSTEM = "tupelo.presence"
 """The name of the space in which it can be read, at every host."""
+
+# If the disk refuses, the space is closed and says so to those who read it; the host goes on.
+_QUIETLY = suppress(JournalError)
 
 
 @entry("tupelo.host")
@@ -51,8 +60,12 @@ class Presence:
 
     def __init__(self, clock: Clock, space: blocking.Space) -> None:
         self.space = space
+        self._operations = space._operations
         self._clock = clock
         self._there: dict[str, set[Any]] = {}
+        with _QUIETLY:
+            self._part_from_all("closed")  # as they did when this host's last life ended
+            space.take_all()
 
     def engaged(self, host_id: str, name: str, address: str) -> None:
         self._replace_host(host_id, name, address, "engaged", "")
@@ -61,11 +74,34 @@ class Presence:
         self.has(host_id, [], [])
         self._replace_host(host_id, name, address, "departed", how)
 
-    def _replace_host(self, host_id: str, name: str, address: str, state: str, how: str) -> None:
-        with self.space.transaction() as txn:
-            self.space.take_all(HostPresence(id=host_id), txn=txn)
-            now = self._clock.now()
-            self.space.write(HostPresence(host_id, name, address, state, how, now), txn=txn)
+    def _replace_host(
+        self,
+        host_id: str,
+        name: str,
+        address: str,
+        state: Literal["engaged", "departed"],
+        how: str,
+    ) -> None:
+        with _QUIETLY:
+            with self.space.transaction() as txn:
+                self.space.take_all(HostPresence(id=host_id), txn=txn)
+                now = self._clock.now()
+                thing = HostPresence(host_id, name, address, state, how, now)
+                written = self.space.write(thing, txn=txn)
+            kind: Literal["engaged", "disengaged"] = (
+                "engaged" if state == "engaged" else "disengaged"
+            )
+            self.space._flush(self._operations.remark(kind, written.thing))
+
+    def end(self) -> None:
+        """The host leaves. Its log shall say so, if it keeps one."""
+        if self._operations.journaled:
+            with _QUIETLY:
+                self._part_from_all("goodbye")
+
+    def _part_from_all(self, how: str) -> None:
+        for host in self.space.read_all(HostPresence(state="engaged")):
+            self.departed(host.id, host.name, host.address, how)
 
     def came(self, host_id: str, agent: str) -> None:
         """One more agent is at this host."""
@@ -73,14 +109,16 @@ class Presence:
         there = self._there.setdefault(host_id, set())
         if thing not in there:
             there.add(thing)
-            self.space.write(thing)
+            with _QUIETLY:
+                self.space.write(thing)
 
     def left(self, host_id: str, agent: str) -> None:
         thing = AgentPresence(agent, host_id)
         there = self._there.get(host_id, set())
         if thing in there:
             there.remove(thing)
-            self.space.take(thing, wait=0)
+            with _QUIETLY:
+                self.space.take(thing, wait=0)
 
     def has(self, host_id: str, spaces: list[str], agents: list[str]) -> None:
         """This host now has these spaces and agents, and no others."""
@@ -89,7 +127,7 @@ class Presence:
         there = self._there.get(host_id, set())
         if wanted == there:
             return
-        with self.space.transaction() as txn:
+        with _QUIETLY, self.space.transaction() as txn:
             if wanted:
                 for thing in sorted(there - wanted, key=repr):
                     self.space.take(thing, wait=0, txn=txn)
