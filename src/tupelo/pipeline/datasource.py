@@ -8,6 +8,8 @@ from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
     DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
 )
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
@@ -17,10 +19,11 @@ from tupelo.pipeline.options import ReadOptions
 from tupelo.pipeline.reading import Reader
 from tupelo.pipeline.schema import check_columns, ddl_of, schema_of
 from tupelo.pipeline.streaming import StreamReader
+from tupelo.pipeline.writing import BatchWriter, StreamWriter, WriteOptions
 
 
 class TupeloSource(DataSource):
-    """spark.read.format("tupelo"), spark.readStream.format("tupelo")."""
+    """spark.read, spark.readStream, df.write and df.writeStream, each .format("tupelo")."""
 
     @classmethod
     def name(cls) -> str:
@@ -37,6 +40,14 @@ class TupeloSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         options = ReadOptions.read(self.options)
         return StreamReader(options, _columns(schema, options))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        return BatchWriter(WriteOptions.read(self.options), schema, overwrite)
+
+    def streamWriter(  # noqa: N802
+        self, schema: StructType, overwrite: bool
+    ) -> DataSourceStreamWriter:
+        return StreamWriter(WriteOptions.read(self.options), schema, overwrite)
 
 
 def _columns(schema: StructType, options: ReadOptions) -> list[str]:

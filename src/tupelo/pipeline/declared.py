@@ -119,17 +119,8 @@ def typed(entry: str | type | Declared) -> Declared:
         return _of_class(entry)
     if not isinstance(entry, str) or not entry.strip():
         raise BadArgument("entry", _EXPECTED, entry)
-    module, colon, name = entry.partition(":")
-    if colon and re.fullmatch(r"[\w.]+", module) and re.fullmatch(r"[A-Za-z_][\w.]*", name):
-        try:
-            found: Any = importlib.import_module(module)
-            for part in name.split("."):
-                found = getattr(found, part)
-        except (ImportError, AttributeError) as error:
-            raise BadArgument(
-                "entry", f"a dataclass that can be imported ({error})", entry
-            ) from error
-        return _of_class(found)
+    if _names_class(entry):
+        return _of_class(imported(entry))
     fields = []
     for part in entry.split(","):
         matched = _NAMED.fullmatch(part)
@@ -142,14 +133,35 @@ def typed(entry: str | type | Declared) -> Declared:
     return Declared(tuple(fields))
 
 
-def _of_class(cls: Any) -> Declared:
-    if not (isinstance(cls, type) and dataclasses.is_dataclass(cls)):
+def imported(entry: str) -> type:
+    """The dataclass that "module:Class" names."""
+    expected = '"module:Class", a dataclass that can be imported'
+    if not _names_class(entry):
+        raise BadArgument("entry", expected, entry)
+    module, _, name = entry.partition(":")
+    try:
+        found: Any = importlib.import_module(module)
+        for part in name.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError) as error:
+        raise BadArgument("entry", f"{expected} ({error})", entry) from error
+    if not (isinstance(found, type) and dataclasses.is_dataclass(found)):
+        raise BadArgument("entry", expected, entry)
+    return found
+
+
+def _names_class(entry: str) -> bool:
+    return re.fullmatch(r"[\w.]+:[A-Za-z_][\w.]*", entry) is not None
+
+
+def _of_class(cls: type) -> Declared:
+    if not dataclasses.is_dataclass(cls):
         raise BadArgument("entry", _EXPECTED, cls)
     kind = kind_of(cls)
     hints = get_type_hints(cls)
     fields = []
     for name in kind.names:
-        spelled = _OF_PYTHON.get(_plain(hints[name]))
+        spelled = _OF_PYTHON.get(plain_type(hints[name]))
         if spelled is not None:  # The others are in `fields`, as JSON.
             fields.append((name, spelled))
     if not fields:
@@ -157,7 +169,7 @@ def _of_class(cls: Any) -> Declared:
     return Declared(tuple(fields), kind.name)
 
 
-def _plain(hint: Any) -> Any:
+def plain_type(hint: Any) -> Any:
     """The type that is left of `int | None`."""
     if get_origin(hint) in (Union, UnionType):
         left = [part for part in get_args(hint) if part is not NoneType]
