@@ -4,6 +4,7 @@ from tupelo import aio, errors
 from tupelo.errors import TupeloError
 from tupelo.federation.client.connect import connect
 from tupelo.federation.commits.transactions import transaction
+from tupelo.federation.hosts.archiving import Archiving
 from tupelo.federation.hosts.doors import Host
 from tupelo.federation.hosts.hosted import Doubt
 from tupelo.federation.hosts.presence import AgentPresence, HostPresence, SpacePresence
@@ -32,6 +33,7 @@ __all__ = [
     "ANYONE",
     "Access",
     "AgentPresence",
+    "Archiving",
     "Between",
     "Capacity",
     "Change",

@@ -63,6 +63,7 @@ PROMISED = [
     "ANYONE",
     "Access",
     "AgentPresence",
+    "Archiving",
     "Coverage",
     "Doubt",
     "HERE",

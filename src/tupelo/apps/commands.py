@@ -101,6 +101,10 @@ def host(
     heartbeat: Annotated[
         float, typer.Option(metavar="SECONDS", help="Lost is who is silent for three of these.")
     ] = 1.0,
+    archive: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Seal the logs of its spaces here, before they are cut."),
+    ] = None,
 ) -> None:
     """Run a host: programs connect to its spaces, and it shares them with other hosts."""
     with clear_errors():
@@ -112,6 +116,7 @@ def host(
             peers=peer or (),
             trust=trust,
             heartbeat=heartbeat,
+            archive=archive,
         )
 
 

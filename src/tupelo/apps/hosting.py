@@ -39,6 +39,7 @@ def run_host(
     peers: Iterable[str],
     trust: str | None,
     heartbeat: float,
+    archive: Path | None,
 ) -> None:
     """Run a host until SIGINT or SIGTERM; then say goodbye."""
     stop = threading.Event()
@@ -52,6 +53,7 @@ def run_host(
         peers=peers,
         trust=trust_of(trust),
         heartbeat=heartbeat,
+        archive=archive,
     ) as host:
         print(f"{host.name} listens at {host.url}SPACE", flush=True)
         if host.identity is not None:

@@ -12,7 +12,7 @@ the files may also be read without us.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
@@ -255,9 +255,15 @@ class _Versioned(msgspec.Struct):
 
 
 def seal(
-    log: SealedFrom, archive: str | Path, *, upto: int | None = None, rows_max: int = ROWS_MAX
+    log: SealedFrom,
+    archive: str | Path,
+    *,
+    upto: int | None = None,
+    rows_max: int = ROWS_MAX,
+    told: Callable[[Segment], object] = lambda segment: None,
 ) -> list[Segment]:
-    """Seal what of this log is durable and not sealed yet, up to a position; the new segments.
+    """Seal what of this log is durable and not sealed yet, up to a position; the new segments,
+    each of which is told as soon as it is there.
 
     PipelineError if another log of this name is sealed there, or another program seals it now;
     LogTrimmed if changes that should be sealed next are no longer kept.
@@ -269,33 +275,48 @@ def seal(
         if not lock.acquire():
             raise PipelineError(f"{folder} is being sealed by another program")
         try:
-            return list(_seal(log, folder, upto, rows_max))
+            segments = []
+            for segment in _seal(log, folder, upto, rows_max):
+                segments.append(segment)
+                told(segment)
+            return segments
         finally:
             lock.release()
     except OSError as error:
         raise PipelineError(f"{folder} cannot be written: {error.strerror}") from error
 
 
-def _seal(log: SealedFrom, folder: Path, upto: int | None, rows_max: int) -> Iterator[Segment]:
-    first, last = log.bounds()
+def sealed_upto(log: SealedFrom, archive: str | Path) -> int:
+    """How far this log is sealed there. PipelineError if another of its name is; LogTrimmed if
+    changes that should be sealed next are no longer kept."""
+    return _begun(log, Archive(archive).folder_of(log.host, log.space)).sealed
+
+
+def _begun(log: SealedFrom, folder: Path) -> Manifest:
+    first, _ = log.bounds()
     manifest = _load(folder)
     if manifest is None:
-        manifest = Manifest(
+        return Manifest(
             host=log.host, space=log.space, id=log.id, first=first, sealed=first - 1, segments=[]
         )
-    elif manifest.id != log.id:
+    if manifest.id != log.id:
         raise PipelineError(
             f"{folder} is the archive of another log of this name; seal this one elsewhere"
         )
-    _sweep(folder, manifest)
-    begin = manifest.sealed + 1
-    last = last if upto is None else min(last, upto)
-    if begin < first:
+    if manifest.sealed + 1 < first:
         raise LogTrimmed(
             f"{log.space!r} is sealed up to {manifest.sealed}, but its log begins at {first}:"
             " what was between is lost; seal what is left elsewhere",
             first,
         )
+    return manifest
+
+
+def _seal(log: SealedFrom, folder: Path, upto: int | None, rows_max: int) -> Iterator[Segment]:
+    manifest = _begun(log, folder)
+    _sweep(folder, manifest)
+    begin, (_, last) = manifest.sealed + 1, log.bounds()
+    last = last if upto is None else min(last, upto)
     draft: _Draft | None = None
     try:
         for batch in log.batches(begin, last):

@@ -9,6 +9,7 @@ from urllib.parse import quote
 from uuid import uuid4
 
 from tupelo.errors import BadArgument
+from tupelo.federation.hosts.archiving import Archiving, archiver_for, check_archive
 from tupelo.federation.hosts.core import HostCore
 from tupelo.federation.hosts.discovery import Discovery
 from tupelo.federation.hosts.hosted import Doubt, check_doubt
@@ -41,6 +42,7 @@ class Plan:
         doubt: Doubt,
         heartbeat: float,
         clock: Clock,
+        archiving: Archiving | None,
     ) -> None:
         self.name = name
         self.identity = identity
@@ -53,6 +55,7 @@ class Plan:
         self._doubt = doubt
         self._heartbeat = heartbeat
         self._clock = clock
+        self._archiving = archiving
         self._discovery: Discovery | None = None
 
     async def start(self) -> HostCore:
@@ -71,6 +74,7 @@ class Plan:
             access=self._access,
             doubt=self._doubt,
             heartbeat=self._heartbeat,
+            archiver=None if self._archiving is None else archiver_for(self._archiving),
         )
         try:
             await core.start()
@@ -137,6 +141,7 @@ def plan_host(
     doubt: Doubt | None,
     heartbeat: float,
     clock: Clock | None,
+    archive: str | Path | Archiving | None,
 ) -> Plan:
     """Check what was asked for, and settle what was not."""
     if not isinstance(name, str) or not name:
@@ -180,6 +185,7 @@ def plan_host(
         check_doubt(doubt),
         float(heartbeat),
         clock or SystemClock(),
+        check_archive(archive, path),
     )
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from tupelo.errors import BadArgument, HostClosed, NotAllowed, Stranger
 from tupelo.federation.commits.deciding import Deciding
+from tupelo.federation.hosts.archiving import Archiver
 from tupelo.federation.hosts.dialling import Dialler
 from tupelo.federation.hosts.folder import Folder, check_space_name
 from tupelo.federation.hosts.hosted import Doubt, HostedSpace, check_doubt
@@ -42,6 +43,7 @@ from tupelo.space.clock import Clock
 
 logger = logging.getLogger("tupelo")
 
+DECISIONS = "tupelo.decisions"
 PRESENCE_SECONDS = 0.01
 AGENTS_MAX = 10_000
 """So many agents may be at one host."""
@@ -69,6 +71,7 @@ class HostCore:
         answer_seconds: float = 5.0,
         commit_in_place: bool = False,
         durability: Any = None,
+        archiver: Archiver | None = None,
     ) -> None:
         self.name = name
         self.id = host_id
@@ -93,6 +96,7 @@ class HostCore:
         self._access = access or Access()
         self._doubt = check_doubt(doubt)
         self._durability = durability
+        self._archiver = archiver
         self.commits_in_place = commit_in_place
         self._calls = 0
         self._dialler = Dialler(host_id, self._greet, self._has, rng)
@@ -109,7 +113,11 @@ class HostCore:
         self.spaces[SYSTEM] = HostedSpace(
             system, self._reading, self._doubt, commit_in_place=commit_in_place
         )
-        decisions = self._open("tupelo.decisions", {})
+        try:
+            decisions = self._open(DECISIONS, {})
+        except BaseException:
+            system.close()
+            raise
         self.deciding = Deciding(self, decisions)
 
     # Coming and going
@@ -156,6 +164,8 @@ class HostCore:
                 hosted.engine.close()
             else:
                 await hosted.door.close()
+        if self._archiver is not None:
+            await asyncio.to_thread(self._archiver.close)
 
     # Spaces
 
@@ -194,7 +204,14 @@ class HostCore:
             if self._durability is not None:
                 options.setdefault("durability", self._durability)
         space = blocking.Space(name, **options)
-        if space._operations.engine.saved is None:
+        saved = space._operations.engine.saved
+        if self._archiver is not None and saved is not None and name != DECISIONS:
+            try:
+                self._archiver.keep(saved)
+            except BaseException:
+                space.close()
+                raise
+        if saved is None:
             # In memory it would count from 1 in every life, and a new entry would be taken for one
             # that was told of before.
             space._operations.core.arrivals = int(self.clock.now() * 1_000_000)

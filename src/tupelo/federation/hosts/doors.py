@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from tupelo.errors import BadInput, HostClosed
+from tupelo.federation.hosts.archiving import Archiving
 from tupelo.federation.hosts.building import Plan, plan_host
 from tupelo.federation.hosts.core import HostCore
 from tupelo.federation.hosts.hosted import Doubt
@@ -85,8 +86,9 @@ class Host(HostDoor):
     """Keeps spaces, serves programs elsewhere, and shares its spaces with the hosts it meets.
 
     `listen` is where it can be reached ("127.0.0.1:7700", or a port; 0 for any that is free),
-    `path` a folder in which its spaces outlive it, `peers` the addresses of hosts to look for,
-    `discover` whether to find others in the local network, and be found. Beyond this machine all
+    `path` a folder in which its spaces outlive it, `archive` one in which their logs are sealed
+    before they are trimmed, `peers` the addresses of hosts to look for, `discover` whether to find
+    others in the local network, and be found. Beyond this machine all
     links are under TLS, and strangers are refused unless `trust` says otherwise.
     """
 
@@ -106,9 +108,21 @@ class Host(HostDoor):
         doubt: Doubt | None = None,
         heartbeat: float = 1.0,
         clock: Clock | None = None,
+        archive: str | Path | Archiving | None = None,
     ) -> None:
         self._plan = plan_host(
-            name, listen, path, discover, peers, identity, trust, access, doubt, heartbeat, clock
+            name,
+            listen,
+            path,
+            discover,
+            peers,
+            identity,
+            trust,
+            access,
+            doubt,
+            heartbeat,
+            clock,
+            archive,
         )
         self._loop = _new_loop()
         self._thread = threading.Thread(target=self._run, name=f"tupelo-{name}", daemon=True)
@@ -230,9 +244,21 @@ class AsyncHost(HostDoor):
         doubt: Doubt | None = None,
         heartbeat: float = 1.0,
         clock: Clock | None = None,
+        archive: str | Path | Archiving | None = None,
     ) -> None:
         self._plan = plan_host(
-            name, listen, path, discover, peers, identity, trust, access, doubt, heartbeat, clock
+            name,
+            listen,
+            path,
+            discover,
+            peers,
+            identity,
+            trust,
+            access,
+            doubt,
+            heartbeat,
+            clock,
+            archive,
         )
         self._tasks: set[asyncio.Task[None]] = set()
 
