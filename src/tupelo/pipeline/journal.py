@@ -72,7 +72,7 @@ class JournalLog:
         Every batch is a look of its own at the file, which may be written and swept meanwhile.
         """
         columns = check_columns(columns, entry)
-        rows = ROWS // 8  # until it is known how large the entries are
+        rows = max(1, ROWS // 64)  # until it is known how large the entries are
         with closing(self._connect()) as db:
             while first <= last:
                 batch = self._batch(db, first, min(last, first + rows - 1), columns, entry)
