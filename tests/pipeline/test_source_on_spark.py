@@ -147,7 +147,7 @@ def test_a_host_that_vanishes_is_a_clear_error(spark, tmp_path, company):
     table = read(spark, url)
     assert table.count() == 1
     child.kill()
-    with pytest.raises(PySparkException, match="CannotReach: 127.0.0.1"):
+    with pytest.raises(PySparkException, match="CannotReach: 127"):
         table.collect()
 
 
@@ -167,5 +167,5 @@ def test_a_stream_goes_on_where_it_was(spark, tmp_path):
         assert sorted(rows) == expected
         space.write_all([("job", n) for n in range(10)])
         space.trim(before=805)
-        with pytest.raises(PySparkException, match="me/jobs was read up to 800, .* begins at 805"):
+        with pytest.raises(PySparkException, match=r"me/jobs was read up to 800, .* begins at 805"):
             drain(spark, path, tmp_path, "cp")

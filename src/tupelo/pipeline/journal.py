@@ -6,6 +6,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,6 @@ from tupelo.values.codec import BadBytes
 ROWS, BYTES = 16_384, 16 * 2**20
 """So many rows has a batch at most, and about so many bytes."""
 
-_KINDS = pa.array(KINDS, pa.string())
 _WRITTEN = KINDS.index("written")
 _SINCE = {"to": 2, "session": 3}
 """The format of the file since which there is such a column."""
@@ -135,7 +135,7 @@ class JournalLog:
                     arrivals = np.array(raw["arrival"], dtype=np.float64)
                     entries = _entries(db, form, needed_for(about), arrivals, first, last)
             if "kind" in raw:
-                raw["kind"] = _KINDS.take(pa.array(raw["kind"], pa.int8()))
+                raw["kind"] = _kinds().take(pa.array(raw["kind"], pa.int8()))
             if "agent" in raw:
                 raw["agent"] = pc.fill_null(pa.array(raw["agent"], pa.string()), self.host)
             if about:
@@ -183,6 +183,12 @@ class JournalLog:
 
     def __repr__(self) -> str:
         return f"JournalLog({str(self.path)!r})"
+
+
+@cache
+def _kinds() -> pa.Array:
+    """Made when it is needed: with its first array Arrow loads pandas, if it is there."""
+    return pa.array(KINDS, pa.string())
 
 
 @contextmanager

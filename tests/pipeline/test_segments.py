@@ -1,0 +1,412 @@
+"""Sealed logs: whole or not there at all, whatever happens while they are sealed."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from datetime import UTC, datetime
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import tupelo
+from tests.laws.kinds import Job
+from tupelo import ManualClock
+from tupelo.errors import BadArgument, CorruptSegment, LogTrimmed, PipelineError, WrongSchema
+from tupelo.pipeline import segments
+from tupelo.pipeline.declared import typed
+from tupelo.pipeline.journal import JournalLog
+from tupelo.pipeline.schema import CHANGES, schema_of
+from tupelo.pipeline.segments import MANIFEST, Archive, seal
+
+DAY = 86_400.0
+NOON = datetime(2026, 11, 16, 12, tzinfo=UTC).timestamp()
+
+
+@pytest.fixture
+def archive(tmp_path):
+    return tmp_path / "archive"
+
+
+@pytest.fixture
+def space(tmp_path):
+    with tupelo.Space(
+        "jobs", path=tmp_path / "jobs.tupelo", durability="process", agent="me"
+    ) as space:
+        yield space
+
+
+@pytest.fixture
+def log(space, tmp_path):
+    return JournalLog(tmp_path / "jobs.tupelo")
+
+
+def fill(space, count, start=0):
+    space.write_all([("n", start + number) for number in range(count)])
+
+
+def the_log(archive):
+    (log,) = Archive(archive).logs()
+    return log
+
+
+def table_of(log, first=None, last=None, columns=None, entry=None):
+    low, high = log.bounds()
+    batches = log.batches(first or low, last or high, columns, entry)
+    return pa.Table.from_batches(batches, schema_of(columns, entry))
+
+
+def positions(log, first=None, last=None):
+    return table_of(log, first, last, ["position"]).column("position").to_pylist()
+
+
+def files_in(archive):
+    return sorted(p.relative_to(archive).as_posix() for p in archive.rglob("*") if p.is_file())
+
+
+def test_what_is_sealed_is_what_was_in_the_log(space, log, archive):
+    fill(space, 50)
+    space.write_all([Job("j", 1), ("x", [1, (2, b"3")])])
+    space.take_all(("n", int), limit=20)
+    sealed = seal(log, archive, rows_max=30)
+    assert [(s.first, s.last, s.rows) for s in sealed] == [(1, 30, 30), (31, 60, 30), (61, 72, 12)]
+    found = the_log(archive)
+    assert (found.host, found.space, found.bounds()) == ("me", "jobs", (1, 72))
+    assert found.segments == sealed
+    assert table_of(found) == table_of(log)
+    for first, last in ((1, 1), (30, 31), (29, 62), (72, 72), (5, 25)):
+        assert table_of(found, first, last) == table_of(log, first, last)
+    declared = typed("what string, n long")
+    for columns in (["kind"], ["f"], ["f", "position"], ["payload", "f", "host"]):
+        whole = table_of(found, 20, 70, columns, declared)
+        assert whole == table_of(log, 20, 70, columns, declared)
+
+
+def test_the_manifest_says_what_there_is(space, log, archive):
+    fill(space, 10)
+    space.take_all(limit=3)
+    (segment,) = seal(log, archive)
+    day = datetime.fromtimestamp(space.changes()[0].time, UTC).date()
+    assert segment.file == f"day={day}/1-13.parquet"
+    assert segment.kinds == {"written": 10, "taken": 3}
+    assert segment.bytes == (archive / "host=me/space=jobs" / segment.file).stat().st_size
+    assert segment.first_time == round(space.changes()[0].time * 1e6)
+    assert segment.last_time == round(space.changes()[-1].time * 1e6)
+    said = json.loads((archive / "host=me/space=jobs" / MANIFEST).read_text())
+    assert (said["schema"], said["host"], said["space"], said["sealed"]) == (1, "me", "jobs", 13)
+
+
+def test_sealing_goes_on_where_it_ended(space, log, archive):
+    assert seal(log, archive) == [] and Archive(archive).logs() == []
+    fill(space, 10)
+    told = []
+    assert [s.last for s in seal(log, archive, upto=4, told=told.append)] == [4]
+    assert [s.last for s in told] == [4]
+    assert seal(log, archive, upto=4) == seal(log, archive, upto=2) == []
+    assert [s.first for s in seal(log, archive)] == [5]
+    fill(space, 10)
+    assert [(s.first, s.last) for s in seal(log, archive)] == [(11, 20)]
+    assert positions(the_log(archive)) == list(range(1, 21))
+
+
+def test_what_was_resolved_before_is_read_as_it_was(space, log, archive):
+    fill(space, 5)
+    seal(log, archive)
+    before = the_log(archive)
+    fill(space, 5)
+    seal(log, archive)
+    assert positions(before, 1, 10) == [1, 2, 3, 4, 5]
+    assert positions(the_log(archive)) == list(range(1, 11))
+
+
+def test_a_segment_has_the_changes_of_one_day(tmp_path, archive):
+    clock = ManualClock(NOON)
+    path = tmp_path / "jobs.tupelo"
+    with tupelo.Space("jobs", path=path, clock=clock, agent="me") as space:
+        space.write(("today",))
+        space.write(("short",), lease=60)  # It ends today, but is found to have tomorrow.
+        clock.advance(DAY)
+        space.write(("tomorrow",))
+        space.write(("as well",))
+        clock.advance(3 * DAY)
+        space.write(("later",))
+    sealed = seal(JournalLog(path), archive)
+    assert [(s.file, s.rows) for s in sealed] == [
+        ("day=2026-11-16/1-3.parquet", 3),
+        ("day=2026-11-17/4-5.parquet", 2),
+        ("day=2026-11-20/6-6.parquet", 1),
+    ]
+    assert positions(the_log(archive)) == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_lease_that_ended_yesterday_goes_with_today(tmp_path, archive):
+    clock = ManualClock(NOON)
+    path = tmp_path / "jobs.tupelo"
+    with tupelo.Space("jobs", path=path, clock=clock, agent="me") as space:
+        space.write_all([("short",), ("long",)], lease=[60, None])
+        held = space.transaction()
+        space.take(("short",), txn=held)
+        clock.advance(DAY)
+        space.write(("tomorrow",))
+        held.abort()
+    (first, second) = seal(JournalLog(path), archive)
+    assert (first.rows, second.rows) == (2, 2)
+    assert second.first_time < second.last_time - 3_600_000_000
+    assert second.kinds == {"written": 1, "expired": 1}
+
+
+@pytest.mark.parametrize("name", ["a/b", "..", "a=b", "% x", "ü", "host=x", "."])
+def test_any_name_can_be_a_folder(tmp_path, archive, name):
+    path = tmp_path / "any.tupelo"
+    with tupelo.Space(name, path=path, agent=name) as space:
+        fill(space, 3)
+    seal(JournalLog(path), archive)
+    found = the_log(archive)
+    assert (found.host, found.space, positions(found)) == (name, name, [1, 2, 3])
+    assert Archive(archive).log(name, name) is not None
+    assert Archive(archive).log(name, "other") is None
+    assert all(file.count("/") == 3 or file.endswith(MANIFEST) for file in files_in(archive))
+
+
+def test_the_logs_of_many_hosts_share_an_archive(tmp_path, archive):
+    for host in ("one", "two"):
+        for name in ("jobs", "notes"):
+            path = tmp_path / f"{host}-{name}.tupelo"
+            with tupelo.Space(name, path=path, agent=host) as space:
+                fill(space, 2)
+            seal(JournalLog(path), archive)
+    assert [(log.host, log.space) for log in Archive(archive).logs()] == [
+        ("one", "jobs"),
+        ("one", "notes"),
+        ("two", "jobs"),
+        ("two", "notes"),
+    ]
+
+
+def test_an_archive_that_is_not_there_has_no_logs(archive):
+    assert Archive(archive).logs() == []
+
+
+# What does not fit
+
+
+def test_another_log_of_the_same_name_is_refused(tmp_path, archive):
+    for number in (1, 2):
+        path = tmp_path / f"{number}.tupelo"
+        with tupelo.Space("jobs", path=path, agent="me") as space:
+            fill(space, 5 * number)
+    seal(JournalLog(tmp_path / "1.tupelo"), archive)
+    with pytest.raises(PipelineError, match="another log of this name"):
+        seal(JournalLog(tmp_path / "2.tupelo"), archive)
+    assert positions(the_log(archive)) == [1, 2, 3, 4, 5]
+
+
+def test_a_log_that_was_trimmed_before_it_was_sealed_begins_later(space, log, archive):
+    fill(space, 10)
+    space.trim(before=4)
+    seal(log, archive)
+    found = the_log(archive)
+    assert found.bounds() == (4, 10) and positions(found) == list(range(4, 11))
+    with pytest.raises(LogTrimmed, match="begins at 4") as caught:
+        positions(found, 1)
+    assert caught.value.first == 4
+
+
+def test_what_was_lost_in_between_is_told(space, log, archive):
+    fill(space, 10)
+    seal(log, archive)
+    fill(space, 10)
+    space.trim(before=15)
+    with pytest.raises(LogTrimmed, match="sealed up to 10, but its log begins at 15"):
+        seal(log, archive)
+    assert positions(the_log(archive)) == list(range(1, 11))
+
+
+def test_columns_that_are_not_there_are_refused(space, log, archive):
+    fill(space, 1)
+    seal(log, archive)
+    with pytest.raises(BadArgument, match="columns="):
+        table_of(the_log(archive), columns=["nothing"])
+
+
+# What is damaged
+
+
+@pytest.fixture
+def sealed(space, log, archive):
+    fill(space, 1_000)
+    (segment,) = seal(log, archive)
+    return archive / "host=me/space=jobs" / segment.file
+
+
+def test_a_segment_that_is_gone_is_told(sealed, archive):
+    sealed.unlink()
+    with pytest.raises(CorruptSegment, match="it is gone") as caught:
+        positions(the_log(archive))
+    assert caught.value.path == str(sealed)
+
+
+def test_a_torn_segment_is_told(sealed, archive):
+    sealed.write_bytes(sealed.read_bytes()[:-10])
+    with pytest.raises(CorruptSegment, match="bytes of"):
+        positions(the_log(archive))
+
+
+@pytest.mark.parametrize("where", [10, 500, 0.5, -200, -20, -4])
+def test_a_segment_that_was_altered_is_told(sealed, archive, where):
+    data = bytearray(sealed.read_bytes())
+    place = int(len(data) * where) if isinstance(where, float) else where
+    for offset in range(4):
+        data[place + offset] ^= 0xFF
+    sealed.write_bytes(data)
+    with pytest.raises((CorruptSegment, WrongSchema)):
+        table_of(the_log(archive))
+
+
+def test_a_segment_of_another_program_is_told(sealed, archive):
+    pq.write_table(pa.table({"a": [1]}), sealed)
+    pad(sealed, archive)
+    with pytest.raises(WrongSchema, match="version 0"):
+        positions(the_log(archive))
+
+
+def test_a_segment_of_a_version_to_come_is_told(sealed, archive):
+    table = pq.read_table(sealed).replace_schema_metadata({"tupelo.schema": "2"})
+    pq.write_table(table, sealed)
+    pad(sealed, archive)
+    with pytest.raises(WrongSchema, match="version 2 of the schema, and this Tupelo knows 1"):
+        positions(the_log(archive))
+
+
+def test_a_segment_with_other_columns_is_told(sealed, archive):
+    table = pa.table({"position": [1]}).replace_schema_metadata({"tupelo.schema": "1"})
+    pq.write_table(table, sealed)
+    pad(sealed, archive)
+    with pytest.raises(CorruptSegment, match="columns"):
+        positions(the_log(archive))
+
+
+def pad(file, archive):
+    """Let the manifest be of the opinion that the file is as large as it is."""
+    change_manifest(archive, lambda said: said["segments"][0].update(bytes=file.stat().st_size))
+
+
+def change_manifest(archive, change):
+    path = archive / "host=me/space=jobs" / MANIFEST
+    said = json.loads(path.read_text())
+    change(said)
+    path.write_text(json.dumps(said))
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        (lambda said: said.update(schema=2), WrongSchema),
+        (lambda said: said.update(sealed=5_000), CorruptSegment),
+        (lambda said: said.update(first=2), CorruptSegment),
+        (lambda said: said.pop("host"), CorruptSegment),
+        (lambda said: said["segments"].pop(), CorruptSegment),
+        (lambda said: said["segments"][0].update(rows="many"), CorruptSegment),
+        (lambda said: said["segments"][0].update(rows=999), CorruptSegment),
+    ],
+)
+def test_a_manifest_that_cannot_be_is_told(sealed, log, archive, change, error):
+    change_manifest(archive, change)
+    with pytest.raises(error, match=MANIFEST):
+        Archive(archive).logs()
+    with pytest.raises(error, match=MANIFEST):
+        seal(log, archive)
+
+
+def test_a_manifest_that_is_no_json_is_told(sealed, archive):
+    (archive / "host=me/space=jobs" / MANIFEST).write_text("{")
+    with pytest.raises(CorruptSegment, match=MANIFEST):
+        Archive(archive).logs()
+
+
+# What is cut short
+
+
+def test_what_fails_leaves_nothing_half_done(space, log, archive, monkeypatch):
+    fill(space, 100)
+    seal(log, archive, upto=10)
+    before = files_in(archive)
+
+    def refuse(*args):
+        raise OSError(28, "no space left on device")
+
+    for name in ("fsync", "replace"):
+        with monkeypatch.context() as broken:
+            broken.setattr(segments.os if name == "fsync" else segments.Path, name, refuse)
+            with pytest.raises(PipelineError, match="no space left"):
+                seal(log, archive)
+        assert files_in(archive) == before
+    assert positions(the_log(archive)) == list(range(1, 11))
+    seal(log, archive)
+    assert positions(the_log(archive)) == list(range(1, 101))
+
+
+def test_what_a_killed_one_left_is_swept(space, log, archive):
+    fill(space, 20)
+    seal(log, archive, upto=10)
+    place = next(archive.rglob("day=*"))
+    for remnant in (".11.new", "11-15.parquet"):
+        (place / remnant).write_bytes(b"torn")
+    assert positions(the_log(archive)) == list(range(1, 11))
+    seal(log, archive)
+    assert sorted(file.name for file in place.iterdir()) == ["1-10.parquet", "11-20.parquet"]
+
+
+def test_two_do_not_seal_one_log_at_once(space, log, archive):
+    fill(space, 10)
+
+    class Slow:
+        host, space, id = log.host, log.space, log.id
+        bounds = log.bounds
+
+        def batches(self, first, last):
+            with pytest.raises(PipelineError, match="being sealed by another"):
+                seal(log, archive)
+            yield from log.batches(first, last)
+
+    assert len(seal(Slow(), archive)) == 1
+    assert positions(the_log(archive)) == list(range(1, 11))
+
+
+SEALER = """
+import sys
+from tupelo.pipeline.journal import JournalLog
+from tupelo.pipeline.segments import seal
+def told(segment):
+    print(segment.last, flush=True)
+seal(JournalLog(sys.argv[1]), sys.argv[2], rows_max=500, told=told)
+"""
+
+
+def test_a_sealer_that_is_killed_leaves_whole_segments(space, log, archive, tmp_path):
+    fill(space, 60_000)
+    path = tmp_path / "jobs.tupelo"
+    last = 0
+    for stop in (3, 1, 7):
+        sealer = subprocess.Popen(
+            [sys.executable, "-c", SEALER, str(path), str(archive)],
+            stdout=subprocess.PIPE,
+            env=os.environ,
+        )
+        assert sealer.stdout is not None
+        for _ in range(stop):
+            last = int(sealer.stdout.readline())
+        sealer.send_signal(signal.SIGKILL)
+        sealer.wait()
+        sealer.stdout.close()
+        found = the_log(archive)
+        assert found.last >= last
+        assert positions(found) == list(range(1, found.last + 1))
+    seal(log, archive)
+    found = the_log(archive)
+    assert table_of(found) == table_of(log)
+    named = {f"host=me/space=jobs/{s.file}" for s in found.segments}
+    assert {f for f in files_in(archive) if f.endswith(".parquet")} == named
+    assert pq.read_schema(archive / min(named)).remove_metadata() == CHANGES

@@ -1,0 +1,146 @@
+"""The sink on Spark: rows become entries once, also if the driver is killed in between."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import PySparkException
+
+import tupelo
+from tests.federation.company import Company
+from tupelo.pipeline.writing import Sunk
+
+KILLS = int(os.environ.get("TUPELO_TEST_KILLS", "2"))
+ROWS = int(os.environ.get("TUPELO_TEST_ROWS", "6000"))
+CHILD = Path(__file__).with_name("stream_child.py")
+
+
+@pytest.fixture
+def company():
+    company = Company()
+    yield company
+    company.close()
+
+
+@pytest.fixture
+def host(company, tmp_path):
+    return company.host("kitchen", path=tmp_path / "kitchen")
+
+
+@pytest.fixture
+def jobs(host):
+    return host.space("jobs")
+
+
+def numbers(jobs: Any) -> list[int]:
+    return sorted(n for _, n in jobs.read_all(("job", int)))
+
+
+def table(spark: Any, count: int, tasks: int = 3) -> Any:
+    return spark.range(count, numPartitions=tasks).selectExpr("'job' as what", "id as n")
+
+
+def test_a_batch(spark, host, jobs):
+    table(spark, 1_000).write.format("tupelo").mode("append").save(host.url + "jobs")
+    assert numbers(jobs) == [*range(1_000)]
+    assert sum(sunk.rows for sunk in jobs.read_all(Sunk())) == 1_000
+
+
+def test_a_batch_with_an_id_is_written_once(spark, host, jobs):
+    for _ in range(2):
+        writer = table(spark, 300).write.format("tupelo").option("writeId", "night of the 16th")
+        writer.mode("append").save(host.url + "jobs")
+    assert numbers(jobs) == [*range(300)]
+
+
+def test_a_task_that_fails_leaves_nothing_and_the_next_write_completes_it(spark, host, jobs):
+    broken = table(spark, 300).selectExpr("what", "if(n = 250, raise_error('no'), n) as n")
+    with pytest.raises(PySparkException):
+        writer = broken.write.format("tupelo").option("writeId", "w").mode("append")
+        writer.save(host.url + "jobs")
+    assert set(numbers(jobs)) <= {*range(200)} and len(numbers(jobs)) in (0, 100, 200)
+    writer = table(spark, 300).write.format("tupelo").option("writeId", "w").mode("append")
+    writer.save(host.url + "jobs")
+    assert numbers(jobs) == [*range(300)]
+
+
+def test_what_does_not_fit_is_refused_and_nothing_is_written(spark, host, jobs):
+    def write(frame: Any, mode: str = "append", **options: str) -> None:
+        frame.write.format("tupelo").options(**options).mode(mode).save(host.url + "jobs")
+
+    frame = table(spark, 10)
+    with pytest.raises(PySparkException, match="day is date, which no entry can hold"):
+        write(frame.selectExpr("current_date() as day"))
+    with pytest.raises(PySparkException, match="the columns do not fit"):
+        write(frame, entry="tests.pipeline.test_writing:Errand")
+    with pytest.raises(PySparkException, match="append"):
+        write(frame, mode="overwrite")
+    with pytest.raises(PySparkException, match="a space is written to at its host"):
+        frame.write.format("tupelo").mode("append").save("jobs.tupelo")
+    assert jobs.count() == 0
+
+
+def test_a_stream_into_a_space_that_is_stopped_and_goes_on(spark, host, jobs, tmp_path):
+    path = tmp_path / "source.tupelo"
+    with tupelo.Space("source", path=path) as source:
+
+        def drain() -> None:
+            changes = spark.readStream.format("tupelo").option("maxRows", 150)
+            changes = changes.option("entry", "what string, n long").load(str(path))
+            query = (
+                changes.select("f.what", "f.n")
+                .writeStream.format("tupelo")
+                .option("checkpointLocation", str(tmp_path / "checkpoint"))
+                .option("lease", 3600)
+                .trigger(availableNow=True)
+                .start(host.url + "jobs")
+            )
+            query.awaitTermination()
+
+        source.write_all([("job", n) for n in range(400)])
+        drain()
+        source.write_all([("job", n) for n in range(400, 500)])
+        drain()
+    assert numbers(jobs) == [*range(500)]
+    (memory,) = jobs.read_all(Sunk())
+    assert (memory.batch, memory.rows) == (3, 100)
+
+
+def test_a_driver_that_is_killed_again_and_again(host, jobs, tmp_path):
+    """Killed right after a task has committed, or a moment later: before Spark knows it."""
+    path = tmp_path / "source.tupelo"
+    with tupelo.Space("source", path=path, log_keep="all") as source:
+        source.write_all([("job", n) for n in range(ROWS)])
+    chance = random.Random(6)
+    batch = max(2, ROWS // (KILLS + 2) // 2 * 2)
+    arguments = [str(path), host.url + "jobs", str(tmp_path / "checkpoint"), str(batch)]
+    kills = 0
+    while True:
+        driver = subprocess.Popen(
+            [sys.executable, str(CHILD), *arguments], start_new_session=True, cwd=tmp_path
+        )
+        try:
+            before = jobs.count(("job", int))
+            while driver.poll() is None:
+                if kills < KILLS and jobs.count(("job", int)) > before:
+                    time.sleep(chance.choice([0.0, 0.0, 0.05, 0.2]))  # a moment, to die in
+                    kills += 1
+                    break
+                time.sleep(0.002)
+            else:
+                assert driver.returncode == 0
+                break
+        finally:
+            if driver.poll() is None:
+                os.killpg(driver.pid, signal.SIGKILL)
+            driver.wait()
+    assert kills == KILLS
+    assert numbers(jobs) == [*range(ROWS)]
