@@ -5,7 +5,7 @@ import pytest
 
 @pytest.fixture(scope="session")
 def spark():
-    from tupelo.pipeline.session import session
+    from tupelo.pipeline import session
 
     options: dict[str, str | int | bool] = {
         "spark.sql.shuffle.partitions": 2,

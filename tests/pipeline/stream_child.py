@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 
-from tupelo.pipeline.session import session
+from tupelo.pipeline import session
 
 
 def main(path: str, url: str, checkpoint: str, rows: str) -> None:

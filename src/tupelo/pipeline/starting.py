@@ -1,4 +1,4 @@
-"""A Spark session that just works: `tupelo.pipeline.session()`.
+"""Starting Spark so that it just works: what `tupelo.pipeline.session()` does.
 
 It finds Java, is quiet, is sized for the machine, and knows the format "tupelo". With a master it
 runs on a cluster, whose workers are sent this package; with an address of Spark Connect ("sc://")
@@ -12,9 +12,8 @@ import os
 import shutil
 import sys
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import TYPE_CHECKING
@@ -53,16 +52,8 @@ logger.query.level = off
 """
 
 
-def session(master: str | None = None, **options: str | int | bool) -> SparkSession:
-    """A Spark session with the format "tupelo".
-
-    `master` is Spark's ("local[4]", "spark://host:7077") or an address of Spark Connect
-    ("sc://host"); None is this machine, all of it. The options are Spark's, and win over ours:
-    session(**{"spark.sql.shuffle.partitions": 8}). A session that is there already is used as
-    it is.
-    """
-    if find_spec("pyspark") is None:
-        raise PipelineError('the pipeline needs pyspark: pip install "tupelo[pipeline]"')
+def start(master: str | None, options: Mapping[str, str | int | bool]) -> SparkSession:
+    """A Spark session with the format "tupelo"."""
     said = {key: _spelled(value) for key, value in options.items()}
     made = _connected(master, said) if _is_connect(master) else _own(master, said)
     made.dataSource.register(TupeloSource)
