@@ -97,3 +97,15 @@ def test_what_cannot_be_used_is_said_in_one_line(tupelo, arguments, complaint):
     result = tupelo("host", *arguments)
     assert result.returncode == 1
     assert result.stderr.startswith(f"tupelo: {complaint}") and result.stderr.count("\n") == 1
+
+
+def test_the_logs_of_its_spaces_are_sealed_where_it_is_told(start, tmp_path):
+    host = start(
+        *("kitchen", "--listen", "127.0.0.1:0"),
+        *("--path", str(tmp_path / "kitchen"), "--archive", str(tmp_path / "archive")),
+    )
+    with tupelo.connect(f"{host.url}jobs") as space:
+        space.write_all([("job", number) for number in range(10)])
+    assert host.stop(signal.SIGTERM)[0] == 0
+    sealed = list((tmp_path / "archive").glob("host=*/space=jobs/day=*/1-10.parquet"))
+    assert len(sealed) == 1

@@ -1,5 +1,8 @@
 """A host that has a folder logs when it met whom: the log of its presence outlives it."""
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 import tupelo
@@ -7,7 +10,7 @@ from tests.federation.company import await_host, await_space, meet
 from tupelo.federation.hosts.presence import SYSTEM
 
 
-def told(space, *, of=None):
+def told(space: Any, *, of: str | None = None) -> list[tuple[str, str, str]]:
     """What the log says of hosts: (kind, name of the host, how)."""
     return [
         (c.kind, c.entry.name, c.entry.how)
@@ -16,7 +19,7 @@ def told(space, *, of=None):
     ]
 
 
-def of_the_file(folder):
+def of_the_file(folder: Path) -> list[tuple[str, str, str]]:
     with tupelo.Space(path=folder / f"{SYSTEM}.tupelo") as space:
         return told(space)
 

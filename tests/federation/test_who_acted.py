@@ -2,6 +2,7 @@
 host; or the host itself, for its own program."""
 
 import threading
+from typing import Any
 
 import pytest
 
@@ -24,14 +25,15 @@ def client(host):
         yield space
 
 
-def told(host):
+def told(host: Any) -> list[tuple[str, Any, str]]:
     """Kind, entry, and who acted, of every change of an entry."""
     return [(c.kind, c.entry, c.agent) for c in host.space("jobs").changes() if c.arrival]
 
 
-def agent_of(host, client):
+def agent_of(host: Any, client: Any) -> str:
     client.write(("who", "am", "I"))
-    return host.space("jobs").changes()[-1].origin
+    agent: str = host.space("jobs").changes()[-1].origin
+    return agent
 
 
 def test_what_a_client_does_is_its_own_doing(host, client):

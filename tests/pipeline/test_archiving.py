@@ -3,6 +3,7 @@
 import logging
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -17,7 +18,7 @@ from tupelo.pipeline import archiving as policy
 from tupelo.pipeline.archiving import Archiver
 from tupelo.pipeline.commands import app
 from tupelo.pipeline.journal import JournalLog
-from tupelo.pipeline.segments import LOCK, Archive, seal
+from tupelo.pipeline.segments import LOCK, Archive, ArchivedLog, seal
 from tupelo.store.filelock import FileLock
 
 NEVER = 1e6
@@ -40,24 +41,25 @@ def folder(tmp_path):
     return tmp_path / "archive"
 
 
-def sealed(folder, space="jobs"):
+def sealed(folder: Path, space: str = "jobs") -> int:
     """How far the log of this space is sealed."""
     return next((log.last for log in Archive(folder).logs() if log.space == space), 0)
 
 
-def positions(log):
+def positions(log: ArchivedLog) -> list[int]:
     found = log.batches(*log.bounds(), ["position"])
     return [n for batch in found for n in batch.column("position").to_pylist()]
 
 
-def first_kept(space):
+def first_kept(space: Any) -> int:
     try:
-        return space.changes(limit=1)[0].position
+        first: int = space.changes(limit=1)[0].position
+        return first
     except LogTrimmed as trimmed:
         return trimmed.first
 
 
-def fill(space, count):
+def fill(space: Any, count: int) -> None:
     space.write_all([("n", number) for number in range(count)])
 
 
@@ -79,7 +81,7 @@ def test_a_host_seals_after_so_many_seconds(company, tmp_path, folder):
     host = company.host("one", path=tmp_path / "one", archive=Archiving(folder, 10**9, 0.05))
     for number in range(1, 4):
         host.space("jobs").write(("n", number))
-        until_true(lambda number=number: sealed(folder) == number)
+        until_true(lambda: sealed(folder) == number)  # noqa: B023
 
 
 def test_a_host_that_is_closed_has_sealed_everything(company, tmp_path, folder):
@@ -225,7 +227,9 @@ def test_without_its_packages_it_says_what_to_install(tmp_path, folder, monkeypa
 def test_a_space_without_a_host_can_be_kept_as_well(tmp_path, folder):
     with tupelo.Space("jobs", path=tmp_path / "jobs.tupelo", log_keep=10) as space:
         archiver = Archiver(Archiving(folder))
-        archiver.keep(space._operations.engine.saved)
+        journal = space._operations.engine.saved
+        assert journal is not None
+        archiver.keep(journal)
         fill(space, 100)
         space.compact()
         assert first_kept(space) == 1
@@ -237,7 +241,7 @@ def test_a_space_without_a_host_can_be_kept_as_well(tmp_path, folder):
 # The command
 
 
-def run(*arguments):
+def run(*arguments: object) -> tuple[int, str]:
     outcome = CliRunner().invoke(app, ["archive", *map(str, arguments)])
     return outcome.exit_code, outcome.output
 

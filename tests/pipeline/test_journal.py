@@ -6,7 +6,7 @@ import random
 import sqlite3
 import subprocess
 import sys
-from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -16,7 +16,7 @@ from tests.laws.kinds import Job
 from tests.store.test_reopening import make_older
 from tupelo.errors import DamagedFile, ForeignFile, JournalFailed, LogTrimmed
 from tupelo.pipeline import journal
-from tupelo.pipeline.declared import typed
+from tupelo.pipeline.declared import Declared, typed
 from tupelo.pipeline.journal import JournalLog
 from tupelo.pipeline.schema import COLUMNS, batch_of, schema_of
 
@@ -26,17 +26,24 @@ def path(tmp_path):
     return tmp_path / "jobs.tupelo"
 
 
-def table_of(log, first=None, last=None, columns=None, entry=None):
+def table_of(
+    log: JournalLog,
+    first: int | None = None,
+    last: int | None = None,
+    columns: list[str] | None = None,
+    entry: Declared | None = None,
+) -> Any:
     low, high = log.bounds()
     batches = log.batches(first or low, last or high, columns, entry)
     return pa.Table.from_batches(batches, schema_of(columns, entry))
 
 
-def positions(log, first=None, last=None):
-    return table_of(log, first, last, ["position"]).column("position").to_pylist()
+def positions(log: JournalLog, first: int | None = None, last: int | None = None) -> list[int]:
+    found: list[int] = table_of(log, first, last, ["position"]).column("position").to_pylist()
+    return found
 
 
-def busy(space):
+def busy(space: tupelo.Space) -> None:
     """A little of everything that a log can say."""
     rng = random.Random(3)
     for number in range(300):
@@ -116,7 +123,7 @@ def test_the_file_is_left_as_it_was_and_the_space_can_be_opened(path):
         space.write(("n", 1))
     before = path.read_bytes()
     log = JournalLog(path)
-    batches = log.batches(*log.bounds())
+    batches: Any = log.batches(*log.bounds())
     next(batches)
     with tupelo.Space(path=path) as space:  # No lock is in its way.
         assert space.read(wait=0) == ("n", 1)
@@ -230,7 +237,7 @@ with tupelo.Space("jobs", path=sys.argv[1], durability="process", log_keep=3_000
 """
 
 
-def test_it_is_read_while_another_process_writes_trims_and_is_killed(path: Path):
+def test_it_is_read_while_another_process_writes_trims_and_is_killed(path):
     writer = subprocess.Popen(
         [sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE, env=os.environ
     )

@@ -12,7 +12,6 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 
-import tupelo
 from tests.laws.kinds import Job, PrintJob
 from tests.values.strategies import entries
 from tupelo import Change
@@ -21,6 +20,7 @@ from tupelo.pipeline.declared import Declared, typed
 from tupelo.pipeline.schema import CHANGES, COLUMNS, batch_of, ddl_of, decode_many, schema_of
 from tupelo.values.codec import BadBytes, decode_entry, encode_entry
 from tupelo.values.entry import freeze
+from tupelo.values.kind import name_of
 
 
 def change_of(entry: object, position: int = 1, **more: Any) -> Change:
@@ -90,7 +90,7 @@ def test_a_change_that_is_about_no_entry_has_none():
 
 def test_a_dataclass_is_an_object_and_has_a_type():
     row = row_of(change_of(PrintJob("a.pdf", 3, None)))
-    assert row["type"] == tupelo.values.kind.name_of(PrintJob)
+    assert row["type"] == name_of(PrintJob)
     assert row["shape"] == "(name: str, size: int, pages: None)"
     assert json.loads(row["fields"]) == {"name": "a.pdf", "size": 3, "pages": None}
 

@@ -5,7 +5,10 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -15,11 +18,10 @@ import tupelo
 from tests.laws.kinds import Job
 from tupelo import ManualClock
 from tupelo.errors import BadArgument, CorruptSegment, LogTrimmed, PipelineError, WrongSchema
-from tupelo.pipeline import segments
-from tupelo.pipeline.declared import typed
+from tupelo.pipeline.declared import Declared, typed
 from tupelo.pipeline.journal import JournalLog
 from tupelo.pipeline.schema import CHANGES, schema_of
-from tupelo.pipeline.segments import MANIFEST, Archive, seal
+from tupelo.pipeline.segments import MANIFEST, Archive, ArchivedLog, Segment, seal
 
 DAY = 86_400.0
 NOON = datetime(2026, 11, 16, 12, tzinfo=UTC).timestamp()
@@ -43,26 +45,35 @@ def log(space, tmp_path):
     return JournalLog(tmp_path / "jobs.tupelo")
 
 
-def fill(space, count, start=0):
-    space.write_all([("n", start + number) for number in range(count)])
+def fill(space: tupelo.Space, count: int) -> None:
+    space.write_all([("n", number) for number in range(count)])
 
 
-def the_log(archive):
+def the_log(archive: Path) -> ArchivedLog:
     (log,) = Archive(archive).logs()
     return log
 
 
-def table_of(log, first=None, last=None, columns=None, entry=None):
+def table_of(
+    log: JournalLog | ArchivedLog,
+    first: int | None = None,
+    last: int | None = None,
+    columns: list[str] | None = None,
+    entry: Declared | None = None,
+) -> Any:
     low, high = log.bounds()
     batches = log.batches(first or low, last or high, columns, entry)
     return pa.Table.from_batches(batches, schema_of(columns, entry))
 
 
-def positions(log, first=None, last=None):
-    return table_of(log, first, last, ["position"]).column("position").to_pylist()
+def positions(
+    log: JournalLog | ArchivedLog, first: int | None = None, last: int | None = None
+) -> list[int]:
+    found: list[int] = table_of(log, first, last, ["position"]).column("position").to_pylist()
+    return found
 
 
-def files_in(archive):
+def files_in(archive: Path) -> list[str]:
     return sorted(p.relative_to(archive).as_posix() for p in archive.rglob("*") if p.is_file())
 
 
@@ -101,7 +112,7 @@ def test_the_manifest_says_what_there_is(space, log, archive):
 def test_sealing_goes_on_where_it_ended(space, log, archive):
     assert seal(log, archive) == [] and Archive(archive).logs() == []
     fill(space, 10)
-    told = []
+    told: list[Segment] = []
     assert [s.last for s in seal(log, archive, upto=4, told=told.append)] == [4]
     assert [s.last for s in told] == [4]
     assert seal(log, archive, upto=4) == seal(log, archive, upto=2) == []
@@ -288,12 +299,12 @@ def test_a_segment_with_other_columns_is_told(sealed, archive):
         positions(the_log(archive))
 
 
-def pad(file, archive):
+def pad(file: Path, archive: Path) -> None:
     """Let the manifest be of the opinion that the file is as large as it is."""
     change_manifest(archive, lambda said: said["segments"][0].update(bytes=file.stat().st_size))
 
 
-def change_manifest(archive, change):
+def change_manifest(archive: Path, change: Callable[[Any], object]) -> None:
     path = archive / "host=me/space=jobs" / MANIFEST
     said = json.loads(path.read_text())
     change(said)
@@ -339,7 +350,7 @@ def test_what_fails_leaves_nothing_half_done(space, log, archive, monkeypatch):
 
     for name in ("fsync", "replace"):
         with monkeypatch.context() as broken:
-            broken.setattr(segments.os if name == "fsync" else segments.Path, name, refuse)
+            broken.setattr(os if name == "fsync" else Path, name, refuse)
             with pytest.raises(PipelineError, match="no space left"):
                 seal(log, archive)
         assert files_in(archive) == before

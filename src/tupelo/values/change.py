@@ -40,9 +40,9 @@ class Change(msgspec.Struct, frozen=True, eq=False):
 
     `position` numbers the changes of a space without gaps. `arrival` names the entry within its
     space, (`origin`, `n`) names it anywhere. `agent` acted, in `session` and transaction `txn` if
-    there were any, after it had `waited` so many seconds. `expires` is the lease after the change. `shape`
-    and `fields` are the entry's, as they are kept; `payload` is their spelling in bytes. `to` is
-    the agent that the entry is for.
+    there were any, after it had `waited` so many seconds. `expires` is the lease after the change.
+    `shape` and `fields` are the entry's, as they are kept; `payload` is their spelling in bytes.
+    `to` is the agent that the entry is for.
     """
 
     position: int
