@@ -18,7 +18,7 @@ import tupelo
 from tests.federation.company import Company
 from tupelo.pipeline.writing import Sunk
 
-KILLS = int(os.environ.get("TUPELO_TEST_KILLS", "2"))
+KILLS = int(os.environ.get("TUPELO_TEST_KILLS", "1"))
 ROWS = int(os.environ.get("TUPELO_TEST_ROWS", "6000"))
 CHILD = Path(__file__).with_name("stream_child.py")
 

@@ -194,7 +194,7 @@ def test_a_space_is_not_overwritten(host):
 
 
 def test_rows_that_fail_leave_nothing_behind(host, jobs):
-    def broken():
+    def broken() -> Any:
         yield from rows(*range(8))
         raise ValueError("the row before this one was the last good one")
 
@@ -249,7 +249,8 @@ def test_other_rows_in_the_same_partition_are_an_error_and_no_loss(host, jobs):
 
 
 def test_one_who_is_about_to_commit_is_waited_for(host, jobs, later, until, monkeypatch):
-    arrived, go = [], []
+    arrived: list[Any] = []
+    go: list[bool] = []
     commit = RemoteTransaction.commit
 
     def slow(txn):
@@ -293,7 +294,7 @@ def test_of_two_who_wait_for_each_other_one_gives_way(host, jobs, later, until, 
 
 def test_if_the_answer_to_a_commit_is_lost_it_is_found_out(host, jobs, monkeypatch):
     commit = RemoteTransaction.commit
-    before = []
+    before: list[bool] = []
 
     def lost(txn):
         if before:
@@ -318,7 +319,7 @@ def test_a_host_that_dies_before_the_commit_has_nothing_of_it(tmp_path, company,
     child = company.child("kitchen", path=str(tmp_path))
     there = SimpleNamespace(url=f"tupelo://{child.address}/")
 
-    def killed():
+    def killed() -> Any:
         yield from rows(*range(8))
         child.kill()
         yield from rows(9)

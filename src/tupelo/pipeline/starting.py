@@ -100,7 +100,7 @@ def _own(master: str | None, options: dict[str, str]) -> SparkSession:
     environment = {"JAVA_HOME": str(java_home())}
     if is_local(master):
         environment["SPARK_LOCAL_IP"] = "127.0.0.1"
-    if "PYSPARK_PYTHON" not in os.environ and _is_here(master):
+    if "PYSPARK_PYTHON" not in os.environ and is_here(master):
         os.environ["PYSPARK_PYTHON"] = sys.executable
     with _environment(environment):
         made = builder.getOrCreate()
@@ -144,7 +144,7 @@ def _is_connect(master: str | None) -> bool:
     return master is not None and master.startswith("sc://")
 
 
-def _is_here(master: str) -> bool:
+def is_here(master: str) -> bool:
     """Do the workers run on this machine, with this Python?"""
     if is_local(master):
         return True

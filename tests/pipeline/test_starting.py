@@ -1,0 +1,70 @@
+"""Starting Spark: what it is told, and that its workers find this package."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import tupelo
+from tupelo import pipeline
+from tupelo.errors import PipelineError
+from tupelo.pipeline import starting
+
+
+def test_what_spark_is_told():
+    here = starting.defaults("local[2]")
+    assert here["spark.sql.python.filterPushdown.enabled"] == "true"
+    assert here["spark.driver.host"] == "127.0.0.1"
+    assert here["spark.ui.enabled"] == "false"
+    assert int(here["spark.driver.memory"].removesuffix("m")) >= starting.MEMORY_MIN_MB
+    there = starting.defaults("spark://cluster:7077")
+    assert "spark.driver.host" not in there and "spark.sql.shuffle.partitions" not in there
+
+
+@pytest.mark.parametrize(
+    ("master", "here"),
+    [
+        *[("local", True), ("local[*]", True), ("spark://127.0.0.1:7077", True)],
+        *[("spark://[::1]:7077", True), ("spark://cluster:7077", False), ("yarn", False)],
+    ],
+)
+def test_whether_workers_run_on_this_machine(master, here):
+    assert starting.is_here(master) is here
+
+
+def test_the_package_in_one_file_can_be_imported(tmp_path):
+    """With what it is built upon, and without what is installed here."""
+    file = starting.package_file(tmp_path)
+    program = (
+        "import sys; sys.path = [p for p in sys.path if 'tupelo' not in p and p != ''];"
+        f"sys.path.insert(0, {str(file)!r});"
+        "import tupelo.pipeline.datasource as d; print(d.__file__)"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert found.stdout.startswith(str(file)), found.stderr
+
+
+def test_without_pyspark_it_is_said_what_to_install(monkeypatch):
+    monkeypatch.setattr(pipeline, "find_spec", lambda name: None)
+    with pytest.raises(PipelineError, match=r"tupelo\[pipeline\]"):
+        pipeline.session()
+
+
+def test_a_session_that_is_there_is_used(spark):
+    again = pipeline.session(**{"spark.sql.shuffle.partitions": 2})
+    assert again.sparkContext is spark.sparkContext
+    assert again.conf.get("spark.sql.python.filterPushdown.enabled") == "true"
+
+
+def test_workers_find_this_package(spark):
+    def version(rows):
+        import tupelo
+
+        return [f"{tupelo.__version__} {sys.executable}"] * len(list(rows))
+
+    found = spark.sparkContext.parallelize(range(2), 2).mapPartitions(version).collect()
+    assert set(found) == {f"{tupelo.__version__} {sys.executable}"}
