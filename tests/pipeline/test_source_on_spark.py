@@ -11,8 +11,10 @@ from pyspark.errors import PySparkException
 
 import tupelo
 from tests.federation.company import Company
+from tupelo import pipeline
+from tupelo.errors import CorruptSegment
 from tupelo.pipeline.journal import JournalLog
-from tupelo.pipeline.segments import seal
+from tupelo.pipeline.segments import Archive, seal
 
 
 @pytest.fixture
@@ -169,3 +171,23 @@ def test_a_stream_goes_on_where_it_was(spark, tmp_path):
         space.trim(before=805)
         with pytest.raises(PySparkException, match=r"me/jobs was read up to 800, .* begins at 805"):
             drain(spark, path, tmp_path, "cp")
+
+
+def test_what_is_sealed_may_be_read_by_spark_itself(spark, path, tmp_path):
+    archive = str(tmp_path / "archive")
+    seal(JournalLog(path), archive, upto=1_700, rows_max=500)
+    for place, options in [
+        (archive, {}),
+        (str(path), {}),
+        (str(path), {"archive": archive}),
+        (str(path), {"archive": archive, "kinds": "taken", "columns": "position,n"}),
+        (archive, {"template": '("job", Between(10, 12), ANY)'}),
+    ]:
+        fast, ours = pipeline.changes(spark, place, **options), read(spark, place, **options)
+        assert fast.schema == ours.schema
+        assert sorted(map(str, fast.collect())) == sorted(map(str, ours.collect()))
+    (segment,) = Archive(archive).logs()[0].segments[-1:]
+    (file,) = Path(archive).rglob(Path(segment.file).name)
+    file.write_bytes(file.read_bytes()[:-100])
+    with pytest.raises(CorruptSegment, match=file.name):
+        pipeline.changes(spark, archive)

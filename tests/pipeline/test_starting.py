@@ -55,7 +55,8 @@ def test_without_pyspark_it_is_said_what_to_install(monkeypatch):
 
 
 def test_a_session_that_is_there_is_used(spark):
-    again = pipeline.session(**{"spark.sql.shuffle.partitions": 2})
+    options: dict[str, str | int | bool] = {"spark.sql.shuffle.partitions": 2}
+    again = pipeline.session(**options)
     assert again.sparkContext is spark.sparkContext
     assert again.conf.get("spark.sql.python.filterPushdown.enabled") == "true"
 

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 from tupelo.errors import PipelineError
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["session", "template"]
+__all__ = ["changes", "session", "template"]
 
 
 def session(master: str | None = None, **options: str | int | bool) -> SparkSession:
@@ -30,6 +30,17 @@ def session(master: str | None = None, **options: str | int | bool) -> SparkSess
     from tupelo.pipeline.starting import start
 
     return start(master, options)
+
+
+def changes(spark: SparkSession, *locations: str, **options: str) -> DataFrame:
+    """The changes of some logs, as spark.read.format("tupelo") has them, with the same options.
+
+    What is sealed is read by Spark's own reader of Parquet, which is faster: it looks only at the
+    columns that are used, and its rows do not go through Python.
+    """
+    from tupelo.pipeline.tables import changes_of
+
+    return changes_of(spark, locations, options)
 
 
 def template(template: object) -> str:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from types import MappingProxyType
 
 from tupelo.errors import BadArgument
 from tupelo.pipeline.declared import Declared, typed
@@ -40,6 +41,7 @@ class ReadOptions:
     rowsPerTask   so many changes a task at most
     maxRows       so many changes a micro-batch at most
     startFrom     "earliest" or "latest": where a stream begins with the logs that it finds
+    after         {"host/space": 120}, as JSON: only what comes after these positions; of a batch
     password      of the spaces
     tls           true or false: whether hosts are met under TLS
     """
@@ -57,6 +59,7 @@ class ReadOptions:
     rows_a_task: int | None = None
     rows_max: int | None = None
     from_latest: bool = False
+    after: Mapping[str, int] = MappingProxyType({})
     way: Way = WAY
 
     @classmethod
@@ -91,6 +94,7 @@ class ReadOptions:
             rows_a_task=_count("rowsPerTask", given.get("rowspertask")),
             rows_max=_count("maxRows", given.get("maxrows")),
             from_latest=_start(given.get("startfrom", "earliest")),
+            after=_positions(given.get("after", "{}")),
             way=Way(given.get("password"), _flag("tls", given["tls"]) if "tls" in given else None),
         )
 
@@ -100,7 +104,7 @@ _KNOWN = {
     for name in (
         *("path", "paths", "archive", "federation", "space", "columns", "entry", "kinds"),
         *("template", "asOf", "partitions", "rowsPerTask", "maxRows", "startFrom"),
-        *("password", "tls"),
+        *("after", "password", "tls"),
     )
 }
 
@@ -138,6 +142,16 @@ def _start(value: str) -> bool:
     if value not in ("earliest", "latest"):
         raise BadArgument("startFrom", '"earliest" or "latest"', value)
     return value == "latest"
+
+
+def _positions(value: str) -> dict[str, int]:
+    try:
+        found = json.loads(value)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict) or not all(type(n) is int for n in found.values()):
+        raise BadArgument("after", 'positions by log, as JSON: {"host/space": 120}', value)
+    return found
 
 
 def _moment(value: str | None) -> int | datetime | None:

@@ -19,7 +19,7 @@ from tupelo.pipeline.filters import Wanted
 from tupelo.pipeline.moments import living
 from tupelo.pipeline.options import ReadOptions
 from tupelo.pipeline.segments import ArchivedLog, Segment
-from tupelo.pipeline.sources import JoinedLog, Log, resolve
+from tupelo.pipeline.sources import JoinedLog, Log, name_of, resolve
 from tupelo.pipeline.templates import from_option, matching
 
 if TYPE_CHECKING:
@@ -103,7 +103,10 @@ class Reader(DataSourceReader):
         moment = self._options.as_of
         if moment is not None:
             return self._moments(logs, moment)
-        parts = [part for log in logs for part in parts_of(log, self._wanted)]
+        after = self._options.after
+        parts = [
+            part for log in logs for part in parts_of(log, self._wanted, after.get(name_of(log), 0))
+        ]
         total = sum(part.rows for part in parts)
         return tasks_of(parts, self._task_rows(total)) or [Task([])]
 
@@ -144,26 +147,27 @@ def wanted_by(options: ReadOptions) -> Wanted:
     return wanted
 
 
-def parts_of(log: Log, wanted: Wanted) -> list[Part]:
-    """What of a log may hold rows that are wanted."""
+def parts_of(log: Log, wanted: Wanted, after: int = 0) -> list[Part]:
+    """What of a log, after a position, may hold rows that are wanted."""
     if isinstance(log, ArchivedLog):
-        return _sealed_parts(log, wanted)
+        return _sealed_parts(log, wanted, after)
     first, last = log.bounds()
+    first = max(first, after + 1)
     parts: list[Part] = []
     if isinstance(log, JoinedLog) and (sealed := log.sealed()) is not None:
-        parts = _sealed_parts(sealed, wanted)
+        parts = _sealed_parts(sealed, wanted, after)
         first = max(first, sealed.last + 1)
     return [*parts, *_narrowed(log, first, last, wanted)]
 
 
-def _sealed_parts(log: ArchivedLog, wanted: Wanted) -> list[Part]:
+def _sealed_parts(log: ArchivedLog, wanted: Wanted, after: int) -> list[Part]:
     """The segments that need to be looked at; the manifest says what is in them."""
     parts: list[Part] = []
     for segment in log.segments:
         if _may_match(segment, wanted):
             alone = copy(log)
             alone.segments = [segment]  # The others need not be sent along.
-            parts += _narrowed(alone, segment.first, segment.last, wanted)
+            parts += _narrowed(alone, max(segment.first, after + 1), segment.last, wanted)
     return parts
 
 

@@ -31,6 +31,7 @@ MEMORY_SHARE = 4
 """The driver gets one part in so many of the machine's memory."""
 MEMORY_MIN_MB, MEMORY_MAX_MB = 1_024, 8_192
 
+_JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 _LOG4J = """\
 rootLogger.level = error
 rootLogger.appenderRef.stderr.ref = stderr
@@ -92,8 +93,11 @@ def _own(master: str | None, options: dict[str, str]) -> SparkSession:
     log4j = folder / "log4j2.properties"
     log4j.write_text(_LOG4J)
     chosen = defaults(master)
-    chosen["spark.driver.extraJavaOptions"] = f"-Dlog4j2.configurationFile={log4j.as_uri()}"
-    for key, value in {**chosen, **options}.items():
+    chosen.update(options)
+    # Beside what the user says of Java; and before it, so that the user's word is the last.
+    said = chosen.get(_JAVA_OPTIONS, "")
+    chosen[_JAVA_OPTIONS] = f"-Dlog4j2.configurationFile={log4j.as_uri()} {said}".strip()
+    for key, value in chosen.items():
         builder = builder.config(key, value)
     if SparkSession.getActiveSession() is not None:
         return builder.getOrCreate()
