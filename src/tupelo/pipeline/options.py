@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from types import MappingProxyType
 
 from tupelo.errors import BadArgument
 from tupelo.pipeline.declared import Declared, typed
@@ -59,7 +58,7 @@ class ReadOptions:
     rows_a_task: int | None = None
     rows_max: int | None = None
     from_latest: bool = False
-    after: Mapping[str, int] = MappingProxyType({})
+    after: Mapping[str, int] = field(default_factory=dict)
     way: Way = WAY
 
     @classmethod
