@@ -214,6 +214,20 @@ def test_only_segments_that_can_hold_what_is_wanted_are_read(archive, clock):
     assert len(read(archive, GreaterThan(("time",), at(clock, 9)))) == 3
 
 
+def test_one_host_of_fifty_is_read_and_no_other(tmp_path):
+    for number in range(50):
+        file = tmp_path / f"{number}.tupelo"
+        with tupelo.Space("jobs", path=file, agent=f"host {number}", durability="none") as space:
+            space.write_all([("job", n) for n in range(20)])
+        seal(JournalLog(file), tmp_path / "archive")
+    reader, left = reader_of(tmp_path / "archive", EqualTo(("host",), "host 7"))
+    parts = [part for task in reader.partitions() for part in task.parts]
+    read = sum(segment.bytes for part in parts for segment in getattr(part.log, "segments", []))
+    there = sum(s.bytes for log in Archive(tmp_path / "archive").logs() for s in log.segments)
+    assert not left and 0 < read <= 0.05 * there
+    assert [row["host"] for row in rows_of(reader)] == ["host 7"] * 20
+
+
 def test_a_task_is_told_of_no_more_segments_than_it_reads(archive):
     reader, _ = reader_of(archive)
     for task in reader.partitions():
