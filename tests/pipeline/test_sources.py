@@ -2,6 +2,7 @@
 
 import json
 import pickle
+from functools import partial
 from typing import Any
 
 import pytest
@@ -9,7 +10,9 @@ import pytest
 import tupelo
 from tests.federation.company import Company
 from tupelo.errors import BadArgument, CannotReach, LogTrimmed, PipelineError
+from tupelo.federation.client.doors import at_once
 from tupelo.federation.hosts.presence import SYSTEM
+from tupelo.federation.links import wire
 from tupelo.pipeline.options import ReadOptions
 from tupelo.pipeline.segments import seal
 from tupelo.pipeline.sources import JoinedLog, Log, name_of, resolve
@@ -173,6 +176,25 @@ def test_large_entries_come_in_several_answers(tmp_path, company):
     host.space("jobs").write_all([(bytes(1_000_000), n) for n in range(30)])
     (log,) = logs_at(host.url + "jobs")
     assert positions(log) == list(range(1, 31))
+
+
+@pytest.mark.parametrize("kept", ["memory", "file"])
+def test_who_asks_for_what_cannot_be_is_told_so(tmp_path, company, kept):
+    options = {"log_keep": 10} if kept == "memory" else {"path": tmp_path / "jobs.tupelo"}
+    host = company.host("kitchen", space=False)
+    host.space("jobs", **options).write(("job", 1))
+    with tupelo.connect(host.url + "jobs") as jobs:
+
+        def ask(names: list[str], first: int, last: int) -> Any:
+            return at_once(partial(jobs.ask, wire.Log(0, "jobs", names, first, last)))
+
+        with pytest.raises(BadArgument, match="names"):
+            ask(["position; DROP TABLE change"], 1, 1)
+        for first, last in [(2, 1), (2, 2**64 - 1), (2**64 - 1, 2**64 - 1), (5, -(2**63))]:
+            assert [list(column) for column in ask(["kind"], first, last)[4]] == [[]]
+        with pytest.raises(LogTrimmed):
+            ask(["kind"], -5, 1)
+        assert ask(["kind"], 1, 2**64 - 1)[2:] == [1, 1, [["written"]]]
 
 
 def test_a_log_in_memory_is_read_too(company):

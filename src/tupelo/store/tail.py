@@ -54,9 +54,9 @@ def tail_in(path: Path, names: Sequence[str], first: int, last: int) -> Tail:
             (newest,) = db.execute("SELECT max(position) FROM change").fetchone()
             kept, durable = meta["first"], max(newest or 0, meta["position"])
             rows = []
-            if names and first <= last:
+            until = min(last, first + ROWS_MAX - 1, durable)
+            if names and first <= until:
                 require_kept(first - 1, kept)
-                until = min(last, first + ROWS_MAX - 1)
                 rows = _few(db.execute(query, (first, until)), names)
         columns: list[Sequence[Any]] = [*zip(*rows, strict=True)] or [()] * len(names)
         if "kind" in names:
