@@ -15,6 +15,7 @@ from typing import Any
 
 from tupelo.errors import BadArgument, HostClosed, NotAllowed, Stranger
 from tupelo.federation.commits.deciding import Deciding
+from tupelo.federation.hosts.carrying import Carriers
 from tupelo.federation.hosts.dialling import Dialler
 from tupelo.federation.hosts.folder import Folder, check_space_name
 from tupelo.federation.hosts.hosted import Doubt, HostedSpace, check_doubt
@@ -81,6 +82,7 @@ class HostCore:
         self.spaces: dict[str, HostedSpace] = {}
         self.peers: dict[str, Peer] = {}
         self.servings: dict[str, Serving] = {}
+        self.carriers = Carriers()
         self.doubts = Doubts(lambda: self.spaces.values())
         self.woken = Woken(asyncio.get_running_loop())
         self.mover = Mover(self)
@@ -141,6 +143,7 @@ class HostCore:
         await self._dialler.stop()
         self.deciding.stop()
         await self.federation.settle_all()
+        await self.carriers.stop()
         for peer in list(self.peers.values()):
             peer.talk.goodbye(reason)
         for serving in list(self.servings.values()):
@@ -435,6 +438,7 @@ class HostCore:
         logger.info("%s engaged with the host %r", self.name, peer.name)
         self._meet(peer)
         self.mover.arrived()
+        self.carriers.engaged(peer)
 
     def _meet(self, peer: Peer) -> None:
         """Whoever waits for something is told that it may be there as well."""
@@ -464,6 +468,7 @@ class HostCore:
             if not peer.replaced:
                 self.presence.departed(peer.id, peer.name, peer.address, how)
         self.federation.departed(peer)
+        self.carriers.departed(peer)
 
     def told_presence(self, peer: Peer, spaces: list[str], agents: list[str]) -> None:
         """A host says which spaces and agents it has now."""
