@@ -1,5 +1,5 @@
 """Printers announce what they can do and where they stand; a laptop that comes by finds one near
-it, without knowing any address, and sends it a job. A printer that leaves is gone from the view."""
+it, without knowing any address, and sends it a job. A printer that leaves is gone from sight."""
 
 from tupelo.models import lime
 from tupelo.models.lime import ONCE_PER_TUPLE, AgentLocation, LimeTupleSpace, LocalizedReaction

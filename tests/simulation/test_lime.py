@@ -65,9 +65,9 @@ def test_a_watchdog_that_is_missing_at_a_new_member_is_noticed(monkeypatch):
     """Who comes into a group does not look out for what its members want to hear of."""
     met: dict[Broker, set[str]] = {}
 
-    def install(broker: Broker, view: Any) -> None:
+    def install(broker: Broker, roster: Any) -> None:
         met[broker] = set(broker._now.tree.hosts)
-        original_install(broker, view)
+        original_install(broker, roster)
 
     def install_card(broker: Broker, now: Any, host: str, card: Any) -> None:
         if host in met[broker]:
@@ -91,12 +91,12 @@ def test_a_group_that_goes_on_before_it_has_settled_is_noticed(monkeypatch):
     """Operations do not wait for the misplaced tuples that are under way."""
     late: set[asyncio.Task[None]] = set()
 
-    async def settle_late(group: Group, view: Any) -> None:
+    async def settle_late(group: Group, roster: Any) -> None:
         await asyncio.sleep(0.05)
-        await original(group, view)
+        await original(group, roster)
 
-    async def settle(group: Group, view: Any) -> None:
-        late.add(asyncio.ensure_future(settle_late(group, view)))
+    async def settle(group: Group, roster: Any) -> None:
+        late.add(asyncio.ensure_future(settle_late(group, roster)))
 
     original = Group._settle
     monkeypatch.setattr(Group, "_settle", settle)

@@ -15,7 +15,7 @@ from tupelo.federation.brokers import cards, local, messages, probing, tables
 from tupelo.federation.brokers.broker import Broker
 from tupelo.federation.brokers.messages import Found
 from tupelo.federation.brokers.tables import Tree
-from tupelo.federation.groups.view import Member, View
+from tupelo.federation.groups.roster import Member, Roster
 
 
 def test_a_large_state_comes_in_portions(monkeypatch):
@@ -342,9 +342,9 @@ def test_those_who_take_part_are_a_tree_whoever_does_not(seed):
     rng = Random(seed)
     hosts = [f"{number:02}" for number in rng.sample(range(100), rng.randint(2, 15))]
     edges = [(rng.choice(hosts[:place]), hosts[place]) for place in range(1, len(hosts))]
-    view = View((1, "x"), [Member(host, host, "1", {}) for host in hosts], edges)
+    roster = Roster((1, "x"), [Member(host, host, "1", {}) for host in hosts], edges)
     part = rng.sample(hosts, rng.randint(1, len(hosts)))
-    trees = {me: Tree(me, view, part) for me in part}
+    trees = {me: Tree(me, roster, part) for me in part}
     assert sum(len(tree.neighbours) for tree in trees.values()) == 2 * (len(part) - 1)
     for me, tree in trees.items():
         behind = [host for edge in tree.neighbours for host in tree.beyond(edge)]
@@ -354,6 +354,6 @@ def test_those_who_take_part_are_a_tree_whoever_does_not(seed):
             assert tree.beyond(edge) == frozenset(part) - trees[edge].beyond(me)
             assert {tree.toward(host) for host in tree.beyond(edge)} == {edge}
         if len(part) == len(hosts):
-            assert sorted(tree.neighbours) == sorted(view.neighbours(me))
-    stranger = Tree("not there", view, part)
+            assert sorted(tree.neighbours) == sorted(roster.neighbours(me))
+    stranger = Tree("not there", roster, part)
     assert (stranger.neighbours, stranger.hosts) == ([], frozenset({"not there"}))

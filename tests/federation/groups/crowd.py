@@ -9,7 +9,7 @@ from random import Random
 from typing import Any
 
 from tupelo.federation.groups import messages
-from tupelo.federation.groups.view import Member, View, ViewId
+from tupelo.federation.groups.roster import Member, Roster, RosterId
 from tupelo.federation.groups.wave import CutOff, GoOn, Halt, Install, Pause, Say, Wave
 
 STEPS_MAX = 100_000
@@ -17,9 +17,9 @@ STEPS_MAX = 100_000
 
 @dataclass
 class Parcel:
-    """What a part has said in a view, on its way from one host to another."""
+    """What a part has said in a roster, on its way from one host to another."""
 
-    view: ViewId
+    roster: RosterId
     source: str
     target: str
     number: int
@@ -34,12 +34,12 @@ class Person:
     life: int
     card: int = 0
     operations: int = 0
-    settling: ViewId | None = None
+    settling: RosterId | None = None
     ending: bool = False
     halted: bool = False
     paused: bool = False
     said_card: int = 0
-    installed: list[ViewId] = field(default_factory=list)
+    installed: list[RosterId] = field(default_factory=list)
     early: list[tuple[str, Parcel]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -65,24 +65,24 @@ class Person:
                 self.ending = self.settling is not None
             case CutOff():
                 pass
-            case Install(view):
-                self._install(view)
+            case Install(roster):
+                self._install(roster)
             case GoOn():
                 self._go_on()
 
-    def _install(self, view: View) -> None:
+    def _install(self, roster: Roster) -> None:
         assert self.halted and not self.operations and self.settling is None
-        assert not self.installed or view.id > self.installed[-1], "ids of views grow"
-        self.crowd.check_same(view)
-        self.installed.append(view.id)
-        self.settling = view.id
+        assert not self.installed or roster.id > self.installed[-1], "ids of rosters grow"
+        self.crowd.check_same(roster)
+        self.installed.append(roster.id)
+        self.settling = roster.id
         early, self.early = self.early, []
         for neighbour, parcel in early:
             self.hear_parcel(neighbour, parcel)
 
     def _go_on(self) -> None:
         self.halted = False
-        self.crowd.check_all_installed(self.wave.view)
+        self.crowd.check_all_installed(self.wave.roster)
         if self.card > self.said_card:
             self.tell(self.wave.want)
 
@@ -94,9 +94,9 @@ class Person:
 
     def hear_parcel(self, neighbour: str, parcel: Parcel) -> None:
         wave = self.wave
-        if wave.coming is not None and parcel.view == wave.coming.id:
+        if wave.coming is not None and parcel.roster == wave.coming.id:
             self.early.append((neighbour, parcel))
-        elif parcel.view != wave.view.id:
+        elif parcel.roster != wave.roster.id:
             self.crowd.check_was_cut(parcel)
         elif parcel.target == self.name:
             self.crowd.delivered.add(parcel.number)
@@ -104,7 +104,7 @@ class Person:
             self.pass_on(parcel)
 
     def pass_on(self, parcel: Parcel) -> None:
-        hop = self.wave.view.toward(self.name, parcel.target)
+        hop = self.wave.roster.toward(self.name, parcel.target)
         assert hop is not None
         self.crowd.send(self.name, hop, parcel)
 
@@ -150,8 +150,8 @@ class Person:
 
     def _talk(self) -> None:
         """Part of an operation: something goes to other hosts of the group."""
-        view = self.wave.view
-        others = [host for host in view.members if host != self.name]
+        roster = self.wave.roster
+        others = [host for host in roster.members if host != self.name]
         for host in others:
             self.crowd.post(self, host)
 
@@ -176,14 +176,14 @@ class Crowd:
         self.lines: dict[tuple[str, str], deque[Any]] = {}
         self.links: set[tuple[str, str]] = set()
         """As each end knows it: one may hear later than the other that it is lost."""
-        self.views: dict[ViewId, tuple[Any, Any]] = {}
+        self.rosters: dict[RosterId, tuple[Any, Any]] = {}
         self.broken: dict[frozenset[str], int] = {}
-        self.installed: dict[ViewId, set[str]] = {}
-        self.moments: dict[ViewId, int] = {}
+        self.installed: dict[RosterId, set[str]] = {}
+        self.moments: dict[RosterId, int] = {}
         self.now = 0
         self.parcels = 0
         self.delivered: set[int] = set()
-        self.sent_at: dict[int, tuple[View, int]] = {}
+        self.sent_at: dict[int, tuple[Roster, int]] = {}
         self.calm = self.rng.random()
         """How rarely something is lost."""
         self.speeds: dict[tuple[str, str], float] = {}
@@ -245,7 +245,7 @@ class Crowd:
         if name not in self.people and not any(name in link for link in self.links):
             self.lives[name] = self.lives.get(name, 0) + 1
             self.people[name] = Person(self, name, self.lives[name])
-            self.note_installed(self.people[name].wave.view, name)
+            self.note_installed(self.people[name].wave.roster, name)
 
     def crash(self, name: str) -> None:
         if self.people.pop(name, None) is not None:
@@ -259,43 +259,43 @@ class Crowd:
 
     # What must hold
 
-    def note_installed(self, view: View, name: str) -> None:
-        self.installed.setdefault(view.id, set()).add(name)
-        self.moments.setdefault(view.id, self.now)
+    def note_installed(self, roster: Roster, name: str) -> None:
+        self.installed.setdefault(roster.id, set()).add(name)
+        self.moments.setdefault(roster.id, self.now)
 
-    def check_same(self, view: View) -> None:
-        known = self.views.setdefault(view.id, (view.members, view.edges))
-        assert known == (view.members, view.edges), f"two views are {view.id}"
-        assert len(view.edges) == len(view.members) - 1
-        for name in view.members:
-            assert len({name}.union(*(view.beyond(name, n) for n in view.neighbours(name)))) == len(
-                view.members
-            ), "the tree spans the group"
+    def check_same(self, roster: Roster) -> None:
+        known = self.rosters.setdefault(roster.id, (roster.members, roster.edges))
+        assert known == (roster.members, roster.edges), f"two rosters are {roster.id}"
+        assert len(roster.edges) == len(roster.members) - 1
+        for name in roster.members:
+            assert len(
+                {name}.union(*(roster.beyond(name, n) for n in roster.neighbours(name)))
+            ) == len(roster.members), "the tree spans the group"
 
-    def check_all_installed(self, view: View) -> None:
-        """Who goes on in a view knows that everyone in it has it."""
+    def check_all_installed(self, roster: Roster) -> None:
+        """Who goes on in a roster knows that everyone in it has it."""
         missing = {
             name
-            for name, member in view.members.items()
+            for name, member in roster.members.items()
             if name in self.people
             and member.incarnation == f"life {self.people[name].life}"
-            and view.id not in self.people[name].installed
+            and roster.id not in self.people[name].installed
         }
-        assert not missing, f"operations go on in {view}, but {missing} have not installed it"
+        assert not missing, f"operations go on in {roster}, but {missing} have not installed it"
 
     def post(self, person: Person, target: str) -> None:
         self.parcels += 1
-        parcel = Parcel(person.wave.view.id, person.name, target, self.parcels)
-        self.sent_at[self.parcels] = (person.wave.view, self.now)
+        parcel = Parcel(person.wave.roster.id, person.name, target, self.parcels)
+        self.sent_at[self.parcels] = (person.wave.roster, self.now)
         person.pass_on(parcel)
 
     def check_was_cut(self, parcel: Parcel) -> None:
-        view, _ = self.sent_at[parcel.number]
+        roster, _ = self.sent_at[parcel.number]
         here = parcel.source
         while here != parcel.target:
-            hop = view.toward(here, parcel.target)
+            hop = roster.toward(here, parcel.target)
             assert hop is not None
-            if self.broken.get(frozenset((here, hop)), -1) >= self.moments[view.id]:
+            if self.broken.get(frozenset((here, hop)), -1) >= self.moments[roster.id]:
                 return
             here = hop
         raise AssertionError(f"{parcel} was lost though its way was whole")
@@ -329,7 +329,7 @@ class Crowd:
 
     def note(self) -> None:
         for name, person in self.people.items():
-            self.note_installed(person.wave.view, name)
+            self.note_installed(person.wave.roster, name)
 
     def happen(self) -> None:
         """Something from outside."""
@@ -387,14 +387,14 @@ class Crowd:
 
     def check_agreed(self) -> None:
         for group in self.groups():
-            views = {self.people[name].wave.view.id for name in group}
-            assert len(views) == 1, f"{group} have {views}"
+            rosters = {self.people[name].wave.roster.id for name in group}
+            assert len(rosters) == 1, f"{group} have {rosters}"
             for name in group:
                 person = self.people[name]
-                view = person.wave.view
-                assert set(view.members) == group
+                roster = person.wave.roster
+                assert set(roster.members) == group
                 assert person.wave.idle and not person.halted
                 for other in group:
-                    member = view.members[other]
+                    member = roster.members[other]
                     assert member.incarnation == f"life {self.people[other].life}"
                     assert member.cards == {"card": self.people[other].card}

@@ -8,8 +8,8 @@ from random import Random
 from typing import Any
 
 from tupelo.federation.groups.group import Group, group_of
+from tupelo.federation.groups.roster import Roster
 from tupelo.federation.groups.routing import Voice
-from tupelo.federation.groups.view import View
 from tupelo.federation.hosts.core import HostCore
 from tupelo.lab.life import Life
 from tupelo.lab.loop import VirtualLoop, run
@@ -27,29 +27,29 @@ class Recorder:
     def __init__(self, name: str) -> None:
         self.name = name
         self.value: Any = 0
-        self.views: list[View] = []
-        self.settled: list[View] = []
-        self.abandoned: list[View] = []
+        self.rosters: list[Roster] = []
+        self.settled: list[Roster] = []
+        self.abandoned: list[Roster] = []
         self.heard_bodies: list[tuple[str, str, Any]] = []
         self.cut_hosts: list[frozenset[str]] = []
-        self.on_settle: Callable[[View], Awaitable[None]] | None = None
+        self.on_settle: Callable[[Roster], Awaitable[None]] | None = None
         self.on_asked: Callable[[str, Any], Awaitable[Any]] | None = None
         self.on_heard: Callable[[str, Any], None] | None = None
 
     def card(self) -> Any:
         return self.value
 
-    def install(self, view: View) -> None:
-        self.views.append(view)
+    def install(self, roster: Roster) -> None:
+        self.rosters.append(roster)
 
-    async def settle(self, view: View) -> None:
+    async def settle(self, roster: Roster) -> None:
         try:
             if self.on_settle is not None:
-                await self.on_settle(view)
+                await self.on_settle(roster)
         except asyncio.CancelledError:
-            self.abandoned.append(view)
+            self.abandoned.append(roster)
             raise
-        self.settled.append(view)
+        self.settled.append(roster)
 
     def heard(self, neighbour: str, source: str, body: Any) -> None:
         self.heard_bodies.append((neighbour, source, body))
@@ -128,10 +128,10 @@ class Resident:
         return self.life.start(work, f"at {self.name}")
 
     def members(self) -> str:
-        return "".join(self.group.view.members)
+        return "".join(self.group.roster.members)
 
     def cards(self) -> dict[str, Any]:
-        return {host: one.cards.get(PART) for host, one in self.group.view.members.items()}
+        return {host: one.cards.get(PART) for host, one in self.group.roster.members.items()}
 
 
 class Neighbourhood:
@@ -161,14 +161,14 @@ class Neighbourhood:
             if all(self.is_agreed(group) for group in groups):
                 return
             await asyncio.sleep(0.05)
-        found = {name: one.group.view for name, one in self.residents.items() if one.is_up}
+        found = {name: one.group.roster for name, one in self.residents.items() if one.is_up}
         raise AssertionError(f"they do not agree on {groups}: {found}")
 
     def is_agreed(self, names: str) -> bool:
         residents = [self[name] for name in names]
         return (
             all(one.members() == "".join(sorted(names)) for one in residents)
-            and len({one.group.view.id for one in residents}) == 1
+            and len({one.group.roster.id for one in residents}) == 1
             and not any(one.group.halted for one in residents)
         )
 

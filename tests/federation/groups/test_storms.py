@@ -1,6 +1,6 @@
 """Groups in a storm: hosts crash, leave, return and lose each other while operations go on.
 
-Every operation asks all hosts of its view which view they are in. They must be in the same: no
+Every operation asks all hosts of its roster which roster they are in. They must be in the same: no
 operation sees half of a change. When the storm is over, all are one group again.
 """
 
@@ -31,23 +31,23 @@ class Storm:
         self.tasks: list[asyncio.Task[Any]] = []
 
     def populate(self, one: Resident) -> None:
-        async def view_there(source: str, body: Any) -> Any:
+        async def roster_there(source: str, body: Any) -> Any:
             await asyncio.sleep(self.rng.choice((0.0, 0.0, 0.02)))
-            return list(one.group.view.id)
+            return list(one.group.roster.id)
 
-        async def settle(view: Any) -> None:
-            for host in view.members:
+        async def settle(roster: Any) -> None:
+            for host in roster.members:
                 if host > one.name:
                     answer = await one.voice.ask(host, "settle")
-                    assert answer == list(view.id), "who settles finds everyone in the new view"
+                    assert answer == list(roster.id), "who settles finds everyone in the new roster"
 
-        async def settle_quietly(view: Any) -> None:
+        async def settle_quietly(roster: Any) -> None:
             try:
-                await settle(view)
+                await settle(roster)
             except PeerLost:
                 self.lost += 1
 
-        one.part.on_asked = view_there
+        one.part.on_asked = roster_there
         one.part.on_settle = settle_quietly
         for _ in range(2):
             self.tasks.append(one.do(self._operate(one)))
@@ -63,16 +63,16 @@ class Storm:
                 return
 
     async def _look_around(self, one: Resident) -> None:
-        view = one.group.view
-        for host in view.members:
+        roster = one.group.roster
+        for host in roster.members:
             try:
-                answer = await one.voice.ask(host, "view?")
+                answer = await one.voice.ask(host, "roster?")
             except PeerLost:
                 self.lost += 1
             else:
                 self.asked += 1
-                assert answer == list(view.id), "half of a change was seen"
-            assert one.group.view is view
+                assert answer == list(roster.id), "half of a change was seen"
+            assert one.group.roster is roster
 
     async def _renew(self, one: Resident) -> None:
         while not self.over:

@@ -10,7 +10,7 @@ import pytest
 from tests.federation.groups.neighbourhood import PART, Neighbourhood, play
 from tupelo.federation.groups import messages
 from tupelo.federation.groups.group import CHANNEL
-from tupelo.federation.groups.view import Member
+from tupelo.federation.groups.roster import Member
 from tupelo.federation.hosts.peer import Peer
 from tupelo.federation.links import wire
 
@@ -62,7 +62,7 @@ class Stranger:
         return probe.wave, Member("x", "x", "life", {PART: None})
 
     async def take_part(self) -> Any:
-        """Take part until operations go on; the view's id."""
+        """Take part until operations go on; the roster's id."""
         wave, me = await self.join()
         self.say(messages.Echo(wave, [messages.Found(me, "a", (0, "x life"))]))
         await self.hears(messages.Commit)
@@ -157,9 +157,9 @@ def test_an_echo_that_cannot_be_closes_the_link(what):
 
 
 @pytest.mark.parametrize(
-    "what", ["without us", "another tree", "one twice", "no root", "another view"]
+    "what", ["without us", "another tree", "one twice", "no root", "another roster"]
 )
-def test_a_view_that_cannot_be_closes_the_link(what):
+def test_a_roster_that_cannot_be_closes_the_link(what):
     async def scene(near: Neighbourhood) -> None:
         stranger = await meet(near)
         _, me = await stranger.join()
@@ -175,7 +175,7 @@ def test_a_view_that_cannot_be_closes_the_link(what):
             "another tree": [root, a, messages.Found(b.member, "x", b.was)],
             "one twice": [root, a, b, b],
             "no root": [messages.Found(me, "nobody", root.was), a, b],
-            "another view": [root, a, messages.Found(b.member, "a", (7, "b"))],
+            "another roster": [root, a, messages.Found(b.member, "a", (7, "b"))],
         }[what]
         stranger.say(messages.Commit(wave, found))
         await stranger.is_parted()
@@ -189,11 +189,11 @@ def test_a_view_that_cannot_be_closes_the_link(what):
 def test_a_lie_along_the_tree_closes_the_link(what):
     async def scene(near: Neighbourhood) -> None:
         stranger = await meet(near)
-        view = await stranger.take_part()
+        roster = await stranger.take_part()
         lie = {
-            "false source": messages.Sent(view, PART, "b", "a", 1),
-            "no target": messages.Sent(view, PART, "x", "nobody", 1),
-            "cut": messages.Cut(view, ["a"]),
+            "false source": messages.Sent(roster, PART, "b", "a", 1),
+            "no target": messages.Sent(roster, PART, "x", "nobody", 1),
+            "cut": messages.Cut(roster, ["a"]),
         }[what]
         stranger.say(lie)
         await stranger.is_parted()
@@ -256,6 +256,6 @@ def test_rounds_may_be_far_ahead():
         await stranger.hears(messages.Probe)
         await near["x"].stop()
         await go_on(near)
-        assert near["b"].group.view.id[0] > 2**32
+        assert near["b"].group.roster.id[0] > 2**32
 
     play_with_stranger(scene)

@@ -1,4 +1,4 @@
-"""The wave: whatever happens, all hosts that reach each other end in one view."""
+"""The wave: whatever happens, all hosts that reach each other end in one roster."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from tests.federation.groups.crowd import Crowd
 from tupelo.federation.groups.messages import Commit, Done, Echo, Found, Here, Message, Probe
-from tupelo.federation.groups.view import Member, View
+from tupelo.federation.groups.roster import Member, Roster
 from tupelo.federation.groups.wave import Pause, Say, Wave
 
 SEEDS = 15
@@ -54,7 +54,7 @@ def host_with_neighbours(*names: str) -> Wave:
     return wave
 
 
-def test_a_host_that_was_found_in_two_lives_is_in_no_view():
+def test_a_host_that_was_found_in_two_lives_is_in_no_roster():
     root = host_with_neighbours("p", "q")
     root.begin()
     old, new = member("h", "life 1"), member("h", "life 2")
@@ -67,7 +67,7 @@ def test_a_host_that_was_found_in_two_lives_is_in_no_view():
             ),
         )
     assert not any(isinstance(message, Commit) for _, message in said(root))
-    assert list(root.view.members) == ["r"]
+    assert list(root.roster.members) == ["r"]
     root.begin()
     assert {host for host, message in said(root) if isinstance(message, Probe)} == {"p", "q"}
 
@@ -105,18 +105,18 @@ def test_the_greater_wave_goes_on():
     host.heard("p", Probe((9, "p")))
     assert said(host) == [("q", Probe((9, "p")))]
     host.heard("q", Probe((9, "p")))
-    assert said(host) == [("p", Echo((9, "p"), [Found(member("r"), "p", host.view.id)]))]
+    assert said(host) == [("p", Echo((9, "p"), [Found(member("r"), "p", host.roster.id)]))]
 
 
-# The view
+# The roster
 
 
-def test_a_view_knows_its_ways():
+def test_a_roster_knows_its_ways():
     names = "abcdef"
-    view = View((1, "a"), map(member, names), [("a", "b"), ("b", "c"), ("b", "d"), ("e", "d")])
-    assert list(view.members) == list(names)
-    assert sorted(view.neighbours("b")) == ["a", "c", "d"]
-    assert view.toward("a", "e") == "b" and view.toward("b", "e") == "d"
-    assert view.toward("a", "a") is None and view.toward("a", "f") is None
-    assert view.beyond("b", "d") == {"d", "e"} and view.beyond("a", "b") == set("bcde")
-    assert view.beyond("a", "e") == frozenset() and view.neighbours("x") == []
+    roster = Roster((1, "a"), map(member, names), [("a", "b"), ("b", "c"), ("b", "d"), ("e", "d")])
+    assert list(roster.members) == list(names)
+    assert sorted(roster.neighbours("b")) == ["a", "c", "d"]
+    assert roster.toward("a", "e") == "b" and roster.toward("b", "e") == "d"
+    assert roster.toward("a", "a") is None and roster.toward("a", "f") is None
+    assert roster.beyond("b", "d") == {"d", "e"} and roster.beyond("a", "b") == set("bcde")
+    assert roster.beyond("a", "e") == frozenset() and roster.neighbours("x") == []

@@ -96,13 +96,13 @@ def test_several_spaces_are_shared_in_one_step(play):
         b = await stage.host("b", near=[a])
         ada, ben = await do(a.agent("ada")), await do(b.agent("ben"))
         spaces = [LimeTupleSpace(name, ada) for name in ("x", "y", "z")]
-        views: list[set[str]] = []
+        rosters: list[set[str]] = []
         system = lime.LimeSystemTupleSpace(ben)
 
         def look(event: lime.ReactionEvent) -> None:
             assert event.step is not None
             found = event.step.rdg(("space", str, ada.id, str))
-            views.append({name for _, name, _, _ in found})
+            rosters.append({name for _, name, _, _ in found})
 
         await do(
             system.add_strong_reaction(
@@ -113,8 +113,8 @@ def test_several_spaces_are_shared_in_one_step(play):
         )
         await do(lime.set_shared(spaces, True))
         assert all(space.is_shared for space in spaces)
-        await stage.until(lambda: len(views) == 3, "ben hears of all three")
-        assert views == [{"x", "y", "z"}] * 3
+        await stage.until(lambda: len(rosters) == 3, "ben hears of all three")
+        assert rosters == [{"x", "y", "z"}] * 3
         await do(lime.set_shared(spaces, False))
         assert not any(space.is_shared for space in spaces)
         assert await do(system.rdp(("space", str, ada.id, str))) is None
@@ -359,7 +359,7 @@ def test_hosts_that_only_reach_each_other_through_another_are_one_group(play):
 
 
 @at_both_doors
-def test_a_host_that_is_closed_is_gone_from_the_view(play):
+def test_a_host_that_is_closed_is_gone_from_the_roster(play):
     async def scene(stage: Stage) -> None:
         a = await stage.host("a")
         b = await stage.host("b", near=[a])

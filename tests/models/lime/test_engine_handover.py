@@ -117,7 +117,7 @@ def test_a_durable_host_that_crashes_during_a_move(who: str, moment: int, tmp_pa
         await camp[who].start()
         await camp.agreed("ab")
         looking = await camp[who].agent("new", "s")
-        if who == "a":  # One more view, for what is recovered with the space.
+        if who == "a":  # One more roster, for what is recovered with the space.
             await looking.do(looking.server.set_state(looking.state, "looking"))
         await camp.quiet()
         assert await looking.all() == [("x",)]

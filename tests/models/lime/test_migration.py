@@ -829,7 +829,7 @@ class Town:
         up = [place for place in self.places.values() if place.life is not None]
         wanted = {place.name for place in up}
         await self.until(
-            lambda: all(set(place.host._server.group.view.members) == wanted for place in up),
+            lambda: all(set(place.host._server.group.roster.members) == wanted for place in up),
             "one group",
         )
         for place in up:

@@ -1,8 +1,8 @@
 """A broker: publish, subscribe and collect among the hosts of a group.
 
-It is a part of the group: its tables follow the tree of the view in force. What stands, that is
-subscriptions and collects, is on its card, so that a new view begins with all tables in place; what
-is said within a view only tells what has changed since.
+It is a part of the group: its tables follow the tree of the roster in force. What stands, that is
+subscriptions and collects, is on its card, so that a new roster begins with all tables in place;
+what is said within a roster only tells what has changed since.
 
 `publish` and `probe` are operations of the group: no change of it comes between. `subscribe` and
 `collect` begin something that stands through all changes, and may be called at any time.
@@ -20,7 +20,7 @@ from tupelo.errors import BadArgument, BadFrame, HostClosed, Refused
 from tupelo.federation.brokers import tables
 from tupelo.federation.brokers.cards import Card, read_cards, spell_card
 from tupelo.federation.brokers.collecting import CollectId
-from tupelo.federation.brokers.inview import InView
+from tupelo.federation.brokers.inroster import InRoster
 from tupelo.federation.brokers.local import Local, Matching
 from tupelo.federation.brokers.messages import Duration, Extent, Found, Kind, Said, read, spell
 from tupelo.federation.brokers.probing import Evaluation
@@ -39,7 +39,7 @@ from tupelo.federation.brokers.tables import Application, Tree, spell_checked
 
 if TYPE_CHECKING:
     from tupelo.federation.groups.group import Group
-    from tupelo.federation.groups.view import View, ViewId
+    from tupelo.federation.groups.roster import Roster, RosterId
 
 __all__ = ["Application", "Broker", "Collected", "Reply", "Standing"]
 
@@ -79,17 +79,17 @@ class Broker:
         self._prune = prune
         self._asks_again = asks_again
         self._numbers = 0
-        self._since: ViewId | None = None
+        self._since: RosterId | None = None
         self._watching: dict[bytes, dict[Watching, None]] = {}
         self._collections: dict[int, Collection] = {}
         self._waiting: dict[asyncio.Future[None], None] = {}
         self._direct: frozenset[str] = frozenset()
         self._closed = False
-        self._now = self._begin_view(Tree(self._me, None, [self._me]))
+        self._now = self._begin_roster(Tree(self._me, None, [self._me]))
         self._voice = group.part(name, self)
 
-    def _begin_view(self, tree: Tree) -> InView:
-        return InView(
+    def _begin_roster(self, tree: Tree) -> InRoster:
+        return InRoster(
             tree,
             self._local,
             self._say,
@@ -264,21 +264,21 @@ class Broker:
             return None
         return spell_card(self._since, self._watching, self._collections.values())
 
-    def install(self, view: View) -> None:
+    def install(self, roster: Roster) -> None:
         before = self._now
         before.end()
-        cards = {} if self._closed else read_cards(view, self.name)
+        cards = {} if self._closed else read_cards(roster, self.name)
         mine = cards.get(self._me)
-        if mine is None:  # The view does not know yet, or any more, that we take part.
+        if mine is None:  # The roster does not know yet, or any more, that we take part.
             mine, cards = Card(), {}
-        tree = Tree(self._me, view, cards or [self._me])
-        self._direct = frozenset(view.neighbours(self._me))
-        self._since = view.id if cards else None
-        now = self._now = self._begin_view(tree)
+        tree = Tree(self._me, roster, cards or [self._me])
+        self._direct = frozenset(roster.neighbours(self._me))
+        self._since = roster.id if cards else None
+        now = self._now = self._begin_roster(tree)
         for host, card in cards.items():
             self._install_card(now, host, card)
         self._say_changes(now, mine)
-        # With these we were in the same view until now, and nothing that was said is lost.
+        # With these we were in the same roster until now, and nothing that was said is lost.
         kept = frozenset(
             host
             for host, card in cards.items()
@@ -292,7 +292,7 @@ class Broker:
                 watching.have &= kept | {self._me}
                 self._ask_missing(watching)
 
-    def _install_card(self, now: InView, host: str, card: Card) -> None:
+    def _install_card(self, now: InRoster, host: str, card: Card) -> None:
         """What stands for a host, as everyone knows it."""
         edge = now.tree.toward(host) or self._me
         for pattern in self._local.read_patterns(host, card.wants):
@@ -304,7 +304,7 @@ class Broker:
                 collect_id = CollectId(host, one.number)
                 now.collecting.install(collect_id, one.kind, pattern, one.answered, one.chosen)
 
-    def _say_changes(self, now: InView, mine: Card) -> None:
+    def _say_changes(self, now: InRoster, mine: Card) -> None:
         """What has changed here since our card was written."""
         for spelled in mine.wants:
             if spelled not in self._watching:
@@ -325,7 +325,7 @@ class Broker:
                     number, collection.kind, collection.pattern, collection.answered
                 )
 
-    async def settle(self, view: View) -> None:
+    async def settle(self, roster: Roster) -> None:
         """Nothing is left to do: the answers are on their way."""
 
     def heard(self, neighbour: str, source: str, body: Any) -> None:

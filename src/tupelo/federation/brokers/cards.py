@@ -13,7 +13,7 @@ from tupelo.federation.brokers.standing import Collection
 from tupelo.federation.brokers.tables import PATTERNS_MAX
 
 if TYPE_CHECKING:
-    from tupelo.federation.groups.view import View, ViewId
+    from tupelo.federation.groups.roster import Roster, RosterId
 
 logger = logging.getLogger("tupelo")
 
@@ -29,7 +29,7 @@ class Collect(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Card(msgspec.Struct, array_like=True, frozen=True):
-    """In which view the broker was, if in any, and what stands for its host."""
+    """In which roster the broker was, if in any, and what stands for its host."""
 
     since: tuple[int, str] | None = None
     wants: list[bytes] = []
@@ -37,7 +37,7 @@ class Card(msgspec.Struct, array_like=True, frozen=True):
 
 
 def spell_card(
-    since: ViewId | None, wants: Iterable[bytes], collections: Iterable[Collection]
+    since: RosterId | None, wants: Iterable[bytes], collections: Iterable[Collection]
 ) -> bytes:
     collects = [
         Collect(one.number, one.kind, one.pattern.spelled, sorted(one.answered), one.chosen)
@@ -46,10 +46,10 @@ def spell_card(
     return spell(Card(since, list(wants), collects))
 
 
-def read_cards(view: View, name: str) -> dict[str, Card]:
+def read_cards(roster: Roster, name: str) -> dict[str, Card]:
     """Who takes part. Who has no card that can be read does not: so everyone sees it."""
     cards = {}
-    for host, member in view.members.items():
+    for host, member in roster.members.items():
         raw: Any = member.cards.get(name)
         if type(raw) is bytes:
             try:

@@ -27,7 +27,7 @@ class CollectId(NamedTuple):
     number: int
 
 
-class Entry:
+class Stand:
     """A collect, as it stands at one broker."""
 
     def __init__(self, id: CollectId, kind: Kind, pattern: Pattern, toward: str | None) -> None:
@@ -52,7 +52,7 @@ class Entry:
 
 
 class Collecting:
-    """The collects that stand at one broker, in one view."""
+    """The collects that stand at one broker, in one roster."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class Collecting:
         self._say = say
         self._deliver = deliver
         self._asks_again = asks_again
-        self._entries: dict[CollectId, Entry] = {}
+        self._entries: dict[CollectId, Stand] = {}
         self._of: Counter[str] = Counter()
         self._cut: set[str] = set()
 
@@ -109,13 +109,13 @@ class Collecting:
 
     def _enter(
         self, collect_id: CollectId, kind: Kind, pattern: Pattern, toward: str | None
-    ) -> Entry:
-        entry = self._entries[collect_id] = Entry(collect_id, kind, pattern, toward)
+    ) -> Stand:
+        entry = self._entries[collect_id] = Stand(collect_id, kind, pattern, toward)
         if toward is not None:
             self._of[toward] += 1
         return entry
 
-    def _spread(self, entry: Entry) -> None:
+    def _spread(self, entry: Stand) -> None:
         for edge in self._tree.neighbours:
             if edge == entry.toward or edge in self._cut or self._is_answered(entry, edge):
                 continue
@@ -124,12 +124,12 @@ class Collecting:
             else:
                 self._send_on(entry, edge)
 
-    def _send_on(self, entry: Entry, edge: str) -> None:
+    def _send_on(self, entry: Stand, edge: str) -> None:
         entry.away[edge] = None
         answered = sorted(entry.answered & self._tree.beyond(edge))
         self._say(edge, Collect(*entry.id, entry.kind, entry.pattern.spelled, answered))
 
-    def _is_answered(self, entry: Entry, edge: str) -> bool:
+    def _is_answered(self, entry: Stand, edge: str) -> bool:
         return entry.kind == "single all" and self._tree.beyond(edge) <= entry.answered
 
     def end(self, number: int) -> None:
@@ -143,7 +143,7 @@ class Collecting:
         if entry is not None and entry.toward == edge:
             self._remove(entry)
 
-    def _remove(self, entry: Entry, without: str | None = None) -> None:
+    def _remove(self, entry: Stand, without: str | None = None) -> None:
         """Remove it here and, but for one branch, wherever it went from here."""
         if self._entries.pop(entry.id, None) is None:
             return
@@ -155,16 +155,16 @@ class Collecting:
 
     # Results
 
-    def _here(self, entry: Entry) -> list[bytes]:
+    def _here(self, entry: Stand) -> list[bytes]:
         """What this host has for it, if it is to tell."""
         if self._tree.me in entry.answered:
             return []
         return self._local.state_for(entry.toward or self._tree.me, entry.pattern) or []
 
-    def _may_tell(self, entry: Entry) -> bool:
+    def _may_tell(self, entry: Stand) -> bool:
         return self._local.may_tell(entry.toward or self._tree.me, entry.pattern)
 
-    def _found_here(self, entry: Entry, found: Found) -> None:
+    def _found_here(self, entry: Stand, found: Found) -> None:
         me = self._tree.me
         if entry.kind == "single any":
             self._remove(entry)
@@ -190,7 +190,7 @@ class Collecting:
             raise BadFrame("a result without items")
         self._found_beyond(entry, edge, found, message.last)
 
-    def _found_beyond(self, entry: Entry, edge: str, found: Found, last: bool) -> None:
+    def _found_beyond(self, entry: Stand, edge: str, found: Found, last: bool) -> None:
         if entry.kind == "single any":
             self._remove(entry, without=edge)  # There it is over already.
         elif entry.kind == "single all":
@@ -207,7 +207,7 @@ class Collecting:
             return
         self._pass_on(entry, found)
 
-    def _settle(self, entry: Entry, branch: str) -> None:
+    def _settle(self, entry: Stand, branch: str) -> None:
         """A persistent collect has found its host."""
         entry.chosen = branch
         entry.withheld.clear()
@@ -215,7 +215,7 @@ class Collecting:
             del entry.away[edge]
             self._say(edge, Drop(*entry.id))
 
-    def _pass_on(self, entry: Entry, found: Found) -> None:
+    def _pass_on(self, entry: Stand, found: Found) -> None:
         """On the way back."""
         last = entry.kind == "single any" or (
             entry.kind == "single all" and entry.is_over and self._tree.me in entry.answered
@@ -270,7 +270,7 @@ class Collecting:
 
     def cut(self, hosts: frozenset[str]) -> None:
         """These hosts are out of reach. What this means for those who collect is settled by the
-        next view."""
+        next roster."""
         self._cut |= hosts
         for entry in list(self._entries.values()):
             if entry.id.host in hosts:
@@ -279,7 +279,7 @@ class Collecting:
                 entry.away.pop(edge, None)
                 entry.withheld.pop(edge, None)
 
-    # A new view
+    # A new roster
 
     def install(
         self,
@@ -309,7 +309,7 @@ class Collecting:
             self._remove(entry)
 
     def answer(self, collect_id: CollectId, again: bool) -> None:
-        """Answer it in a new view: what has settled here only if something may have been missed."""
+        """Answer it in a new roster: what has settled here only if something may be missing."""
         entry = self._entries.get(collect_id)
         if entry is None or (
             entry.chosen is not None and (entry.chosen != self._tree.me or not again)

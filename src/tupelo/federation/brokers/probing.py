@@ -75,7 +75,7 @@ class Line:
 
 
 class Probing:
-    """The questions that are under way at one broker, in one view."""
+    """The questions that are under way at one broker, in one roster."""
 
     def __init__(
         self, tree: Tree, routes: Routes, memory: Memory, local: Local, say: Say, prune: bool
@@ -323,7 +323,7 @@ class Probing:
         self._hand_out(line.edge, waiting, [], lost)
 
     def end(self) -> None:
-        """The view is over: who asked here is told what there is."""
+        """The roster is over: who asked here is told what there is."""
         for evaluation in self._asked.values():
             evaluation.done = lambda ended: None
         for line in list(self._lines.values()):

@@ -31,7 +31,7 @@ class Passage:
 
 
 class Publishing:
-    """What is on its way from one broker, in one view."""
+    """What is on its way from one broker, in one roster."""
 
     def __init__(self, tree: Tree, say: Say) -> None:
         self._tree = tree

@@ -107,7 +107,7 @@ class Collection(Standing):
         if self.kind == "persistent any":
             self.chosen = found.host
         elif found.host in self.answered:
-            return  # In a new view it was asked once more.
+            return  # In a new roster it was asked once more.
         else:
             self.answered.add(found.host)
         told = reply(found)

@@ -16,7 +16,7 @@ from tupelo.errors import BadFrame, CannotSend
 from tupelo.federation.brokers.messages import Found, Said, Unwant, Want, spell
 
 if TYPE_CHECKING:
-    from tupelo.federation.groups.view import View
+    from tupelo.federation.groups.roster import Roster
 
 PATTERNS_MAX = 100_000
 """So many subscriptions and collects may stand for one host, and so many of its questions and
@@ -80,19 +80,19 @@ class Relying(Protocol):
 
 
 class Tree:
-    """The tree of those hosts of a view that take part, as one of them sees it.
+    """The tree of those hosts of a roster that take part, as one of them sees it.
 
-    A host of the view that does not take part passes on what is said through it: the edges around
+    A host of the roster that does not take part passes on what is said through it: the edges around
     it become edges to whoever is nearest to the least of those that do.
     """
 
-    def __init__(self, me: str, view: View | None, taking_part: Collection[str]) -> None:
+    def __init__(self, me: str, roster: Roster | None, taking_part: Collection[str]) -> None:
         self.me = me
         self.hosts = frozenset(taking_part) if me in taking_part else frozenset({me})
         self._beyond: dict[str, frozenset[str]] = {}
         self._toward: dict[str, str] = {}
-        if view is not None and len(self.hosts) > 1:
-            edges = _contract(view, self.hosts)
+        if roster is not None and len(self.hosts) > 1:
+            edges = _contract(roster, self.hosts)
             for neighbour in sorted(edges[me]):
                 beyond = frozenset(_reach(edges, neighbour, me))
                 self._beyond[neighbour] = beyond
@@ -118,14 +118,14 @@ class Tree:
             raise BadFrame("a broker speaks for hosts that are not beyond it")
 
 
-def _contract(view: View, hosts: Collection[str]) -> dict[str, set[str]]:
+def _contract(roster: Roster, hosts: Collection[str]) -> dict[str, set[str]]:
     """The edges between those who take part."""
     root = min(hosts)
     edges: dict[str, set[str]] = {host: set() for host in hosts}
     todo = deque([(root, root, root)])
     while todo:
         here, came_from, nearest = todo.popleft()
-        for other in view.neighbours(here):
+        for other in roster.neighbours(here):
             if other == came_from:
                 continue
             if other in edges:

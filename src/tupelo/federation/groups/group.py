@@ -13,9 +13,9 @@ import msgspec
 from tupelo.errors import BadFrame, CannotSend, HostClosed
 from tupelo.federation.groups import wave
 from tupelo.federation.groups.gate import Gate, Operation, Request
-from tupelo.federation.groups.messages import Cut, Message, OfView, OfWave, read
+from tupelo.federation.groups.messages import Cut, Message, OfRoster, OfWave, read
+from tupelo.federation.groups.roster import Member, Roster
 from tupelo.federation.groups.routing import Part, Routing, Voice
-from tupelo.federation.groups.view import Member, View
 from tupelo.federation.links import wire
 from tupelo.values.spelling import read_wire_extension
 
@@ -56,8 +56,8 @@ class Group:
         self._gate = Gate(self._quiet)
         self.held = self._gate.held
         self._wave = wave.Wave(self._member, self._busy)
-        self._routing = Routing(core.id, self._wave.view, self._parts, self._gate, self._say)
-        self._early: list[tuple[Peer, OfView]] = []
+        self._routing = Routing(core.id, self._wave.roster, self._parts, self._gate, self._say)
+        self._early: list[tuple[Peer, OfRoster]] = []
         self._settling: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._news = asyncio.Event()
@@ -71,8 +71,8 @@ class Group:
     # What is used
 
     @property
-    def view(self) -> View:
-        return self._routing.view
+    def roster(self) -> Roster:
+        return self._routing.roster
 
     @property
     def halted(self) -> bool:
@@ -80,7 +80,7 @@ class Group:
         return self._gate.shut
 
     def part(self, name: str, part: Part) -> Voice:
-        """Take part, under this name. The part is told of the next view, which comes at once."""
+        """Take part, under this name. The part is told of the next roster, which comes at once."""
         self._parts[name] = part
         self._cards += 1
         self._loop.call_soon(self._refresh)
@@ -93,12 +93,12 @@ class Group:
         return Operation(self._gate)
 
     def within_change(self) -> Request:
-        """`async with group.within_change()`: what a part does to settle a view. It is a part of
+        """`async with group.within_change()`: what a part does to settle a roster. It is a part of
         the change, which waits for it, and operations inside do not wait."""
         return Request(self._gate)
 
     async def renew(self) -> None:
-        """A card of this host has changed: come back when a view that has it is in force."""
+        """A card of this host has changed: come back when a roster that has it is in force."""
         self._cards += 1
         wanted = self._cards
         self._refresh()
@@ -211,8 +211,8 @@ class Group:
                     self._routing.abandon()
             case wave.CutOff(hosts):
                 self._routing.cut(hosts)
-            case wave.Install(view):
-                self._install(view)
+            case wave.Install(roster):
+                self._install(roster)
             case wave.GoOn():
                 self._go_on()
             case wave.PartFrom(neighbour):
@@ -231,9 +231,9 @@ class Group:
     def _quiet(self) -> None:
         self._do(self._wave.quiet)
 
-    def _install(self, view: View) -> None:
-        self._routing.install(view)
-        self._settling = self._loop.create_task(self._settle(view))
+    def _install(self, roster: Roster) -> None:
+        self._routing.install(roster)
+        self._settling = self._loop.create_task(self._settle(roster))
         self._settling.add_done_callback(self._settled)
         early, self._early = self._early, []
         for peer, message in early:
@@ -242,10 +242,10 @@ class Group:
             except BadFrame as error:
                 peer.talk.end(f"garbage: {error}")
 
-    async def _settle(self, view: View) -> None:
+    async def _settle(self, roster: Roster) -> None:
         for part in list(self._parts.values()):
             try:
-                await part.settle(view)
+                await part.settle(roster)
             except Exception as error:
                 self._routing.report(part, error)
 
@@ -280,11 +280,11 @@ class Group:
         except CannotSend as error:
             self._peers[host].talk.end(f"the group cannot be described: {error}")
 
-    def _hear(self, peer: Peer, message: OfView) -> None:
+    def _hear(self, peer: Peer, message: OfRoster) -> None:
         coming = self._wave.coming
-        if coming is not None and message.view == coming.id:
+        if coming is not None and message.roster == coming.id:
             self._early.append((peer, message))
-        elif message.view == self.view.id and not self._closed:
+        elif message.roster == self.roster.id and not self._closed:
             if isinstance(message, Cut):
                 self._hear_cut(peer.id, message)
             else:
@@ -292,7 +292,7 @@ class Group:
 
     def _hear_cut(self, neighbour: str, message: Cut) -> None:
         hosts = frozenset(message.hosts)
-        if not hosts <= self.view.beyond(self._core.id, neighbour):
+        if not hosts <= self.roster.beyond(self._core.id, neighbour):
             raise BadFrame("a host can only be cut off from those behind it")
         self._routing.cut(hosts)
         self._do(self._wave.tell_cut, neighbour, hosts)

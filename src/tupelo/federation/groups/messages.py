@@ -1,8 +1,8 @@
 """What the hosts of a group say to each other.
 
 They agree by a wave: Probe runs to everyone, Echo comes back with who was found, Commit brings the
-new view to all, Flush drives before it what was said in the old one, Done comes back, and Resume
-lets everyone go on. What parts say to each other travels along the tree of the view in force.
+new roster to all, Flush drives before it what was said in the old one, Done comes back, and Resume
+lets everyone go on. What parts say to each other travels along the tree of the roster in force.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import msgspec
 
 from tupelo.errors import BadFrame
-from tupelo.federation.groups.view import Member
+from tupelo.federation.groups.roster import Member
 
 Round = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 Id = tuple[Round, str]
@@ -26,11 +26,11 @@ class Message(msgspec.Struct, array_like=True):
 
 
 class Here(Message, tag=1):
-    """I take part, in this life; this view is in force here. `late`: since we were engaged already,
-    and I have not heard what you said before."""
+    """I take part, in this life; this roster is in force here. `late`: we were engaged already, and
+    I have not heard what you said before."""
 
     incarnation: str
-    view: Id
+    roster: Id
     late: bool = False
 
 
@@ -48,7 +48,7 @@ class Probe(Message, tag=3):
 
 
 class Found(msgspec.Struct, array_like=True):
-    """A host that the wave has found, through its `parent`, which has this view in force."""
+    """A host that the wave has found, through its `parent`, which has this roster in force."""
 
     member: Member
     parent: str | None
@@ -63,20 +63,20 @@ class Echo(Message, tag=4):
 
 
 class Commit(Message, tag=5):
-    """These are all: the new view."""
+    """These are all: the new roster."""
 
     wave: Id
     found: list[Found]
 
 
 class Flush(Message, tag=6):
-    """Nothing that was said in the old view comes to you from here any more."""
+    """Nothing that was said in the old roster comes to you from here any more."""
 
     wave: Id
 
 
 class Done(Message, tag=7):
-    """The new view is in force here and behind me, and all is settled."""
+    """The new roster is in force here and behind me, and all is settled."""
 
     wave: Id
 
@@ -87,20 +87,20 @@ class Resume(Message, tag=8):
     wave: Id
 
 
-# Along the tree of a view
+# Along the tree of a roster
 
 
 class Cut(Message, tag=9):
     """These hosts cannot be reached through me any more."""
 
-    view: Id
+    roster: Id
     hosts: list[str]
 
 
 class Said(Message, tag=10):
     """From a part to the same part of a neighbour."""
 
-    view: Id
+    roster: Id
     part: str
     body: Any
 
@@ -108,7 +108,7 @@ class Said(Message, tag=10):
 class Sent(Message, tag=11):
     """From a part to the same part of any host."""
 
-    view: Id
+    roster: Id
     part: str
     source: str
     target: str
@@ -118,7 +118,7 @@ class Sent(Message, tag=11):
 class Asked(Message, tag=12):
     """The same, and an answer is wanted."""
 
-    view: Id
+    roster: Id
     part: str
     source: str
     target: str
@@ -127,7 +127,7 @@ class Asked(Message, tag=12):
 
 
 class Answered(Message, tag=13):
-    view: Id
+    roster: Id
     source: str
     target: str
     call: int
@@ -137,7 +137,7 @@ class Answered(Message, tag=13):
 class Failed(Message, tag=14):
     """The answer is an error of this class, with these attributes."""
 
-    view: Id
+    roster: Id
     source: str
     target: str
     call: int
@@ -147,14 +147,14 @@ class Failed(Message, tag=14):
 
 
 Routed = Sent | Asked | Answered | Failed
-OfView = Said | Cut | Routed
+OfRoster = Said | Cut | Routed
 OfWave = Here | Gone | Probe | Echo | Commit | Flush | Done | Resume
 
 
-def read(body: Any) -> OfWave | OfView:
+def read(body: Any) -> OfWave | OfRoster:
     """The message of this body. BadFrame if it is none."""
     try:
-        message: OfWave | OfView = msgspec.convert(body, OfWave | OfView)
+        message: OfWave | OfRoster = msgspec.convert(body, OfWave | OfRoster)
     except (msgspec.ValidationError, RecursionError) as error:
         raise BadFrame(f"a group cannot understand this: {error}") from error
     return message

@@ -1,4 +1,4 @@
-"""Routing: what parts of hosts say to each other along the tree of the view in force."""
+"""Routing: what parts of hosts say to each other along the tree of the roster in force."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tupelo.federation.groups.messages import (
     Said,
     Sent,
 )
-from tupelo.federation.groups.view import View
+from tupelo.federation.groups.roster import Roster
 from tupelo.federation.links.spelled import read_error, spell_error
 
 REQUESTS_MAX = 100_000
@@ -26,19 +26,19 @@ REQUESTS_MAX = 100_000
 
 
 class Part(Protocol):
-    """A layer that takes part in the group. It is told of a view before anything of that view."""
+    """A layer that takes part in the group. It is told of a roster before anything said in it."""
 
     def card(self) -> Any:
         """What everyone must know of this host. It can be said in msgpack, and is read as such."""
         ...
 
-    def install(self, view: View) -> None:
-        """A new view is in force. Nothing of an older one is heard any more."""
+    def install(self, roster: Roster) -> None:
+        """A new roster is in force. Nothing of an older one is heard any more."""
         ...
 
-    async def settle(self, view: View) -> None:
+    async def settle(self, roster: Roster) -> None:
         """Do what must be done before operations go on. It ends by itself if hosts are lost. It is
-        cancelled if the view is replaced before; what it asks fails then at once."""
+        cancelled if the roster is replaced before; what it asks fails then at once."""
         ...
 
     def heard(self, neighbour: str, source: str, body: Any) -> None:
@@ -51,7 +51,7 @@ class Part(Protocol):
         ...
 
     def cut(self, hosts: frozenset[str]) -> None:
-        """These hosts of the view in force are out of reach."""
+        """These hosts of the roster in force are out of reach."""
         ...
 
 
@@ -63,7 +63,7 @@ class Voice:
         self._part = part
 
     def say(self, neighbour: str, body: Any) -> None:
-        """To a neighbour in the tree. What is said within an operation arrives before the view
+        """To a neighbour in the tree. What is said within an operation arrives before the roster
         changes, or the neighbour is cut off; what is said back, if the operation waits for it."""
         self._routing.say(self._part, neighbour, body)
 
@@ -92,36 +92,36 @@ class Routing:
     def __init__(
         self,
         me: str,
-        view: View,
+        roster: Roster,
         parts: dict[str, Part],
         gate: Gate,
         say: Callable[[str, Message], None],
     ) -> None:
-        self.view = view
+        self.roster = roster
         self._parts = parts
         self._me = me
         self._gate = gate
         self._say = say
         self._loop = asyncio.get_running_loop()
-        self._present: dict[str, Part] = {}  # those that know the view in force
+        self._present: dict[str, Part] = {}  # those that know the roster in force
         self._unreachable: set[str] = set()
         self._abandoned = False
         self._calls = 0
         self._pending: dict[int, Pending] = {}
         self._requests: dict[asyncio.Task[None], None] = {}
 
-    # The view changes
+    # The roster changes
 
-    def install(self, view: View) -> None:
+    def install(self, roster: Roster) -> None:
         self._end("the group has changed")
-        self.view = view
+        self.roster = roster
         self._unreachable.clear()
         self._abandoned = False
         self._present = dict(self._parts)
-        self._tell_parts(lambda part: part.install(view))
+        self._tell_parts(lambda part: part.install(roster))
 
     def abandon(self) -> None:
-        """The view is to be replaced before all are settled: whoever asks must not wait for it."""
+        """The roster is replaced before all are settled: whoever asks must not wait for it."""
         self._abandoned = True
         self._fail(lambda pending: True, "the group changes again")
 
@@ -148,7 +148,7 @@ class Routing:
                     pending.answer.exception()  # Who asked may have gone.
 
     def _lost(self, host: str, part: str, reason: str, *, in_doubt: bool = True) -> PeerLost:
-        member = self.view.members[host]
+        member = self.roster.members[host]
         return PeerLost(
             f"the host {member.name!r}", f"a request of {part}", reason, in_doubt=in_doubt
         )
@@ -171,19 +171,19 @@ class Routing:
     # Speaking
 
     def say(self, part: str, neighbour: str, body: Any) -> None:
-        if neighbour not in self._unreachable and neighbour in self.view.neighbours(self._me):
-            self._say(neighbour, Said(self.view.id, part, body))
+        if neighbour not in self._unreachable and neighbour in self.roster.neighbours(self._me):
+            self._say(neighbour, Said(self.roster.id, part, body))
 
     def send(self, part: str, host: str, body: Any) -> None:
         if host == self._me:
             self._hear(part, host, host, body)
         else:
-            self._pass_on(Sent(self.view.id, part, self._me, host, body))
+            self._pass_on(Sent(self.roster.id, part, self._me, host, body))
 
     async def ask(self, part: str, host: str, body: Any) -> Any:
         if host == self._me:
             return await self._parts[part].asked(host, host, body)
-        if host not in self.view.members:
+        if host not in self.roster.members:
             raise UnknownHost(host)
         if host in self._unreachable or self._abandoned:
             raise self._lost(host, part, "out of reach", in_doubt=False)
@@ -192,29 +192,29 @@ class Routing:
         pending = Pending(host, part, self._loop.create_future())
         self._pending[call] = pending
         try:
-            self._pass_on(Asked(self.view.id, part, self._me, host, call, body))
+            self._pass_on(Asked(self.roster.id, part, self._me, host, call, body))
             return await pending.answer
         finally:
             self._pending.pop(call, None)
 
     def _pass_on(self, message: Routed) -> None:
         """One step on its way. Who is cut off is not told anything more."""
-        hop = self.view.toward(self._me, message.target)
+        hop = self.roster.toward(self._me, message.target)
         if hop is not None and message.target not in self._unreachable:
             self._say(hop, message)
 
     # Hearing
 
     def heard(self, neighbour: str, message: Said | Routed) -> None:
-        """Something of the view in force."""
+        """Something of the roster in force."""
         if isinstance(message, Said):
-            if neighbour not in self.view.neighbours(self._me):
+            if neighbour not in self.roster.neighbours(self._me):
                 raise BadFrame("only a neighbour in the tree may say this")
             self._hear(message.part, neighbour, neighbour, message.body)
             return
-        if message.source not in self.view.beyond(self._me, neighbour):
+        if message.source not in self.roster.beyond(self._me, neighbour):
             raise BadFrame(f"{message.source!r} is not behind the one who passes this on")
-        if message.target not in self.view.members:
+        if message.target not in self.roster.members:
             raise BadFrame(f"{message.target!r} is not in this group")
         if message.target != self._me:
             self._pass_on(message)
@@ -236,7 +236,7 @@ class Routing:
 
     async def _serve(self, neighbour: str, message: Asked) -> None:
         part = self._present.get(message.part)
-        address = (message.view, self._me, message.source, message.call)
+        address = (message.roster, self._me, message.source, message.call)
         try:
             if part is None:
                 raise UnknownHost(self._me)

@@ -1,19 +1,19 @@
-"""The wave by which the hosts of a group agree on a view.
+"""The wave by which the hosts of a group agree on a roster.
 
 An echo algorithm with extinction. A host that knows of a change begins a wave: Probe goes to all
 its neighbours, and from each on to its own; the first one who asks a host is its parent, and the
 parents make a tree. When all its neighbours have answered, and nothing is under way at it any more,
 a host sends its parent an Echo with all that is behind it. So the one who began hears of everyone,
-and sends the view down the same tree. Of several waves the one with the greatest id goes on: who
+and sends the roster down the same tree. Of several waves the one with the greatest id goes on: who
 hears of it leaves the one it was in.
 
 A wave that loses a parent, a child or one whose answer it awaits cannot end; the host at that place
 begins a greater one. What comes too late for a wave is for the next. So when nothing more changes,
-the last wave ends, and all hosts that reach each other have the same view.
+the last wave ends, and all hosts that reach each other have the same roster.
 
-Before a view is put in force, everything that was said in the old one is driven through the old
+Before a roster is put in force, everything that was said in the old one is driven through the old
 tree: a host tells a neighbour that nothing more comes, when it has heard so from all the others. So
-what an operation has said in a view arrives in that view, unless its way was cut.
+what an operation has said in a roster arrives in that roster, unless its way was cut.
 
 This is a machine without time and without a network. What happens is told by calling it; what is to
 be done about it stands in `outbox`, to be done in that order.
@@ -41,7 +41,7 @@ from tupelo.federation.groups.messages import (
     Probe,
     Resume,
 )
-from tupelo.federation.groups.view import Member, View, ViewId
+from tupelo.federation.groups.roster import Member, Roster, RosterId
 
 AHEAD_MAX = 2**32
 """No host is so many rounds ahead of another."""
@@ -55,8 +55,8 @@ class Phase(Enum):
     IDLE = "it is over; operations go on"
     GATHERING = "neighbours are asked, or something is still under way here"
     ECHOED = "the parent knows of us"
-    FLUSHING = "the new view is known, and the last words of the old one are awaited"
-    SETTLING = "the new view is in force; this host, or some behind it, are not settled"
+    FLUSHING = "the new roster is known, and the last words of the old one are awaited"
+    SETTLING = "the new roster is in force; this host, or some behind it, are not settled"
     SETTLED = "this host and all behind it are settled"
     BROKEN = "it cannot end; a greater one is to come"
 
@@ -79,21 +79,21 @@ class Pause:
 @dataclass(frozen=True)
 class Halt:
     """Let no operation begin, and call `quiet` when none is under way. What was done to settle a
-    view is given up."""
+    roster is given up."""
 
 
 @dataclass(frozen=True)
 class CutOff:
-    """These hosts of the view in force are out of reach."""
+    """These hosts of the roster in force are out of reach."""
 
     hosts: frozenset[str]
 
 
 @dataclass(frozen=True)
 class Install:
-    """This view is in force. Call `settled` when this host is."""
+    """This roster is in force. Call `settled` when this host is."""
 
-    view: View
+    roster: Roster
 
 
 @dataclass(frozen=True)
@@ -108,15 +108,15 @@ class PartFrom:
     neighbour: str
 
 
-Place = tuple[str | None, str, ViewId]
-"""Where a host was found, in which life, and the view in force there."""
+Place = tuple[str | None, str, RosterId]
+"""Where a host was found, in which life, and the roster in force there."""
 
 Instruction = Say | Pause | Halt | CutOff | Install | GoOn | PartFrom
 
 
 class Wave:
     """One host's part in the waves of its group. `member` says how it is now, `busy` whether
-    something is under way that must end before a view may change."""
+    something is under way that must end before a roster may change."""
 
     def __init__(self, member: Callable[[], Member], busy: Callable[[], bool]) -> None:
         first = member()
@@ -135,20 +135,20 @@ class Wave:
         self.vain = 0
         """How many waves in a row have found what cannot be, or not what is there."""
         self._contradicted: Counter[str] = Counter()  # the same, by who has said it
-        self.view = View((0, self._life), [first], [])
+        self.roster = Roster((0, self._life), [first], [])
         self._severed: set[str] = set()
-        self._enter(self.view.id, None)
+        self._enter(self.roster.id, None)
 
-    def _enter(self, wave: ViewId, parent: str | None) -> None:
+    def _enter(self, wave: RosterId, parent: str | None) -> None:
         self.id = wave
-        self.coming: View | None = None
+        self.coming: Roster | None = None
         self._parent = parent
         self._asked: dict[str, None] = {}
         self._awaited: dict[str, None] = {}
         self._children: dict[str, list[Found]] = {}
         self._flushed: set[str] = set()
         self._owed: list[str] = []
-        self._was: dict[str, ViewId] = {}
+        self._was: dict[str, RosterId] = {}
         self._done: set[str] = set()
         self._settled = False
 
@@ -169,7 +169,7 @@ class Wave:
     def engaged(self, host: str, late: bool = False) -> None:
         self._links[host] = None
         if self.joined:
-            self._say(host, Here(self._incarnation, self.view.id, late))
+            self._say(host, Here(self._incarnation, self.roster.id, late))
 
     def departed(self, host: str) -> None:
         self._gone(host)
@@ -187,7 +187,7 @@ class Wave:
         if not self.joined:
             self.joined = True
             for host in self._links:
-                self._say(host, Here(self._incarnation, self.view.id))
+                self._say(host, Here(self._incarnation, self.roster.id))
             self.want()
 
     def leave(self) -> None:
@@ -215,7 +215,7 @@ class Wave:
 
     def _lose(self, hosts: Collection[str]) -> None:
         for host in hosts:
-            if host in self.view.neighbours(self.me) and host not in self._severed:
+            if host in self.roster.neighbours(self.me) and host not in self._severed:
                 self._sever(host)
         if self.phase in (Phase.IDLE, Phase.BROKEN):
             if self._severed:
@@ -228,15 +228,15 @@ class Wave:
     def _sever(self, lost: str) -> None:
         """An edge of the tree is gone, and with it all that is beyond."""
         self._severed.add(lost)
-        beyond = self.view.beyond(self.me, lost)
+        beyond = self.roster.beyond(self.me, lost)
         self.outbox.append(CutOff(beyond))
         self.tell_cut(lost, beyond)
 
     def tell_cut(self, where: str, hosts: frozenset[str]) -> None:
         """Say along all other edges that these hosts are out of reach."""
-        for host in self.view.neighbours(self.me):
+        for host in self.roster.neighbours(self.me):
             if host != where and host not in self._severed and host in self.neighbours:
-                self._say(host, Cut(self.view.id, sorted(hosts)))
+                self._say(host, Cut(self.roster.id, sorted(hosts)))
 
     def _needs(self, host: str) -> bool:
         """Can the wave under way not end without this host?"""
@@ -253,7 +253,7 @@ class Wave:
         if self._wanted and self.phase in (Phase.IDLE, Phase.BROKEN):
             self._take_part((self._round + 1, self._life), None)
 
-    def _take_part(self, wave: ViewId, parent: str | None) -> None:
+    def _take_part(self, wave: RosterId, parent: str | None) -> None:
         self._enter(wave, parent)
         self._round = max(self._round, wave[0])
         self._wanted = False
@@ -272,7 +272,7 @@ class Wave:
 
     def heard(self, host: str, message: OfWave) -> None:
         if isinstance(message, Here | Probe):
-            ahead = message.view if isinstance(message, Here) else message.wave
+            ahead = message.roster if isinstance(message, Here) else message.wave
             if ahead[0] > self._round + AHEAD_MAX:
                 raise BadFrame(f"the round {ahead[0]} is too far ahead")
         if isinstance(message, Here):
@@ -300,27 +300,27 @@ class Wave:
 
     def _here(self, host: str, here: Here) -> None:
         self._links[host] = here
-        self._round = max(self._round, here.view[0])
+        self._round = max(self._round, here.roster[0])
         if not self.joined:
             return
         if here.late:
-            self._say(host, Here(self._incarnation, self.view.id))
+            self._say(host, Here(self._incarnation, self.roster.id))
         if self.phase is Phase.GATHERING and host not in self._asked:
             self._ask(host)
         elif self.phase is Phase.IDLE and not self._knows(host):
             self.want()
 
     def _knows(self, host: str) -> bool:
-        """Is this neighbour, in this life, in the view that is in force?"""
-        here, member = self._links.get(host), self.view.members.get(host)
+        """Is this neighbour, in this life, in the roster that is in force?"""
+        here, member = self._links.get(host), self.roster.members.get(host)
         return (
             here is not None
             and member is not None
             and member.incarnation == here.incarnation
-            and here.view <= self.view.id
+            and here.roster <= self.roster.id
         )
 
-    def _probed(self, host: str, wave: ViewId) -> None:
+    def _probed(self, host: str, wave: RosterId) -> None:
         if wave > self.id:
             self._take_part(wave, host)
         elif self.phase is Phase.IDLE:
@@ -362,7 +362,7 @@ class Wave:
         """Answer the parent, or all, if everyone has answered and nothing is under way here."""
         if self.phase is not Phase.GATHERING or self._awaited or self._busy():
             return
-        found = [Found(self._member(), self._parent, self.view.id)]
+        found = [Found(self._member(), self._parent, self.roster.id)]
         for behind in self._children.values():
             found += behind
         if len({one.member.host for one in found}) < len(found):
@@ -384,23 +384,23 @@ class Wave:
                     self.outbox.append(PartFrom(child))
         self._break()
 
-    # The view is known
+    # The roster is known
 
     def _committed(self, host: str, found: list[Found]) -> None:
         if self.phase is Phase.ECHOED and host == self._parent:
             _check_tree(found)
             places = {one.member.host: _place(one) for one in found}
-            told: dict[str, Place] = {self.me: (host, self._incarnation, self.view.id)}
+            told: dict[str, Place] = {self.me: (host, self._incarnation, self.roster.id)}
             for behind in self._children.values():
                 told.update((one.member.host, _place(one)) for one in behind)
             here = {one for one, place in places.items() if one in told or place[0] in told}
             if found[0].parent is not None or {one: places[one] for one in here} != told:
-                raise BadFrame("this view has another tree than the wave has made")
+                raise BadFrame("this roster has another tree than the wave has made")
             self._agree(found)
 
     def _agree(self, found: list[Found]) -> None:
         edges = [(one.parent, one.member.host) for one in found if one.parent is not None]
-        self.coming = View(self.id, [one.member for one in found], edges)
+        self.coming = Roster(self.id, [one.member for one in found], edges)
         for host in self._children:
             self._say(host, Commit(self.id, found))
         self._was = {one.member.host: one.was for one in found}
@@ -412,8 +412,8 @@ class Wave:
         """Those next to us in the old tree, over edges that hold."""
         return [
             host
-            for host in self.view.neighbours(self.me)
-            if host not in self._severed and self._was.get(host) == self.view.id
+            for host in self.roster.neighbours(self.me)
+            if host not in self._severed and self._was.get(host) == self.roster.id
         ]
 
     def _flush(self) -> None:
@@ -430,13 +430,13 @@ class Wave:
 
     def _install(self) -> None:
         assert self.coming is not None
-        self.view, self.coming = self.coming, None
+        self.roster, self.coming = self.coming, None
         self._severed.clear()
         self.phase = Phase.SETTLING
-        self.outbox.append(Install(self.view))
+        self.outbox.append(Install(self.roster))
 
     def settled(self) -> None:
-        """What this host had to do for the view is done."""
+        """What this host had to do for the roster is done."""
         if self.phase is Phase.SETTLING:
             self._settled = True
             self._check_settled()

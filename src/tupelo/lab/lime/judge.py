@@ -16,8 +16,8 @@ from tupelo.values.entry import Entry
 
 def judge(world: World) -> list[Fault]:
     if not world.is_one_group():
-        views = ", ".join(f"{one.name}: {one.server.group.view}" for one in world.members)
-        return [Fault("apart", f"not all are in one group, and go on: {views}")]
+        rosters = ", ".join(f"{one.name}: {one.server.group.roster}" for one in world.members)
+        return [Fault("apart", f"not all are in one group, and go on: {rosters}")]
     return [
         *world.history.faults,
         *(fault for claim in world.history.claims if (fault := claim()) is not None),

@@ -198,7 +198,7 @@ class Worker(lime.Agent):
         """Of every agent that shares the space, in the group as it is now, there is one mark."""
         if not self.main.is_shared or self._world.plan.over != "collect":
             return
-        first = self._views_before()
+        first = self._rosters_before()
         found = await self._record("rdg", MARK, "", self.main.rdg((MARK, str)))
         if found is None:
             return
@@ -220,7 +220,7 @@ class Worker(lime.Agent):
         if not astray or not self.main.is_shared:
             return
         destination = self._rng.choice(astray)
-        first = self._views_before()
+        first = self._rosters_before()
         found = await self._record(
             "rdg",
             MAIL,
@@ -248,11 +248,11 @@ class Worker(lime.Agent):
         found = await self._record("rdg", kind, f"in {space.name}", space.rdg((kind, str)))
         if found is None or not space.is_shared:
             return
-        there = self._member.in_view(space.name)
+        there = self._member.in_roster(space.name)
         missed = sorted(there & written - set(found))
         if missed:
             text = f"{', '.join(map(name_of, missed))} by {self.id} at {self._member.name}"
-            last = len(self._member.watcher.views) - 1
+            last = len(self._member.watcher.rosters) - 1
             self._claim(last, lambda there, cut: bool(cut), Fault("not seen", text))
 
     async def _halted(self) -> None:
@@ -263,17 +263,17 @@ class Worker(lime.Agent):
                     while not self._member.server.group._gate.shut:
                         await asyncio.sleep(0.002)
 
-    def _views_before(self) -> int:
-        return max(len(self._member.watcher.views) - 1, 0)
+    def _rosters_before(self) -> int:
+        return max(len(self._member.watcher.rosters) - 1, 0)
 
     def _claim(self, first: int, holds: Callable[[Agents, set[str]], bool], fault: Fault) -> None:
-        """This was so in one of the views that an operation has met. Who is cut off in a view may
-        be known a little later."""
-        member, views = self._member, self._member.watcher.views[first:]
+        """This was so in one of the rosters that an operation has met. Who is cut off in one may be
+        known a little later."""
+        member, rosters = self._member, self._member.watcher.rosters[first:]
 
         def judge() -> Fault | None:
-            is_so = any(holds(sharers(member, view, MAIN), cut) for view, cut in views)
-            return None if is_so or not views else fault
+            is_so = any(holds(sharers(member, roster, MAIN), cut) for roster, cut in rosters)
+            return None if is_so or not rosters else fault
 
         self._world.history.claims.append(judge)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, Literal
 
-from tupelo.federation.groups.view import View
+from tupelo.federation.groups.roster import Roster
 from tupelo.federation.hosts.core import HostCore
 from tupelo.federation.hosts.hosted import Doubt
 from tupelo.lab.life import Life
@@ -62,21 +62,21 @@ def plan_world(rng: Random) -> Plan:
 
 
 class Watcher:
-    """Takes part in the group to write down its views, and who was cut off in each."""
+    """Takes part in the group to write down its rosters, and who was cut off in each."""
 
     def __init__(self) -> None:
-        self.views: list[tuple[View, set[str]]] = []
+        self.rosters: list[tuple[Roster, set[str]]] = []
         self.since = 0.0
         """When the last one was installed."""
 
     def card(self) -> None:
         return None
 
-    def install(self, view: View) -> None:
-        self.views.append((view, set()))
+    def install(self, roster: Roster) -> None:
+        self.rosters.append((roster, set()))
         self.since = asyncio.get_running_loop().time()
 
-    async def settle(self, view: View) -> None:
+    async def settle(self, roster: Roster) -> None:
         pass
 
     def heard(self, neighbour: str, source: str, body: Any) -> None:
@@ -86,7 +86,7 @@ class Watcher:
         pass
 
     def cut(self, hosts: frozenset[str]) -> None:
-        self.views[-1][1].update(hosts)
+        self.rosters[-1][1].update(hosts)
 
 
 class Member:
@@ -155,17 +155,17 @@ class Member:
         await self.host.start()
         self.server.group.part("lab", self.watcher)
 
-    def in_view(self, space: str) -> set[Tuple]:
-        """What the hosts have of a space that are in one view with this one; nothing if some are
-        cut off, or if the view has just begun: what is asked now belongs to the one before."""
-        view, cut = self.watcher.views[-1]
+    def in_roster(self, space: str) -> set[Tuple]:
+        """What the hosts have of a space that are in one roster with this one; nothing if some are
+        cut off, or if the roster has just begun: what is asked now belongs to the one before."""
+        roster, cut = self.watcher.rosters[-1]
         if cut or self.watcher.since == self.world.loop.time():
             return set()
         return {
             entry.fields
             for member in self.world.members
             if member.is_up
-            and member.server.group.view.id == view.id
+            and member.server.group.roster.id == roster.id
             and space in member.core.spaces
             for entry in member.core.spaces[space].operations.core.store
         }
@@ -295,13 +295,13 @@ class World:
         await self.until(self.is_one_group)
 
     def is_one_group(self) -> bool:
-        """Is everyone in the same view, and nobody halted?"""
+        """Is everyone in the same roster, and nobody halted?"""
         if not all(member.is_up for member in self.members):
             return False
         groups = [member.server.group for member in self.members]
         return (
-            len({group.view.id for group in groups}) == 1
-            and len(groups[0].view.members) == len(self.members)
+            len({group.roster.id for group in groups}) == 1
+            and len(groups[0].roster.members) == len(self.members)
             and not any(group._gate.shut for group in groups)
         )
 
@@ -365,9 +365,9 @@ def homes_away(member: Member, space: str, kind: str) -> set[str]:
     return homes - set(member.server.agents)
 
 
-def sharers(member: Member, view: View, space: str) -> dict[str, str]:
-    """The agents that share a space in a view of this host, and their hosts."""
-    return dict(Directory(view, member.server._name).sharers(space))
+def sharers(member: Member, roster: Roster, space: str) -> dict[str, str]:
+    """The agents that share a space in a roster of this host, and their hosts."""
+    return dict(Directory(roster, member.server._name).sharers(space))
 
 
 # Faults

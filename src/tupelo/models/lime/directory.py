@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from tupelo.federation.groups.view import View
+from tupelo.federation.groups.roster import Roster
 
 
 class AgentCard(msgspec.Struct, frozen=True, array_like=True):
@@ -19,11 +19,11 @@ class AgentCard(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Directory:
-    """Who is where in one view, of those who take part under a name. A host that says what cannot
+    """Who is where in one roster, of those who take part under a name. A host that says what cannot
     be read is there without agents."""
 
-    def __init__(self, view: View | None = None, part: str = "") -> None:
-        members = {} if view is None else view.members
+    def __init__(self, roster: Roster | None = None, part: str = "") -> None:
+        members = {} if roster is None else roster.members
         cards = {host: one.cards.get(part) for host, one in members.items()}
         self.cards = {host: _read(card) for host, card in cards.items() if card is not None}
         self.hosts = {host: members[host].name for host in self.cards}

@@ -3,7 +3,7 @@ doubled.
 
 Each hand-over has a number of the host that began it, which it never uses again, not even in a
 later life. The owner puts the tuples aside until it knows that the other host has received them. If
-the group changes before it does, it asks, in the next view that has both; and the other host
+the group changes before it does, it asks, in the next roster that has both; and the other host
 remembers the numbers of all that it has received. Who is away for long is in doubt, and the space's
 `Doubt` decides.
 """
@@ -280,7 +280,7 @@ class HandOver:
             self._moved_in_doubt.leave(host, self._sent.pop(host, {}))
 
     def install(self, hosts: Collection[str]) -> None:
-        """These hosts take part in the view that is in force."""
+        """These hosts take part in the roster that is in force."""
         self.cut([host for host in {**self._given, **self._sent} if host not in hosts])
 
     def unsettled(self, hosts: Iterable[str]) -> list[str]:

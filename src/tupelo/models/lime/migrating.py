@@ -4,7 +4,7 @@ The host that it leaves takes its spaces out of the group, sends everything over
 other one makes an agent of it that is parked: it does nothing yet. Then, and only then, the first
 one decides. What it has decided it says: "go", and the parked agent begins; or "stay", if the link
 was lost before, and the parked one is dropped. A word that does not arrive is said again in every
-view in which both hosts are, until it is answered.
+roster in which both hosts are, until it is answered.
 
     leaving host                                arriving host
     Knows(class) ────────────────────────────►  refused if the class is unknown
@@ -34,7 +34,7 @@ from tupelo.errors import (
     UnknownAgentClass,
     UnknownHost,
 )
-from tupelo.federation.groups.view import View
+from tupelo.federation.groups.roster import Roster
 from tupelo.models.lime.agent import Agent
 from tupelo.models.lime.life import Life, Role, on_loop
 from tupelo.models.lime.locations import HostLocation
@@ -197,13 +197,13 @@ class Journeys:
         life.go_on()
 
     def _decision(self, target: str, go: bool) -> Decision:
-        member = self._server.group.view.members.get(target)
+        member = self._server.group.roster.members.get(target)
         if member is None:
             raise UnknownHost(target)
         return Decision(target, member.incarnation, go)
 
     async def _say(self, token: str) -> None:
-        """Tell the other host what was decided; if it is lost, in a later view."""
+        """Tell the other host what was decided; if it is lost, in a later roster."""
         decision = self.decisions[token]
         try:
             await self._ask(decision.host, Word(token, decision.go))
@@ -215,17 +215,17 @@ class Journeys:
     async def _ask(self, target: str, body: Knows | Piece | Word) -> None:
         await self._server.ask(target, spell(body))
 
-    # A new view
+    # A new roster
 
-    async def settle(self, view: View) -> None:
+    async def settle(self, roster: Roster) -> None:
         """What is undecided between hosts that have met again is decided now."""
         self._pieces.clear()
         for token, parked in list(self.parked.items()):
-            source = view.members.get(parked.source)
+            source = roster.members.get(parked.source)
             if source is not None and source.incarnation != parked.incarnation:
                 del self.parked[token]
         for token, decision in list(self.decisions.items()):
-            target = view.members.get(decision.host)
+            target = roster.members.get(decision.host)
             if target is not None and target.incarnation != decision.incarnation:
                 del self.decisions[token]
             elif target is not None:
@@ -262,7 +262,7 @@ class Journeys:
         return found
 
     def _park(self, source: str, token: str, agent: str, content: bytes) -> None:
-        incarnation = self._server.group.view.members[source].incarnation
+        incarnation = self._server.group.roster.members[source].incarnation
         try:
             luggage = msgspec.msgpack.decode(content, type=Luggage)
             life = self._unpack(self._class_of(agent, luggage.class_name), luggage)

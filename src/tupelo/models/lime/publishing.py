@@ -124,7 +124,7 @@ class PublishCarriage:
         ground = self._spaces.find(spelled.space)
         if ground is None or asker == self._here:
             return
-        neighbour = self._group.view.toward(self._here, asker)
+        neighbour = self._group.roster.toward(self._here, asker)
         operation = "take" if spelled.take else "read"
         if neighbour is not None and self._may(neighbour, operation, ground):
             found = ground.for_pattern(spelled)

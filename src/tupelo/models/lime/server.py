@@ -1,8 +1,8 @@
 """The server: LIME at one host. It takes part in the group, and keeps the agents that are here.
 
-What is shared changes only with the view: the card says what every agent wants to share, and when a
-view is in force, exactly what its cards say is so, everywhere at once. Then what is misplaced goes
-home, and what was left open between hosts is settled, before operations go on.
+What is shared changes only with the roster: the card says what every agent wants to share, and when
+a roster is in force, exactly what its cards say is so, everywhere at once. Then what is misplaced
+goes home, and what was left open between hosts is settled, before operations go on.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, Literal, Protocol
 from tupelo.errors import AgentEnded, BadArgument, BadFrame, HostClosed
 from tupelo.federation.brokers.broker import Broker
 from tupelo.federation.groups.group import group_of
-from tupelo.federation.groups.view import View
+from tupelo.federation.groups.roster import Roster
 from tupelo.federation.hosts.core import HostCore
 from tupelo.federation.spanning.handover import give_back
 from tupelo.models.lime import packing
@@ -61,8 +61,8 @@ class Migrations(Protocol):
         """What another host asks by `Server.ask`."""
         ...
 
-    async def settle(self, view: View) -> None:
-        """A new view is in force, and operations do not go on before this has ended."""
+    async def settle(self, roster: Roster) -> None:
+        """A new roster is in force, and operations do not go on before this has ended."""
         ...
 
 
@@ -273,7 +273,7 @@ class Server(Operations):
         await self.set_shared(packed, True)
 
     def forget(self, agent: AgentState) -> None:
-        """The journey is decided: it is not here any more. Everyone knows with the next view."""
+        """The journey is decided: it is not here any more. Everyone knows with the next roster."""
         self._end(agent)
         self._known.pop(agent.id, None)
 
@@ -318,12 +318,12 @@ class Server(Operations):
             }
         )
 
-    def install(self, view: View) -> None:
-        directory = Directory(view, self._name)
+    def install(self, roster: Roster) -> None:
+        directory = Directory(roster, self._name)
         self.spaces.install(directory)
         self.handover.install(directory.hosts)
         parcels, self._parcels = self._parcels, []
-        for parcel in parcels:  # A view that never was settled.
+        for parcel in parcels:  # A roster that never was settled.
             give_back(parcel.held)
         cards = directory.cards.get(self.core.id, {})
         parcels, relocated = self.sharing.install(self._known, cards)
@@ -334,7 +334,7 @@ class Server(Operations):
         self._parcels = parcels + self.moving.gather()
         self.system.install(directory)
 
-    async def settle(self, view: View) -> None:
+    async def settle(self, roster: Roster) -> None:
         async with self.group.within_change():
             for ground in self.spaces:
                 self.carriage.serve(ground)
@@ -350,7 +350,7 @@ class Server(Operations):
             for ground in [*self.spaces, self.system.ground]:
                 await self._announce(ground, relocated.pop(ground, []) + ground.fresh())
             if self.migrations is not None:
-                await self.migrations.settle(view)
+                await self.migrations.settle(roster)
         self.carriage.settled()
 
     def heard(self, neighbour: str, source: str, body: Any) -> None:

@@ -76,7 +76,7 @@ class AgentState:
 
 class Its:
     """One interface tuple space of one agent. It is to be shared if `wanted` says so, which is in
-    force, for everyone in the group at once, with the next view."""
+    force, for everyone in the group at once, with the next roster."""
 
     def __init__(self, agent: AgentState, name: str, own: Ground) -> None:
         self.agent = agent
@@ -274,12 +274,12 @@ class Spaces:
         self.sharing: dict[str, dict[str, Its]] = {}
         self.directory = Directory()
         self.cut: set[str] = set()
-        """The hosts of the view in force that are out of reach."""
+        """The hosts of the roster in force that are out of reach."""
         self.refused: set[tuple[str, str]] = set()
-        """The spaces, and the hosts that did not let tuples in there, in this view."""
+        """The spaces, and the hosts that did not let tuples in there, in this roster."""
 
     def install(self, directory: Directory) -> None:
-        """A new view is in force."""
+        """A new roster is in force."""
         self.directory = directory
         self.cut.clear()
         self.refused.clear()

@@ -1,7 +1,7 @@
 """LimeSystem: who is in the group, and what they share; as tuples to read and react to.
 
-Every host keeps it for itself, from the cards of the view in force: so it is the same everywhere in
-a group, and changes at once, before operations go on.
+Every host keeps it for itself, from the cards of the roster in force: so it is the same everywhere
+in a group, and changes at once, before operations go on.
 
     ("host", host id, name)
     ("agent", agent id, host id, state)

@@ -1,4 +1,4 @@
-"""What a broker does in one view: its tables, and what is under way. A new view begins anew."""
+"""What a broker does in one roster: its tables, and what is under way. A new roster begins anew."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from tupelo.federation.brokers.publishing import Done, Publishing
 from tupelo.federation.brokers.tables import Pattern, Routes, Say, Tree
 
 
-class InView:
-    """The parts of a broker that live as long as a view, and how they hang together."""
+class InRoster:
+    """The parts of a broker that live as long as a roster, and how they hang together."""
 
     def __init__(
         self,
@@ -157,7 +157,7 @@ class InView:
     # Losses
 
     def cut(self, hosts: frozenset[str]) -> None:
-        """These hosts are out of reach, until the next view."""
+        """These hosts are out of reach, until the next roster."""
         self.cut_off |= hosts
         self.publishing.cut(hosts)
         self.collecting.cut(hosts)
@@ -167,7 +167,7 @@ class InView:
                 self.memory.forget_edge(edge)
 
     def end(self) -> None:
-        """The view is over."""
+        """The roster is over."""
         self._over = True
         self.publishing.end()
         self.probing.end()

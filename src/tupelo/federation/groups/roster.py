@@ -1,4 +1,4 @@
-"""A view: who is in the group, what everyone must know of each, and the tree they talk along."""
+"""A roster: who is in the group, what everyone must know of each, and the tree they talk along."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-ViewId = tuple[int, str]
-"""The round, and the life of the host that began it. Later views of a host are greater."""
+RosterId = tuple[int, str]
+"""The round, and the life of the host that began it. Later rosters of a host are greater."""
 
 
 class Member(msgspec.Struct, frozen=True, array_like=True):
@@ -20,13 +20,13 @@ class Member(msgspec.Struct, frozen=True, array_like=True):
     cards: dict[str, Any]
 
 
-class View:
+class Roster:
     """One state of a group, the same at all its members."""
 
     def __init__(
-        self, view_id: ViewId, members: Iterable[Member], edges: Iterable[tuple[str, str]]
+        self, roster_id: RosterId, members: Iterable[Member], edges: Iterable[tuple[str, str]]
     ) -> None:
-        self.id = view_id
+        self.id = roster_id
         self.members = {one.host: one for one in sorted(members, key=lambda one: one.host)}
         self.edges = sorted(edges)
         self._neighbours: dict[str, list[str]] = {host: [] for host in self.members}
@@ -67,4 +67,4 @@ class View:
         return frozenset(found - {me})
 
     def __repr__(self) -> str:
-        return f"<the view {self.id[0]} of {', '.join(self.members)}>"
+        return f"<the roster {self.id[0]} of {', '.join(self.members)}>"
