@@ -239,7 +239,8 @@ def test_what_is_inside_an_operation_does_not_wait():
     play(scene, "ab", "bc", names="d")
 
 
-def test_all_that_was_said_in_a_roster_arrives_in_it():
+@pytest.mark.parametrize("seed", range(8))
+def test_all_that_was_said_in_a_roster_arrives_in_it(seed):
     async def scene(near: Neighbourhood) -> None:
         await near.agreed("abcd")
         near.network.slow("b", "c", 50.0)
@@ -257,7 +258,7 @@ def test_all_that_was_said_in_a_roster_arrives_in_it():
         assert [body for _, _, body in near["d"].part.heard_bodies] == list(range(20))
         assert near["d"].part.rosters[held_at - 1] is roster
 
-    play(scene, *LINE, names="e")
+    play(scene, *LINE, names="e", seed=seed)
 
 
 # What parts say
@@ -561,7 +562,9 @@ def test_who_leaves_waits_until_nothing_is_under_way_anywhere():
 
         asking = near["d"].do(ask())
         await asyncio.sleep(0.1)
+        begun = near.loop.time()
         await near["b"].do(near["b"].group.leave())
+        assert near.loop.time() - begun < near["b"].core.answer_seconds
         assert await asking == [0, 1, 2]
         assert asked == ["abcd"] * 3
         assert near["b"].members() == "b"
@@ -569,6 +572,20 @@ def test_who_leaves_waits_until_nothing_is_under_way_anywhere():
         await near.agreed("a", "b", "cd")
         await near["b"].do(near["b"].group.join())
         await near.agreed("abcd")
+
+    play(scene, *LINE)
+
+
+def test_who_leaves_during_a_change_leaves_after_it():
+    async def scene(near: Neighbourhood) -> None:
+        await near.agreed("abcd")
+        renewing = near["a"].do(near["a"].group.renew())
+        await until(lambda: near["d"].group.halted)
+        begun = near.loop.time()
+        await near["d"].do(near["d"].group.leave())
+        assert near.loop.time() - begun < near["d"].core.answer_seconds
+        await renewing
+        await near.agreed("abc", "d")
 
     play(scene, *LINE)
 
@@ -617,9 +634,11 @@ def test_all_leave_at_once_and_return(seed):
     async def scene(near: Neighbourhood) -> None:
         for _ in range(3):
             await near.agreed("abcd")
+            begun = near.loop.time()
             leaving = [one.do(one.group.leave()) for one in near.residents.values()]
             for task in leaving:
                 await task
+            assert near.loop.time() - begun < near["a"].core.answer_seconds
             await near.agreed("a", "b", "c", "d")
             for one in near.residents.values():
                 await one.do(one.group.leave())  # It has left already.

@@ -96,6 +96,33 @@ def test_who_comes_too_late_for_a_wave_is_in_the_next():
     assert {host for host, message in said(root) if isinstance(message, Probe)} == {"p", "q"}
 
 
+def test_who_returns_in_the_middle_of_a_wave_is_answered_anew():
+    host = host_with_neighbours("p", "q")
+    host.heard("p", Probe((9, "p")))
+    host.heard("q", Probe((9, "p")))
+    host.departed("q")
+    host.engaged("q")
+    host.heard("q", Here("life 1", (0, "q")))
+    said(host)
+    host.heard("q", Probe((9, "p")))
+    assert said(host) == [("q", Probe((9, "p")))]
+
+
+def test_what_was_settled_for_one_roster_does_not_count_for_the_next():
+    host = host_with_neighbours("p", "c")
+    wave = (9, "p")
+    host.heard("p", Probe(wave))
+    host.settled()  # It came to its end just as the wave began.
+    host.heard("c", Echo(wave, [Found(member("c"), "r", (0, "c"))]))
+    echo = said(host)[-1][1]
+    assert isinstance(echo, Echo)
+    host.heard("p", Commit(wave, [Found(member("p"), None, (0, "p")), *echo.found]))
+    host.heard("c", Done(wave))
+    assert ("p", Done(wave)) not in said(host)
+    host.settled()
+    assert said(host) == [("p", Done(wave))]
+
+
 def test_the_greater_wave_goes_on():
     host = host_with_neighbours("p", "q")
     host.begin()

@@ -482,10 +482,7 @@ class Run:
 
     async def _look(self, puppet: Puppet, space: str, kind: int) -> None:
         x, y = self.projection(kind)
-        server, its = self.server(puppet), puppet.its(space)
-        found = []
-        for letter in (*KINDS, "d"):
-            found += await server.rdg(its, (letter, int), spell(x), spell(y))
+        found = await self.server(puppet).rdg(puppet.its(space), (str, int), spell(x), spell(y))
         expected = self.model.rdg(puppet.model, space, (str, int), x, y)
         same(f"{puppet.id} in {space} at {x, y}", found, [theta.data for theta in expected])
 

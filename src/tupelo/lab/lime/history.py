@@ -52,6 +52,8 @@ class History:
         self.faults: list[Fault] = []
         self.fired: dict[tuple[str, str], list[Tuple]] = defaultdict(list)
         """What a reaction has fired for since it was last enabled, by its agent and its name."""
+        self.met: dict[str, set[str]] = defaultdict(set)
+        """The hosts of which LimeSystem has told each agent."""
         self.sunk: set[Tuple] = set()
         """What a host held when it crashed, or an agent when it ended."""
         self.unsettled: set[Tuple] = set()

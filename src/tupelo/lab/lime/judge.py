@@ -8,7 +8,7 @@ from typing import Any
 
 from tupelo.lab.judge import Fault
 from tupelo.lab.lime.history import History, Tuple, name_of
-from tupelo.lab.lime.load import COMMAND, DONE, LATE, MARK, NEWS, Worker
+from tupelo.lab.lime.load import COMMAND, DONE, LATE, MARK, NEWS, PARCEL, Worker
 from tupelo.lab.lime.world import MAIN, SIDE, SPACES, Member, World, given_to, tuples_of
 from tupelo.models.lime.locations import home_of
 from tupelo.values.entry import Entry
@@ -135,7 +135,8 @@ def judge_reactions(world: World, history: History) -> Iterator[Fault]:
             if entry.fields[0] == NEWS:
                 shared[space].add(entry.fields)
             home = homes.get((home_of(entry), space))
-            if entry.fields[0] == COMMAND and home is not None and home_of(entry) in world.known:
+            is_obeyed = home is not None and home_of(entry) in world.known
+            if entry.fields[0] in (COMMAND, PARCEL) and is_obeyed:
                 yield Fault("not reacted", f"{name_of(entry.fields)} is with {home_of(entry)}")
     for agent, life in _workers(world):
         if life.main.is_shared:
@@ -145,6 +146,9 @@ def judge_reactions(world: World, history: History) -> Iterator[Fault]:
                 yield Fault("not reacted", f"{agent} has not heard of {said}")
         if life.side.is_shared and shared[SIDE] and not history.fired[agent, "once"]:
             yield Fault("not reacted", f"{agent} has not heard of any news in {SIDE}")
+        unknown = {member.name for member in world.members} - history.met[agent]
+        if unknown:
+            yield Fault("not reacted", f"LimeSystem has not told {agent} of {sorted(unknown)}")
 
 
 def _workers(world: World) -> Iterator[tuple[str, Worker]]:

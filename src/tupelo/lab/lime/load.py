@@ -11,13 +11,14 @@ from typing import Any
 from tupelo.errors import MigrationFailed
 from tupelo.lab.judge import Fault
 from tupelo.lab.lime.history import Act, Tuple, name_of
-from tupelo.lab.lime.world import MAIN, SIDE, WORLD, Member, homes_away, sharers
+from tupelo.lab.lime.world import MAIN, SIDE, WORLD, Member, World, homes_away, sharers
 from tupelo.models import lime
 from tupelo.models.lime import (
     ONCE,
     ONCE_PER_TUPLE,
     AgentLocation,
     HostLocation,
+    LimeSystemTupleSpace,
     LimeTupleSpace,
     LocalizedReaction,
     ReactionEvent,
@@ -30,6 +31,8 @@ NEWS = "news"
 """The kind that is only reacted to, and read."""
 LETTER = "letter"
 """It is for an agent, and only read."""
+PARCEL = "parcel"
+"""It is for an agent, whose weak reaction takes it."""
 COMMAND, DONE = "command", "done"
 """A command is for an agent, whose strong reaction makes something done of it."""
 MARK = "mark"
@@ -43,6 +46,7 @@ VERBS = {
     "news": 4,
     "letter": 4,
     "command": 3,
+    "parcel": 3,
     "in_": 4,
     "inp": 5,
     "ing": 2,
@@ -72,9 +76,17 @@ class Worker(lime.Agent):
         self.side = LimeTupleSpace(SIDE)
         self.news: Any = None
 
+    @property
+    def _world(self) -> World:
+        return WORLD.get()
+
+    @property
+    def _member(self) -> Member:
+        """The host where it is."""
+        return self._world.member(self.host.host.id)
+
     async def run(self) -> None:
-        world = self._world = WORLD.get()
-        member = self._member = world.member(self.host.host.id)
+        world, member = self._world, self._member
         self._rng = Random(f"{world.seed} {self.id} {self.hops}")
         world.began(self.id, member)
         try:
@@ -94,8 +106,12 @@ class Worker(lime.Agent):
         await self.main.add_strong_reaction(
             LocalizedReaction(self.location, None, (COMMAND, str), self.obey, ONCE_PER_TUPLE)
         )
-        (self.news,) = await self.main.add_weak_reaction(
-            UbiquitousReaction((NEWS, str), self.hear, ONCE_PER_TUPLE)
+        self.news, _ = await self.main.add_weak_reaction(
+            UbiquitousReaction((NEWS, str), self.hear, ONCE_PER_TUPLE),
+            LocalizedReaction(self.location, None, (PARCEL, str), self.fetch, ONCE_PER_TUPLE),
+        )
+        await LimeSystemTupleSpace().add_weak_reaction(
+            UbiquitousReaction(("host", str, str), self.meet, ONCE_PER_TUPLE)
         )
         await self._renew()
 
@@ -145,6 +161,9 @@ class Worker(lime.Agent):
 
     async def _letter(self) -> None:
         await self._write(self._space(), LETTER, self._rng.choice(self._world.known))
+
+    async def _parcel(self) -> None:
+        await self._write(self.main, PARCEL, self._rng.choice(self._world.known))
 
     async def _command(self) -> None:
         await self._write(self.main, COMMAND, self._rng.choice(self._world.known))
@@ -300,10 +319,18 @@ class Worker(lime.Agent):
             await self.side.add_weak_reaction(UbiquitousReaction((NEWS, str), self.hear_once, ONCE))
 
     def hear(self, event: ReactionEvent) -> None:
-        WORLD.get().history.reacted(self.id, "news", event.tuple, once=False)
+        self._world.history.reacted(self.id, "news", event.tuple, once=False)
 
     def hear_once(self, event: ReactionEvent) -> None:
-        WORLD.get().history.reacted(self.id, "once", event.tuple, once=True)
+        self._world.history.reacted(self.id, "once", event.tuple, once=True)
+
+    def meet(self, event: ReactionEvent) -> None:
+        self._world.history.met[self.id].add(event.tuple[1])
+
+    async def fetch(self, event: ReactionEvent) -> None:
+        """Take what has come, if nobody else has."""
+        self._world.history.reacted(self.id, "parcels", event.tuple, once=False)
+        await self._record("inp", PARCEL, "that came", self.main.inp(event.tuple))
 
     def obey(self, event: ReactionEvent) -> None:
         """In one step the command is taken and done."""
@@ -330,7 +357,7 @@ class Worker(lime.Agent):
         """What it has goes with it."""
         await lime.set_shared([self.main, self.side], False)
         for space in (self.main, self.side):
-            for kind in (JOB, MAIL, NEWS, LETTER, COMMAND, DONE, MARK):
+            for kind in (JOB, MAIL, NEWS, LETTER, PARCEL, COMMAND, DONE, MARK):
                 self._world.history.sunk.update(await space.rdg((kind, str)))
         self._world.history.gone.add(self.id)
         self._world.note(f"{self.id} ends")
