@@ -290,6 +290,7 @@ class Run:
         self.labels += 1
         label = f"ρ{self.labels}"
         consumes = not is_weak and rng.random() < 0.4
+        to = self.some_agent() if rng.random() < 0.5 else None
         how = "weak" if is_weak else "strong, takes it" if consumes else "strong"
         self.say(f"{puppet.id}: {label} {how} {mode} to {say_pattern(p)} {x, y} in {space}")
         registered = Registered(
@@ -299,15 +300,15 @@ class Run:
             is_weak,
             spell(x),
             spell(y),
-            self.listener(label, consumes),
-            tag=[label, consumes],
+            self.listener(label, consumes, to),
+            tag=[label, consumes, to],
         )
 
         def statement(theta: Tuple) -> None:
             if consumes:
                 self.oracle.answer = theta.data
                 self.model.inp(puppet.model, space, theta.data)
-                self.model.out(puppet.model, space, ("d", theta.data[1]))
+                self.model.out(puppet.model, space, ("d", theta.data[1]), to)
 
         await self.server(puppet).add_reactions([registered])
         await self.quiet()
@@ -317,7 +318,7 @@ class Run:
         self.rules[label] = Rule(rho, puppet, registered)
         self.serve()
 
-    def listener(self, label: str, consumes: bool) -> Any:
+    def listener(self, label: str, consumes: bool, to: str | None) -> Any:
         def deliver(event: Event) -> None:
             if event.registered.weak:
                 self.oracle.weak.append((label, event.tuple))
@@ -326,7 +327,7 @@ class Run:
             if consumes:
                 assert event.step is not None
                 assert event.step.inp(event.tuple) == event.tuple
-                event.step.out(("d", event.tuple[1]))
+                event.step.out(("d", event.tuple[1]), None if to is None else AgentLocation(to))
 
         return deliver
 
@@ -444,7 +445,8 @@ class Run:
             for theta in list(rho.events):
                 self.model.deliver(rho, theta)
         answered, self.answered = self.answered, []
-        for puppet in answered:
+        answered.sort(key=lambda one: one.waiting is None or one.waiting[1][0] == "in_")
+        for puppet in answered:  # Who only reads may have been faster than who takes.
             assert puppet.waiting is not None
             task, (verb, *args) = puppet.waiting
             puppet.waiting = None

@@ -19,6 +19,7 @@ from tupelo.lab.network import VirtualNetwork
 from tupelo.lab.world import ANSWER_SECONDS, DOUBT_SECONDS, HEARTBEAT_SECONDS, PORT, Door
 from tupelo.models import lime
 from tupelo.models.lime.directory import Directory
+from tupelo.models.lime.handover import Parcel
 from tupelo.models.lime.locations import home_of
 from tupelo.models.lime.server import Server
 from tupelo.space.loopclock import LoopClock
@@ -154,6 +155,22 @@ class Member:
         self.watcher = Watcher()
         await self.host.start()
         self.server.group.part("lab", self.watcher)
+        self._watch_moves()
+
+    def _watch_moves(self) -> None:
+        """Know of what is on its way to other hosts and, it may be, nowhere else."""
+        self.moving: list[Parcel] = []
+        send = self.server.moving.send
+
+        async def watched(parcels: list[Parcel]) -> None:
+            mine = list(parcels)
+            self.moving += mine
+            try:
+                await send(parcels)
+            finally:
+                self.moving = [one for one in self.moving if one not in mine]
+
+        self.server.moving.send = watched  # type: ignore[method-assign]
 
     def in_roster(self, space: str) -> set[Tuple]:
         """What the hosts have of a space that are in one roster with this one; nothing if some are
@@ -176,6 +193,7 @@ class Member:
             self.world.note(f"{self.name} crashes")
             life.leaving = True
             self._write_off(life)
+            self.server.group._closed = True  # The dead do not vote, whatever is cancelled there.
             spaces = [hosted.space for hosted in self.core.spaces.values()]
             engines = [space._operations.engine for space in [*spaces, self.core.deciding._space]]
             await life.kill(engines)
@@ -337,6 +355,8 @@ def tuples_of(member: Member) -> Iterator[Tuple]:
         yield from _private(parked.life.state)
     for other in member.world.members:
         yield from given_to(member, other.name)
+    for parcel in [*server._parcels, *member.moving]:
+        yield from (entry.fields for entry in parcel.held.entries)
 
 
 def _private(agent: Any) -> Iterator[Tuple]:
