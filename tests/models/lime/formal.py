@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-ROUNDS_MAX = 1_000
+ROUNDS_MAX = 200
 """It is the specifier's task that the reactive program ends (note 11)."""
 
 Value = TypeVar("Value")

@@ -194,12 +194,15 @@ def remains(member: Member) -> dict[str, Any]:
     found: dict[str, Any] = {
         "operations": group._gate.under_way,
         "requests": [*group._routing._pending, *group._routing._requests],
+        "questions": list(member.server.broker._now.probing._running),
         "parked agents": list(journeys.parked),
         "words about agents": list(journeys.decisions),
         "tuples in doubt": [
             one for other in member.world.members for one in given_to(member, other.name)
         ],
     }
+    for agent in member.server.agents.values():
+        found[f"waits of {agent.id}"] = [op for its in agent.spaces.values() for op in its.waiting]
     for name, hosted in member.core.spaces.items():
         space = hosted.operations.core
         found[f"transactions in {name}"] = [txn.id for txn in space.transactions]
