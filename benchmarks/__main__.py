@@ -14,6 +14,7 @@ from benchmarks import (
     federation,
     handover,
     index,
+    lime,
     memory,
     queues,
     remote,
@@ -32,7 +33,7 @@ THEMES = {
     "remote": remote.run,
     "federation": federation.run,
 }
-NAMES = [*THEMES, "thesis"]
+NAMES = [*THEMES, "lime", "thesis"]
 
 
 def main() -> None:
@@ -42,6 +43,7 @@ def main() -> None:
     lines: list[Line] = []
     rows: list[thesis.Row] = []
     door_rows: list[doors.Row] = []
+    traffic: list[lime.Row] = []
     tables: list[Table] = []
     for name in names:
         start = perf_counter()
@@ -49,16 +51,19 @@ def main() -> None:
             # Each in a process of its own, so that none meets the heap that another has left.
             if name == "thesis":
                 rows = in_fresh_process(thesis.run, settings)
+            elif name == "lime":
+                traffic = in_fresh_process(lime.traffic, settings)
+                tables += in_fresh_process(lime.tables, settings, traffic)
             else:
                 lines += in_fresh_process(THEMES[name], settings)
             if name == "doors":
                 door_rows = in_fresh_process(doors.table, settings)
             if name == "federation":
-                tables = in_fresh_process(federation.tables, settings)
+                tables += in_fresh_process(federation.tables, settings)
         progress.print(f"{name}: {perf_counter() - start:.0f} s")
     circumstances = report.circumstances_of(settings, load_before)
     report.show(lines, rows, door_rows, tables, circumstances)
-    report.keep(lines, rows, door_rows, tables, circumstances)
+    report.keep(lines, rows, door_rows, traffic, tables, circumstances)
     progress.print(f"kept in {report.OUT}")
 
 

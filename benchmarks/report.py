@@ -12,7 +12,7 @@ from pathlib import Path
 from rich import table as rich_table
 from rich.console import Console
 
-from benchmarks import doors, thesis
+from benchmarks import doors, lime, thesis
 from benchmarks.measure import Line, Settings, Table
 
 OUT = Path(__file__).parent / "out"
@@ -60,6 +60,7 @@ def keep(
     lines: list[Line],
     rows: list[thesis.Row],
     door_rows: list[doors.Row],
+    traffic: list[lime.Row],
     tables: list[Table],
     circumstances: str,
 ) -> None:
@@ -69,6 +70,7 @@ def keep(
         "lines": [{**asdict(line), "ratio": line.ratio, "reached": line.reached} for line in lines],
         "thesis": [asdict(row) for row in rows],
         "doors": [asdict(row) for row in door_rows],
+        "lime": [asdict(row) for row in traffic],
         "tables": [asdict(table) for table in tables],
     }
     (OUT / "results.json").write_text(json.dumps(results, indent=2, ensure_ascii=False) + "\n")
@@ -85,6 +87,9 @@ def keep(
         parts.append("## The thesis' benchmark 8.2")
         parts.append(_markdown(DOOR_HEADS, _door_cells(door_rows)))
         parts.append("![write, read and take over n, door by door](doors.png)")
+    if traffic:
+        lime.plot(traffic, OUT / "lime.png")
+        parts.append("![messages of LIME's operations](lime.png)")
     for table in tables:
         parts += [f"## {table.title}", table.how, _markdown(table.heads, table.rows)]
     (OUT / "results.md").write_text("\n\n".join(parts) + "\n")

@@ -4,6 +4,7 @@ Hypothesis plays the same examples in every run; `HYPOTHESIS_PROFILE=explore` lo
 """
 
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable
@@ -17,6 +18,9 @@ import tupelo
 settings.register_profile("replay", deadline=None, derandomize=True)
 settings.register_profile("explore", deadline=None, max_examples=1_000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "replay"))
+
+# A shell lets what it starts in the background ignore Ctrl-C, which some tests send to themselves.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 PATIENCE_SECONDS = 10.0
 

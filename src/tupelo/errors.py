@@ -46,6 +46,12 @@ TupeloError
 │   ├── Stranger            the identity is not one that is known there
 │   └── IdentityChanged     the one who answers is not who it was the last time
 ├── IdentityUnusable    the file of an identity is damaged, or open to others
+├── LimeError           something about a LIME agent, its spaces or its journey
+│   ├── PrivateSpace        the space is not shared, so nobody could end the wait
+│   ├── NotOwner            the space belongs to another agent
+│   ├── AgentEnded          the agent has ended, or gone on to another host
+│   └── MigrationFailed     the agent did not move: it goes on where it was
+│       └── UnknownAgentClass   the host does not know the agent's class
 ├── DiscoveryFailed     no lookup service is at this address
 ├── ListenerFailed      a listener raised too often, and was dropped
 ├── UnknownEvent        raised by a listener that wants to be told no more
@@ -367,6 +373,59 @@ class IdentityChanged(AccessError):
 
 class IdentityUnusable(TupeloError):
     """The file of an identity is damaged, or others may read it."""
+
+
+class LimeError(TupeloError):
+    """Something about a LIME agent, its interface tuple spaces or its journey."""
+
+
+class PrivateSpace(LimeError):
+    """The interface tuple space is private: only its agent could write what it would wait for."""
+
+    def __init__(self, operation: str, space: str) -> None:
+        super().__init__(
+            f"{operation} would wait for ever in the space {space!r}, which is private: "
+            "share it first, or ask without waiting"
+        )
+        self.operation = operation
+        self.space = space
+
+
+class NotOwner(LimeError):
+    """An interface tuple space is its agent's alone: nobody else may use it."""
+
+    def __init__(self, space: str, owner: str, reason: str = "") -> None:
+        super().__init__(
+            f"the space {space!r} is the agent {owner}'s alone" + (f": {reason}" if reason else "")
+        )
+        self.space = space
+        self.owner = owner
+
+
+class AgentEnded(LimeError):
+    """The `agent` is not here (any more): it has ended, or gone on to another host."""
+
+    def __init__(self, agent: str) -> None:
+        super().__init__(f"the agent {agent} has ended here, or gone on to another host")
+        self.agent = agent
+
+
+class MigrationFailed(LimeError):
+    """The agent was not moved to `host`; it goes on where it was."""
+
+    def __init__(self, agent: str, host: str, reason: str) -> None:
+        super().__init__(f"the agent {agent} stays where it is, and not at {host}: {reason}")
+        self.agent = agent
+        self.host = host
+        self.reason = reason
+
+
+class UnknownAgentClass(MigrationFailed):
+    """The `host` does not know the agent's class, and code is never shipped."""
+
+    def __init__(self, agent: str, host: str, class_name: str) -> None:
+        super().__init__(agent, host, f"it knows no agent class named {class_name!r}")
+        self.class_name = class_name
 
 
 class DiscoveryFailed(TupeloError):

@@ -81,6 +81,51 @@ ben has departed with a goodbye
 cleo has ('note', 'ada', 'for cleo only') and ada 0
 """
 
+PRINTERS = """\
+the laptop sees artist painter workhorse
+artist prints poster.pdf
+the laptop is told of poster.pdf artist
+the attic has left; the laptop sees painter workhorse
+in colour on the fourth floor: None
+waiting for artist: 1 job
+artist prints map.pdf
+the laptop is told of map.pdf artist
+"""
+
+LIME_CHAT = """\
+ben's screen | ada says: The tulips are out.
+ben's screen | cleo says: I can smell them.
+ada's screen | cleo says: I can smell them.
+cleo's screen | ada says: The tulips are out.
+ada's screen | ben whispers: It is the soup.
+cleo's screen | ben says: Is she gone?
+ada's screen | cleo whispers: Come back!
+ben's screen | ada says: I am back.
+cleo's screen | ada says: I am back.
+more lines: 0
+"""
+
+JIGSAW = """\
+a new puzzle
+  black's tray A:black B:black C:black D:black
+  white's tray A:black B:black C:black D:black
+white selects two pieces
+  black's tray A:black B:black C:white D:white
+  white's tray A:black B:black C:white D:white
+they part
+  black beeps: 3 is not to be had
+  white beeps: 1 is not mine
+each has assembled what was theirs
+  black's tray AB:black C:white D:white
+  white's tray A:black B:black CD:white
+they meet again
+  black's tray AB:black CD:white
+  white's tray AB:black CD:white
+black assembles the rest
+  black's tray ABCD:black
+  white's tray ABCD:black
+"""
+
 OUTPUT = {
     "job_queue.py": JOB_QUEUE,
     "chat.py": CHAT,
@@ -89,6 +134,9 @@ OUTPUT = {
     "command_queue.py": COMMAND_QUEUE,
     "remote_workers.py": REMOTE_WORKERS,
     "cafe.py": CAFE,
+    "printers.py": PRINTERS,
+    "lime_chat.py": LIME_CHAT,
+    "jigsaw.py": JIGSAW,
 }
 
 

@@ -9,7 +9,7 @@ import tupelo
 from tupelo import aio, errors
 from tupelo.federation.client.space import RemoteSpace
 from tupelo.federation.spanning.space import FederatedSpace
-from tupelo.models import javaspaces, linda, xvsm
+from tupelo.models import javaspaces, lime, linda, pubsub, xvsm
 
 JAVASPACES = [
     "Entry",
@@ -28,6 +28,47 @@ JAVASPACES = [
     "NO_WAIT",
     "FOREVER",
 ]
+
+LIME = [
+    "Agent",
+    "AgentLocation",
+    "Host",
+    "HostLocation",
+    "LimeSystemTupleSpace",
+    "LimeTupleSpace",
+    "LocalizedReaction",
+    "ONCE",
+    "ONCE_PER_TUPLE",
+    "Reaction",
+    "ReactionEvent",
+    "RegisteredReaction",
+    "UNSPECIFIED",
+    "UbiquitousReaction",
+    "set_shared",
+]
+
+LIME_SPACE = [
+    "name",
+    "is_owner",
+    "is_shared",
+    "set_shared",
+    "out",
+    "in_",
+    "rd",
+    "inp",
+    "rdp",
+    "ing",
+    "rdg",
+    "add_strong_reaction",
+    "add_weak_reaction",
+    "remove_reaction",
+    "is_registered_reaction",
+    "get_registered_reactions",
+]
+
+PUBSUB = ["close", "collect", "hosts", "offer", "publish", "subscribe", "withdraw"]
+
+REPLIES = ["cancel", "get", "is_over"]
 
 PROMISED = [
     "ANY",
@@ -155,6 +196,20 @@ def test_linda_speaks_all_its_words():
 
 def test_javaspaces_speaks_all_its_words():
     assert set(JAVASPACES) <= set(javaspaces.__all__)
+
+
+def test_lime_speaks_all_its_words():
+    assert set(lime.__all__) == set(LIME)
+    assert set(LIME_SPACE) == {name for name in dir(lime.LimeTupleSpace) if name[0] != "_"}
+    only_here = {"is_shared", "set_shared", "out", "in_", "inp", "ing"}
+    system = {name for name in dir(lime.LimeSystemTupleSpace) if name[0] != "_"}
+    assert system == set(LIME_SPACE) - only_here
+
+
+def test_pubsub_speaks_all_its_words():
+    assert set(pubsub.__all__) == {"Collected", "PubSub", "Replies", "Reply"}
+    assert public(pubsub.PubSub) == set(PUBSUB)
+    assert public(pubsub.Replies) == set(REPLIES)
 
 
 def test_xvsm_speaks_all_its_words():

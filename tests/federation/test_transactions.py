@@ -576,9 +576,9 @@ def test_the_coordinator_is_killed(hosts, until, step, apart):
     assert (ended.stdout == b"done\n") == (step == 10), ended.stderr.decode()
     decided = step > 4
     assert settled(until, one, other) == ([[], [TOKEN]] if decided else [[TOKEN], []])
-    # One who was told, by a coordinator that then said no more, is kept on record.
+    # One who was told, by a coordinator that then said no more, may be kept on record.
     kept = 1 if step in (7, 9) else 0
-    until(lambda: len(decisions(found[-1] if apart else one)) == kept, "the decision is forgotten")
+    until(lambda: len(decisions(found[-1] if apart else one)) <= kept, "the decision is forgotten")
 
 
 @pytest.mark.parametrize("step", [3, 5, 6])

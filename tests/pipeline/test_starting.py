@@ -56,7 +56,7 @@ def test_without_pyspark_it_is_said_what_to_install(monkeypatch):
 
 def test_a_session_that_is_there_is_used(spark):
     options: dict[str, str | int | bool] = {"spark.sql.shuffle.partitions": 2}
-    again = pipeline.session(**options)
+    again = pipeline.session(None, **options)
     assert again.sparkContext is spark.sparkContext
     assert again.conf.get("spark.sql.python.filterPushdown.enabled") == "true"
 

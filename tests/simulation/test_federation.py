@@ -30,9 +30,9 @@ def test_federations_keep_their_promises():
     assert not bad, "\n".join(describe(report) for report in bad)
 
 
-def describe(report: Report) -> str:
+def describe(report: Report, model: str = "federation") -> str:
     faults = "\n  ".join(map(str, report.faults))
-    replay = f"tupelo lab simulate --seeds 1 --first {report.seed} --trace"
+    replay = f"tupelo lab simulate --model {model} --seeds 1 --first {report.seed} --trace"
     return f"seed {report.seed} ({replay})\n  {faults}"
 
 

@@ -4,15 +4,31 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Callable
+from enum import Enum
 from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.progress import track
 
+from tupelo.lab.lime.simulate import simulate as simulate_lime
 from tupelo.lab.simulate import Report, simulate, simulate_many
 
 FAULTS_SHOWN = 5
+
+
+class Model(Enum):
+    """What is simulated."""
+
+    FEDERATION = "federation"
+    LIME = "lime"
+
+
+PLAYS: dict[Model, Callable[[int], Report]] = {
+    Model.FEDERATION: simulate,
+    Model.LIME: simulate_lime,
+}
 
 app = typer.Typer(no_args_is_help=True, help="Look for what cannot be, in worlds ruled by seeds.")
 
@@ -29,6 +45,9 @@ def simulate_command(
     trace: Annotated[
         bool, typer.Option("--trace", help="Print all that happens; for one seed.")
     ] = False,
+    model: Annotated[
+        Model, typer.Option(help="Spaces that span hosts, or the agents and groups of LIME.")
+    ] = Model.FEDERATION,
 ) -> None:
     """Play federations in virtual time, with partitions, crashes and slow links, and judge them."""
     logging.getLogger("tupelo").setLevel(logging.CRITICAL)  # Every loss would be told there.
@@ -36,27 +55,29 @@ def simulate_command(
     if trace:
         if seeds != 1:
             raise typer.BadParameter("with --trace it is 1", param_hint="--seeds")
-        reports = [simulate(first)]
+        reports = [PLAYS[model](first)]
         console.print("\n".join(reports[0].trace), markup=False)
         console.print(f"digest {reports[0].digest}")
     else:
         processes = min(seeds, os.cpu_count() or 1)
-        played = simulate_many(range(first, first + seeds), processes)
+        played = simulate_many(range(first, first + seeds), processes, PLAYS[model])
         shown = track(played, "playing", total=seeds, console=console, transient=True)
         reports = list(shown)
     bad = [report for report in reports if report.faults]
     for report in bad:
-        _print_faults(console, report)
+        _print_faults(console, report, model)
     acts = sum(report.acts for report in reports)
     console.print(f"{len(reports)} seeds, {acts} operations, {len(bad)} seeds with faults")
     if bad:
         raise typer.Exit(1)
 
 
-def _print_faults(console: Console, report: Report) -> None:
+def _print_faults(console: Console, report: Report, model: Model) -> None:
     console.print(f"seed {report.seed}")
     for fault in report.faults[:FAULTS_SHOWN]:
         console.print(f"  {fault}", markup=False)
     if len(report.faults) > FAULTS_SHOWN:
         console.print(f"  and {len(report.faults) - FAULTS_SHOWN} more")
-    console.print(f"  replay it: tupelo lab simulate --seeds 1 --first {report.seed} --trace")
+    which = "" if model is Model.FEDERATION else f" --model {model.value}"
+    replay = f"tupelo lab simulate{which} --seeds 1 --first {report.seed} --trace"
+    console.print(f"  replay it: {replay}")

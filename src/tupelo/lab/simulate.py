@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing import get_context
 from random import Random
 from typing import Any
@@ -47,23 +48,25 @@ def simulate(seed: int) -> Report:
     try:
         run(run_.play, seed)
     except (LabError, BaseExceptionGroup) as error:
-        run_.faults.append(Fault("failed", _in_one_line(error)))
+        run_.faults.append(Fault("failed", in_one_line(error)))
     return run_.report()
 
 
-def simulate_many(seeds: Iterable[int], processes: int) -> Iterator[Report]:
+def simulate_many(
+    seeds: Iterable[int], processes: int, play: Callable[[int], Report] = simulate
+) -> Iterator[Report]:
     """Play many, in so many processes; only the trace of those with faults is kept."""
     level = logging.getLogger("tupelo").level
     with ProcessPoolExecutor(processes, get_context("spawn"), _set_level, (level,)) as pool:
-        yield from pool.map(_simulate_briefly, seeds, chunksize=4)
+        yield from pool.map(partial(_play_briefly, play), seeds, chunksize=4)
 
 
 def _set_level(level: int) -> None:
     logging.getLogger("tupelo").setLevel(level)
 
 
-def _simulate_briefly(seed: int) -> Report:
-    report = simulate(seed)
+def _play_briefly(play: Callable[[int], Report], seed: int) -> Report:
+    report = play(seed)
     if report.faults:
         return report
     return Report(seed, report.digest, (), report.acts, ())
@@ -188,7 +191,7 @@ async def _end(tasks: list[asyncio.Task[None]]) -> None:
             raise LabError(f"an agent has failed: {ended!r}") from ended
 
 
-def _in_one_line(error: BaseException) -> str:
+def in_one_line(error: BaseException) -> str:
     if isinstance(error, BaseExceptionGroup):
-        return "; ".join(_in_one_line(one) for one in error.exceptions)
+        return "; ".join(in_one_line(one) for one in error.exceptions)
     return f"{type(error).__name__}: {error}"

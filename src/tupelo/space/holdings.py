@@ -19,10 +19,11 @@ from tupelo.space.engine import Engine
 from tupelo.space.log import Actor
 from tupelo.space.matchset import MatchSetState
 from tupelo.space.reaction import ReactionState
-from tupelo.space.session import SessionState
+from tupelo.space.session import Seen, SessionState
 from tupelo.space.subscription import SubscriptionState
 from tupelo.space.transaction import Txn, Vote
 from tupelo.space.waiting import Signal
+from tupelo.store.index import Accept
 from tupelo.values.change import ChangeKind
 from tupelo.values.entry import Entry
 from tupelo.values.lease import Lease, check_lease
@@ -280,15 +281,31 @@ class Holdings:
             self.engine.settle()
 
     def react(
-        self, template: Any, function: reaction.Function, once: bool, existing: bool
+        self,
+        template: Any,
+        function: reaction.Function,
+        once: bool,
+        existing: bool,
+        only: Accept | None = None,
+        whole: bool = False,
+        fired: Seen | None = None,
     ) -> tuple[ReactionState, int]:
         if not callable(function):
             raise BadArgument("function", "a function of an entry and a step", function)
         if iscoroutinefunction(function):
             raise BadArgument("function", "a plain function: a step cannot await", function)
-        return self._step(
-            lambda: reaction.register(self.core, template, function, bool(once), bool(existing))
-        )
+
+        def work() -> ReactionState:
+            return reaction.register(
+                self.core, template, function, bool(once), bool(existing), only, whole, fired
+            )
+
+        return self._step(work)
+
+    def catch_up(self, entries: list[Entry]) -> int:
+        """Let the reactions work on entries that they did not want before, but may now; the
+        position to make durable."""
+        return self._step(lambda: reaction.catch_up(self.core, entries))[1]
 
     def end_reaction(self, state: ReactionState) -> None:
         with self._lock:

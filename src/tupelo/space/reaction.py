@@ -8,12 +8,14 @@ raises, or they keep feeding each other, the whole step is undone.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from tupelo.errors import Livelock, ReactionFailed
+from tupelo.errors import Livelock, ReactionError, ReactionFailed
 from tupelo.space import transaction
 from tupelo.space.checks import check_limit
 from tupelo.space.session import Seen
+from tupelo.store.index import Accept
 from tupelo.store.plan import Question
 from tupelo.values.entry import Entry, freeze, thaw
 from tupelo.values.lease import check_lease
@@ -27,16 +29,38 @@ Function = Callable[[Any, "Step"], object]
 
 
 class ReactionState:
-    """A reaction as the core knows it; `fired` are the entries that it has reacted to."""
+    """A reaction as the core knows it; `fired` are the entries that it has reacted to. It reacts
+    to matches that `only` accepts, and is told of the `whole` entry or of its value."""
 
-    __slots__ = ("ended", "error", "fired", "function", "once", "question", "ticket")
+    __slots__ = (
+        "ended",
+        "error",
+        "fired",
+        "function",
+        "once",
+        "only",
+        "question",
+        "ticket",
+        "whole",
+    )
 
-    def __init__(self, question: Question, ticket: int, function: Function, once: bool) -> None:
+    def __init__(
+        self,
+        question: Question,
+        ticket: int,
+        function: Function,
+        once: bool,
+        only: Accept | None = None,
+        whole: bool = False,
+        fired: Seen | None = None,
+    ) -> None:
         self.question = question
         self.ticket = ticket
         self.function = function
         self.once = once
-        self.fired = Seen()
+        self.only = only
+        self.whole = whole
+        self.fired = Seen() if fired is None else fired
         self.ended = False
         self.error: Exception | None = None
 
@@ -71,13 +95,25 @@ class Step:
         return self._core.count(template, self._txn)
 
 
-def register(core: Core, raw: Any, function: Function, once: bool, existing: bool) -> ReactionState:
-    """A new reaction; it reacts to what is already there in this same step."""
+def register(
+    core: Core,
+    raw: Any,
+    function: Function,
+    once: bool,
+    existing: bool,
+    only: Accept | None = None,
+    whole: bool = False,
+    fired: Seen | None = None,
+) -> ReactionState:
+    """A new reaction; it reacts to what is already there in this same step. What it has `fired` for
+    may be handed in, by one who keeps it: then nothing is forgotten of entries that may return."""
     core.expire()
-    state = ReactionState(core.store.question(raw), core.waiting.ticket(), function, once)
+    question, ticket = core.store.question(raw), core.waiting.ticket()
+    state = ReactionState(question, ticket, function, once, only, whole, fired)
     core.reactions.add(state)
     core.watched += 1
-    core.pruning.memories[state.fired] = None
+    if fired is None:
+        core.pruning.memories[state.fired] = None
     try:
         with core.user_code("a template"):
             there = list(core.store.matches(state.question)) if existing else []
@@ -94,6 +130,18 @@ def react_to(core: Core, entries: list[Entry], only: ReactionState | None = None
     step = transaction.Txn("")
     run(core, step, entries, transaction.abort, only)
     transaction.commit(core, step)
+
+
+def catch_up(core: Core, entries: list[Entry]) -> None:
+    """Let the reactions work on entries that stay whatever they do. One that fails keeps its error,
+    and does not keep the others from the other entries."""
+    try:
+        react_to(core, entries)
+    except ReactionError:
+        for entry in entries if len(entries) > 1 else ():
+            if not entry.gone:
+                with suppress(ReactionError):
+                    react_to(core, [entry])
 
 
 def wanted(core: Core, entries: Iterable[Entry]) -> list[ReactionState]:
@@ -130,6 +178,8 @@ def run(
                     break
                 if reaction.ended or entry in reaction.fired:
                     continue
+                if reaction.only is not None and not reaction.only(entry):
+                    continue
                 if len(fired) >= core.reactions_max:
                     raise Livelock(core.reactions_max)
                 fired.append((reaction, entry))
@@ -156,7 +206,8 @@ def run(
 def _call(core: Core, reaction: ReactionState, entry: Entry, step: Step) -> None:
     before, core.running = core.running, "a reaction"
     try:
-        reaction.function(thaw(entry.shape, entry.fields), step)
+        value = entry if reaction.whole else thaw(entry.shape, entry.fields)
+        reaction.function(value, step)
     except Exception as error:
         reaction.error = error
         name = getattr(reaction.function, "__name__", reaction.function)

@@ -16,6 +16,7 @@ from typing import Any
 from tupelo.errors import BadArgument, HostClosed, NotAllowed, Stranger
 from tupelo.federation.commits.deciding import Deciding
 from tupelo.federation.hosts.archiving import Archiver
+from tupelo.federation.hosts.carrying import Carriers
 from tupelo.federation.hosts.dialling import Dialler
 from tupelo.federation.hosts.folder import Folder, check_space_name
 from tupelo.federation.hosts.hosted import Doubt, HostedSpace, check_doubt
@@ -29,12 +30,7 @@ from tupelo.federation.identity.trust import Trust
 from tupelo.federation.links import wire
 from tupelo.federation.links.conversation import Conversation
 from tupelo.federation.links.link import Link, Listening, Network
-from tupelo.federation.links.reception import (
-    SPACES_MAX,
-    Greeting,
-    Reception,
-    require_names,
-)
+from tupelo.federation.links.reception import SPACES_MAX, Greeting, Reception, require_names
 from tupelo.federation.spanning.federated import Federation
 from tupelo.federation.spanning.handover import Doubts, client_holder
 from tupelo.federation.spanning.moving import Mover
@@ -84,6 +80,7 @@ class HostCore:
         self.spaces: dict[str, HostedSpace] = {}
         self.peers: dict[str, Peer] = {}
         self.servings: dict[str, Serving] = {}
+        self.carriers = Carriers()
         self.doubts = Doubts(lambda: self.spaces.values())
         self.woken = Woken(asyncio.get_running_loop())
         self.mover = Mover(self)
@@ -151,6 +148,7 @@ class HostCore:
         await self._dialler.stop()
         self.deciding.stop()
         await self.federation.settle_all()
+        await self.carriers.stop()
         for peer in list(self.peers.values()):
             peer.talk.goodbye(reason)
         for serving in list(self.servings.values()):
@@ -455,6 +453,7 @@ class HostCore:
         logger.info("%s engaged with the host %r", self.name, peer.name)
         self._meet(peer)
         self.mover.arrived()
+        self.carriers.engaged(peer)
 
     def _meet(self, peer: Peer) -> None:
         """Whoever waits for something is told that it may be there as well."""
@@ -484,6 +483,7 @@ class HostCore:
             if not peer.replaced:
                 self.presence.departed(peer.id, peer.name, peer.address, how)
         self.federation.departed(peer)
+        self.carriers.departed(peer)
 
     def told_presence(self, peer: Peer, spaces: list[str], agents: list[str]) -> None:
         """A host says which spaces and agents it has now."""

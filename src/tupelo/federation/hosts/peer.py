@@ -107,6 +107,8 @@ class Peer:
             telling = self._watches.get(message.watch)
             if isinstance(telling, Telling):
                 telling.arrived(message.entries)
+        elif isinstance(message, wire.Carry):
+            self._host.carriers.heard(self, message.channel, message.body)
         else:
             raise BadFrame(f"a host may not say {type(message).__name__}")
 

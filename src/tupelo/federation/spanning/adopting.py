@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import logging
-from contextlib import suppress
 
-from tupelo.errors import ReactionError
 from tupelo.federation.hosts.hosted import HostedSpace
 from tupelo.space import reaction
+from tupelo.space.core import Core
 from tupelo.space.tasks import TaskSignal
 from tupelo.space.writers import Mark
 from tupelo.values.entry import Entry
@@ -45,44 +44,51 @@ def adopt(hosted: HostedSpace, entries: list[Entry]) -> None:
                 logger.info(
                     "%r is over its limits for what returns to it: %r", hosted.name, refusal
                 )
-                position = max(position, _let_in(hosted, entry))
+                position = max(position, let_in(hosted, [entry]))
         except Exception as error:
             logger.warning("an entry for %r is lost: %r", hosted.name, error)
     hosted.flush_soon(position)
 
 
-def _let_in(hosted: HostedSpace, entry: Entry) -> int:
-    """Past the capacity, the keys and the reactions of the space."""
+def let_in(hosted: HostedSpace, entries: list[Entry]) -> int:
+    """Past the capacity, the keys and the reactions of the space, all of them in one step; the
+    position at which that is durable."""
     engine, core = hosted.engine, hosted.operations.core
     with engine.lock:
         engine.begin()
         try:
             core.expire()
-            here = Entry(
-                entry.fields,
-                entry.shape,
-                entry.origin,
-                entry.n,
-                core.next_arrival(),
-                entry.expires,
-                to=entry.to,
-            )
-            if core.log.on:
-                here.arrival = core.log.position + 1
-            if core.books is not None:
-                core.books.readmit(here)
-            if core.room is not None:
-                core.room.add([here])
-            core.store.add(here)
-            core.deadlines.add(here)
-            core.directed.add(here)
-            core.log.add("written", here)
-            core.subscriptions.notify(here, "visible")
-            if core.reactions and reaction.wanted(core, [here]):
-                with suppress(ReactionError):  # It keeps its error; the entry is here all the same.
-                    reaction.react_to(core, [here])
-            if not here.gone:
-                core.offer(here)
+            come = [_moved_in(core, entry) for entry in entries]
+            for entry in come:
+                core.subscriptions.notify(entry, "visible")
+            if core.reactions and reaction.wanted(core, come):
+                reaction.catch_up(core, come)
+            for entry in come:
+                if not entry.gone:
+                    core.offer(entry)
         finally:
             engine.settle()
         return core.log.position
+
+
+def _moved_in(core: Core, entry: Entry) -> Entry:
+    here = Entry(
+        entry.fields,
+        entry.shape,
+        entry.origin,
+        entry.n,
+        core.next_arrival(),
+        entry.expires,
+        to=entry.to,
+    )
+    if core.log.on:
+        here.arrival = core.log.position + 1
+    if core.books is not None:
+        core.books.readmit(here)
+    if core.room is not None:
+        core.room.add([here])
+    core.store.add(here)
+    core.deadlines.add(here)
+    core.directed.add(here)
+    core.log.add("written", here)
+    return here

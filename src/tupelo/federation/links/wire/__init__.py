@@ -13,6 +13,7 @@ reserved under the number of its call until it is confirmed (see `handover`).
 
 from tupelo.federation.links.wire.between_hosts import (
     Ask,
+    Carry,
     Decide,
     Forget,
     Hint,
@@ -73,6 +74,7 @@ __all__ = [
     "Begin",
     "Call",
     "Cancel",
+    "Carry",
     "Changes",
     "Close",
     "Confirm",

@@ -93,6 +93,13 @@ class Move(Message, tag=57):
     entry: Any
 
 
+class Carry(Message, tag=58):
+    """What a part of one host says to the same part of another. Who has no such part ignores it."""
+
+    channel: str
+    body: Any
+
+
 class Decide(Message, tag=60):
     """Record that a transaction is committed, and who must be told: [id, participant]; or that it
     is given up, if that is nobody. Answer: does this stand? Not if the opposite does."""

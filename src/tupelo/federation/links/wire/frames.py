@@ -11,6 +11,7 @@ from msgspec.msgpack import Decoder, Encoder
 from tupelo.errors import BadFrame, CannotSend
 from tupelo.federation.links.wire.between_hosts import (
     Ask,
+    Carry,
     Decide,
     Forget,
     Hint,
@@ -100,6 +101,7 @@ Said = (
     | Presence
     | Hint
     | Told
+    | Carry
     | Call
 )
 

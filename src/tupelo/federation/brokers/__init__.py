@@ -1,0 +1,1 @@
+"""Brokers: publish, subscribe and collect, on the tree of a group."""

@@ -1,0 +1,376 @@
+"""A broker: publish, subscribe and collect among the hosts of a group.
+
+It is a part of the group: its tables follow the tree of the roster in force. What stands, that is
+subscriptions and collects, is on its card, so that a new roster begins with all tables in place;
+what is said within a roster only tells what has changed since.
+
+`publish` and `probe` are operations of the group: no change of it comes between. `subscribe` and
+`collect` begin something that stands through all changes, and may be called at any time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from tupelo.errors import BadArgument, BadFrame, HostClosed, Refused
+from tupelo.federation.brokers import tables
+from tupelo.federation.brokers.cards import Card, read_cards, spell_card
+from tupelo.federation.brokers.collecting import CollectId
+from tupelo.federation.brokers.inroster import InRoster
+from tupelo.federation.brokers.local import Local, Matching
+from tupelo.federation.brokers.messages import Duration, Extent, Found, Kind, Said, read, spell
+from tupelo.federation.brokers.probing import Evaluation
+from tupelo.federation.brokers.standing import (
+    Collected,
+    Collection,
+    Deliver,
+    Lost,
+    Reply,
+    Standing,
+    Watching,
+    readable,
+    reply,
+)
+from tupelo.federation.brokers.tables import Application, Tree, spell_checked
+
+if TYPE_CHECKING:
+    from tupelo.federation.groups.group import Group
+    from tupelo.federation.groups.roster import Roster, RosterId
+
+__all__ = ["Application", "Broker", "Collected", "Reply", "Standing"]
+
+logger = logging.getLogger("tupelo")
+
+KINDS: dict[tuple[str, str], Kind] = {
+    ("single", "any"): "single any",
+    ("single", "all"): "single all",
+    ("persistent", "any"): "persistent any",
+}
+
+
+class Broker:
+    """The broker of one name at one host. Brokers of one name, at the hosts of a group, are one.
+
+    `prune` lets it promise that it is empty, so that it is not asked again. With `asks_again` the
+    application is asked anew after each of its own updates whether there is something now for what
+    stands; without, an update that brings something always matches.
+    """
+
+    def __init__(
+        self,
+        group: Group,
+        name: str,
+        application: Application,
+        *,
+        prune: bool = True,
+        asks_again: bool = True,
+    ) -> None:
+        self.name = name
+        self.sent: Counter[str] = Counter()
+        """How many messages it has sent, of each kind."""
+        self.sent_bytes: Counter[str] = Counter()
+        self._me = group._core.id
+        self._group = group
+        self._local = Local(self._me, application)
+        self._prune = prune
+        self._asks_again = asks_again
+        self._numbers = 0
+        self._since: RosterId | None = None
+        self._watching: dict[bytes, dict[Watching, None]] = {}
+        self._collections: dict[int, Collection] = {}
+        self._waiting: dict[asyncio.Future[None], None] = {}
+        self._direct: frozenset[str] = frozenset()
+        self._closed = False
+        self._now = self._begin_roster(Tree(self._me, None, [self._me]))
+        self._voice = group.part(name, self)
+
+    def _begin_roster(self, tree: Tree) -> InRoster:
+        return InRoster(
+            tree,
+            self._local,
+            self._say,
+            deliver_result=self._found,
+            deliver_update=self._updated,
+            prune=self._prune,
+            asks_again=self._asks_again,
+        )
+
+    def _say(self, edge: str, message: Said) -> None:
+        body = spell(message)
+        kind = type(message).__name__
+        self.sent[kind] += 1
+        self.sent_bytes[kind] += len(body)
+        if edge in self._direct:
+            self._voice.say(edge, body)
+        else:
+            self._voice.send(edge, body)
+
+    @property
+    def hosts(self) -> frozenset[str]:
+        """Those that take part now."""
+        return self._now.tree.hosts
+
+    # What a user does
+
+    async def publish(self, update: Any) -> None:
+        """Tell every host that wants updates like this. When this returns it is on its way, and
+        nobody believes any more that there is nothing here for it."""
+        body = spell_checked(update, "update")
+        async with self._group.operating():
+            if self._now.is_idle:
+                return
+            told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._now.publish(body, lambda: _set(told))
+            await self._until(told)
+
+    async def _until(self, done: asyncio.Future[None]) -> None:
+        """Wait for others, who may be silent; HostClosed if this broker is closed meanwhile."""
+        if self._closed:
+            raise HostClosed("this broker was closed")
+        self._waiting[done] = None
+        try:
+            await done
+        finally:
+            del self._waiting[done]
+
+    def subscribe(self, pattern: Any, deliver: Callable[[str, Any], None]) -> Standing:
+        """Be told of updates that match, of this host as well: who published it, and what."""
+
+        def tell(reply: Reply) -> None:
+            deliver(reply.host, reply.items[0])
+
+        return self._watch(Watching(self._local.pattern(pattern), tell, None, collects=False))
+
+    async def probe(self, pattern: Any, extent: Extent) -> Collected:
+        """What there is now: one answer of any host that is not empty, or those of all."""
+        _check("extent", extent, ("any", "all"))
+        asked_for = self._local.pattern(pattern)
+        async with self._group.operating():
+            done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            now = self._now
+            asked = now.probing.ask(asked_for, extent, None, lambda _: _set(done))
+            try:
+                await self._until(done)
+            finally:
+                now.probing.quit(asked)
+            return _collected(asked, now.tree)
+
+    def collect(
+        self,
+        pattern: Any,
+        duration: Duration,
+        extent: Extent,
+        deliver: Deliver,
+        lost: Lost | None = None,
+    ) -> Standing:
+        """Be told of what there is, and will be. A single collect ends when one host, or each of
+        them, has answered with something; a persistent one when it is cancelled. What is here is
+        delivered before this returns. `lost` is told of hosts whose answers cannot come."""
+        _check("duration", duration, ("single", "persistent"))
+        _check("extent", extent, ("any", "all"))
+        asked_for = self._local.pattern(pattern)
+        kind = KINDS.get((duration, extent))
+        if kind is None:
+            watching = Watching(asked_for, deliver, lost, collects=True)
+            self._watch(watching)
+            self._ask_missing(watching)
+            return watching
+        self._require_room()
+        number = self._next()
+        collection = Collection(number, kind, asked_for, deliver, lost)
+        self._collections[number] = collection
+        collection.remove = lambda: self._end_collection(number)
+        self._now.collecting.begin(number, kind, asked_for, ())
+        return collection
+
+    def _next(self) -> int:
+        self._numbers += 1
+        return self._numbers
+
+    def _watch(self, watching: Watching) -> Watching:
+        if watching.pattern.spelled not in self._watching:
+            self._require_room()
+        self._watching.setdefault(watching.pattern.spelled, {})[watching] = None
+        watching.remove = lambda: self._unwatch(watching)
+        self._now.routes.want(self._me, watching.pattern)
+        return watching
+
+    def _require_room(self) -> None:
+        if len(self._watching) + len(self._collections) >= tables.PATTERNS_MAX:
+            raise Refused(f"{tables.PATTERNS_MAX} subscriptions and collects stand here already")
+
+    def _unwatch(self, watching: Watching) -> None:
+        if watching.asking is not None:
+            self._now.probing.quit(watching.asking)
+        spelled = watching.pattern.spelled
+        same = self._watching[spelled]
+        del same[watching]
+        if not same:
+            del self._watching[spelled]
+            self._now.routes.unwant(self._me, spelled)
+
+    def _end_collection(self, number: int) -> None:
+        del self._collections[number]
+        self._now.collecting.end(number)
+
+    @property
+    def _all_watching(self) -> list[Watching]:
+        return [watching for same in self._watching.values() for watching in same]
+
+    # What comes in
+
+    def _updated(self, came_from: str, found: Found, value: Any, matches: Matching) -> None:
+        """An update has come, or was published here."""
+        for same in list(self._watching.values()):
+            if same and matches(next(iter(same)).pattern):  # One that hears may cancel another.
+                for watching in list(same):
+                    if not watching.awaits(came_from, found.host):
+                        watching.deliver(Reply(found.host, [value], True))
+
+    def _found(self, number: int, found: Found, is_last: bool) -> None:
+        """Something was found for a collect of this host."""
+        collection = self._collections.get(number)
+        if collection is not None:
+            collection.found(found)
+            if is_last:
+                collection.cancel()
+
+    def _ask_missing(self, watching: Watching) -> None:
+        """Ask the hosts whose state a persistent collect of all has not got yet."""
+        hosts = self._now.tree.hosts
+        missing = hosts - watching.have
+        if not missing:
+            return
+
+        def done(asked: Evaluation) -> None:
+            watching.asking = None
+            watching.have |= missing - asked.lost
+            for found in map(reply, asked.found):
+                if found.items:
+                    watching.deliver(found)
+
+        only = None if missing == hosts else missing
+        asked = self._now.probing.ask(watching.pattern, "all", only, done)
+        watching.asking = None if asked.over else asked
+
+    # As a part of the group
+
+    def card(self) -> bytes | None:
+        if self._closed:
+            return None
+        return spell_card(self._since, self._watching, self._collections.values())
+
+    def install(self, roster: Roster) -> None:
+        before = self._now
+        before.end()
+        cards = {} if self._closed else read_cards(roster, self.name)
+        mine = cards.get(self._me)
+        if mine is None:  # The roster does not know yet, or any more, that we take part.
+            mine, cards = Card(), {}
+        tree = Tree(self._me, roster, cards or [self._me])
+        self._direct = frozenset(roster.neighbours(self._me))
+        self._since = roster.id if cards else None
+        now = self._now = self._begin_roster(tree)
+        for host, card in cards.items():
+            self._install_card(now, host, card)
+        self._say_changes(now, mine)
+        # With these we were in the same roster until now, and nothing that was said is lost.
+        kept = frozenset(
+            host
+            for host, card in cards.items()
+            if card.since == mine.since is not None and host not in before.cut_off
+        )
+        for host, card in cards.items():
+            for one in card.collects:
+                now.collecting.answer(CollectId(host, one.number), host not in kept)
+        for watching in self._all_watching:
+            if watching.collects:
+                watching.have &= kept | {self._me}
+                self._ask_missing(watching)
+
+    def _install_card(self, now: InRoster, host: str, card: Card) -> None:
+        """What stands for a host, as everyone knows it."""
+        edge = now.tree.toward(host) or self._me
+        for pattern in self._local.read_patterns(host, card.wants):
+            if pattern is not None:
+                now.routes.install(edge, pattern)
+        patterns = self._local.read_patterns(host, [one.pattern for one in card.collects])
+        for one, pattern in zip(card.collects, patterns, strict=True):
+            if pattern is not None:
+                collect_id = CollectId(host, one.number)
+                now.collecting.install(collect_id, one.kind, pattern, one.answered, one.chosen)
+
+    def _say_changes(self, now: InRoster, mine: Card) -> None:
+        """What has changed here since our card was written."""
+        for spelled in mine.wants:
+            if spelled not in self._watching:
+                now.routes.unwant(self._me, spelled)
+        for same in list(self._watching.values()):
+            now.routes.want(self._me, next(iter(same)).pattern)
+        known = {one.number: one for one in mine.collects}
+        for number in known.keys() - self._collections.keys():
+            now.collecting.end(number)
+        for number, collection in list(self._collections.items()):
+            if collection.kind == "persistent any":
+                chosen = known[number].chosen if number in known else None
+                collection.settle(chosen if chosen in now.tree.hosts else None)
+            if collection.kind == "single all" and now.tree.hosts <= collection.answered:
+                collection.cancel()
+            elif number not in known:
+                now.collecting.begin(
+                    number, collection.kind, collection.pattern, collection.answered
+                )
+
+    async def settle(self, roster: Roster) -> None:
+        """Nothing is left to do: the answers are on their way."""
+
+    def heard(self, neighbour: str, source: str, body: Any) -> None:
+        if source not in self._now.tree.neighbours:
+            return
+        try:
+            self._now.heard(source, read(body))
+        except BadFrame as error:
+            if source == neighbour:
+                raise
+            # Who has passed it on could not read it.
+            logger.warning("what the broker at %r says is ignored: %s", source, error)
+
+    async def asked(self, neighbour: str, source: str, body: Any) -> Any:
+        raise BadArgument("body", "nothing: a broker is not asked so", body)
+
+    def cut(self, hosts: frozenset[str]) -> None:
+        self._now.cut(hosts)
+        lost = hosts & self._now.tree.hosts
+        for standing in [*self._all_watching, *self._collections.values()]:
+            standing.cut(lost)
+
+    def close(self) -> None:
+        """Take part no more. Others know when the group is renewed."""
+        self._closed = True
+        for waiting in self._waiting:
+            if not waiting.done():
+                waiting.set_exception(HostClosed("this broker was closed"))
+        for standing in [*self._all_watching, *self._collections.values()]:
+            standing.cancel()
+
+
+def _collected(asked: Evaluation, tree: Tree) -> Collected:
+    if asked.is_satisfied:
+        return readable(Collected([reply(asked.found[0])], frozenset(), frozenset()))
+    lost = frozenset(asked.lost)
+    have = {one.host for one in asked.found if not one.is_update}
+    return readable(Collected([reply(one) for one in asked.found], tree.hosts - lost - have, lost))
+
+
+def _check(name: str, value: object, words: tuple[str, ...]) -> None:
+    if value not in words:
+        raise BadArgument(name, " or ".join(map(repr, words)), value)
+
+
+def _set(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

@@ -1,0 +1,320 @@
+"""Collects that stand: single ones until they are satisfied, and persistent ones of any host.
+
+A collect spreads over the tree, and leaves at each broker an entry with the way back to the host
+that began it. A single collect of any host ends everywhere at its first result, while that travels
+back. One of all hosts ends at each broker when it and all beyond have answered. A persistent one of
+any host settles, at each broker, on the first branch that has something, and drops the others.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from tupelo.errors import BadFrame
+from tupelo.federation.brokers.local import Local, Matching
+from tupelo.federation.brokers.messages import Collect, Drop, Found, Kind, Result
+from tupelo.federation.brokers.pruning import Memory
+from tupelo.federation.brokers.tables import Pattern, Say, Tree, check_answer, portions
+
+Deliver = Callable[[int, Found, bool], None]
+"""Told of each result for the collect of this number of this host's own, and whether it is over."""
+
+
+class CollectId(NamedTuple):
+    host: str
+    number: int
+
+
+class Stand:
+    """A collect, as it stands at one broker."""
+
+    def __init__(self, id: CollectId, kind: Kind, pattern: Pattern, toward: str | None) -> None:
+        self.id = id
+        self.kind = kind
+        self.pattern = pattern
+        self.toward = toward
+        """The way back; None at the host that began it."""
+        self.away: dict[str, None] = {}
+        """The branches where it stands as well."""
+        self.withheld: dict[str, None] = {}
+        """Those that need not know of it, being empty, until they say that they are not."""
+        self.answered: set[str] = set()
+        """The hosts that have answered one of all hosts, as far as is known here."""
+        self.chosen: str | None = None
+        """The branch, or this host, on which a persistent one has settled."""
+        self.parts: dict[str, list[bytes]] = {}
+
+    @property
+    def is_over(self) -> bool:
+        return not self.away and not self.withheld
+
+
+class Collecting:
+    """The collects that stand at one broker, in one roster."""
+
+    def __init__(
+        self,
+        tree: Tree,
+        memory: Memory,
+        local: Local,
+        say: Say,
+        deliver: Deliver,
+        asks_again: bool,
+    ) -> None:
+        self._tree = tree
+        self._memory = memory
+        self._local = local
+        self._say = say
+        self._deliver = deliver
+        self._asks_again = asks_again
+        self._entries: dict[CollectId, Stand] = {}
+        self._of: Counter[str] = Counter()
+        self._cut: set[str] = set()
+
+    @property
+    def is_idle(self) -> bool:
+        return not self._entries
+
+    # Coming and going
+
+    def begin(self, number: int, kind: Kind, pattern: Pattern, answered: Iterable[str]) -> None:
+        """A collect of this host's own stands from now on."""
+        self._open(CollectId(self._tree.me, number), kind, pattern, None, answered)
+
+    def heard_collect(self, edge: str, message: Collect, pattern: Pattern) -> None:
+        self._tree.check_beyond(edge, [message.host])
+        collect_id = CollectId(message.host, message.number)
+        self._tree.check_room(edge, self._of[edge])
+        if collect_id in self._entries:
+            raise BadFrame(f"the collect {collect_id} twice")
+        self._open(collect_id, message.kind, pattern, edge, message.answered)
+
+    def _open(
+        self,
+        collect_id: CollectId,
+        kind: Kind,
+        pattern: Pattern,
+        toward: str | None,
+        answered: Iterable[str],
+    ) -> None:
+        entry = self._enter(collect_id, kind, pattern, toward)
+        entry.answered.update(answered)
+        items = self._here(entry)
+        if kind == "single all" or not items:
+            self._spread(entry)
+        if items:
+            self._found_here(entry, Found(self._tree.me, items))
+
+    def _enter(
+        self, collect_id: CollectId, kind: Kind, pattern: Pattern, toward: str | None
+    ) -> Stand:
+        entry = self._entries[collect_id] = Stand(collect_id, kind, pattern, toward)
+        if toward is not None:
+            self._of[toward] += 1
+        return entry
+
+    def _spread(self, entry: Stand) -> None:
+        for edge in self._tree.neighbours:
+            if edge == entry.toward or edge in self._cut or self._is_answered(entry, edge):
+                continue
+            if self._memory.is_empty(edge, entry.pattern.key):
+                entry.withheld[edge] = None
+            else:
+                self._send_on(entry, edge)
+
+    def _send_on(self, entry: Stand, edge: str) -> None:
+        entry.away[edge] = None
+        answered = sorted(entry.answered & self._tree.beyond(edge))
+        self._say(edge, Collect(*entry.id, entry.kind, entry.pattern.spelled, answered))
+
+    def _is_answered(self, entry: Stand, edge: str) -> bool:
+        return entry.kind == "single all" and self._tree.beyond(edge) <= entry.answered
+
+    def end(self, number: int) -> None:
+        """This host's own collect is over."""
+        entry = self._entries.get(CollectId(self._tree.me, number))
+        if entry is not None:
+            self._remove(entry)
+
+    def heard_drop(self, edge: str, message: Drop) -> None:
+        entry = self._entries.get(CollectId(message.host, message.number))
+        if entry is not None and entry.toward == edge:
+            self._remove(entry)
+
+    def _remove(self, entry: Stand, without: str | None = None) -> None:
+        """Remove it here and, but for one branch, wherever it went from here."""
+        if self._entries.pop(entry.id, None) is None:
+            return
+        if entry.toward is not None:
+            self._of[entry.toward] -= 1
+        for edge in entry.away:
+            if edge != without:
+                self._say(edge, Drop(*entry.id))
+
+    # Results
+
+    def _here(self, entry: Stand) -> list[bytes]:
+        """What this host has for it, if it is to tell."""
+        if self._tree.me in entry.answered:
+            return []
+        return self._local.state_for(entry.toward or self._tree.me, entry.pattern) or []
+
+    def _may_tell(self, entry: Stand) -> bool:
+        return self._local.may_tell(entry.toward or self._tree.me, entry.pattern)
+
+    def _found_here(self, entry: Stand, found: Found) -> None:
+        me = self._tree.me
+        if entry.kind == "single any":
+            self._remove(entry)
+        elif entry.kind == "single all":
+            entry.answered.add(me)
+        elif entry.chosen is None:
+            self._settle(entry, me)
+        self._pass_on(entry, found)
+
+    def heard_result(self, edge: str, message: Result) -> None:
+        self._tree.check_beyond(edge, [message.found.host])
+        entry = self._entries.get(CollectId(message.host, message.number))
+        if entry is None or edge not in entry.away:
+            return  # it was over here before
+        found = message.found
+        parts = entry.parts.setdefault(edge, [])
+        parts += found.items
+        check_answer([Found(found.host, parts)])
+        if message.more:
+            return
+        found = Found(found.host, entry.parts.pop(edge), found.is_update)
+        if not found.items:
+            raise BadFrame("a result without items")
+        self._found_beyond(entry, edge, found, message.last)
+
+    def _found_beyond(self, entry: Stand, edge: str, found: Found, last: bool) -> None:
+        if entry.kind == "single any":
+            self._remove(entry, without=edge)  # There it is over already.
+        elif entry.kind == "single all":
+            if last:
+                entry.away.pop(edge, None)
+            entry.answered.add(found.host)
+            if self._is_answered(entry, edge):
+                entry.withheld.pop(edge, None)
+        elif entry.chosen is None:
+            self._settle(entry, edge)
+        elif entry.chosen != edge:
+            entry.away.pop(edge, None)
+            self._say(edge, Drop(*entry.id))
+            return
+        self._pass_on(entry, found)
+
+    def _settle(self, entry: Stand, branch: str) -> None:
+        """A persistent collect has found its host."""
+        entry.chosen = branch
+        entry.withheld.clear()
+        for edge in [edge for edge in entry.away if edge != branch]:
+            del entry.away[edge]
+            self._say(edge, Drop(*entry.id))
+
+    def _pass_on(self, entry: Stand, found: Found) -> None:
+        """On the way back."""
+        last = entry.kind == "single any" or (
+            entry.kind == "single all" and entry.is_over and self._tree.me in entry.answered
+        )
+        if last:
+            self._remove(entry)
+        if entry.toward is None:
+            self._deliver(entry.id.number, found, last)
+            return
+        heaps = portions(found.items)
+        for place, items in enumerate(heaps, start=1):
+            more = place < len(heaps)
+            part = Found(found.host, items, found.is_update)
+            self._say(entry.toward, Result(*entry.id, part, last and not more, more))
+
+    # What happens meanwhile
+
+    def published_here(self, found: Found, matching: Matching) -> None:
+        """After an update of this host: what stands may be answered now."""
+        for entry in list(self._entries.values()):
+            if self._tree.me in entry.answered or not self._may_tell(entry):
+                continue
+            matches = matching(entry.pattern)
+            if entry.kind == "persistent any" and entry.chosen is not None:
+                if matches and entry.chosen == self._tree.me:
+                    self._found_here(entry, found)
+            elif matches and entry.kind != "persistent any":
+                self._found_here(entry, found)
+            elif matches or self._asks_again:
+                items = self._here(entry)
+                if items:
+                    self._found_here(entry, Found(self._tree.me, items))
+
+    def passing(self, edge: str, found: Found, matches: Matching) -> None:
+        """An update comes from a branch that was thought empty: for what was not sent there, it is
+        a result, as it would have been had it been."""
+        for entry in list(self._entries.values()):
+            if (
+                edge in entry.withheld
+                and entry.kind != "persistent any"
+                and found.host not in entry.answered
+                and matches(entry.pattern)
+            ):
+                self._found_beyond(entry, edge, found, False)
+
+    def released(self, edge: str, keys: list[str]) -> None:
+        """A branch is not known to be empty any more: what was not sent there is sent now."""
+        for entry in list(self._entries.values()):
+            if edge in entry.withheld and entry.pattern.key in keys:
+                del entry.withheld[edge]
+                self._send_on(entry, edge)
+
+    def cut(self, hosts: frozenset[str]) -> None:
+        """These hosts are out of reach. What this means for those who collect is settled by the
+        next roster."""
+        self._cut |= hosts
+        for entry in list(self._entries.values()):
+            if entry.id.host in hosts:
+                self._remove(entry)
+            for edge in hosts:
+                entry.away.pop(edge, None)
+                entry.withheld.pop(edge, None)
+
+    # A new roster
+
+    def install(
+        self,
+        collect_id: CollectId,
+        kind: Kind,
+        pattern: Pattern,
+        answered: Iterable[str],
+        chosen: str | None,
+    ) -> None:
+        """A collect that everyone knows of."""
+        me = self._tree.me
+        toward = self._tree.toward(collect_id.host)
+        if chosen is not None and chosen in self._tree.hosts:
+            branch = self._tree.toward(chosen)
+            if branch is None or branch != toward:  # else it does not pass by here
+                entry = self._enter(collect_id, kind, pattern, toward)
+                entry.chosen = branch or me
+                if branch is not None:
+                    entry.away[branch] = None
+            return
+        entry = self._enter(collect_id, kind, pattern, toward)
+        entry.answered.update(answered)
+        for edge in self._tree.neighbours:
+            if edge != toward and not self._is_answered(entry, edge):
+                entry.away[edge] = None
+        if kind == "single all" and entry.is_over and me in entry.answered:
+            self._remove(entry)
+
+    def answer(self, collect_id: CollectId, again: bool) -> None:
+        """Answer it in a new roster: what has settled here only if something may be missing."""
+        entry = self._entries.get(collect_id)
+        if entry is None or (
+            entry.chosen is not None and (entry.chosen != self._tree.me or not again)
+        ):
+            return
+        items = self._here(entry)
+        if items:
+            self._found_here(entry, Found(self._tree.me, items))

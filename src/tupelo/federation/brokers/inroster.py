@@ -1,0 +1,177 @@
+"""What a broker does in one roster: its tables, and what is under way. A new roster begins anew."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tupelo.federation.brokers.collecting import Collecting, Deliver
+from tupelo.federation.brokers.local import Local, Matching
+from tupelo.federation.brokers.messages import (
+    Answer,
+    AnySaid,
+    Collect,
+    Drop,
+    Found,
+    Question,
+    Quit,
+    Result,
+    Revoke,
+    Said,
+    Told,
+    Unwant,
+    Update,
+    Want,
+    read_value,
+)
+from tupelo.federation.brokers.probing import Probing
+from tupelo.federation.brokers.pruning import Memory
+from tupelo.federation.brokers.publishing import Done, Publishing
+from tupelo.federation.brokers.tables import Pattern, Routes, Say, Tree
+
+
+class InRoster:
+    """The parts of a broker that live as long as a roster, and how they hang together."""
+
+    def __init__(
+        self,
+        tree: Tree,
+        local: Local,
+        say: Say,
+        *,
+        deliver_result: Deliver,
+        deliver_update: Callable[[str, Found, Any, Matching], None],
+        prune: bool,
+        asks_again: bool,
+    ) -> None:
+        self.tree = tree
+        self.cut_off: set[str] = set()
+        self._local = local
+        self._say_on = say
+        self._deliver_update = deliver_update
+        self._asks_again = asks_again
+        self._over = False
+        self.memory = Memory(self._released)
+        self.routes = Routes(tree, self._say, self)
+        self.probing = Probing(tree, self.routes, self.memory, local, self._say, prune)
+        self.collecting = Collecting(
+            tree, self.memory, local, self._say, deliver_result, asks_again
+        )
+        self.publishing = Publishing(tree, self._say)
+
+    def _say(self, edge: str, message: Said) -> None:
+        if not self._over and edge not in self.cut_off:
+            self._say_on(edge, message)
+
+    # Hearing
+
+    def heard(self, edge: str, message: AnySaid) -> None:
+        match message:
+            case Want():
+                self.routes.want(edge, self._local.read_pattern(message.pattern))
+            case Unwant():
+                self.routes.unwant(edge, message.pattern)
+            case Update():
+                self._heard_update(edge, message)
+            case Revoke():
+                self._heard_revoke(edge, message)
+            case Told():
+                self.publishing.heard_told(edge, message)
+            case Question():
+                pattern = self._local.read_pattern(message.pattern)
+                self.probing.heard_question(edge, message, pattern)
+            case Answer():
+                self.probing.heard_answer(edge, message)
+            case Quit():
+                self.probing.heard_quit(edge, message)
+            case Collect():
+                pattern = self._local.read_pattern(message.pattern)
+                self.collecting.heard_collect(edge, message, pattern)
+            case Result():
+                self.collecting.heard_result(edge, message)
+            case Drop():
+                self.collecting.heard_drop(edge, message)
+
+    # Updates
+
+    @property
+    def is_idle(self) -> bool:
+        """Is nobody to be told of an update of this host? A promise is only given to those who want
+        updates."""
+        return self.routes.is_idle and self.collecting.is_idle and self.probing.is_idle
+
+    def publish(self, body: bytes, done: Done) -> None:
+        """Tell everyone who wants it of an update of this host."""
+        me = self.tree.me
+        value = read_value(body)
+        matches = self._local.matching(value)
+
+        def is_broken(pattern: Pattern) -> bool:
+            return matches(pattern) is not False or (
+                self._asks_again and self._local.state(pattern) != []
+            )
+
+        found = Found(me, [body], True)
+        broken = self.memory.revoke(me, is_broken)
+        self.collecting.published_here(found, matches)
+        self.probing.passing(me, found, matches)
+        edges = self.routes.who_wants(me, matches, self._local.may_tell)
+        self.publishing.send(Update(0, me, body), edges, broken, done)
+        self._deliver_update(me, found, value, matches)
+
+    def _heard_update(self, edge: str, message: Update) -> None:
+        self.tree.check_beyond(edge, [message.host])
+        value = read_value(message.body)
+        done = self.publishing.heard(edge, message.hop)
+        matches = self._local.matching(value)
+        found = Found(message.host, [message.body], True)
+        self.collecting.passing(edge, found, matches)
+        broken = self._revoked(edge, message.revoked)
+        self.probing.passing(edge, found, matches)
+        edges = self.routes.who_wants(edge, matches, _anyone)
+        self.publishing.send(message, edges, broken, done)
+        self._deliver_update(edge, found, value, matches)
+
+    def _heard_revoke(self, edge: str, message: Revoke) -> None:
+        done = self.publishing.heard(edge, message.hop)
+        self.publishing.send(None, [], self._revoked(edge, message.keys), done)
+
+    def _revoked(self, edge: str, keys: list[str]) -> dict[str, list[str]]:
+        """A branch is not empty any more: nor are we, for others."""
+        gone = frozenset(keys)
+        self.memory.forget(edge, keys)
+        return self.memory.revoke(edge, lambda pattern: pattern.key in gone)
+
+    # Who relies on what
+
+    def wants_no_more(self, edge: str, key: str) -> None:
+        self.memory.release(edge, key)
+
+    def asks_no_more(self, edge: str, key: str) -> None:
+        self.probing.asks_no_more(edge, key)
+        self.memory.forget(edge, [key])
+
+    def _released(self, edge: str, keys: list[str]) -> None:
+        self.collecting.released(edge, keys)
+
+    # Losses
+
+    def cut(self, hosts: frozenset[str]) -> None:
+        """These hosts are out of reach, until the next roster."""
+        self.cut_off |= hosts
+        self.publishing.cut(hosts)
+        self.collecting.cut(hosts)
+        self.probing.cut(hosts)
+        for edge in self.tree.neighbours:
+            if not self.tree.beyond(edge).isdisjoint(hosts):
+                self.memory.forget_edge(edge)
+
+    def end(self) -> None:
+        """The roster is over."""
+        self._over = True
+        self.publishing.end()
+        self.probing.end()
+
+
+def _anyone(edge: str, pattern: Pattern) -> bool:
+    return True

@@ -1,0 +1,107 @@
+"""What is asked of the application at this host, and what becomes of its failures."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from tupelo.errors import BadFrame, CannotSend
+from tupelo.federation.brokers.messages import read_value
+from tupelo.federation.brokers.tables import ANSWER_BYTES_MAX, Application, Pattern, spell_checked
+
+Matching = Callable[[Pattern], bool | None]
+"""Does an update match this pattern? None: it cannot be told here."""
+
+KEY_LENGTH_MAX = 200
+"""Of a longer key its hash is said: many of them go in one message."""
+
+logger = logging.getLogger("tupelo")
+
+
+class Local:
+    """The application here. A pattern that it cannot read is one for which it has nothing."""
+
+    def __init__(self, me: str, application: Application) -> None:
+        self.me = me
+        self._application = application
+
+    def pattern(self, value: Any) -> Pattern:
+        """A pattern of this host's own; what the application says against it is raised."""
+        key = self._application.key(value)
+        return Pattern(spell_checked(value, "pattern"), value, _short(key))
+
+    def read_pattern(self, spelled: bytes) -> Pattern:
+        """A pattern of someone else's."""
+        value = read_value(spelled)
+        try:
+            return Pattern(spelled, value, _short(self._application.key(value)))
+        except Exception as error:
+            logger.warning("a pattern from elsewhere cannot be read: %r", error)
+            return Pattern(spelled, value, _short(spelled.hex()), readable=False)
+
+    def read_patterns(self, host: str, spelled: Iterable[bytes]) -> list[Pattern | None]:
+        """Those on a host's card; None for what is no value, which stands nowhere."""
+        patterns: list[Pattern | None] = []
+        for one in spelled:
+            try:
+                patterns.append(self.read_pattern(one))
+            except BadFrame as error:
+                logger.warning("what the host %r wants cannot be read: %s", host, error)
+                patterns.append(None)
+        return patterns
+
+    def state(self, pattern: Pattern) -> list[bytes] | None:
+        """What is here now; None if it cannot be told."""
+        if not pattern.readable:
+            return []
+        try:
+            return [spell_checked(item, "item") for item in self._application.state(pattern.value)]
+        except CannotSend as error:
+            logger.warning("what is here cannot be told: %s", error)
+        except Exception:
+            logger.exception("the state of this host cannot be told")
+        return None
+
+    def state_for(self, asker: str, pattern: Pattern) -> list[bytes] | None:
+        """The same for whoever asks: nothing, if they may not know."""
+        if not self.may_tell(asker, pattern):
+            return []
+        items = self.state(pattern)
+        if asker != self.me and items and sum(map(len, items)) > ANSWER_BYTES_MAX:
+            logger.warning("what is here cannot be told: more than %d bytes", ANSWER_BYTES_MAX)
+            return None
+        return items
+
+    def matching(self, update: Any) -> Matching:
+        """Which patterns this update matches; it is asked once for each."""
+        known: dict[bytes, bool | None] = {}
+
+        def matches(pattern: Pattern) -> bool | None:
+            if pattern.spelled not in known:
+                known[pattern.spelled] = self._matches(pattern, update)
+            return known[pattern.spelled]
+
+        return matches
+
+    def _matches(self, pattern: Pattern, update: Any) -> bool | None:
+        if not pattern.readable:
+            return None
+        try:
+            return self._application.matches(pattern.value, update)
+        except Exception:
+            logger.exception("whether an update matches cannot be told")
+            return None
+
+    def may_tell(self, asker: str, pattern: Pattern) -> bool:
+        """May this neighbour, or this host itself, know what is here?"""
+        return asker == self.me or (
+            pattern.readable and self._application.allows(asker, pattern.value)
+        )
+
+
+def _short(key: str) -> str:
+    if len(key) <= KEY_LENGTH_MAX:
+        return key
+    return hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()

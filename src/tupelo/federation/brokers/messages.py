@@ -1,0 +1,148 @@
+"""What brokers say to their neighbours in the tree.
+
+Patterns, updates and items are spelled by msgpack once, by whoever makes them, and pass through
+other brokers as bytes. A message is a short array that begins with its number.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from tupelo.errors import BadFrame
+
+Extent = Literal["any", "all"]
+Duration = Literal["single", "persistent"]
+Kind = Literal["single any", "single all", "persistent any"]
+"""The collects that stand in the tables of other brokers one by one. A persistent collect of all is
+a subscription and a probe."""
+
+
+class Said(msgspec.Struct, array_like=True, gc=False):
+    """Anything that a broker says."""
+
+
+class Found(msgspec.Struct, array_like=True, frozen=True):
+    """What one host has for a pattern: its state, or an update of it."""
+
+    host: str
+    items: list[bytes]
+    is_update: bool = False
+
+
+class Want(Said, tag=1):
+    """Tell me of updates that match this pattern."""
+
+    pattern: bytes
+
+
+class Unwant(Said, tag=2):
+    """No more of these."""
+
+    pattern: bytes
+
+
+class Update(Said, tag=3):
+    """A host has published this. If it has a `hop`, the sender's branch is not empty any more for
+    the keys that are `revoked`. Answer then: Told, when nobody beyond believes that it is."""
+
+    hop: int
+    host: str
+    body: bytes
+    revoked: list[str] = []
+
+
+class Revoke(Said, tag=4):
+    """The same, for one who does not want the update."""
+
+    hop: int
+    keys: list[str]
+
+
+class Told(Said, tag=5):
+    """The answer to an Update or a Revoke with this `hop`."""
+
+    hop: int
+
+
+class Question(Said, tag=6):
+    """What have you, and the hosts beyond you, for this pattern now? Perhaps only these hosts."""
+
+    number: int
+    pattern: bytes
+    extent: Extent
+    only: list[str] | None = None
+
+
+class Answer(Said, tag=7):
+    """The answer, perhaps in several messages; the hosts that could not be asked; and whether the
+    branch promises to say when it is empty no more."""
+
+    number: int
+    found: list[Found] = []
+    lost: list[str] = []
+    promise: bool = False
+    more: bool = False
+
+
+class Quit(Said, tag=8):
+    """The question needs no answer any more."""
+
+    number: int
+
+
+class Collect(Said, tag=9):
+    """This collect of a host stands from now on. Some hosts may have answered it already."""
+
+    host: str
+    number: int
+    kind: Kind
+    pattern: bytes
+    answered: list[str] = []
+
+
+class Result(Said, tag=10):
+    """What was found for a collect. `last` if no more will come from this branch."""
+
+    host: str
+    number: int
+    found: Found
+    last: bool = False
+    more: bool = False
+
+
+class Drop(Said, tag=11):
+    """The collect is over, or needs nothing from this branch."""
+
+    host: str
+    number: int
+
+
+AnySaid = (
+    Want | Unwant | Update | Revoke | Told | Question | Answer | Quit | Collect | Result | Drop
+)
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(AnySaid)
+
+spell = _encoder.encode
+
+
+def read(body: Any) -> AnySaid:
+    """What a neighbour has said; BadFrame if it is nothing that a broker says."""
+    if type(body) is not bytes:
+        raise BadFrame(f"a broker says bytes, not {type(body).__name__}")
+    try:
+        said: AnySaid = _decoder.decode(body)
+        return said
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise BadFrame(f"a broker does not say this: {error}") from error
+
+
+def read_value(spelled: bytes) -> Any:
+    """A pattern, an update or an item; BadFrame if it is none."""
+    try:
+        return msgspec.msgpack.decode(spelled)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise BadFrame(f"this is no value: {error}") from error

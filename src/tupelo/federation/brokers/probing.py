@@ -1,0 +1,330 @@
+"""Probing: what is there now for a pattern, at any host or at all of them.
+
+A question goes down the tree, and the answers come up combined: nobody waits for a time to pass.
+Updates that match, and pass a broker after their host has answered and before the broker has, are
+part of its answer, as in a distributed snapshot. Over one edge at most one question for the same
+pattern is under way; who asks meanwhile waits for its answer, and then one question is asked for
+all of them: so an answer is never older than the question, and states are collected once for many.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+from tupelo.errors import BadFrame
+from tupelo.federation.brokers.local import Local, Matching
+from tupelo.federation.brokers.messages import Answer, Extent, Found, Question, Quit
+from tupelo.federation.brokers.pruning import Memory
+from tupelo.federation.brokers.tables import (
+    ANSWER_BYTES_MAX,
+    Pattern,
+    Routes,
+    Say,
+    Tree,
+    check_answer,
+    in_heaps,
+    length_of,
+    merged,
+)
+
+Only = frozenset[str] | None
+Done = Callable[["Evaluation"], None]
+LineKey = tuple[str, bytes, Extent, Only]
+
+
+class Evaluation:
+    """One question, as it is evaluated at one broker."""
+
+    def __init__(
+        self, asker: str, pattern: Pattern, extent: Extent, only: Only, done: Done
+    ) -> None:
+        self.asker = asker
+        self.pattern = pattern
+        self.extent = extent
+        self.only = only
+        self.done = done
+        self.waiting: dict[str, Line] = {}
+        self.found: list[Found] = []
+        self.lost: set[str] = set()
+        self.waited = False
+        self.over = False
+
+    @property
+    def is_satisfied(self) -> bool:
+        return self.extent == "any" and bool(self.found)
+
+
+class Line:
+    """What is asked over one edge for one pattern: who waits for the answer that is under way, and
+    who for the next."""
+
+    def __init__(self, key: LineKey, pattern: Pattern) -> None:
+        self.key = key
+        self.pattern = pattern
+        self.number = 0
+        self.now: dict[Evaluation, None] = {}
+        self.next: dict[Evaluation, None] = {}
+        self.found: list[Found] = []
+        self.trusts = True
+        """Whether a promise that comes with the answer can be relied on."""
+
+    @property
+    def edge(self) -> str:
+        return self.key[0]
+
+
+class Probing:
+    """The questions that are under way at one broker, in one roster."""
+
+    def __init__(
+        self, tree: Tree, routes: Routes, memory: Memory, local: Local, say: Say, prune: bool
+    ) -> None:
+        self._tree = tree
+        self._routes = routes
+        self._memory = memory
+        self._local = local
+        self._say = say
+        self._prune = prune
+        self._numbers = 0
+        self._cut: set[str] = set()
+        self._running: dict[Evaluation, None] = {}
+        self._asked: dict[tuple[str, int], Evaluation] = {}  # by neighbours, by their numbers
+        self._of: Counter[str] = Counter()  # how many of each neighbour
+        self._lines: dict[LineKey, Line] = {}
+        self._by_number: dict[int, Line] = {}
+
+    @property
+    def is_idle(self) -> bool:
+        return not self._running
+
+    # A question, from its beginning to its answer
+
+    def ask(self, pattern: Pattern, extent: Extent, only: Only, done: Done) -> Evaluation:
+        """Ask for this host itself; `done` may be called before this returns."""
+        evaluation = Evaluation(self._tree.me, pattern, extent, only, done)
+        self._begin(evaluation)
+        return evaluation
+
+    def heard_question(self, edge: str, message: Question, pattern: Pattern) -> None:
+        number = message.number
+        self._tree.check_room(edge, self._of[edge])
+        if (edge, number) in self._asked:
+            raise BadFrame(f"the question {number} twice")
+        only = None if message.only is None else frozenset(message.only)
+
+        def done(evaluation: Evaluation) -> None:
+            self._asked.pop((edge, number), None)
+            self._of[edge] -= 1
+            self._answer(edge, number, evaluation)
+
+        evaluation = Evaluation(edge, pattern, message.extent, only, done)
+        self._asked[edge, number] = evaluation
+        self._of[edge] += 1
+        self._begin(evaluation)
+
+    def _begin(self, evaluation: Evaluation) -> None:
+        self._running[evaluation] = None
+        if evaluation.only is None or self._tree.me in evaluation.only:
+            self._look_here(evaluation)
+        if not evaluation.is_satisfied:
+            for edge in self._tree.neighbours:
+                if edge != evaluation.asker and not self._memory.is_empty(
+                    edge, evaluation.pattern.key
+                ):
+                    self._ask_over(edge, evaluation)
+        self._finish_if_ready(evaluation)
+
+    def _look_here(self, evaluation: Evaluation) -> None:
+        items = self._local.state_for(evaluation.asker, evaluation.pattern)
+        if items is None:
+            evaluation.lost.add(self._tree.me)
+        elif items:
+            evaluation.found.append(Found(self._tree.me, items))
+
+    def _finish_if_ready(self, evaluation: Evaluation) -> None:
+        if evaluation.over or (evaluation.waiting and not evaluation.is_satisfied):
+            return
+        self._give_up(evaluation)
+        evaluation.done(evaluation)
+
+    def _give_up(self, evaluation: Evaluation) -> None:
+        """It is over; what is still asked for it alone is asked no more."""
+        evaluation.over = True
+        self._running.pop(evaluation, None)
+        waiting, evaluation.waiting = evaluation.waiting, {}
+        for line in waiting.values():
+            if evaluation in line.next:
+                del line.next[evaluation]
+            else:
+                del line.now[evaluation]
+                if not line.now:
+                    self._say(line.edge, Quit(line.number))
+                    self._go_on(line)
+
+    def quit(self, evaluation: Evaluation) -> None:
+        """Whoever asked needs no answer any more."""
+        if not evaluation.over:
+            self._give_up(evaluation)
+
+    def heard_quit(self, edge: str, message: Quit) -> None:
+        evaluation = self._asked.pop((edge, message.number), None)
+        if evaluation is not None:
+            self._of[edge] -= 1
+            self.quit(evaluation)
+
+    def _answer(self, edge: str, number: int, evaluation: Evaluation) -> None:
+        """Tell a neighbour what was found."""
+        promise = self._may_promise(edge, evaluation)
+        if promise:
+            self._memory.promise(edge, evaluation.pattern)
+        found: list[Found] = []
+        room = ANSWER_BYTES_MAX
+        for one in evaluation.found[:1] if evaluation.extent == "any" else evaluation.found:
+            room -= length_of([one])
+            if room >= 0:
+                found.append(one)
+            else:
+                evaluation.lost.add(one.host)
+        heaps = in_heaps(found)
+        for heap in heaps[:-1]:
+            self._say(edge, Answer(number, heap, more=True))
+        self._say(edge, Answer(number, heaps[-1], sorted(evaluation.lost), promise))
+
+    def _may_promise(self, edge: str, evaluation: Evaluation) -> bool:
+        pattern = evaluation.pattern
+        return (
+            self._prune
+            and evaluation.only is None
+            and not evaluation.found
+            and not evaluation.lost
+            and pattern.readable
+            and self._routes.is_wanted_by(edge, pattern.key)
+            and all(
+                other == edge or self._memory.is_empty(other, pattern.key)
+                for other in self._tree.neighbours
+            )
+            and (not evaluation.waited or self._local.state(pattern) == [])
+        )
+
+    # What is asked over an edge
+
+    def _ask_over(self, edge: str, evaluation: Evaluation) -> None:
+        beyond = self._tree.beyond(edge)
+        only = evaluation.only
+        if only is not None:
+            only &= beyond
+            if not only:
+                return
+        if edge in self._cut:
+            evaluation.lost |= beyond if only is None else only
+            return
+        key = (edge, evaluation.pattern.spelled, evaluation.extent, only)
+        line = self._lines.get(key)
+        if line is None:
+            line = self._lines[key] = Line(key, evaluation.pattern)
+        evaluation.waiting[edge] = line
+        evaluation.waited = True
+        line.next[evaluation] = None
+        if not line.now:
+            self._go_on(line)
+
+    def _go_on(self, line: Line) -> None:
+        """Ask for those who wait, if there are any."""
+        self._by_number.pop(line.number, None)
+        line.now, line.next = line.next, {}
+        line.found = []
+        if not line.now:
+            del self._lines[line.key]
+            return
+        self._numbers += 1
+        line.number = self._numbers
+        self._by_number[line.number] = line
+        edge, spelled, extent, only = line.key
+        line.trusts = self._routes.is_asked_of(edge, line.pattern.key)
+        self._say(
+            edge, Question(line.number, spelled, extent, None if only is None else sorted(only))
+        )
+
+    def heard_answer(self, edge: str, message: Answer) -> None:
+        line = self._by_number.get(message.number)
+        if line is None or line.edge != edge:
+            return  # it was not needed any more
+        self._tree.check_beyond(edge, (one.host for one in message.found))
+        self._tree.check_beyond(edge, message.lost)
+        if not all(one.items for one in message.found):
+            raise BadFrame("an answer without items")
+        line.found += message.found
+        check_answer(line.found)
+        if message.more:
+            return
+        promise = message.promise and line.trusts
+        self._resolve(line, merged(line.found), frozenset(message.lost), promise)
+
+    def _resolve(self, line: Line, found: list[Found], lost: frozenset[str], promise: bool) -> None:
+        if promise:
+            self._memory.remember(line.edge, line.pattern.key)
+        answered, line.now = list(line.now), {}
+        self._go_on(line)
+        self._hand_out(line.edge, answered, found, lost)
+
+    def _hand_out(
+        self, edge: str, answered: list[Evaluation], found: list[Found], lost: frozenset[str]
+    ) -> None:
+        for evaluation in answered:
+            del evaluation.waiting[edge]
+        for evaluation in answered:
+            evaluation.found += found
+            evaluation.lost |= lost
+            self._finish_if_ready(evaluation)
+
+    # What happens meanwhile
+
+    def passing(self, came_from: str, found: Found, matches: Matching) -> None:
+        """An update passes. It is part of what is evaluated, if the host that it comes from, or the
+        branch, has answered before; if not, it is older, and the answer will know better."""
+        me = self._tree.me
+        for evaluation in list(self._running):
+            if (
+                not evaluation.over
+                and came_from not in evaluation.waiting
+                and (came_from == me or came_from != evaluation.asker)
+                and (came_from != me or self._local.may_tell(evaluation.asker, evaluation.pattern))
+                and (evaluation.only is None or found.host in evaluation.only)
+                and matches(evaluation.pattern)
+            ):
+                evaluation.found.append(found)
+                self._finish_if_ready(evaluation)
+
+    def asks_no_more(self, edge: str, key: str) -> None:
+        """Promises for this key that are under way are void."""
+        for line in self._by_number.values():
+            if line.edge == edge and line.pattern.key == key:
+                line.trusts = False
+
+    def cut(self, hosts: frozenset[str]) -> None:
+        """These hosts cannot answer any more, nor do they wait for answers."""
+        self._cut |= hosts
+        for (edge, number), evaluation in list(self._asked.items()):
+            if edge in hosts:
+                del self._asked[edge, number]
+                self.quit(evaluation)
+        for line in list(self._lines.values()):
+            if line.edge in hosts:
+                self._lose(line)
+
+    def _lose(self, line: Line) -> None:
+        only = line.key[3]
+        lost = self._tree.beyond(line.edge) if only is None else only
+        waiting = [*line.now, *line.next]
+        line.now, line.next = {}, {}
+        self._by_number.pop(line.number, None)
+        self._lines.pop(line.key, None)
+        self._hand_out(line.edge, waiting, [], lost)
+
+    def end(self) -> None:
+        """The roster is over: who asked here is told what there is."""
+        for evaluation in self._asked.values():
+            evaluation.done = lambda ended: None
+        for line in list(self._lines.values()):
+            self._lose(line)

@@ -1,0 +1,70 @@
+"""A roster: who is in the group, what everyone must know of each, and the tree they talk along."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+RosterId = tuple[int, str]
+"""The round, and the life of the host that began it. Later rosters of a host are greater."""
+
+
+class Member(msgspec.Struct, frozen=True, array_like=True):
+    """A host of the group. Each part of it has a card, which everyone can read."""
+
+    host: str
+    name: str
+    incarnation: str
+    cards: dict[str, Any]
+
+
+class Roster:
+    """One state of a group, the same at all its members."""
+
+    def __init__(
+        self, roster_id: RosterId, members: Iterable[Member], edges: Iterable[tuple[str, str]]
+    ) -> None:
+        self.id = roster_id
+        self.members = {one.host: one for one in sorted(members, key=lambda one: one.host)}
+        self.edges = sorted(edges)
+        self._neighbours: dict[str, list[str]] = {host: [] for host in self.members}
+        for one, other in self.edges:
+            self._neighbours[one].append(other)
+            self._neighbours[other].append(one)
+        self._sides: dict[str, dict[str, frozenset[str]]] = {}
+        self._ways: dict[str, dict[str, str]] = {}
+
+    def neighbours(self, host: str) -> list[str]:
+        """Those next to this host in the tree."""
+        return self._neighbours.get(host, [])
+
+    def toward(self, me: str, host: str) -> str | None:
+        """The neighbour of mine that leads to this host; None if it is not in the group, or me."""
+        if me not in self._ways:
+            self._ways[me] = {
+                host: neighbour
+                for neighbour in self.neighbours(me)
+                for host in self.beyond(me, neighbour)
+            }
+        return self._ways[me].get(host)
+
+    def beyond(self, me: str, neighbour: str) -> frozenset[str]:
+        """The hosts that I reach over this neighbour, itself included."""
+        if me not in self._sides:
+            self._sides[me] = {side: self._side(me, side) for side in self.neighbours(me)}
+        return self._sides[me].get(neighbour, frozenset())
+
+    def _side(self, me: str, neighbour: str) -> frozenset[str]:
+        found = {me, neighbour}
+        ahead = [neighbour]
+        while ahead:
+            for host in self.neighbours(ahead.pop()):
+                if host not in found:
+                    found.add(host)
+                    ahead.append(host)
+        return frozenset(found - {me})
+
+    def __repr__(self) -> str:
+        return f"<the roster {self.id[0]} of {', '.join(self.members)}>"

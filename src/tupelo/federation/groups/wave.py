@@ -1,0 +1,480 @@
+"""The wave by which the hosts of a group agree on a roster.
+
+An echo algorithm with extinction. A host that knows of a change begins a wave: Probe goes to all
+its neighbours, and from each on to its own; the first one who asks a host is its parent, and the
+parents make a tree. When all its neighbours have answered, and nothing is under way at it any more,
+a host sends its parent an Echo with all that is behind it. So the one who began hears of everyone,
+and sends the roster down the same tree. Of several waves the one with the greatest id goes on: who
+hears of it leaves the one it was in.
+
+A wave that loses a parent, a child or one whose answer it awaits cannot end; the host at that place
+begins a greater one. What comes too late for a wave is for the next. So when nothing more changes,
+the last wave ends, and all hosts that reach each other have the same roster.
+
+Before a roster is put in force, everything that was said in the old one is driven through the old
+tree: a host tells a neighbour that nothing more comes, when it has heard so from all the others. So
+what an operation has said in a roster arrives in that roster, unless its way was cut.
+
+This is a machine without time and without a network. What happens is told by calling it; what is to
+be done about it stands in `outbox`, to be done in that order.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from enum import Enum
+
+from tupelo.errors import BadFrame
+from tupelo.federation.groups.messages import (
+    Commit,
+    Cut,
+    Done,
+    Echo,
+    Flush,
+    Found,
+    Gone,
+    Here,
+    Message,
+    OfWave,
+    Probe,
+    Resume,
+)
+from tupelo.federation.groups.roster import Member, Roster, RosterId
+
+AHEAD_MAX = 2**32
+"""No host is so many rounds ahead of another."""
+CONTRADICTIONS_MAX = 10
+"""So many waves in a row a neighbour may contradict others: it may have yet to hear of an end."""
+
+
+class Phase(Enum):
+    """How far a host is in the wave of its `id`."""
+
+    IDLE = "it is over; operations go on"
+    GATHERING = "neighbours are asked, or something is still under way here"
+    ECHOED = "the parent knows of us"
+    FLUSHING = "the new roster is known, and the last words of the old one are awaited"
+    SETTLING = "the new roster is in force; this host, or some behind it, are not settled"
+    SETTLED = "this host and all behind it are settled"
+    BROKEN = "it cannot end; a greater one is to come"
+
+
+# What is to be done
+
+
+@dataclass(frozen=True)
+class Say:
+    neighbour: str
+    message: Message
+
+
+@dataclass(frozen=True)
+class Pause:
+    """Call `begin` soon: what happens at once is for one wave. The more waves were in vain, the
+    later."""
+
+
+@dataclass(frozen=True)
+class Halt:
+    """Let no operation begin, and call `quiet` when none is under way. What was done to settle a
+    roster is given up."""
+
+
+@dataclass(frozen=True)
+class CutOff:
+    """These hosts of the roster in force are out of reach."""
+
+    hosts: frozenset[str]
+
+
+@dataclass(frozen=True)
+class Install:
+    """This roster is in force. Call `settled` when this host is."""
+
+    roster: Roster
+
+
+@dataclass(frozen=True)
+class GoOn:
+    """Let operations begin."""
+
+
+@dataclass(frozen=True)
+class PartFrom:
+    """End the link to this neighbour: what it says cannot be."""
+
+    neighbour: str
+
+
+Place = tuple[str | None, str, RosterId]
+"""Where a host was found, in which life, and the roster in force there."""
+
+Instruction = Say | Pause | Halt | CutOff | Install | GoOn | PartFrom
+
+
+class Wave:
+    """One host's part in the waves of its group. `member` says how it is now, `busy` whether
+    something is under way that must end before a roster may change."""
+
+    def __init__(self, member: Callable[[], Member], busy: Callable[[], bool]) -> None:
+        first = member()
+        self.me = first.host
+        self.outbox: deque[Instruction] = deque()
+        self.joined = True
+        self.leaving = False
+        self.phase = Phase.IDLE
+        self._life = f"{first.host} {first.incarnation}"
+        self._incarnation = first.incarnation
+        self._member = member
+        self._busy = busy
+        self._links: dict[str, Here | None] = {}
+        self._round = 0
+        self._wanted = False
+        self.vain = 0
+        """How many waves in a row have found what cannot be, or not what is there."""
+        self._contradicted: Counter[str] = Counter()  # the same, by who has said it
+        self.roster = Roster((0, self._life), [first], [])
+        self._severed: set[str] = set()
+        self._enter(self.roster.id, None)
+
+    def _enter(self, wave: RosterId, parent: str | None) -> None:
+        self.id = wave
+        self.coming: Roster | None = None
+        self._parent = parent
+        self._asked: dict[str, None] = {}
+        self._awaited: dict[str, None] = {}
+        self._children: dict[str, list[Found]] = {}
+        self._flushed: set[str] = set()
+        self._owed: list[str] = []
+        self._was: dict[str, RosterId] = {}
+        self._done: set[str] = set()
+        self._settled = False
+
+    @property
+    def idle(self) -> bool:
+        return self.phase is Phase.IDLE
+
+    @property
+    def neighbours(self) -> list[str]:
+        """The hosts next to us that take part, if we do."""
+        return [host for host, here in self._links.items() if here] if self.joined else []
+
+    def _say(self, host: str, message: Message) -> None:
+        self.outbox.append(Say(host, message))
+
+    # Hosts come and go
+
+    def engaged(self, host: str, late: bool = False) -> None:
+        self._links[host] = None
+        if self.joined:
+            self._say(host, Here(self._incarnation, self.roster.id, late))
+
+    def departed(self, host: str) -> None:
+        self._gone(host)
+        del self._links[host]
+
+    def _gone(self, host: str) -> None:
+        was_neighbour = host in self.neighbours
+        self._links[host] = None
+        self._asked.pop(host, None)  # If it comes back, it awaits an answer anew.
+        if was_neighbour:
+            self._lose([host])
+
+    def join(self) -> None:
+        """Take part again, after `depart`."""
+        if not self.joined:
+            self.joined = True
+            for host in self._links:
+                self._say(host, Here(self._incarnation, self.roster.id))
+            self.want()
+
+    def leave(self) -> None:
+        """Take part no more, as soon as this host has brought the group to rest."""
+        self.leaving = True
+        if self.idle:
+            self.want()
+
+    def depart(self) -> None:
+        """Take part no more from now on."""
+        lost = self.neighbours
+        self.joined = self.leaving = False
+        for host in self._links:
+            self._say(host, Gone())
+        self._lose(lost)
+
+    def want(self) -> None:
+        """There is a reason for a wave after the one that is under way."""
+        self._wanted = True
+        if self.phase in (Phase.IDLE, Phase.BROKEN):
+            if self.neighbours:
+                self.outbox.append(Pause())
+            else:
+                self.begin()
+
+    def _lose(self, hosts: Collection[str]) -> None:
+        for host in hosts:
+            if host in self.roster.neighbours(self.me) and host not in self._severed:
+                self._sever(host)
+        if self.phase in (Phase.IDLE, Phase.BROKEN):
+            if self._severed:
+                self.want()
+        elif any(self._needs(host) for host in hosts):
+            self._break()
+        elif self.phase is Phase.FLUSHING:
+            self._flush()
+
+    def _sever(self, lost: str) -> None:
+        """An edge of the tree is gone, and with it all that is beyond."""
+        self._severed.add(lost)
+        beyond = self.roster.beyond(self.me, lost)
+        self.outbox.append(CutOff(beyond))
+        self.tell_cut(lost, beyond)
+
+    def tell_cut(self, where: str, hosts: frozenset[str]) -> None:
+        """Say along all other edges that these hosts are out of reach."""
+        for host in self.roster.neighbours(self.me):
+            if host != where and host not in self._severed and host in self.neighbours:
+                self._say(host, Cut(self.roster.id, sorted(hosts)))
+
+    def _needs(self, host: str) -> bool:
+        """Can the wave under way not end without this host?"""
+        return host == self._parent or host in self._awaited or host in self._children
+
+    def _break(self) -> None:
+        self.phase = Phase.BROKEN
+        self.want()
+
+    # A wave begins
+
+    def begin(self) -> None:
+        """Begin the wave that is wanted, if none is under way."""
+        if self._wanted and self.phase in (Phase.IDLE, Phase.BROKEN):
+            self._take_part((self._round + 1, self._life), None)
+
+    def _take_part(self, wave: RosterId, parent: str | None) -> None:
+        self._enter(wave, parent)
+        self._round = max(self._round, wave[0])
+        self._wanted = False
+        self.phase = Phase.GATHERING
+        self.outbox.append(Halt())
+        for host in self.neighbours:
+            if host != parent:
+                self._ask(host)
+        self._gathered()
+
+    def _ask(self, host: str) -> None:
+        self._asked[host] = self._awaited[host] = None
+        self._say(host, Probe(self.id))
+
+    # What is said
+
+    def heard(self, host: str, message: OfWave) -> None:
+        if isinstance(message, Here | Probe):
+            ahead = message.roster if isinstance(message, Here) else message.wave
+            if ahead[0] > self._round + AHEAD_MAX:
+                raise BadFrame(f"the round {ahead[0]} is too far ahead")
+        if isinstance(message, Here):
+            self._here(host, message)
+        elif isinstance(message, Gone):
+            self._gone(host)
+        elif host not in self.neighbours:
+            return  # It has not heard yet that we left.
+        elif isinstance(message, Probe):
+            self._probed(host, message.wave)
+        elif message.wave != self.id:
+            return  # It has not heard yet of the wave that we are in.
+        elif isinstance(message, Echo):
+            self._echoed(host, message.found)
+        elif isinstance(message, Commit):
+            self._committed(host, message.found)
+        elif isinstance(message, Flush):
+            self._flushed.add(host)
+            self._flush()
+        elif isinstance(message, Done):
+            self._done.add(host)
+            self._check_settled()
+        elif host == self._parent and self.phase is Phase.SETTLED:
+            self._finish()
+
+    def _here(self, host: str, here: Here) -> None:
+        self._links[host] = here
+        self._round = max(self._round, here.roster[0])
+        if not self.joined:
+            return
+        if here.late:
+            self._say(host, Here(self._incarnation, self.roster.id))
+        if self.phase is Phase.GATHERING and host not in self._asked:
+            self._ask(host)
+        elif self.phase is Phase.IDLE and not self._knows(host):
+            self.want()
+
+    def _knows(self, host: str) -> bool:
+        """Is this neighbour, in this life, in the roster that is in force?"""
+        here, member = self._links.get(host), self.roster.members.get(host)
+        return (
+            here is not None
+            and member is not None
+            and member.incarnation == here.incarnation
+            and here.roster <= self.roster.id
+        )
+
+    def _probed(self, host: str, wave: RosterId) -> None:
+        if wave > self.id:
+            self._take_part(wave, host)
+        elif self.phase is Phase.IDLE:
+            self.want()  # It cannot win, and its host must not wait for ever.
+        elif wave == self.id:
+            if host not in self._asked:  # It came when all were asked, and awaits our answer.
+                self._asked[host] = None
+                self._say(host, Probe(wave))
+            self._awaited.pop(host, None)
+            self._gathered()
+
+    def _echoed(self, host: str, found: list[Found]) -> None:
+        if self.phase is Phase.GATHERING and host in self._awaited:
+            if not found or (found[0].member.host, found[0].parent) != (host, self.me):
+                raise BadFrame("this echo does not begin with the one who sends it")
+            _check_tree(found)
+            self._check_lives(host, found)
+            del self._awaited[host]
+            self._children[host] = found
+            self._gathered()
+
+    def _check_lives(self, host: str, found: list[Found]) -> None:
+        """It lives the life that it told of, and those whose place in this wave we know, in the
+        life that we know, are not behind it."""
+        lives = {near: here.incarnation for near, here in self._links.items() if here}
+        for one in found[1:]:
+            near, life = one.member.host, one.member.incarnation
+            placed = near == self._parent or near in self._children
+            if near == self.me or (placed and lives.get(near) == life):
+                raise BadFrame(f"{near!r} is not behind the one who says so")
+        if found[0].member.incarnation != lives.get(host):
+            raise BadFrame("this echo is of another life")
+
+    def quiet(self) -> None:
+        """Nothing is under way here any more."""
+        self._gathered()
+
+    def _gathered(self) -> None:
+        """Answer the parent, or all, if everyone has answered and nothing is under way here."""
+        if self.phase is not Phase.GATHERING or self._awaited or self._busy():
+            return
+        found = [Found(self._member(), self._parent, self.roster.id)]
+        for behind in self._children.values():
+            found += behind
+        if len({one.member.host for one in found}) < len(found):
+            self._contradict(Counter(one.member.host for one in found))
+        elif self._parent is not None:
+            self.phase = Phase.ECHOED
+            self._say(self._parent, Echo(self.id, found))
+        else:
+            self._agree(found)
+
+    def _contradict(self, times: Counter[str]) -> None:
+        """One was found in two lives: somebody has yet to hear of its end, or lies."""
+        self.vain += 1
+        for child, behind in self._children.items():
+            if any(times[one.member.host] > 1 for one in behind[1:]):
+                self._contradicted[child] += 1
+                if self._contradicted[child] > CONTRADICTIONS_MAX:
+                    del self._contradicted[child]
+                    self.outbox.append(PartFrom(child))
+        self._break()
+
+    # The roster is known
+
+    def _committed(self, host: str, found: list[Found]) -> None:
+        if self.phase is Phase.ECHOED and host == self._parent:
+            _check_tree(found)
+            places = {one.member.host: _place(one) for one in found}
+            told: dict[str, Place] = {self.me: (host, self._incarnation, self.roster.id)}
+            for behind in self._children.values():
+                told.update((one.member.host, _place(one)) for one in behind)
+            here = {one for one, place in places.items() if one in told or place[0] in told}
+            if found[0].parent is not None or {one: places[one] for one in here} != told:
+                raise BadFrame("this roster has another tree than the wave has made")
+            self._agree(found)
+
+    def _agree(self, found: list[Found]) -> None:
+        edges = [(one.parent, one.member.host) for one in found if one.parent is not None]
+        self.coming = Roster(self.id, [one.member for one in found], edges)
+        for host in self._children:
+            self._say(host, Commit(self.id, found))
+        self._was = {one.member.host: one.was for one in found}
+        self._owed = self._old_neighbours()
+        self.phase = Phase.FLUSHING
+        self._flush()
+
+    def _old_neighbours(self) -> list[str]:
+        """Those next to us in the old tree, over edges that hold."""
+        return [
+            host
+            for host in self.roster.neighbours(self.me)
+            if host not in self._severed and self._was.get(host) == self.roster.id
+        ]
+
+    def _flush(self) -> None:
+        if self.phase is not Phase.FLUSHING:
+            return
+        edges = self._old_neighbours()
+        missing = {host for host in edges if host not in self._flushed}
+        for host in [one for one in self._owed if missing <= {one}]:
+            self._owed.remove(host)
+            if host in edges:
+                self._say(host, Flush(self.id))
+        if not missing:
+            self._install()
+
+    def _install(self) -> None:
+        assert self.coming is not None
+        self.roster, self.coming = self.coming, None
+        self._severed.clear()
+        self.phase = Phase.SETTLING
+        self.outbox.append(Install(self.roster))
+
+    def settled(self) -> None:
+        """What this host had to do for the roster is done."""
+        if self.phase is Phase.SETTLING:
+            self._settled = True
+            self._check_settled()
+
+    def _check_settled(self) -> None:
+        if self.phase is not Phase.SETTLING or not self._settled:
+            return
+        if self._done.issuperset(self._children):
+            self.phase = Phase.SETTLED
+            if self._parent is not None:
+                self._say(self._parent, Done(self.id))
+                return
+            if self.leaving:
+                self.depart()  # Everyone halts, and nothing is under way anywhere.
+            if self.phase is Phase.SETTLED:
+                self._finish()
+
+    def _finish(self) -> None:
+        for host in self._children:
+            self._say(host, Resume(self.id))
+        self.phase = Phase.IDLE
+        self.outbox.append(GoOn())
+        knows_all = all(map(self._knows, self.neighbours))
+        self.vain = 0 if knows_all else self.vain + 1
+        self._contradicted.clear()
+        if self.leaving or not knows_all:
+            self._wanted = True
+            self.outbox.append(Pause())
+
+
+def _place(one: Found) -> Place:
+    return one.parent, one.member.incarnation, one.was
+
+
+def _check_tree(found: list[Found]) -> None:
+    """Each hangs on one that comes before it, but the first. BadFrame if not."""
+    hosts: set[str] = set()
+    for one in found:
+        if one.member.host in hosts or (hosts and one.parent not in hosts):
+            raise BadFrame("these hosts are no tree")
+        hosts.add(one.member.host)

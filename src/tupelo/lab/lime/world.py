@@ -1,0 +1,450 @@
+"""A world of LIME: hosts of agents on a virtual network, that form groups, part and crash."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from dataclasses import dataclass
+from random import Random
+from typing import Any, Literal
+
+from tupelo.federation.groups.roster import Roster
+from tupelo.federation.hosts.core import HostCore
+from tupelo.federation.hosts.hosted import Doubt
+from tupelo.lab.life import Life
+from tupelo.lab.lime.history import History, Tuple
+from tupelo.lab.loop import VirtualLoop
+from tupelo.lab.network import VirtualNetwork
+from tupelo.lab.world import ANSWER_SECONDS, DOUBT_SECONDS, HEARTBEAT_SECONDS, PORT, Door
+from tupelo.models import lime
+from tupelo.models.lime.directory import Directory
+from tupelo.models.lime.handover import Parcel
+from tupelo.models.lime.locations import home_of
+from tupelo.models.lime.server import Server
+from tupelo.space.loopclock import LoopClock
+
+WORLD: ContextVar[World] = ContextVar("world")
+"""The world in which an agent is: it cannot be given one, for it moves as values do."""
+
+SPACES = MAIN, SIDE = "main", "side"
+SHAPES = ("mesh", "line", "ring", "star")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a seed has decided about a world before it begins."""
+
+    hosts: int
+    agents: int
+    """at each host"""
+
+    shape: str
+    """who knows whom"""
+
+    over: Literal["collect", "publish"]
+    late_seconds: float
+    """how much later than its host LIME begins there, the more the later the host is"""
+
+    load_seconds: float
+    delay: tuple[float, float]
+
+
+def plan_world(rng: Random) -> Plan:
+    return Plan(
+        hosts=rng.choice((2, 3, 3, 4, 5)),
+        agents=rng.choice((1, 2, 2)),
+        shape=rng.choice(SHAPES),
+        over=rng.choice(("collect", "collect", "collect", "publish")),
+        late_seconds=rng.choice((0.0, 0.0, 0.0, 0.3)),
+        load_seconds=rng.uniform(5.0, 12.0),
+        delay=rng.choice(((0.001, 0.01), (0.001, 0.1), (0.02, 0.05))),
+    )
+
+
+class Watcher:
+    """Takes part in the group to write down its rosters, and who was cut off in each."""
+
+    def __init__(self) -> None:
+        self.rosters: list[tuple[Roster, set[str]]] = []
+        self.since = 0.0
+        """When the last one was installed."""
+
+    def card(self) -> None:
+        return None
+
+    def install(self, roster: Roster) -> None:
+        self.rosters.append((roster, set()))
+        self.since = asyncio.get_running_loop().time()
+
+    async def settle(self, roster: Roster) -> None:
+        pass
+
+    def heard(self, neighbour: str, source: str, body: Any) -> None:
+        pass
+
+    async def asked(self, neighbour: str, source: str, body: Any) -> None:
+        pass
+
+    def cut(self, hosts: frozenset[str]) -> None:
+        self.rosters[-1][1].update(hosts)
+
+
+class Member:
+    """A host of the world, through all its lives. What was there is gone with each."""
+
+    def __init__(self, world: World, number: int) -> None:
+        self.world = world
+        self.number = number
+        self.name = "abcdefgh"[number]
+        self.address = f"{self.name}:{PORT}"
+        self.lives = 0
+        self.life: Life | None = None
+        self.core: HostCore
+        self.host: lime.Host
+        self.watcher: Watcher
+
+    @property
+    def is_up(self) -> bool:
+        return self.life is not None
+
+    @property
+    def server(self) -> Server:
+        return self.host._server
+
+    def knows(self) -> list[str]:
+        """The addresses of those whom it looks for."""
+        members, n = self.world.members, self.number
+        match self.world.plan.shape:
+            case "line":
+                others = [n + 1]
+            case "ring":
+                others = [(n + 1) % len(members)]
+            case "star":
+                others = [0] if n else []
+            case _:
+                others = [one for one in range(len(members)) if one != n]
+        return [members[one].address for one in others if one < len(members) and one != n]
+
+    async def start(self) -> None:
+        """A new life, with nothing."""
+        self.lives += 1
+        self.life = Life(self.world.loop, self.world.network, self.name)
+        await self.life.start(self._start(self.life), f"{self.name} starts")
+        self.world.note(f"{self.name} has started, life {self.lives}")
+
+    async def _start(self, life: Life) -> None:
+        world = self.world
+        self.core = HostCore(
+            self.name,
+            host_id=self.name,
+            network=life,
+            clock=world.clock,
+            rng=Random(f"{world.seed} {self.name} {self.lives}"),
+            new_id=world.new_id,
+            listen=self.address,
+            peers=self.knows(),
+            doubt=Doubt(seconds=DOUBT_SECONDS),
+            heartbeat=HEARTBEAT_SECONDS,
+            answer_seconds=ANSWER_SECONDS,
+            commit_in_place=True,
+        )
+        await self.core.start()
+        await asyncio.sleep(world.plan.late_seconds * self.number)  # Others may know it by then.
+        self.host = lime.Host(Door(self.core), over=world.plan.over, agents=world.classes)
+        self.watcher = Watcher()
+        await self.host.start()
+        self.server.group.part("lab", self.watcher)
+        self._watch_moves()
+
+    def _watch_moves(self) -> None:
+        """Know of what is on its way to other hosts and, it may be, nowhere else."""
+        self.moving: list[Parcel] = []
+        send = self.server.moving.send
+
+        async def watched(parcels: list[Parcel]) -> None:
+            mine = list(parcels)
+            self.moving += mine
+            try:
+                await send(parcels)
+            finally:
+                self.moving = [one for one in self.moving if one not in mine]
+
+        self.server.moving.send = watched  # type: ignore[method-assign]
+
+    def in_roster(self, space: str) -> set[Tuple]:
+        """What the hosts have of a space that are in one roster with this one; nothing if some are
+        cut off, or if the roster has just begun: what is asked now belongs to the one before."""
+        roster, cut = self.watcher.rosters[-1]
+        if cut or self.watcher.since == self.world.loop.time():
+            return set()
+        return {
+            entry.fields
+            for member in self.world.members
+            if member.is_up
+            and member.server.group.roster.id == roster.id
+            and space in member.core.spaces
+            for entry in member.core.spaces[space].operations.core.store
+        }
+
+    async def crash(self) -> None:
+        life, self.life = self.life, None
+        if life is not None:
+            self.world.note(f"{self.name} crashes")
+            life.leaving = True
+            self._write_off(life)
+            self.server.group._closed = True  # The dead do not vote, whatever is cancelled there.
+            spaces = [hosted.space for hosted in self.core.spaces.values()]
+            engines = [space._operations.engine for space in [*spaces, self.core.deciding._space]]
+            await life.kill(engines)
+            self.world.note(f"{self.name} is gone")
+
+    def _write_off(self, life: Life) -> None:
+        """What goes with this host: its tuples, its agents, and those that wait elsewhere for its
+        word. What others have given it without hearing that it has it may be there twice."""
+        history = self.world.history
+        if self.server._tasks:
+            history.lose_cancelled(life)
+        history.sunk.update(tuples_of(self))
+        history.gone.update(self.server.agents)
+        history.gone.update(
+            one.life.state.id
+            for one in self.host._journeys.parked.values()
+            if one.life.state.id not in self.world.agents_of(one.source)
+        )
+        for other in self.world.members:
+            if other is self or not other.is_up:
+                continue
+            for parked in other.host._journeys.parked.values():
+                if parked.source == self.name:
+                    history.gone.add(parked.life.state.id)
+                    history.sunk.update(_private(parked.life.state))
+            history.unsettled.update(given_to(other, self.name))
+
+    async def leave(self) -> None:
+        """Say goodbye and end, with all agents."""
+        if self.life is not None:
+            life = self.life
+            await life.start(self._leave(), f"{self.name} leaves")
+            self.life = None
+            life.leaving = True
+            await life.end()
+            self.world.network.crash(self.name)  # what is left of its links
+
+    async def _leave(self) -> None:
+        await self.host.close()
+        await self.core.stop("for ever")
+
+
+class World:
+    """Everything there is in one run."""
+
+    def __init__(self, loop: VirtualLoop, seed: int, classes: list[type[lime.Agent]]) -> None:
+        self.loop = loop
+        self.seed = seed
+        self.classes = classes
+        self.plan = plan_world(Random(f"{seed} plan"))
+        self.network = VirtualNetwork(loop, delay=self.plan.delay, trace_max=100_000)
+        self.clock = LoopClock(loop)
+        self.history = History(self.note)
+        self.members = [Member(self, number) for number in range(self.plan.hosts)]
+        self.populate: Callable[[Member], Any]
+        """Gives agents to a host that has started; to be awaited."""
+        self.known: list[str] = []
+        """Every agent that there ever was."""
+        self.running: dict[str, tuple[str, Life]] = {}
+        """Where each agent runs."""
+        self.leaving: set[str] = set()
+        """The agents that do nothing but wait to be elsewhere."""
+        self.calm = False
+        """Nobody does anything more,"""
+        self.last = asyncio.Event()
+        """but for one thing, when all have met again."""
+        WORLD.set(self)
+
+    def new_id(self) -> str:
+        return f"id{self.loop.number('id')}"
+
+    def number(self) -> str:
+        """For a tuple that is like no other."""
+        return str(self.loop.number("tuple"))
+
+    def note(self, text: str) -> None:
+        self.network.note(text)
+
+    def agents_of(self, name: str) -> list[str]:
+        return [
+            agent
+            for member in self.members
+            if member.name == name and member.is_up
+            for agent in member.server.agents
+        ]
+
+    def member(self, name: str) -> Member:
+        return next(member for member in self.members if member.name == name)
+
+    # Agents say where they are
+
+    def began(self, agent: str, member: Member) -> None:
+        assert member.life is not None
+        before = self.running.get(agent)
+        if before is not None and not before[1].over and agent not in self.leaving:
+            text = f"{agent} begins at {member.name}, and runs at {before[0]}"
+            self.history.fault("two of one", text)
+        self.running[agent] = (member.name, member.life)
+        self.leaving.discard(agent)
+        self.note(f"{agent} runs at {member.name}")
+
+    def stays(self, agent: str, member: Member) -> None:
+        """It could not leave, and goes on where it was."""
+        self.leaving.discard(agent)
+        if self.running.get(agent) != (member.name, member.life):
+            self.history.fault("two of one", f"{agent} goes on at {member.name}, and has moved")
+
+    def ended(self, agent: str, member: Member) -> None:
+        if self.running.get(agent) == (member.name, member.life):
+            del self.running[agent]
+
+    # Time passes
+
+    async def start(self) -> None:
+        for member in self.members:
+            await member.start()
+        await self.until(self.is_one_group)
+
+    def is_one_group(self) -> bool:
+        """Is everyone in the same roster, and nobody halted?"""
+        if not all(member.is_up for member in self.members):
+            return False
+        groups = [member.server.group for member in self.members]
+        return (
+            len({group.roster.id for group in groups}) == 1
+            and len(groups[0].roster.members) == len(self.members)
+            and not any(group._gate.shut for group in groups)
+        )
+
+    async def until(self, condition: Callable[[], bool], seconds: float = 60.0) -> bool:
+        """Let time pass until this holds, or for so long."""
+        end = self.loop.time() + seconds
+        while not condition():
+            if self.loop.time() >= end:
+                return False
+            await asyncio.sleep(0.05)
+        return True
+
+    async def stop(self) -> None:
+        for member in self.members:
+            await member.leave()
+
+
+# What is where
+
+
+def tuples_of(member: Member) -> Iterator[Tuple]:
+    """Everything that is in the memory of a host, and can be seen or not."""
+    server = member.server
+    for core in [
+        hosted.operations.core for name, hosted in member.core.spaces.items() if name in SPACES
+    ]:
+        yield from (entry.fields for entry in core.store)
+        for txn in core.transactions:
+            yield from (entry.fields for entry in txn.taken)
+    for agent in server.agents.values():
+        yield from _private(agent)
+    for parked in member.host._journeys.parked.values():
+        yield from _private(parked.life.state)
+    for other in member.world.members:
+        yield from given_to(member, other.name)
+    for parcel in [*server._parcels, *member.moving]:
+        yield from (entry.fields for entry in parcel.held.entries)
+
+
+def _private(agent: Any) -> Iterator[Tuple]:
+    for its in agent.spaces.values():
+        yield from (entry.fields for entry in its.own.operations.core.store)
+
+
+def given_to(member: Member, host: str) -> Iterator[Tuple]:
+    """What this member has put aside for a host, and does not know to be there."""
+    handover = member.server.handover
+    for held in [
+        *handover._given.get(host, {}).values(),
+        *handover._sent.get(host, {}).values(),
+        *handover._taken_in_doubt.of(host).values(),
+        *handover._moved_in_doubt.of(host).values(),
+    ]:
+        yield from (entry.fields for entry in held.entries)
+
+
+def homes_away(member: Member, space: str, kind: str) -> set[str]:
+    """The agents that are not here, and for whom there is something of this kind."""
+    if space not in member.core.spaces:
+        return set()
+    store = member.core.spaces[space].operations.core.store
+    homes = {home_of(entry) for entry in store if entry.fields[0] == kind}
+    return homes - set(member.server.agents)
+
+
+def sharers(member: Member, roster: Roster, space: str) -> dict[str, str]:
+    """The agents that share a space in a roster of this host, and their hosts."""
+    return dict(Directory(roster, member.server._name).sharers(space))
+
+
+# Faults
+
+
+async def trouble(world: World, rng: Random, seconds: float) -> None:
+    """Faults, one after the other, as the seed will have them."""
+    end = world.loop.time() + seconds
+    network = world.network
+    while (pause := rng.expovariate(1.2)) + world.loop.time() < end:
+        await asyncio.sleep(pause)
+        one, other = rng.sample(world.members, 2)
+        match rng.choice(
+            ("partition", "partition", "heal", "cut", "cut", "crash", "return", "slow", "engage")
+        ):
+            case "partition":
+                names = [member.name for member in world.members]
+                rng.shuffle(names)
+                at = rng.randrange(1, len(names))
+                network.partition(names[:at], names[at:])
+            case "heal":
+                network.heal()
+            case "cut":
+                network.cut(one.name, other.name)
+            case "crash":
+                await one.crash()
+            case "return":
+                for member in world.members:
+                    if not member.is_up:
+                        await member.start()
+                        await world.populate(member)
+                        break
+            case "slow":
+                network.slow(one.name, other.name, rng.choice((1, 10, 30)))
+            case "engage":
+                await _engage(world, one, rng)
+
+
+async def _engage(world: World, member: Member, rng: Random) -> None:
+    """A host leaves its group in an orderly way, or comes back into it."""
+    if member.life is not None:
+        leaves = rng.random() < 0.5
+        world.note(f"{member.name} {'disengages' if leaves else 'engages'}")
+        work = member.host.disengage() if leaves else member.host.engage()
+        await asyncio.wait([member.life.start(work, f"{member.name} engages")])
+
+
+async def peace(world: World) -> None:
+    """All faults are over, and everyone is back."""
+    network = world.network
+    network.heal()
+    for one in world.members:
+        for other in world.members:
+            network.slow(one.name, other.name, 1)
+    for member in world.members:
+        if member.life is None:
+            await member.start()
+            await world.populate(member)
+        else:
+            await member.life.start(member.host.engage(), f"{member.name} engages")

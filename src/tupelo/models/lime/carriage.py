@@ -1,0 +1,151 @@
+"""Carriage: how operations and reactions reach the hosts of the group.
+
+`CollectCarriage` is table 2 of the collect paper: rdp is a probing collect of any host and rdg one
+of all, a waiting rd or in and a ONCE reaction is a single collect of any, and ONCE_PER_TUPLE is a
+persistent one of all. `PublishCarriage` is its section 4, for comparison.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from tupelo.federation.brokers.broker import Broker, Reply
+from tupelo.models.lime.messages import Pattern, Placed, Update, read, spell
+from tupelo.models.lime.reactions import Detected, Watch
+from tupelo.models.lime.spaces import Ground, Spaces
+from tupelo.values.entry import Entry
+
+May = Callable[[str, str, Ground], bool]
+"""May this neighbour do this operation on this ground?"""
+
+TOGETHER_MAX = 1_000
+"""So many tuples are announced at a time."""
+
+
+class Found:
+    """A tuple that was found, who is responsible for it, and the host where it is."""
+
+    __slots__ = ("current", "entry", "host")
+
+    def __init__(self, entry: Entry, current: str, host: str) -> None:
+        self.entry = entry
+        self.current = current
+        self.host = host
+
+
+class Carriage(Protocol):
+    async def probe(self, pattern: Pattern, every: bool) -> list[Found]:
+        """What there is now: something at any host, or what all have."""
+        ...
+
+    def watch(self, pattern: Pattern, told: Detected) -> Watch:
+        """Be told of what there is and will be: of one tuple, if the pattern wants but one, or of
+        all, perhaps more than once. It may be told before this returns."""
+        ...
+
+    async def announce(self, ground: Ground, entries: list[Entry]) -> None:
+        """These have come into sight at this host."""
+        ...
+
+    def serve(self, ground: Ground) -> None:
+        """This host has a part of this space, from now on."""
+        ...
+
+    def settled(self) -> None:
+        """The group has changed, and operations go on."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Sight:
+    """What this host has, as a broker asks for it."""
+
+    def __init__(self, spaces: Spaces, may: May, now: Callable[[], float]) -> None:
+        self._spaces = spaces
+        self._may = may
+        self._now = now
+        self._last: tuple[Any, Update, Entry] | None = None
+
+    def state(self, pattern: Any) -> list[Any]:
+        wanted = read(pattern, Pattern)
+        ground = self._spaces.find(wanted.space)
+        return [] if ground is None else [spell(one) for one in ground.for_pattern(wanted)]
+
+    def matches(self, pattern: Any, update: Any) -> bool:
+        wanted: Pattern = read(pattern, Pattern)
+        if self._last is None or self._last[0] is not update:  # Many patterns for one update.
+            told = read(update, Update)
+            self._last = update, told, told.placed.entry.read(self._now())
+        _, told, entry = self._last
+        return (
+            wanted.space == told.space
+            and wanted.where.admits(entry, told.placed.current, told.host)
+            and wanted.matches(entry)
+        )
+
+    def key(self, pattern: Any) -> str:
+        wanted: Pattern = read(pattern, Pattern)
+        return wanted.key
+
+    def allows(self, neighbour: str, pattern: Any) -> bool:
+        wanted = read(pattern, Pattern)
+        ground = self._spaces.find(wanted.space)
+        operation = "take" if wanted.take else "read"
+        return ground is not None and self._may(neighbour, operation, ground)
+
+
+class CollectCarriage:
+    def __init__(self, broker: Broker, here: str, now: Callable[[], float]) -> None:
+        self._broker = broker
+        self._here = here
+        self._now = now
+
+    async def probe(self, pattern: Pattern, every: bool) -> list[Found]:
+        collected = await self._broker.probe(spell(pattern), "all" if every else "any")
+        return [found for reply in collected.replies for found in self._read(reply)]
+
+    def watch(self, pattern: Pattern, told: Detected) -> Watch:
+        def deliver(reply: Reply) -> None:
+            for found in self._read(reply):
+                told(found.entry, found.current, found.host)
+
+        if pattern.one:
+            return self._broker.collect(spell(pattern), "single", "any", deliver)
+        return self._broker.collect(spell(pattern), "persistent", "all", deliver)
+
+    def _read(self, reply: Reply) -> list[Found]:
+        now = self._now()
+        if reply.is_update:
+            placed = [read(item, Update).placed for item in reply.items]
+        else:
+            placed = [read(item, Placed) for item in reply.items]
+        return [Found(one.entry.read(now), one.current, reply.host) for one in placed]
+
+    async def announce(self, ground: Ground, entries: list[Entry]) -> None:
+        await publish_all(self._broker, updates_of(ground, entries, self._here))
+
+    def serve(self, ground: Ground) -> None:
+        """Everyone is asked."""
+
+    def settled(self) -> None:
+        """What stands is answered by the broker."""
+
+    def close(self) -> None:
+        self._broker.close()
+
+
+def updates_of(ground: Ground, entries: list[Entry], here: str) -> list[Any]:
+    found = [ground.placed(entry) for entry in entries if not entry.gone]
+    return [spell(Update(ground.name, here, placed)) for placed in found if placed is not None]
+
+
+async def publish_all(broker: Broker, updates: list[Any]) -> None:
+    """In order, without waiting for one before the next is sent."""
+    if len(updates) == 1:
+        await broker.publish(updates[0])
+        return
+    for start in range(0, len(updates), TOGETHER_MAX):
+        await asyncio.gather(*map(broker.publish, updates[start : start + TOGETHER_MAX]))

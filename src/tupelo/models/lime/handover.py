@@ -1,0 +1,360 @@
+"""Hand-over: tuples that change hosts, taken by someone elsewhere or moved home, none lost or
+doubled.
+
+Each hand-over has a number of the host that began it, which it never uses again, not even in a
+later life. The owner puts the tuples aside until it knows that the other host has received them. If
+the group changes before it does, it asks, in the next roster that has both; and the other host
+remembers the numbers of all that it has received. Who is away for long is in doubt, and the space's
+`Doubt` decides.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Collection, Iterable
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from pyroaring import BitMap64
+
+from tupelo.errors import (
+    BadEntry,
+    BadFrame,
+    CannotSend,
+    HostClosed,
+    PeerLost,
+    TupeloError,
+    UnknownHost,
+    UnknownType,
+)
+from tupelo.federation.groups.routing import Voice
+from tupelo.federation.hosts.core import HostCore
+from tupelo.federation.hosts.hosted import HostedSpace
+from tupelo.federation.spanning.adopting import let_in
+from tupelo.federation.spanning.handover import (
+    Doubts,
+    Held,
+    Reservation,
+    confirm,
+    give_back,
+    reserve,
+)
+from tupelo.models.lime.locations import home_of
+from tupelo.models.lime.messages import (
+    Confirm,
+    Move,
+    Moved,
+    Pattern,
+    Placed,
+    Release,
+    Take,
+    Which,
+    carried,
+    read,
+    read_spelled_template,
+    spell,
+)
+from tupelo.models.lime.spaces import Ground, Spaces
+from tupelo.values.entry import Entry, require_known
+
+PARCEL_MAX = 500
+"""So many tuples go in one message,"""
+PARCEL_BYTES = 2**20
+"""and so many bytes, unless it is one tuple."""
+
+logger = logging.getLogger("tupelo")
+
+TAKEN, MOVED = "lime-take", "lime-move"
+
+
+class Limbo:
+    """Tuples that were in no ground yet when they left for another host."""
+
+    def __init__(self, ground: Ground, entries: list[Entry]) -> None:
+        self.ground = ground
+        self.entries = entries
+
+    @property
+    def hosted(self) -> HostedSpace:
+        return self.ground.hosted
+
+    def keep(self) -> int:
+        return 0
+
+    def give_back(self) -> None:
+        self.ground.put(self.entries)
+
+
+class Parcel(NamedTuple):
+    """Tuples that go to another host under a number. That they were put aside for it is durable at
+    a position."""
+
+    host: str
+    token: int
+    held: Held
+    position: int = 0
+
+
+class HandOver:
+    """What one host hands to others, and gets from them."""
+
+    def __init__(
+        self,
+        core: HostCore,
+        voice: Voice,
+        spaces: Spaces,
+        announce: Callable[[Ground], Awaitable[None]],
+    ) -> None:
+        self._core = core
+        self._voice = voice
+        self._spaces = spaces
+        self._announce = announce
+        self._token = core.rng.getrandbits(62)
+        self._received = BitMap64()
+        self._arrived: dict[str, BitMap64] = {}
+        # By the other host, and by the numbers: what it has and did not say yet that it received.
+        self._given: dict[str, dict[int, Held]] = {}
+        self._sent: dict[str, dict[int, Held]] = {}
+        self._lives: dict[int, str] = {}  # those of the hosts to which things were sent
+        self._taken_in_doubt = Doubts(lambda: ())
+        self._moved_in_doubt = Doubts(lambda: ())
+        self._recovered: set[str] = set()
+
+    def next_token(self) -> int:
+        self._token += 1
+        return self._token
+
+    def recover(self, hosted: HostedSpace) -> None:
+        """What was in other hosts' hands when this host crashed."""
+        if hosted.name in self._recovered:
+            return
+        self._recovered.add(hosted.name)
+        for txn in hosted.operations.in_doubt():
+            kind, _, rest = txn.id.partition(":")
+            life, _, rest = rest.partition(":")
+            host, _, token = rest.rpartition(":")
+            if kind in (TAKEN, MOVED) and token.isdecimal():
+                held = Reservation(hosted, list(txn.taken), None, txn)
+                doubts = self._taken_in_doubt if kind == TAKEN else self._moved_in_doubt
+                doubts.leave(host, {int(token): held})
+                self._lives[int(token)] = life
+
+    def name_of(self, kind: str, host: str, token: int) -> str:
+        """The id of the transaction that keeps what goes to a host."""
+        return f"{kind}:{self._spaces.directory.life_of(host)}:{host}:{token}"
+
+    # Taking from another host
+
+    async def take(self, host: str, pattern: Pattern) -> tuple[list[Entry], int]:
+        """What this host has for the pattern, as much as it gives at a time, and how many it has
+        left. Nothing if it is cut off: what it gave will return there."""
+        token = self.next_token()
+        try:
+            answer = await self._voice.ask(host, spell(Take(token, pattern)))
+        except PeerLost:
+            return [], 0
+        now = self._core.clock.now()
+        given, left = read(answer, tuple[list[Placed], int])
+        entries = [placed.entry.read(now) for placed in given]
+        if not entries:
+            return [], 0
+        try:
+            for entry in entries:
+                require_known(entry)
+        except UnknownType:
+            self._voice.send(host, spell(Release(token)))
+            raise
+        self._received.add(token)
+        self._voice.send(host, spell(Confirm(token)))
+        return entries, left
+
+    async def give(self, neighbour: str, source: str, message: Take) -> Any:
+        """Reserve what another host asks for, and hand it over."""
+        pattern = message.pattern
+        ground = self._spaces.find(pattern.space)
+        if ground is None or not self.may(neighbour, "take", ground):
+            return [[], 0]
+        chosen, left = self._choose(ground, pattern)
+        if not chosen:
+            return [[], 0]
+        reservation = await reserve(
+            ground.hosted,
+            self.name_of(TAKEN, source, message.token),
+            read_spelled_template(pattern.template),
+            many=True,
+            only=chosen.__contains__,
+        )
+        if reservation is None:
+            return [[], 0]
+        if source in self._spaces.cut:
+            give_back(reservation)
+            return [[], 0]
+        self._given.setdefault(source, {})[message.token] = reservation
+        return spell([[chosen[entry] for entry in reservation.entries], left])
+
+    def _choose(self, ground: Ground, pattern: Pattern) -> tuple[dict[Entry, Placed], int]:
+        """As much of what matches as fits a message, and how many are left."""
+        matching = ground.matching(pattern)
+        chosen: dict[Entry, Placed] = {}
+        size = 0
+        for entry, placed in matching.items():
+            size += len(placed.entry.payload)
+            if chosen and (pattern.one or size > PARCEL_BYTES or len(chosen) >= PARCEL_MAX):
+                break
+            chosen[entry] = placed
+        return chosen, len(matching) - len(chosen)
+
+    def may(self, neighbour: str, operation: str, ground: Ground) -> bool:
+        """May this be done for whoever is behind this neighbour?"""
+        peer = self._core.peers.get(neighbour)
+        return peer is not None and peer.may(operation, ground.hosted)
+
+    def confirmed(self, source: str, message: Confirm) -> None:
+        held = self._given.get(source, {}).pop(message.token, None)
+        if held is not None:
+            confirm(held)
+
+    def released(self, source: str, message: Release) -> None:
+        held = self._given.get(source, {}).pop(message.token, None)
+        if held is not None:
+            give_back(held)
+
+    # Moving to another host
+
+    async def move(self, parcel: Parcel) -> None:
+        """Let these tuples be at another host from now on. If it does not want them they are here;
+        if it is cut off it will be known later."""
+        host, token, held, position = parcel
+        now = self._core.clock.now()
+        message = Move(token, held.hosted.name, [carried(entry, now) for entry in held.entries])
+        try:
+            await held.hosted.flush(position)
+        except BaseException:
+            give_back(held)
+            raise
+        self._sent.setdefault(host, {})[token] = held
+        self._lives[token] = self._spaces.directory.life_of(host)
+        try:
+            accepted = await self._voice.ask(host, spell(message))
+        except (BadFrame, CannotSend, UnknownHost):  # It was not understood, or never asked.
+            accepted = False
+        except PeerLost as error:
+            if error.in_doubt:
+                return
+            accepted = False
+        except TupeloError as error:  # It may have it all the same.
+            logger.warning("whether %s has what was sent there is in doubt: %s", host, error)
+            return
+        if self._sent.get(host, {}).pop(token, None) is not None:
+            self._lives.pop(token, None)
+            if accepted is True:
+                confirm(held)
+            else:
+                self._spaces.refused.add((held.hosted.name, host))  # or it would be tried for ever
+                give_back(held)
+
+    async def arrive(self, neighbour: str, source: str, message: Move) -> bool:
+        """Let tuples in that are at home here."""
+        now = self._core.clock.now()
+        entries = [one.read(now) for one in message.entries]
+        ground = self._spaces.find(message.space)
+        sharing = self._spaces.sharing.get(message.space, {})
+        if ground is None or not self.may(neighbour, "write", ground):
+            return False
+        if not all(home_of(entry) in sharing for entry in entries):
+            return False
+        alive = [entry for entry in entries if entry.expires is None or entry.expires > now]
+        position = let_in(ground.hosted, alive)
+        self._arrived.setdefault(source, BitMap64()).add(message.token)
+        await ground.hosted.flush(position)
+        with suppress(HostClosed):  # They are here all the same.
+            await self._announce(ground)
+        return True
+
+    # When the group changes
+
+    def cut(self, hosts: Iterable[str]) -> None:
+        """Who has something of ours, and is out of reach, is in doubt."""
+        for host in hosts:
+            self._taken_in_doubt.leave(host, self._given.pop(host, {}))
+            self._moved_in_doubt.leave(host, self._sent.pop(host, {}))
+
+    def install(self, hosts: Collection[str]) -> None:
+        """These hosts take part in the roster that is in force."""
+        self.cut([host for host in {**self._given, **self._sent} if host not in hosts])
+
+    def unsettled(self, hosts: Iterable[str]) -> list[str]:
+        """Those of these hosts of whom it is not known what they have received."""
+        pending = {
+            *(host for host, given in self._given.items() if given),
+            *(host for host, sent in self._sent.items() if sent),
+            *self._taken_in_doubt.holders(),
+            *self._moved_in_doubt.holders(),
+        }
+        return sorted(pending.intersection(hosts))
+
+    async def ask_which(self, host: str) -> None:
+        """Learn what this host has received, and settle everything with it."""
+        taken = {**self._given.get(host, {}), **self._taken_in_doubt.of(host)}
+        moved = {**self._sent.get(host, {}), **self._moved_in_doubt.of(host)}
+        asked = [self._moved(token, held) for token, held in moved.items()]
+        message = Which(list(taken), asked)
+        try:
+            answer = await self._voice.ask(host, spell(message))
+        except TupeloError:  # It is cut off again, or takes no part.
+            return
+        has_taken, has_moved = read(answer, tuple[list[int], list[int]])
+        self._taken_in_doubt.leave(host, self._given.pop(host, {}))
+        self._moved_in_doubt.leave(host, self._sent.pop(host, {}))
+        self._taken_in_doubt.back(host, has_taken)
+        self._moved_in_doubt.back(host, has_moved)
+        for token in moved:
+            self._lives.pop(token, None)
+
+    def _moved(self, token: int, held: Held) -> Moved:
+        entry = held.entries[0]
+        life = self._lives.get(token, "")
+        return Moved(token, life, held.hosted.name, entry.origin, entry.n)
+
+    def which(self, source: str, message: Which) -> Any:
+        arrived = self._arrived.get(source, BitMap64())
+        return [
+            [token for token in message.taken if token in self._received],
+            [one.token for one in message.moved if one.token in arrived or self._outlived(one)],
+        ]
+
+    def _outlived(self, moved: Moved) -> bool:
+        """Did this come in an earlier life of this host, and is on its disk?"""
+        hosted = self._core.spaces.get(moved.space)
+        if moved.incarnation == self._core.incarnation or hosted is None:
+            return False
+        if hosted.engine.saved is None:
+            return False
+        core = hosted.operations.core
+        key = (moved.origin, moved.n)
+        with hosted.engine.lock:
+            here = any((entry.origin, entry.n) == key for entry in core.store)
+        return here or key in hosted.engine.saved.accepted()
+
+    def close(self) -> None:
+        """What is still in doubt is left to the host."""
+        self.cut([*self._given, *self._sent])
+        for kind, doubts in ((TAKEN, self._taken_in_doubt), (MOVED, self._moved_in_doubt)):
+            for host in doubts.holders():
+                self._core.doubts.leave(f"{kind}:{host}", dict(doubts.of(host)))
+            doubts.close()
+
+
+def heaps_of(entries: Iterable[Entry]) -> list[list[Entry]]:
+    """In heaps that fit a message; what has no spelling cannot be sent, and is in none."""
+    heaps: list[list[Entry]] = []
+    size = 0
+    for entry in entries:
+        with suppress(BadEntry):
+            length = len(carried(entry, 0.0).payload)
+            if not heaps or size + length > PARCEL_BYTES or len(heaps[-1]) >= PARCEL_MAX:
+                heaps.append([])
+                size = 0
+            heaps[-1].append(entry)
+            size += length
+    return heaps

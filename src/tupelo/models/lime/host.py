@@ -1,0 +1,257 @@
+"""A host of agents: LIME's server, on a host of Tupelo. One text for both doors."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from inspect import iscoroutinefunction
+from typing import Any, Literal, Self, TypeVar
+from weakref import WeakSet
+
+from tupelo.errors import BadArgument, BadInput, HostClosed
+from tupelo.federation.hosts import doors
+from tupelo.federation.hosts.core import HostCore
+from tupelo.federation.hosts.doors import HostDoor
+from tupelo.models.lime.agent import Agent
+from tupelo.models.lime.life import Life, require_outside_step, speak_for, speaker, speaking
+from tupelo.models.lime.locations import HostLocation
+from tupelo.models.lime.migrating import Journeys
+from tupelo.models.lime.server import Server
+from tupelo.models.lime.tuplespace import LimeSystemTupleSpace
+from tupelo.space.either import either
+
+A = TypeVar("A", bound=Agent)
+
+_on_core: WeakSet[HostCore] = WeakSet()
+"""The hosts of Tupelo on which one of LIME stands."""
+
+
+class Host:
+    """Agents live here, and share their spaces with the agents of all hosts of the group: those
+    that this one is engaged with, directly or through others.
+
+    It stands on a host that is given, `tupelo.Host` or `tupelo.aio.Host`, or on one of its own that
+    is made from a name and the options of `tupelo.Host`. `agents` are the classes of agents that
+    may come here. `over` says how operations reach the other hosts: by "collect", or, to compare,
+    by "publish" alone.
+    """
+
+    def __init__(
+        self,
+        host: str | doors.Host | doors.AsyncHost,
+        *,
+        over: Literal["collect", "publish"] = "collect",
+        agents: Iterable[type[Agent]] = (),
+        **options: Any,
+    ) -> None:
+        if over not in ("collect", "publish"):
+            raise BadArgument("over", '"collect" or "publish"', over)
+        if not isinstance(host, (str, HostDoor)):
+            raise BadArgument("host", "a name, a tupelo.Host or a tupelo.aio.Host", host)
+        if options and not isinstance(host, str):
+            raise BadArgument(", ".join(options), "left out: the host is there already", "given")
+        self.is_async: bool = not isinstance(host, str) and host.is_async
+        self._over: Literal["collect", "publish"] = over
+        self._classes: dict[str, type[Agent]] = {}
+        self._class_names: dict[type[Agent], str] = {}
+        self._lives: dict[str, Life] = {}
+        self._started: Server | None = None
+        self._closed = False
+        if not isinstance(agents, Iterable):
+            raise BadArgument("agents", "classes that derive from Agent", agents)
+        for cls in agents:
+            self.register(cls)
+        self._owned = isinstance(host, str)
+        self._door: HostDoor = doors.Host(host, **options) if isinstance(host, str) else host
+        if not self.is_async:
+            try:
+                self._door._now(self._start())
+            except BaseException:
+                self._close_owned()
+                raise
+
+    async def start(self) -> Self:
+        """At the async door: begin. `async with` does it."""
+        await self._start()
+        return self
+
+    async def _start(self) -> None:
+        core = getattr(self._door, "_core", None)
+        if core is None:
+            raise BadInput("the host that it stands on has not started: use that as `async with`")
+        if core in _on_core:
+            raise BadInput(
+                f"there is LIME on {core.name!r} already: one for all its agents will do"
+            )
+        self._started = server = Server(core, over=self._over)
+        self._journeys = server.migrations = Journeys(self)
+        _on_core.add(core)
+        try:
+            await server.start()
+        except BaseException:
+            _on_core.discard(core)
+            raise
+
+    @property
+    def _server(self) -> Server:
+        if self._closed:
+            raise HostClosed("the host was closed")
+        if self._started is None:
+            raise BadInput("this host is not there yet: use it as `async with`")
+        return self._started
+
+    @property
+    def host(self) -> Any:
+        """The host of Tupelo that it stands on."""
+        return self._door
+
+    @property
+    def name(self) -> str:
+        name: str = self._door.name
+        return name
+
+    @property
+    def location(self) -> HostLocation:
+        return self._server.here
+
+    @property
+    def hosts(self) -> list[HostLocation]:
+        """All hosts of the group, this one too."""
+        return [HostLocation(host) for host in sorted(self._server.directory.hosts)]
+
+    @property
+    def system(self) -> LimeSystemTupleSpace:
+        """LimeSystem, for the agent that runs here."""
+        life = speaker(self)
+        if life is None:
+            raise BadInput("no agent is running here: make one with host.agent(...)")
+        return LimeSystemTupleSpace(life.agent)
+
+    # Groups
+
+    @either
+    async def engage(self) -> None:
+        """Take part in the group of the hosts that this one can reach. It does so from the start,
+        until it disengages."""
+        require_outside_step()
+        await self._door._on_loop(self._server.engage())
+
+    @either
+    async def disengage(self) -> None:
+        """Leave the group in an orderly way: what is under way is ended first, and nobody sees
+        half of it. Its agents are among themselves until it engages again."""
+        require_outside_step()
+        await self._door._on_loop(self._server.disengage())
+
+    # Agents
+
+    def register(self, cls: type[Agent], name: str | None = None) -> None:
+        """Agents of this class may come here. Other hosts know it by its name."""
+        if not (isinstance(cls, type) and issubclass(cls, Agent)):
+            raise BadArgument("agents", "classes that derive from Agent", cls)
+        if iscoroutinefunction(cls.run) is not self.is_async and cls.run is not Agent.run:
+            how = "async" if self.is_async else "not async"
+            raise BadArgument("agents", f"classes whose run() is {how}, at this door", cls)
+        name = cls.__name__ if name is None else name
+        if not isinstance(name, str) or not name:
+            raise BadArgument("name", "a text that is not empty", name)
+        if self._classes.get(name, cls) is not cls:
+            raise BadArgument("name", f"free: another class is known here as {name!r}", name)
+        self._classes[name] = cls
+        self._class_names.setdefault(cls, name)
+
+    @either
+    async def agent(self, name: str) -> Agent:
+        """A stationary agent, for which whoever asks for it speaks: this thread, or this task."""
+        life = await self._enter(Agent(), name, None)
+        speak_for(life)
+        return life.agent
+
+    @either
+    async def load(self, cls: type[A], *args: Any, name: str | None = None) -> A:
+        """Make an agent of this class and let it run, on a thread (or task) of its own."""
+        if not isinstance(cls, type) or not issubclass(cls, Agent):
+            raise BadArgument("cls", "a class that derives from Agent", cls)
+        if cls not in self._class_names:
+            self.register(cls)
+        class_name = self._class_names[cls]
+        agent = cls.__new__(cls)
+        life = await self._enter(agent, class_name if name is None else name, class_name)
+        try:
+            with speaking(life):
+                agent.__init__(*args)  # type: ignore[misc]
+        except BaseException:
+            await self._door._on_loop(self._end(life))
+            raise
+        life.start()
+        return agent
+
+    async def _enter(self, agent: Agent, name: str, class_name: str | None) -> Life:
+        if not isinstance(name, str) or not name:
+            raise BadArgument("name", "a text that is not empty", name)
+        require_outside_step()
+        life = agent._life = Life(self, agent)
+        server = self._server
+
+        async def enter() -> None:
+            life.state = await server.enter(name, class_name)
+            self._lives[life.state.id] = life
+
+        await self._door._on_loop(enter())
+        return life
+
+    async def _end(self, life: Life) -> None:
+        if not life.ended:
+            life.end(asyncio.current_task())
+            del self._lives[life.state.id]
+            await self._server.depart(life.state)
+
+    # The end
+
+    @either
+    async def close(self) -> None:
+        """Leave the group, with all agents; a host of its own is closed as well."""
+        require_outside_step()
+        if self._closed:
+            return
+        self._closed = True
+        if self._started is not None:
+            try:
+                await self._door._on_loop(self._stop(self._started))
+            except HostClosed:
+                pass
+            except BaseException:  # It can be closed once more.
+                self._closed = False
+                raise
+        self._close_owned()
+
+    async def _stop(self, server: Server) -> None:
+        lives = list(self._lives.values())
+        for life in lives:
+            life.end(asyncio.current_task())
+        await server.stop()
+        await self._journeys.stop()
+        for life in lives:
+            await life.gone()
+        _on_core.discard(server.core)
+
+    def _close_owned(self) -> None:
+        if self._owned and isinstance(self._door, doors.Host):
+            self._door.close()
+
+    def __enter__(self) -> Self:
+        if self.is_async:
+            raise BadInput("this host stands on an async one: use it as `async with`")
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return await self.start()
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.close()
+
+    def __repr__(self) -> str:
+        return f"<the LIME host {self.name!r}>"

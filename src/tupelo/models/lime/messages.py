@@ -1,0 +1,219 @@
+"""What hosts say to each other about LIME's spaces: patterns, tuples and requests.
+
+Tuples and templates go as bytes: whoever only passes them on need not know what is in them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from tupelo.errors import BadEntry, BadFrame
+from tupelo.models.lime.locations import AgentLocation, HostLocation, Location, home_of
+from tupelo.values.codec import BadBytes, decode_entry, encode_entry
+from tupelo.values.entry import Entry, shape_of, types_of
+from tupelo.values.spelling import read_template, spell_template
+from tupelo.values.template import Template
+
+PAYLOAD_BYTES_MAX = 7 * 2**20
+"""The longest tuple that is sent. What is longer stays where it is."""
+_TEMPLATES_MAX = 1_024
+_TEMPLATE_BYTES_MAX = 1_024
+"""So long may a template be that is remembered: who sends long ones shall not fill our memory."""
+
+
+class Where(msgspec.Struct, frozen=True, array_like=True):
+    """The locations that are asked for: the current one, ("agent" or "host", id), and the
+    destination, an agent."""
+
+    current: tuple[str, str] | None = None
+    destination: str | None = None
+
+    @property
+    def is_anywhere(self) -> bool:
+        return self.current is None and self.destination is None
+
+    def admits(self, entry: Entry, current: str, host: str) -> bool:
+        """Does it ask for a tuple that this agent (or host) holds, at this host?"""
+        if self.destination is not None and home_of(entry) != self.destination:
+            return False
+        if self.current is None:
+            return True
+        kind, name = self.current
+        return name == (current if kind == "agent" else host)
+
+
+def where_of(current: Location | None, destination: AgentLocation | None) -> Where:
+    kind = "host" if isinstance(current, HostLocation) else "agent"
+    return Where(
+        None if current is None else (kind, current.id),
+        None if destination is None else destination.id,
+    )
+
+
+class Pattern(msgspec.Struct, frozen=True, array_like=True):
+    """What is looked for: a template in a space, and where; what may be read, or what one may
+    `take`; and whether `one` match will do."""
+
+    space: str
+    template: bytes
+    where: Where
+    take: bool
+    one: bool
+
+    @property
+    def key(self) -> str:
+        """The same for patterns that find something, or nothing, together."""
+        asked = (self.space, self.template, self.where, self.take)
+        return msgspec.msgpack.encode(asked).decode("latin-1")
+
+    def matches(self, entry: Entry) -> bool:
+        binding = read_spelled_template(self.template).bind(entry.shape)
+        return binding is not None and binding.test(entry.fields)
+
+
+class Carried(msgspec.Struct, frozen=True, array_like=True):
+    """A tuple with its identity, as it is sent; it expires so many seconds from now."""
+
+    payload: bytes
+    origin: str
+    n: int
+    seconds: float | None
+    to: str | None
+
+    def read(self, now: float) -> Entry:
+        try:
+            shape, fields = decode_entry(self.payload)
+        except BadBytes as error:
+            raise BadFrame(str(error)) from error
+        until = None if self.seconds is None else now + self.seconds
+        return Entry(fields, shape, self.origin, self.n, 0, until, to=self.to)
+
+
+class Placed(msgspec.Struct, frozen=True, array_like=True):
+    """A tuple, and who is responsible for it: an agent, or a host."""
+
+    entry: Carried
+    current: str
+
+
+class Update(msgspec.Struct, frozen=True, array_like=True):
+    """A tuple has come into sight in a space."""
+
+    space: str
+    host: str
+    placed: Placed
+
+
+class Look(msgspec.Struct, frozen=True, array_like=True, tag="look"):
+    """What have you for this pattern? The answer is a list of Placed."""
+
+    pattern: Pattern
+
+
+class Take(msgspec.Struct, frozen=True, array_like=True, tag="take"):
+    """Reserve what you have for this pattern, and hand it to me under this number. The answer is a
+    list of Placed, and how many more there are."""
+
+    token: int
+    pattern: Pattern
+
+
+class Confirm(msgspec.Struct, frozen=True, array_like=True, tag="confirm"):
+    """I have received what I took under this number."""
+
+    token: int
+
+
+class Release(msgspec.Struct, frozen=True, array_like=True, tag="release"):
+    """I cannot use what I took under this number: put it back."""
+
+    token: int
+
+
+class Move(msgspec.Struct, frozen=True, array_like=True, tag="move"):
+    """These tuples are at home with you. The answer says whether you have let them in."""
+
+    token: int
+    space: str
+    entries: list[Carried]
+
+
+class Moved(msgspec.Struct, frozen=True, array_like=True):
+    """A move in doubt: its number, the life of the host that it went to, and one of its tuples."""
+
+    token: int
+    incarnation: str
+    space: str
+    origin: str
+    n: int
+
+
+class Which(msgspec.Struct, frozen=True, array_like=True, tag="which"):
+    """Which of what I have handed over have you received? The answer is two lists of numbers."""
+
+    taken: list[int]
+    moved: list[Moved]
+
+
+class Answers(msgspec.Struct, frozen=True, array_like=True, tag="answers"):
+    """What I have for the query that you have published under this number."""
+
+    query: int
+    found: list[Placed]
+
+
+class Journey(msgspec.Struct, frozen=True, array_like=True, tag="journey"):
+    """About an agent that migrates."""
+
+    body: Any
+
+
+Said = Confirm | Release | Answers
+Asked = Look | Take | Move | Which | Journey
+
+
+def spell(body: Any) -> Any:
+    """As it is sent: lists, texts, numbers and bytes."""
+    return msgspec.to_builtins(body, builtin_types=(bytes,))
+
+
+def read(body: Any, as_type: Any) -> Any:
+    try:
+        return msgspec.convert(body, as_type)
+    except (msgspec.ValidationError, RecursionError) as error:
+        raise BadFrame(f"this is nothing that hosts say about LIME: {error}") from error
+
+
+def spelled_template(template: Any) -> bytes:
+    spelled = spell_template(template)
+    return encode_entry(shape_of(None, types_of(spelled)), spelled)
+
+
+_read: dict[bytes, Template] = {}
+
+
+def read_spelled_template(spelled: bytes) -> Template:
+    """BadFrame if it is none. Each is read once, for it is asked again and again."""
+    known = _read.get(spelled)
+    if known is None:
+        try:
+            known = read_template(decode_entry(spelled)[1])
+        except BadBytes as error:
+            raise BadFrame(str(error)) from error
+        if len(spelled) <= _TEMPLATE_BYTES_MAX:
+            if len(_read) >= _TEMPLATES_MAX:
+                _read.clear()
+            _read[spelled] = known
+    return known
+
+
+def carried(entry: Entry, now: float) -> Carried:
+    """BadEntry if it has no spelling, or one that is too long."""
+    payload = encode_entry(entry.shape, entry.fields)
+    if len(payload) > PAYLOAD_BYTES_MAX:
+        raise BadEntry(f"this tuple needs {len(payload):,} bytes, too many for a message")
+    expires = entry.expires
+    seconds = None if expires is None else expires - now
+    return Carried(payload, entry.origin, entry.n, seconds, entry.to)

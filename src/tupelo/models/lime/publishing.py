@@ -1,0 +1,204 @@
+"""LIME on plain publish-subscribe (section 4 of the collect paper), to compare it with collect.
+
+A query is published to everyone who has subscribed to queries of its space, and whoever has a match
+sends it back directly. Nobody says that it has none: so who gets no answer waits until its patience
+is at an end, and may miss what comes later. A reaction is a subscription to all tuples that are
+published, and one query.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from tupelo.federation.brokers.broker import Broker, Standing
+from tupelo.federation.groups.group import Group
+from tupelo.federation.groups.routing import Voice
+from tupelo.federation.hosts.core import HostCore
+from tupelo.models.lime.carriage import Found, May, Sight, publish_all, updates_of
+from tupelo.models.lime.messages import Answers, Pattern, Update, read, spell
+from tupelo.models.lime.reactions import Detected, Watch
+from tupelo.models.lime.spaces import Ground, Spaces
+from tupelo.values.entry import Entry
+
+QUERY_SECONDS = 0.5
+"""How long the answers to a query are waited for."""
+ANSWER_MAX = 500
+"""So many tuples are in one message."""
+
+Told = Callable[[Found], None]
+
+
+class PublishSight(Sight):
+    """What brokers are told of: tuples, as with collect, and queries."""
+
+    def state(self, pattern: Any) -> list[Any]:
+        return []
+
+    def matches(self, pattern: Any, update: Any) -> bool:
+        kind, wanted = pattern
+        told_kind, told = update[0], update[1]
+        if kind != told_kind:
+            return False
+        return wanted == told if kind == "query" else super().matches(wanted, told)
+
+    def key(self, pattern: Any) -> str:
+        kind, wanted = pattern
+        return f"query {wanted}" if kind == "query" else super().key(wanted)
+
+    def allows(self, neighbour: str, pattern: Any) -> bool:
+        kind, wanted = pattern
+        return kind == "query" or super().allows(neighbour, wanted)
+
+
+class PublishCarriage:
+    def __init__(
+        self,
+        broker: Broker,
+        group: Group,
+        voice: Voice,
+        spaces: Spaces,
+        may: May,
+        core: HostCore,
+        spawn: Callable[[Coroutine[Any, Any, None]], object],
+    ) -> None:
+        self._broker = broker
+        self._group = group
+        self._voice = voice
+        self._spaces = spaces
+        self._may = may
+        self._here = core.id
+        self.now = core.clock.now
+        self._spawn = spawn
+        self._numbers = 0
+        self._queries: dict[int, Told] = {}
+        self._served: dict[str, Standing] = {}
+        self._watches: dict[_Watch, None] = {}
+
+    # Queries
+
+    async def probe(self, pattern: Pattern, every: bool) -> list[Found]:
+        found: list[Found] = []
+        enough = asyncio.Event()
+
+        def told(one: Found) -> None:
+            found.append(one)
+            if not every:
+                enough.set()
+
+        number = self.query(told)
+        try:
+            await self.ask(number, pattern)
+            async with asyncio.timeout(QUERY_SECONDS):
+                await enough.wait()
+        except TimeoutError:
+            pass
+        finally:
+            self.end_query(number)
+        return found
+
+    def query(self, told: Told) -> int:
+        """A new query, of whose answers someone wants to be told."""
+        self._numbers += 1
+        self._queries[self._numbers] = told
+        return self._numbers
+
+    def end_query(self, number: int) -> None:
+        self._queries.pop(number, None)
+
+    async def ask(self, number: int, pattern: Pattern) -> None:
+        """Publish a query, to be answered by those who have something."""
+        asked = [self._here, number, spell(pattern)]
+        await self._broker.publish(["query", pattern.space, asked])
+
+    def serve(self, ground: Ground) -> None:
+        if ground.name not in self._served:
+            self._served[ground.name] = self._broker.subscribe(
+                ["query", ground.name], self._queried
+            )
+
+    def _queried(self, host: str, update: Any) -> None:
+        """A query has come. What is here was looked at by the host itself before."""
+        asker, number, spelled = read(update[2], tuple[str, int, Pattern])
+        ground = self._spaces.find(spelled.space)
+        if ground is None or asker == self._here:
+            return
+        neighbour = self._group.roster.toward(self._here, asker)
+        operation = "take" if spelled.take else "read"
+        if neighbour is not None and self._may(neighbour, operation, ground):
+            found = ground.for_pattern(spelled)
+            for start in range(0, len(found), ANSWER_MAX):
+                answers = Answers(number, found[start : start + ANSWER_MAX])
+                self._voice.send(asker, spell(answers))
+
+    def answered(self, source: str, message: Answers) -> None:
+        """A host has sent what it has for a query of ours."""
+        now = self.now()
+        for one in message.found:
+            told = self._queries.get(message.query)
+            if told is not None:
+                told(Found(one.entry.read(now), one.current, source))
+
+    # Reactions
+
+    def watch(self, pattern: Pattern, told: Detected) -> Watch:
+        watch = _Watch(self, self._broker, pattern, told)
+        self._watches[watch] = None
+        ground = self._spaces.find(pattern.space)
+        for one in ground.for_pattern(pattern) if ground is not None else ():
+            watch.told(Found(one.entry.read(self.now()), one.current, self._here))
+        if not watch.is_over:
+            self._spawn(watch.ask())
+        return watch
+
+    def unwatch(self, watch: _Watch) -> None:
+        self._watches.pop(watch, None)
+
+    def settled(self) -> None:
+        """Others may have come: they are asked as well."""
+        for watch in list(self._watches):
+            self._spawn(watch.ask())
+
+    async def announce(self, ground: Ground, entries: list[Entry]) -> None:
+        updates = updates_of(ground, entries, self._here)
+        await publish_all(self._broker, [["tuple", update] for update in updates])
+
+    def close(self) -> None:
+        self._broker.close()
+
+
+class _Watch:
+    """A subscription to tuples, and a query for those that are there."""
+
+    def __init__(
+        self, carriage: PublishCarriage, broker: Broker, pattern: Pattern, told: Detected
+    ) -> None:
+        self.is_over = False
+        self._carriage = carriage
+        self._pattern = pattern
+        self._told = told
+        self._query = carriage.query(self.told)
+        self._standing = broker.subscribe(["tuple", spell(pattern)], self._published)
+
+    def _published(self, host: str, update: Any) -> None:
+        told = read(update[1], Update)
+        entry = told.placed.entry.read(self._carriage.now())
+        self.told(Found(entry, told.placed.current, host))
+
+    def told(self, found: Found) -> None:
+        if not self.is_over:
+            if self._pattern.one:
+                self.cancel()
+            self._told(found.entry, found.current, found.host)
+
+    async def ask(self) -> None:
+        if not self.is_over:
+            await self._carriage.ask(self._query, self._pattern)
+
+    def cancel(self) -> None:
+        if not self.is_over:
+            self.is_over = True
+            self._standing.cancel()
+            self._carriage.end_query(self._query)
+            self._carriage.unwatch(self)

@@ -1,0 +1,201 @@
+"""Reactions as a user makes and holds them (figure 5 of the paper)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from inspect import iscoroutinefunction
+from typing import Any, cast
+
+from tupelo.errors import AgentEnded, BadArgument, NotOwner
+from tupelo.models.lime.life import Life, inside_step, on_loop, require_outside_step, role_for
+from tupelo.models.lime.locations import (
+    UNSPECIFIED,
+    AgentLocation,
+    HostLocation,
+    Location,
+    check_current,
+    check_destination,
+)
+from tupelo.models.lime.reactions import ONCE, ONCE_PER_TUPLE, Event, Mode, Registered, Step
+from tupelo.space.either import either
+from tupelo.values.template import Template
+
+
+class Reaction:
+    """What is to be done when a tuple matches a template; what it looks at, its subclasses say.
+
+    `listener` is a function of a ReactionEvent, or an object with a method `reacts_to`. `mode` is
+    ONCE, or ONCE_PER_TUPLE: never twice for the same tuple.
+    """
+
+    def __init__(
+        self,
+        current: Location | None,
+        destination: AgentLocation | None,
+        template: object,
+        listener: Any,
+        mode: Mode,
+    ) -> None:
+        Template(template)  # refuses what is no template
+        if mode not in (ONCE, ONCE_PER_TUPLE):
+            raise BadArgument("mode", "ONCE or ONCE_PER_TUPLE", mode)
+        if not (callable(listener) or callable(getattr(listener, "reacts_to", None))):
+            raise BadArgument("listener", "a function of an event, or have reacts_to()", listener)
+        self.current = check_current(current)
+        self.destination = check_destination(destination)
+        self.template = template
+        self.listener = listener
+        self.mode = mode
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} to {self.template!r}, {self.mode}>"
+
+
+class UbiquitousReaction(Reaction):
+    """A reaction to tuples anywhere in the federated space."""
+
+    def __init__(self, template: object, listener: Any, mode: Mode) -> None:
+        super().__init__(UNSPECIFIED, UNSPECIFIED, template, listener, mode)
+
+
+class LocalizedReaction(Reaction):
+    """A reaction to tuples that are with an agent, or at a host, or for an agent."""
+
+    def __init__(
+        self,
+        current: Location | None,
+        destination: AgentLocation | None,
+        template: object,
+        listener: Any,
+        mode: Mode,
+    ) -> None:
+        super().__init__(current, destination, template, listener, mode)
+
+
+@dataclass(frozen=True)
+class ReactionEvent:
+    """That a reaction has fired: for this `tuple`, which `source` holds (a host, if no agent does).
+
+    In a strong reaction `step` has out, inp, rdp, ing and rdg, within the atomic step.
+    """
+
+    tuple: Any
+    reaction: RegisteredReaction
+    source: AgentLocation | HostLocation
+    step: Step | None
+
+
+class RegisteredReaction(Reaction):
+    """A reaction that was registered with one interface tuple space of an agent."""
+
+    def __init__(self, life: Life, registered: Registered) -> None:
+        self.current = registered.current
+        self.destination = registered.destination
+        self.template = registered.template
+        self.listener = cast(Delivery, registered.deliver).listener
+        self.mode = registered.mode
+        self.is_async = life.is_async
+        self._life = life
+        self._registered = registered
+
+    @property
+    def tuple_space_name(self) -> str:
+        return self._registered.its.name
+
+    @property
+    def subscriber(self) -> AgentLocation:
+        """The agent that registered it."""
+        return self._life.state.location
+
+    @property
+    def is_weak(self) -> bool:
+        return self._registered.weak
+
+    @property
+    def enabled(self) -> bool:
+        """Can it fire? A ONCE reaction that has fired, and one that was removed, cannot."""
+        return self._registered.registered and self._registered.enabled
+
+    @property
+    def error(self) -> Exception | None:
+        """What its strong listener raised the last time that it did; that step was undone."""
+        return self._registered.error
+
+    @either
+    async def enable(self) -> None:
+        """Let it fire again. It has forgotten what it reacted to before."""
+        await self._do(self._life.host._server.enable)
+
+    @either
+    async def disable(self) -> None:
+        """Let it fire no more, until it is enabled again."""
+        await self._do(self._disable)
+
+    async def _disable(self, registered: Registered) -> None:
+        await self._life.host._server.disable(registered)
+        self._life.drop(registered)
+
+    async def _do(self, change: Callable[[Registered], Coroutine[Any, Any, None]]) -> None:
+        check_owner(self._life, self.tuple_space_name)
+        if not self._registered.registered:
+            raise BadArgument("reaction", "a registered one: it was removed, or has fired", self)
+        await self._life.host._door._on_loop(self._life.operate(change, self._registered))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RegisteredReaction) and self._registered is other._registered
+
+    def __hash__(self) -> int:
+        return hash(id(self._registered))
+
+
+class Delivery:
+    """How an event of one registered reaction gets to its listener."""
+
+    def __init__(self, life: Life, listener: Any) -> None:
+        self.listener = listener
+        self._life = life
+        self._function: Callable[[ReactionEvent], object] = function_of(listener)
+        self.__name__ = getattr(self._function, "__name__", type(listener).__name__)
+
+    def __call__(self, event: Event) -> None:
+        if event.registered.weak:
+            self._life.deliver(event)
+        else:
+            with inside_step(), on_loop(self._life.is_async):
+                self.listen(event)
+
+    def listen(self, event: Event) -> object:
+        reaction = RegisteredReaction(self._life, event.registered)
+        return self._function(ReactionEvent(event.tuple, reaction, event.source, event.step))
+
+
+def function_of(listener: Any) -> Callable[[ReactionEvent], object]:
+    function: Callable[[ReactionEvent], object] = (
+        listener if callable(listener) else listener.reacts_to
+    )
+    return function
+
+
+def check_listener(listener: Any, weak: bool, is_async: bool) -> None:
+    if iscoroutinefunction(function_of(listener)) and not (weak and is_async):
+        where = "at the blocking door" if weak else "in a strong reaction, which cannot wait"
+        raise BadArgument("listener", f"a plain function {where}", listener)
+
+
+def traveller_name(life: Life, listener: Any) -> str | None:
+    """The method of the agent that a listener is, by name; None for any other, which is code that
+    cannot travel."""
+    function = function_of(listener)
+    name = getattr(function, "__name__", "")
+    own = getattr(function, "__self__", None) is life.agent
+    return name if own and getattr(life.agent, name, None) == function else None
+
+
+def check_owner(life: Life, space: str) -> None:
+    """An agent's spaces are for its own thread, and its listeners."""
+    require_outside_step()
+    if role_for(life) is None:
+        raise NotOwner(space, life.state.id)
+    if life.ended:
+        raise AgentEnded(life.state.id)

@@ -1,0 +1,363 @@
+"""Reactions: strong ones in the step in which a tuple comes into sight here, weak ones afterwards,
+wherever in the group it is.
+
+A strong reaction is one of the ground on which its interface tuple space is, and moves with it. A
+weak one watches all hosts through the carriage while its space is shared, and its own ground while
+it is private. What it has reacted to is remembered with it, and travels with its agent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Final, Literal, Protocol
+
+import msgspec
+
+from tupelo.models.lime.locations import (
+    AgentLocation,
+    HostLocation,
+    Location,
+    check_current,
+    check_destination,
+)
+from tupelo.models.lime.messages import Pattern, spelled_template, where_of
+from tupelo.models.lime.spaces import AgentState, Ground, Its
+from tupelo.space import reaction
+from tupelo.space.reaction import ReactionState
+from tupelo.space.session import Seen
+from tupelo.space.writers import Mark
+from tupelo.values.entry import Entry, freeze, thaw
+from tupelo.values.parts import ANY
+from tupelo.values.template import as_template
+
+Mode = Literal["once", "once per tuple"]
+ONCE: Final = "once"
+"""It fires one time, and is then no longer registered."""
+ONCE_PER_TUPLE: Final = "once per tuple"
+"""It fires for every tuple that matches, and never twice for the same."""
+
+Detected = Callable[[Entry, str, str], None]
+"""Told of a tuple, who is responsible for it, and the host where it is."""
+
+
+class Watch(Protocol):
+    """Something that looks out for tuples in the group."""
+
+    def cancel(self) -> object: ...
+
+
+class Registered:
+    """A reaction that was registered with an interface tuple space. `deliver` is called when it
+    fires: of a strong one in the step, of a weak one on the loop, in order. `tag` is the caller's,
+    and travels."""
+
+    def __init__(
+        self,
+        its: Its,
+        template: Any,
+        mode: Mode,
+        weak: bool,
+        current: Location | None,
+        destination: AgentLocation | None,
+        deliver: Callable[[Event], object],
+        tag: Any = None,
+    ) -> None:
+        self.its = its
+        self.template = template
+        self.mode = mode
+        self.weak = weak
+        self.current = current
+        self.destination = destination
+        self.deliver = deliver
+        self.tag = tag
+        self.where = where_of(current, destination)
+        self.enabled = True
+        self.fired = Seen()
+        self.watch: Watch | None = None
+        self.watches_own = False
+        self._removed = False
+        self._state: ReactionState | None = None
+        self._ground: Ground | None = None
+
+    @property
+    def registered(self) -> bool:
+        """Has it not been removed, nor fired once for all?"""
+        return not self._removed and (self._state is None or not self._state.ended)
+
+    @property
+    def error(self) -> Exception | None:
+        """What its listener raised in a step, which was undone."""
+        return None if self._state is None else self._state.error
+
+    def pattern(self) -> Pattern:
+        """What a weak one looks out for. BadTemplate if it cannot be sent."""
+        once = self.mode == ONCE
+        return Pattern(self.its.name, spelled_template(self.template), self.where, False, once)
+
+    def forget(self) -> None:
+        """It is as if it had never fired."""
+        self.fired = Seen()
+
+    def remove(self) -> None:
+        self.displace()
+        self._removed = True
+
+    # Strong ones
+
+    def place(self, here: str, existing: bool) -> None:
+        """Let a strong one react on the ground where its space is now, if it is one for this host:
+        it may wait for its agent to come to another."""
+        if isinstance(self.current, HostLocation) and self.current.id != here:
+            return
+        ground = self.its.ground
+
+        def react(entry: Entry, step: reaction.Step) -> None:
+            source = location_of(ground.current(entry), here)
+            self.deliver(Event(self, entry, source, Step(self.its, ground, step)))
+
+        react.__name__ = getattr(self.deliver, "__name__", react.__name__)  # for who is told
+        accept = ground.accept(self.where)
+
+        def only(entry: Entry) -> bool:
+            """What is at home at another host goes there first."""
+            return ground.away(entry) is None and (accept is None or accept(entry))
+
+        self._ground = ground
+        self._state, position = ground.operations.react(
+            self.template,
+            react,
+            self.mode == ONCE,
+            existing,
+            only=None if self.its.is_system else only,
+            whole=True,
+            fired=self.fired,
+        )
+        ground.hosted.flush_soon(position)
+
+    def displace(self) -> None:
+        """Let it react no more."""
+        if self.watch is not None:
+            self.watch.cancel()
+            self.watch = None
+        self.watches_own = False
+        if self._state is not None and self._ground is not None:
+            fired_for_all = self._state.ended
+            self._ground.operations.end_reaction(self._state)
+            self._removed = self._removed or fired_for_all
+            self._state = self._ground = None
+
+    # Weak ones
+
+    def detected(self, entry: Entry, current: str, host: str) -> None:
+        """A weak one learns of a tuple, perhaps for the second time."""
+        if not (self.enabled and self.registered) or entry in self.fired:
+            return
+        if self.mode == ONCE:
+            self.remove()
+        self.fired.add(entry)
+        self.deliver(Event(self, entry, location_of(current, host)))
+
+    def wants(self, ground: Ground, entry: Entry, here: str) -> bool:
+        """Is a tuple of its own ground one for this weak reaction?"""
+        binding = as_template(self.template).bind(entry.shape)
+        if binding is None or not binding.test(entry.fields):
+            return False
+        return self.its.is_system or self.where.admits(entry, ground.current(entry), here)
+
+
+class Event(msgspec.Struct, frozen=True, eq=False):
+    """A reaction has fired for an entry; `source` is who holds it: an agent, or a host if no agent
+    does. A strong one is in a `step`."""
+
+    registered: Registered
+    entry: Entry
+    source: Location
+    step: Step | None = None
+
+    @property
+    def tuple(self) -> Any:
+        """The tuple, the listener's own; UnknownType if its class is not known here."""
+        return thaw(self.entry.shape, self.entry.fields)
+
+
+class Step:
+    """What a strong listener may do: the operations that do not wait, on the tuples that are at
+    this host, within the atomic step."""
+
+    def __init__(self, its: Its, ground: Ground, step: reaction.Step) -> None:
+        self._its = its
+        self._ground = ground
+        self._core = step._core
+        self._txn = step._txn
+
+    def out(self, tuple: object, destination: AgentLocation | None = None) -> None:
+        """What is for an agent elsewhere goes there when the step is over."""
+        self._its.require_writable("write")
+        mark = mark_of(self._its.agent, check_destination(destination))
+        self._core.write_all([freeze(tuple)], None, self._txn, mark=mark)
+
+    def inp(
+        self,
+        template: object = ANY,
+        current: Location | None = None,
+        destination: AgentLocation | None = None,
+    ) -> Any:
+        return _first(self._get(template, current, destination, True, 1))
+
+    def rdp(
+        self,
+        template: object = ANY,
+        current: Location | None = None,
+        destination: AgentLocation | None = None,
+    ) -> Any:
+        return _first(self._get(template, current, destination, False, 1))
+
+    def ing(
+        self,
+        template: object = ANY,
+        current: Location | None = None,
+        destination: AgentLocation | None = None,
+    ) -> list[Any]:
+        return self._get(template, current, destination, True, None)
+
+    def rdg(
+        self,
+        template: object = ANY,
+        current: Location | None = None,
+        destination: AgentLocation | None = None,
+    ) -> list[Any]:
+        return self._get(template, current, destination, False, None)
+
+    def _get(
+        self,
+        template: object,
+        current: Location | None,
+        destination: AgentLocation | None,
+        take: bool,
+        limit: int | None,
+    ) -> list[Any]:
+        if take:
+            self._its.require_writable("take")
+        where = where_of(check_current(current), check_destination(destination))
+        found = self._core.get_all(
+            template, take=take, limit=limit, txn=self._txn, only=self._ground.accept(where)
+        )
+        return [thaw(entry.shape, entry.fields) for entry in found]
+
+
+class Reactions:
+    """All reactions of the agents at one host."""
+
+    def __init__(self, here: str, watch: Callable[[Pattern, Detected], Watch]) -> None:
+        self._here = here
+        self._watch = watch
+
+    def add(self, reactions: list[Registered]) -> None:
+        """Register these, all or none; strong ones react to what is there."""
+        for one in reactions:
+            if one.weak and not one.its.is_system:
+                one.pattern()  # refuses what could not be watched for
+        added = []
+        try:
+            for one in reactions:
+                one.its.agent.registered.append(one)
+                added.append(one)
+                self._put_in_force(one, existing=True)
+        except BaseException:
+            for one in added:
+                self.remove(one)
+            raise
+
+    def remove(self, one: Registered) -> None:
+        one.remove()
+        if one in one.its.agent.registered:
+            one.its.agent.registered.remove(one)
+
+    def enable(self, one: Registered) -> None:
+        """It may fire again, as if it never had."""
+        if not one.enabled and one.registered:
+            one.enabled = True
+            one.forget()
+            self._put_in_force(one, existing=True)
+
+    def disable(self, one: Registered) -> None:
+        one.enabled = False
+        one.displace()
+
+    def _put_in_force(self, one: Registered, existing: bool) -> None:
+        if not one.enabled:
+            return
+        if not one.weak:
+            one.place(self._here, existing)
+        else:
+            self.watch(one)
+
+    def watch(self, one: Registered) -> None:
+        """Let a weak one look out where its space is now."""
+        if one.its.shared and one.watch is None:
+            watch = self._watch(one.pattern(), one.detected)
+            if one.registered:
+                one.watch = watch
+            else:  # It was told of one at once, and that was all.
+                watch.cancel()
+        elif not one.its.shared and not one.watches_own:
+            one.watches_own = True
+            ground = one.its.ground
+            entries = ground.look(one.template, where_of(None, None), one=False, known=False)
+            self._tell(one, ground, entries)
+
+    def _tell(self, one: Registered, ground: Ground, entries: Iterable[Entry]) -> None:
+        for entry in entries:
+            if one.wants(ground, entry, self._here):
+                one.detected(entry, ground.current(entry), self._here)
+
+    def feed(self, ground: Ground, agents: Iterable[AgentState], entries: list[Entry]) -> None:
+        """These have come into sight on a ground that is private, or LimeSystem."""
+        for agent in agents:
+            for one in agent.reactions:
+                if one.weak and one.watches_own and one.its.ground is ground:
+                    self._tell(one, ground, entries)
+
+    # When the ground of a space changes
+
+    def displace(self, its: Its) -> None:
+        for one in its.agent.reactions:
+            if one.its is its:
+                one.displace()
+
+    def replace(self, its: Its) -> None:
+        """Strong ones react on the new ground, to what is there and they did not see before. Weak
+        ones are seen to by `settle`."""
+        strong = [one for one in its.agent.reactions if one.its is its and not one.weak]
+        for one in strong:
+            self._put_in_force(one, existing=False)
+        if strong:
+            ground = its.ground
+            everywhere = where_of(None, None)
+            self.catch_up(ground, ground.look(ANY, everywhere, one=False, known=False))
+
+    @staticmethod
+    def catch_up(ground: Ground, entries: list[Entry]) -> None:
+        if entries and ground.operations.core.reactions:
+            ground.hosted.flush_soon(ground.operations.catch_up(entries))
+
+    def settle(self, agents: Iterable[AgentState]) -> None:
+        """Weak ones look out where their spaces are now."""
+        for agent in agents:
+            for one in agent.reactions:
+                if one.weak and one.enabled:
+                    self.watch(one)
+
+
+def location_of(current: str, host: str) -> Location:
+    return HostLocation(host) if current == host else AgentLocation(current)
+
+
+def mark_of(agent: AgentState, destination: AgentLocation | None) -> Mark:
+    """Who writes a tuple, its number, and whom it is for, if not for its writer."""
+    to = None if destination is None or destination.id == agent.id else destination.id
+    return Mark(agent.id, agent.next_number(), to)
+
+
+def _first(found: list[Any]) -> Any:
+    return found[0] if found else None

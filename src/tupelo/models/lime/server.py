@@ -1,0 +1,451 @@
+"""The server: LIME at one host. It takes part in the group, and keeps the agents that are here.
+
+What is shared changes only with the roster: the card says what every agent wants to share, and when
+a roster is in force, exactly what its cards say is so, everywhere at once. Then what is misplaced
+goes home, and what was left open between hosts is settled, before operations go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine, Iterable
+from contextlib import suppress
+from contextvars import Context, copy_context
+from typing import Any, Literal, Protocol
+
+from tupelo.errors import AgentEnded, BadArgument, BadFrame, HostClosed
+from tupelo.federation.brokers.broker import Broker
+from tupelo.federation.groups.group import group_of
+from tupelo.federation.groups.roster import Roster
+from tupelo.federation.hosts.core import HostCore
+from tupelo.federation.spanning.handover import give_back
+from tupelo.models.lime import packing
+from tupelo.models.lime.carriage import Carriage, CollectCarriage, Sight
+from tupelo.models.lime.directory import AgentCard, Directory
+from tupelo.models.lime.handover import HandOver, Parcel
+from tupelo.models.lime.locations import HostLocation
+from tupelo.models.lime.messages import (
+    Answers,
+    Asked,
+    Confirm,
+    Journey,
+    Look,
+    Move,
+    Pattern,
+    Release,
+    Said,
+    Take,
+    Which,
+    read,
+    spell,
+)
+from tupelo.models.lime.moving import Moving
+from tupelo.models.lime.operations import Operations
+from tupelo.models.lime.publishing import PublishCarriage, PublishSight
+from tupelo.models.lime.reactions import Event, Reactions, Registered
+from tupelo.models.lime.sharing import Sharing
+from tupelo.models.lime.spaces import SYSTEM_NAME, AgentState, Ground, Its, Spaces
+from tupelo.models.lime.system import LimeSystem
+from tupelo.values.entry import Entry
+
+logger = logging.getLogger("tupelo")
+
+Over = Literal["collect", "publish"]
+
+
+class Migrations(Protocol):
+    """Whoever moves agents between hosts."""
+
+    async def asked(self, source: str, body: Any) -> Any:
+        """What another host asks by `Server.ask`."""
+        ...
+
+    async def settle(self, roster: Roster) -> None:
+        """A new roster is in force, and operations do not go on before this has ended."""
+        ...
+
+
+class Server(Operations):
+    """LIME at one host; `over` says how its operations reach the others."""
+
+    def __init__(self, core: HostCore, *, over: Over = "collect", prune: bool = True) -> None:
+        if over not in ("collect", "publish"):
+            raise BadArgument("over", '"collect" or "publish"', over)
+        self.core = core
+        self.here = HostLocation(core.id)
+        self.group = group_of(core)
+        self.agents: dict[str, AgentState] = {}
+        self.migrations: Migrations | None = None
+        self.spaces = Spaces(core, self._soon)
+        self.system = LimeSystem(core, self._soon)
+        self._name = f"lime.{over}"
+        self._known: dict[str, AgentState] = {}
+        self._parcels: list[Parcel] = []
+        self._relocated: dict[Ground, list[Entry]] = {}
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._closed = False
+        self._context = copy_context()
+        self.voice = self.group.part(self._name, self)
+        self.handover = HandOver(core, self.voice, self.spaces, self._speak_for_others)
+        self.moving = Moving(self.spaces, self.handover)
+        self._publishing: PublishCarriage | None = None
+        self.broker, self.carriage = self._carriage(over, prune)
+        self.reactions = Reactions(core.id, self.carriage.watch)
+        self.sharing = Sharing(self.spaces, self.reactions, self.handover, self.moving)
+        super().__init__(self)
+
+    def _carriage(self, over: Over, prune: bool) -> tuple[Broker, Carriage]:
+        now, may = self.core.clock.now, self.handover.may
+        name = f"{self._name}.tuples"
+        if over == "collect":
+            sight = Sight(self.spaces, may, now)
+            broker = Broker(self.group, name, sight, prune=prune, asks_again=False)
+            return broker, CollectCarriage(broker, self.core.id, now)
+        sight = PublishSight(self.spaces, may, now)
+        broker = Broker(self.group, name, sight, prune=prune, asks_again=False)
+        self._publishing = PublishCarriage(
+            broker, self.group, self.voice, self.spaces, may, self.core, self._spawn_apart
+        )
+        return broker, self._publishing
+
+    @property
+    def directory(self) -> Directory:
+        return self.spaces.directory
+
+    # Coming and going
+
+    async def start(self) -> None:
+        await self.group.join()
+        await self.group.renew()
+
+    async def stop(self) -> None:
+        """All agents end, and LIME is at this host no more. It stays in the group for others."""
+        self._closed = True
+        for agent in list(self.agents.values()):
+            self._end(agent)
+        with suppress(HostClosed):
+            await self.group.renew()
+        self.carriage.close()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for parcel in self._parcels:
+            give_back(parcel.held)
+        self.handover.close()
+        for ground in self.spaces:
+            ground.close()
+        self.system.close()
+
+    async def engage(self) -> None:
+        """Take part in the group again, after we left."""
+        await self.group.join()
+
+    async def disengage(self) -> None:
+        """Leave the group, with a word to everyone."""
+        await self.group.leave()
+
+    # Agents
+
+    async def enter(
+        self, name: str, class_name: str | None = None, state: str = "here"
+    ) -> AgentState:
+        """A new agent; everyone knows of it when this returns."""
+        agent = AgentState(f"{name}#{self.core.new_id()}", name, class_name, state)
+        agent.system = self._make(agent, SYSTEM_NAME)
+        self._add(agent)
+        try:
+            await self.group.renew()
+        except BaseException:
+            self._end(agent)
+            raise
+        return agent
+
+    def _add(self, agent: AgentState) -> None:
+        if self._closed:
+            raise HostClosed("the host was closed")
+        self.agents[agent.id] = self._known[agent.id] = agent
+
+    async def set_state(self, agent: AgentState, state: str) -> None:
+        self._require_here(agent)
+        agent.state = state
+        await self.group.renew()
+
+    async def depart(self, agent: AgentState) -> None:
+        """The agent ends; its spaces and reactions go with it."""
+        self._require_here(agent)
+        self._end(agent)
+        await self.group.renew()
+
+    def _end(self, agent: AgentState) -> None:
+        agent.ended = True
+        self.agents.pop(agent.id, None)
+        for its in [agent.system, *agent.spaces.values()]:
+            its.wanted = False
+            its.end_waiting()
+        for one in agent.reactions:
+            self.reactions.remove(one)
+
+    def find(self, agent_id: str) -> HostLocation | None:
+        """The host in the group where an agent is."""
+        host = self.directory.host_of(agent_id)
+        return None if host is None else HostLocation(host)
+
+    def _require_here(self, agent: AgentState) -> None:
+        if agent.ended or self.agents.get(agent.id) is not agent:
+            raise AgentEnded(agent.id)
+
+    # Spaces
+
+    def space(self, agent: AgentState, name: str) -> Its:
+        """The agent's interface tuple space of this name; a new one is private, and empty."""
+        if name == SYSTEM_NAME:
+            return agent.system
+        if name not in agent.spaces:
+            agent.spaces[name] = self._make(agent, name)
+        return agent.spaces[name]
+
+    def _make(self, agent: AgentState, name: str) -> Its:
+        if name == SYSTEM_NAME:
+            return Its(agent, name, self.system.ground)
+        return Its(agent, name, self.spaces.private(agent.id, name))
+
+    async def set_shared(self, spaces: list[Its], shared: bool) -> None:
+        """Share these, or share them no more, in one step."""
+        for its in spaces:
+            self._require_here(its.agent)
+            if its.is_system:
+                raise BadArgument("space", "one of the agent's own", its.name)
+            if shared:
+                self.spaces.require_sharable(its.name)
+        changes = any(shared is not its.wanted or shared is not its.shared for its in spaces)
+        for its in spaces:
+            its.wanted = shared
+        if changes:
+            await self.group.renew()
+
+    # Reactions
+
+    async def add_reactions(self, reactions: list[Registered]) -> None:
+        for one in reactions:
+            self._require_here(one.its.agent)
+        async with self.group.operating():
+            self.reactions.add(reactions)
+            await self._speak_all(reactions)
+
+    async def remove_reaction(self, registered: Registered) -> None:
+        self.reactions.remove(registered)
+
+    async def enable(self, registered: Registered) -> None:
+        """It may fire again; it has forgotten what it has reacted to."""
+        self._require_here(registered.its.agent)
+        async with self.group.operating():
+            self.reactions.enable(registered)
+            await self._speak_all([registered])
+
+    async def disable(self, registered: Registered) -> None:
+        self.reactions.disable(registered)
+
+    async def _speak_all(self, reactions: Iterable[Registered]) -> None:
+        """Strong ones may have written something."""
+        for ground in dict.fromkeys(one.its.ground for one in reactions):
+            await self.speak(ground)
+
+    # Migration
+
+    async def pack(self, agent: AgentState, pending: Iterable[Event] = ()) -> Any:
+        """Take all its spaces out of the group, and tell what it takes along. BadEntry or
+        BadTemplate if something cannot travel: then everything is as it was before."""
+        self._require_here(agent)
+        agent.packed = [its for its in agent.spaces.values() if its.wanted]
+        for its in agent.packed:
+            its.wanted = False
+        await self.group.renew()
+        try:
+            return packing.pack(agent, pending, self.core.clock.now())
+        except BaseException:
+            await self.resume(agent)
+            raise
+
+    async def resume(self, agent: AgentState) -> None:
+        """The journey is off: what was shared is shared again."""
+        packed, agent.packed = agent.packed, []
+        await self.set_shared(packed, True)
+
+    def forget(self, agent: AgentState) -> None:
+        """The journey is decided: it is not here any more. Everyone knows with the next roster."""
+        self._end(agent)
+        self._known.pop(agent.id, None)
+
+    def unpack(self, packed: Any, deliver: packing.DeliverOf) -> AgentState:
+        """An agent that has come. It does nothing, and nobody knows of it, until it arrives."""
+        agent = packing.unpack(packed, self._make, deliver, self.core.clock.now())
+        for its in agent.packed:
+            self.spaces.require_sharable(its.name)
+        return agent
+
+    async def arrive(self, agent: AgentState) -> None:
+        """It is here: what was shared is shared again, its reactions are in force, in one step."""
+        self._add(agent)
+        packed, agent.packed = agent.packed, []
+        for its in packed:
+            its.wanted = True
+        pending, agent.pending = agent.pending, []
+        for event in pending:
+            event.registered.deliver(event)
+        for its in [agent.system, *agent.spaces.values()]:
+            if not its.wanted:
+                self.reactions.replace(its)
+        await self.group.renew()
+
+    async def ask(self, host: str, body: Any) -> Any:
+        """Ask whoever moves agents at another host."""
+        return await self.voice.ask(host, spell(Journey(body)))
+
+    # As a part of the group
+
+    def card(self) -> Any:
+        if self._closed:
+            return None
+        return spell(
+            {
+                agent.id: AgentCard(
+                    agent.class_name,
+                    agent.state,
+                    sorted(its.name for its in agent.spaces.values() if its.wanted),
+                )
+                for agent in self.agents.values()
+            }
+        )
+
+    def install(self, roster: Roster) -> None:
+        directory = Directory(roster, self._name)
+        self.spaces.install(directory)
+        self.handover.install(directory.hosts)
+        parcels, self._parcels = self._parcels, []
+        for parcel in parcels:  # A roster that never was settled.
+            give_back(parcel.held)
+        cards = directory.cards.get(self.core.id, {})
+        parcels, relocated = self.sharing.install(self._known, cards)
+        for ground, entries in relocated.items():
+            self._relocated.setdefault(ground, []).extend(entries)
+        for agent in [one for one in self._known if one not in cards and one not in self.agents]:
+            del self._known[agent]
+        self._parcels = parcels + self.moving.gather()
+        self.system.install(directory)
+
+    async def settle(self, roster: Roster) -> None:
+        async with self.group.within_change():
+            for ground in self.spaces:
+                self.carriage.serve(ground)
+            self.reactions.settle(list(self.agents.values()))
+            hosts = [host for host in self.directory.hosts if host != self.core.id]
+            unsettled = self.handover.unsettled(hosts)
+            await asyncio.gather(*map(self.handover.ask_which, unsettled))
+            if unsettled:
+                self._parcels += self.moving.gather()
+            parcels, self._parcels = self._parcels, []
+            await self.moving.send(parcels)
+            relocated, self._relocated = self._relocated, {}
+            for ground in [*self.spaces, self.system.ground]:
+                await self._announce(ground, relocated.pop(ground, []) + ground.fresh())
+            if self.migrations is not None:
+                await self.migrations.settle(roster)
+        self.carriage.settled()
+
+    def heard(self, neighbour: str, source: str, body: Any) -> None:
+        match read(body, Said):
+            case Confirm() as message:
+                self.handover.confirmed(source, message)
+            case Release() as message:
+                self.handover.released(source, message)
+            case Answers() as message:
+                if self._publishing is not None:
+                    self._publishing.answered(source, message)
+
+    async def asked(self, neighbour: str, source: str, body: Any) -> Any:
+        match read(body, Asked):
+            case Look(pattern):
+                return self._look(neighbour, pattern)
+            case Take() as message:
+                return await self.handover.give(neighbour, source, message)
+            case Move() as message:
+                return await self.handover.arrive(neighbour, source, message)
+            case Which() as message:
+                return self.handover.which(source, message)
+            case Journey(about):
+                if self.migrations is None:
+                    raise BadFrame("no agents come here")
+                return await self.migrations.asked(source, about)
+
+    def _look(self, neighbour: str, pattern: Pattern) -> Any:
+        ground = self.spaces.find(pattern.space)
+        if ground is None or not self.handover.may(neighbour, "read", ground):
+            return []
+        return spell(ground.for_pattern(pattern))
+
+    def cut(self, hosts: frozenset[str]) -> None:
+        self.spaces.cut |= hosts
+        self.handover.cut(hosts)
+
+    # What has come into sight
+
+    def _is_hosts(self, ground: Ground) -> bool:
+        """Is it the host's, and not private or LimeSystem?"""
+        return self.spaces.find(ground.name) is ground
+
+    async def _announce(self, ground: Ground, entries: list[Entry]) -> None:
+        """Tell everyone, or on other grounds those who watch there."""
+        if entries and self._is_hosts(ground):
+            await self.carriage.announce(ground, entries)
+        elif entries:
+            self.reactions.feed(ground, list(self.agents.values()), entries)
+
+    async def speak(self, ground: Ground) -> None:
+        """Within an operation: tell of what has come into sight by it. What a strong reaction has
+        written for an agent elsewhere goes there."""
+        entries = ground.fresh()
+        if entries and self._is_hosts(ground):
+            await self.moving.tidy(ground, entries)
+        await self._announce(ground, entries)
+
+    async def _speak_for_others(self, ground: Ground) -> None:
+        """Within what another host asks. What goes on from here is not waited for: reactions that
+        feed each other would never let it end."""
+        entries = ground.fresh()
+        await self._announce(ground, entries)
+        self._spawn_apart(self._tidy(ground, entries))
+
+    async def _tidy(self, ground: Ground, entries: list[Entry]) -> None:
+        async with self.group.operating():
+            await self.moving.tidy(ground, entries)
+
+    def _soon(self, ground: Ground) -> None:
+        """Something was written by another door, or has returned."""
+        entries = ground.fresh()
+        if entries and not self._closed:
+            self._spawn_apart(self._tell(ground, entries))
+
+    async def _tell(self, ground: Ground, entries: list[Entry]) -> None:
+        async with self.group.operating():
+            if self._is_hosts(ground):
+                await self.moving.tidy(ground, entries)
+            await self._announce(ground, entries)
+
+    def spawn(
+        self, work: Coroutine[Any, Any, Any], context: Context | None = None
+    ) -> asyncio.Task[Any]:
+        """Have this done, though perhaps nobody waits for it."""
+        task = asyncio.get_running_loop().create_task(work, context=context)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+        return task
+
+    def _spawn_apart(self, work: Coroutine[Any, Any, Any]) -> None:
+        """Have this done as an operation of its own, not as a part of the one that is under way."""
+        self.spawn(work, self._context.copy())
+
+    def _done(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.debug("something that was begun has failed: %r", error)

@@ -1,0 +1,350 @@
+"""Spaces: agents, their interface tuple spaces, and the ground on which the tuples are.
+
+A private space is a ground of its own. The shared ones of a name, of all agents at a host, are one
+ground: the host's own space of that name, where other doors see them as well.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
+from threading import get_ident
+from typing import TYPE_CHECKING, Any
+
+from tupelo.errors import AgentEnded, BadEntry, NotAllowed, PrivateSpace, SpaceClosed
+from tupelo.federation.hosts.core import HostCore
+from tupelo.federation.hosts.hosted import Doubt, HostedSpace
+from tupelo.federation.identity.access import Access
+from tupelo.federation.spanning.adopting import let_in
+from tupelo.models.lime.directory import Directory
+from tupelo.models.lime.locations import AgentLocation, home_of
+from tupelo.models.lime.messages import Pattern, Placed, Where, carried, read_spelled_template
+from tupelo.space import blocking
+from tupelo.space.tasks import TaskSignal
+from tupelo.space.transaction import may_take
+from tupelo.store.index import Accept
+from tupelo.values.entry import Entry
+from tupelo.values.notice import Notice
+from tupelo.values.parts import ANY
+
+if TYPE_CHECKING:
+    from tupelo.models.lime.reactions import Event, Registered
+
+SYSTEM_NAME = "LimeSystem"
+BACKLOG_MAX = 100_000
+
+
+class AgentState:
+    """An agent at this host. `state` is what LimeSystem says of it; `number` the last that it has
+    given to a tuple, which travels with it, so that no two tuples are ever the same."""
+
+    def __init__(
+        self, agent_id: str, name: str, class_name: str | None, state: str, number: int = 0
+    ) -> None:
+        self.id = agent_id
+        self.name = name
+        self.class_name = class_name
+        self.state = state
+        self.number = number
+        self.spaces: dict[str, Its] = {}
+        self.system: Its
+        self.registered: list[Registered] = []
+        self.packed: list[Its] = []
+        """What was shared when it packed up."""
+        self.pending: list[Event] = []
+        """What its weak reactions have fired for, and its listeners were not told of on the way."""
+        self.ended = False
+        self._lock = threading.Lock()
+
+    @property
+    def location(self) -> AgentLocation:
+        return AgentLocation(self.id)
+
+    @property
+    def reactions(self) -> list[Registered]:
+        """Those that are registered, enabled or not. What has fired once for all is not."""
+        self.registered = [one for one in self.registered if one.registered]
+        return list(self.registered)
+
+    def next_number(self) -> int:
+        with self._lock:  # A strong reaction may write on the thread of whoever it reacts to.
+            self.number += 1
+            return self.number
+
+
+class Its:
+    """One interface tuple space of one agent. It is to be shared if `wanted` says so, which is in
+    force, for everyone in the group at once, with the next roster."""
+
+    def __init__(self, agent: AgentState, name: str, own: Ground) -> None:
+        self.agent = agent
+        self.name = name
+        self.own = own
+        self.ground = own
+        self.wanted = False
+        self.waiting: dict[asyncio.Future[Any], str] = {}
+        """Who waits here for a tuple, and by which operation."""
+
+    @property
+    def shared(self) -> bool:
+        return self.ground is not self.own
+
+    @property
+    def is_system(self) -> bool:
+        return self.name == SYSTEM_NAME
+
+    def require_writable(self, operation: str) -> None:
+        if self.is_system:
+            raise NotAllowed(operation, self.name, "an agent")
+
+    def end_waiting(self) -> None:
+        """Nobody waits here any more: it is private, or its agent is not here."""
+        for one, operation in list(self.waiting.items()):
+            if not one.done():
+                ended = self.agent.ended
+                error = AgentEnded(self.agent.id) if ended else PrivateSpace(operation, self.name)
+                one.set_exception(error)
+
+
+class Ground:
+    """A space in which tuples are, and what has come into sight there and was not spoken of yet.
+
+    `current` says who is responsible for a tuple here, and `away` to which other host it is about
+    to go. `soon` is called, on the loop, when there is something that nobody has asked for with
+    `fresh`.
+    """
+
+    def __init__(
+        self,
+        hosted: HostedSpace,
+        here: str,
+        current: Callable[[Entry], str],
+        soon: Callable[[Ground], object],
+        away: Callable[[Entry], str | None] = lambda entry: None,
+    ) -> None:
+        self.hosted = hosted
+        self.name = hosted.name
+        self.operations = hosted.operations
+        self.current = current
+        self.away = away
+        self._here = here
+        self._news = self.operations.subscribe(
+            ANY, None, None, None, None, backlog_max=BACKLOG_MAX, available=True
+        )
+        self._waking = _Waking(lambda: soon(self))
+        self.fresh()
+
+    # Looking and taking
+
+    def accept(self, where: Where, take: bool = False) -> Accept | None:
+        """Which matches are in these locations (and may be taken); None for all."""
+        if where.is_anywhere and not take:
+            return None
+        here, current = self._here, self.current
+
+        def accept(entry: Entry) -> bool:
+            if take and not may_take(entry, None):
+                return False
+            return where.is_anywhere or where.admits(entry, current(entry), here)
+
+        return accept
+
+    def look(
+        self, template: Any, where: Where, *, one: bool, take: bool = False, known: bool = True
+    ) -> list[Entry]:
+        """What is here now, for those who read, or what those who `take` could have."""
+        answer, position = self.operations.get_all(
+            template,
+            TaskSignal,
+            False,
+            0,
+            1 if one else None,
+            known=known,
+            only=self.accept(where, take),
+        )
+        assert isinstance(answer, list)
+        if position:  # What a reader has seen must not vanish in a crash.
+            self.hosted.engine.flush(position)
+        return answer
+
+    async def take(self, template: Any, where: Where, *, one: bool) -> list[Entry]:
+        """Take what is here now, for good."""
+        answer, position = self.operations.get_all(
+            template, TaskSignal, True, 0, 1 if one else None, only=self.accept(where)
+        )
+        assert isinstance(answer, list)
+        await self.hosted.flush(position)
+        return answer
+
+    def take_out(self, wanted: Accept) -> list[Entry]:
+        """Take all that is wanted, and nobody holds, out of here, to be elsewhere from now on."""
+        answer, position = self.operations.get_all(
+            ANY, TaskSignal, True, 0, known=False, only=wanted
+        )
+        assert isinstance(answer, list)
+        self.hosted.flush_soon(position)
+        return answer
+
+    def put(self, entries: list[Entry]) -> None:
+        """Let these be here, as they are, whatever the rules of the space."""
+        if entries:
+            self.hosted.flush_soon(let_in(self.hosted, entries))
+
+    def for_pattern(self, pattern: Pattern) -> list[Placed]:
+        """What is here for a pattern and can be sent."""
+        return list(self.matching(pattern).values())[: 1 if pattern.one else None]
+
+    def matching(self, pattern: Pattern) -> dict[Entry, Placed]:
+        """The same, with the entries; at least one, if there is one, for who wants but one."""
+        template = read_spelled_template(pattern.template)
+        found: dict[Entry, Placed] = {}
+        for one in (True, False) if pattern.one else (False,):
+            for entry in self.look(
+                template, pattern.where, one=one, take=pattern.take, known=False
+            ):
+                placed = self.placed(entry)
+                if placed is not None:
+                    found[entry] = placed
+            if found:  # else the first cannot be sent, but perhaps another
+                break
+        return found
+
+    def placed(self, entry: Entry) -> Placed | None:
+        try:
+            return Placed(carried(entry, self.hosted.clock.now()), self.current(entry))
+        except BadEntry:  # It stays where it is.
+            return None
+
+    # What has come into sight
+
+    def fresh(self) -> list[Entry]:
+        """What has come into sight, or may be taken again, since this was asked the last time."""
+        found: dict[Entry, None] = {}
+        while True:
+            wait = 0 if self._waking.armed else None
+            try:
+                notice, _ = self.operations.next_notice(self._news, self._waking.arm, wait)
+            except SpaceClosed:
+                return []
+            if not isinstance(notice, Notice):
+                return [entry for entry in found if not entry.gone]
+            found[notice.subject] = None
+            if notice.missed:
+                with self.hosted.engine.lock:
+                    found.update(dict.fromkeys(self.operations.core.store))
+
+    def close(self) -> None:
+        self.operations.end_subscription(self._news)
+
+
+class _Waking:
+    """Wakes the loop, from whichever thread, when there is news."""
+
+    def __init__(self, call: Callable[[], object]) -> None:
+        self.armed = False
+        self._call = call
+        self._loop = asyncio.get_running_loop()
+        self._thread = get_ident()
+
+    def arm(self) -> _Waking:
+        self.armed = True
+        return self
+
+    def wake(self) -> bool:
+        self.armed = False
+        try:
+            if get_ident() == self._thread:
+                self._loop.call_soon(self._call)
+            else:
+                self._loop.call_soon_threadsafe(self._call)
+        except RuntimeError:  # The loop is closed.
+            return False
+        return True
+
+
+class Spaces:
+    """The grounds of one host, and who shares them there now."""
+
+    def __init__(self, core: HostCore, soon: Callable[[Ground], object]) -> None:
+        self._core = core
+        self._soon = soon
+        self._grounds: dict[str, Ground] = {}
+        self.sharing: dict[str, dict[str, Its]] = {}
+        self.directory = Directory()
+        self.cut: set[str] = set()
+        """The hosts of the roster in force that are out of reach."""
+        self.refused: set[tuple[str, str]] = set()
+        """The spaces, and the hosts that did not let tuples in there, in this roster."""
+
+    def install(self, directory: Directory) -> None:
+        """A new roster is in force."""
+        self.directory = directory
+        self.cut.clear()
+        self.refused.clear()
+
+    def private(self, agent_id: str, name: str) -> Ground:
+        """An agent's own ground, where it is responsible for everything."""
+        space = blocking.Space(
+            name, clock=self._core.clock, agent=agent_id, new_id=self._core.new_id
+        )
+        hosted = HostedSpace(space, Access(), Doubt(), commit_in_place=True)
+        return Ground(hosted, self._core.id, lambda entry: agent_id, self._soon)
+
+    def require_sharable(self, name: str) -> None:
+        """NotAllowed for a space that is not for everybody. It is made if there is none."""
+        if not self._core.make_space(name).shared:
+            raise NotAllowed("share", name, "an agent of LIME")
+
+    def ground(self, name: str) -> Ground:
+        """The host's ground of this name, from now on."""
+        ground = self._grounds.get(name)
+        if ground is None:
+            hosted = self._core.make_space(name)
+            ground = self._grounds[name] = Ground(
+                hosted,
+                self._core.id,
+                partial(self.current, name),
+                self._soon,
+                partial(self.away, name),
+            )
+        return ground
+
+    def find(self, name: str) -> Ground | None:
+        return self._grounds.get(name)
+
+    def __iter__(self) -> Iterator[Ground]:
+        return iter(list(self._grounds.values()))
+
+    def current(self, name: str, entry: Entry) -> str:
+        """The agent that is responsible for this here, or else the host."""
+        sharing = self.sharing.get(name, {})
+        home = home_of(entry)
+        if home in sharing:
+            return home
+        return entry.origin if entry.origin in sharing else self._core.id
+
+    def away(self, name: str, entry: Entry) -> str | None:
+        """The other host of the group where this is at home; None if it is at home here, or cannot
+        go there now. Whatever others say of their agents, those that are here are here."""
+        home = home_of(entry)
+        if home in self.sharing.get(name, {}):
+            return None
+        host = self.directory.sharers(name).get(home)
+        if host is None or host == self._core.id or host in self.cut:
+            return None
+        return None if (name, host) in self.refused else host
+
+    def share(self, its: Its) -> None:
+        """From now on this is a part of the host's ground."""
+        its.ground = self.ground(its.name)
+        self.sharing.setdefault(its.name, {})[its.agent.id] = its
+
+    def unshare(self, its: Its) -> None:
+        """Everything for which its agent is responsible is its own again."""
+        agent = its.agent.id
+        taken = its.ground.take_out(lambda entry: self.current(its.name, entry) == agent)
+        del self.sharing[its.name][agent]
+        its.ground = its.own
+        its.own.put(taken)

@@ -1,0 +1,359 @@
+"""What an application may say, and fail to say; and what other hosts may send."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from random import Random
+from typing import Any
+
+import pytest
+
+from tests.federation.brokers.market import LINE, Market, Wares, play
+from tupelo.errors import BadArgument, CannotSend, Refused
+from tupelo.federation.brokers import cards, local, messages, probing, tables
+from tupelo.federation.brokers.broker import Broker
+from tupelo.federation.brokers.messages import Found
+from tupelo.federation.brokers.tables import Tree
+from tupelo.federation.groups.roster import Member, Roster
+
+
+def test_a_large_state_comes_in_portions(monkeypatch):
+    monkeypatch.setattr(tables, "PORTION_BYTES", 1_000)
+
+    async def scene(market: Market) -> None:
+        wares = {name: [["pear", f"{name} {n:0100}"] for n in range(50)] for name in "bcd"}
+        for name, offered in wares.items():
+            market[name].wares.wares = [list(ware) for ware in offered]
+        every = await market["a"].probe("pear", "all")
+        assert {reply.host: reply.items for reply in every.replies} == wares
+        (one,) = (await market["a"].probe("pear", "any")).replies
+        assert (one.host, one.items) == ("b", wares["b"])
+        for how in ("single any", "single all", "persistent any", "persistent all"):
+            basket = market["a"].collect("pear", *how.split())
+            await market.quiet()
+            assert all(reply.items == wares[reply.host] for reply in basket.replies)
+            assert len(basket.replies) == (3 if how.endswith("all") else 1)
+
+    play(scene, *LINE)
+
+
+def test_what_is_too_large_or_no_value_is_refused_here_and_lost_elsewhere(caplog):
+    async def scene(market: Market) -> None:
+        broker = market["a"].broker
+        with pytest.raises(CannotSend, match="bytes, more than"):
+            await broker.publish(["pear", "x" * tables.ITEM_BYTES_MAX])
+        with pytest.raises(CannotSend, match="cannot be sent"):
+            await broker.publish(["pear", object()])
+        with pytest.raises(CannotSend, match="cannot be sent"):
+            await broker.probe(["pear", "\ud800"], "all")
+        market["d"].wares.wares.append(["pear", "x" * tables.ITEM_BYTES_MAX])
+        with caplog.at_level(logging.WARNING):
+            found = await market["a"].probe("pear", "all")
+        assert found.lost == frozenset("d")
+        assert "cannot be told" in caplog.text
+
+    play(scene, *LINE)
+
+
+def test_an_answer_that_is_too_long_for_a_line_names_who_did_not_fit(monkeypatch, caplog):
+    for room in (tables, local, probing):
+        monkeypatch.setattr(room, "ANSWER_BYTES_MAX", 3_000)
+
+    async def scene(market: Market) -> None:
+        for name in "bcd":
+            market[name].wares.wares = [["pear", "x" * 1_400]]
+        found = await market["a"].probe("pear", "all")
+        assert (len(found.replies), len(found.lost)) == (2, 1)
+        market["d"].wares.wares *= 3
+        found = await market["c"].probe("pear", "all")
+        assert found.lost == frozenset("d")
+        assert len((await market["d"].probe("pear", "all")).replies) == 3  # It knows its own.
+        basket = market["a"].collect("pear", "single", "all")
+        await market.quiet()
+        assert sorted(basket.hosts) == ["b", "c"]
+
+    play(scene, *LINE)
+    assert "cannot be told" in caplog.text
+
+
+def test_an_answer_that_never_ends_is_not_heard_for_ever(monkeypatch):
+    monkeypatch.setattr(tables, "ANSWER_BYTES_MAX", 3_000)
+
+    async def scene(market: Market) -> None:
+        market.network.slow("c", "d", 100.0)
+        stall = market["d"]
+        assert stall.life is not None
+        part = Found("d", [spelled(["pear", "x" * 1_000])])
+        basket = market["c"].collect("pear", "single", "any")
+        standing = messages.Result("c", market["c"].broker._numbers, part, more=True)
+        probe = market["c"].do(market["c"].broker.probe(PEAR, "all"))
+        await asyncio.sleep(0.001)
+        asked = market["c"].broker._now.probing._by_number
+        (number,) = (number for number, line in asked.items() if line.edge == "d")
+        for message in (messages.Answer(number, [part], more=True), standing):
+            talk = market["c"].core.peers["d"].talk
+            for _ in range(3):
+                stall.life.call(stall.broker._voice.say, "c", spelled(message))
+            await asyncio.sleep(3)
+            assert talk.over
+            await market.agreed("abcd")
+        assert (await probe).lost == frozenset("d")
+        assert not basket.replies
+
+    play(scene, *LINE)
+
+
+def test_words_that_are_none_are_refused():
+    async def scene(market: Market) -> None:
+        broker = market["a"].broker
+        with pytest.raises(BadArgument, match="extent"):
+            await broker.probe(["pear", "full"], "some")  # type: ignore[arg-type]
+        with pytest.raises(BadArgument, match="duration"):
+            broker.collect(["pear", "full"], "probing", "any", print)  # type: ignore[arg-type]
+        with pytest.raises(BadArgument, match="extent"):
+            broker.collect(["pear", "full"], "single", "some", print)  # type: ignore[arg-type]
+
+    play(scene, *LINE)
+
+
+def test_what_a_host_does_not_allow_a_neighbour_is_empty_for_it_and_all_beyond():
+    async def scene(market: Market) -> None:
+        await market["c"].offer("pear", 1)
+        await market["d"].offer("pear", 2)
+        market["c"].wares.refused.add("b")
+        found = await market["a"].probe("pear", "all")
+        assert [reply.host for reply in found.replies] == ["d"]
+        assert found.empty == frozenset("abc")
+        assert len((await market["d"].probe("pear", "all")).replies) == 2
+        baskets = [
+            market["a"].collect("pear", *how.split())
+            for how in ("persistent all", "single all", "single any", "persistent any")
+        ]
+        baskets.append(market["a"].subscribe("pear"))
+        await market.quiet()
+        await market["c"].offer("pear", 3)
+        await market["d"].offer("pear", 4)
+        await market.quiet()
+        assert all("c" not in basket.hosts and "d" in basket.hosts for basket in baskets)
+
+    play(scene, *LINE)
+
+
+class Failing(Wares):
+    def state(self, pattern: Any) -> list[Any]:
+        raise RuntimeError("the state is not at hand")
+
+    def matches(self, pattern: Any, update: Any) -> bool:
+        raise RuntimeError("nobody can tell")
+
+
+def test_an_application_that_fails_harms_nobody_else(caplog):
+    async def scene(market: Market) -> None:
+        market["b"].wares = Failing()
+        market["b"].broker._local._application = market["b"].wares
+        basket = market["a"].subscribe("pear")
+        collected = market["a"].collect("pear", "persistent", "all")
+        await market.quiet()
+        await market["d"].offer("pear", 1)
+        await market.quiet()
+        assert basket.wares == collected.wares == [["pear", 1]]
+        found = await market["a"].probe("pear", "all")
+        assert ([reply.host for reply in found.replies], found.lost) == (["d"], frozenset("b"))
+
+    play(scene, *LINE)
+
+
+class Reading(Wares):
+    def key(self, pattern: Any) -> str:
+        if pattern[0] == "fig":
+            raise ValueError("what is a fig?")
+        return super().key(pattern)
+
+
+def test_a_pattern_that_a_host_cannot_read_is_one_for_which_it_has_nothing(caplog):
+    async def scene(market: Market) -> None:
+        market["b"].broker._local._application = Reading()
+        basket = market["a"].subscribe("fig")
+        standing = market["a"].collect("fig", "single", "all")
+        await market.quiet()
+        await market["c"].offer("fig", 1)
+        await market.quiet()
+        assert basket.wares == standing.wares == [["fig", 1]]
+        found = await market["a"].probe("fig", "all")
+        assert [reply.host for reply in found.replies] == ["c"]
+        with pytest.raises(ValueError, match="what is a fig"):
+            await market["b"].probe("fig", "all")
+
+    play(scene, *LINE)
+    assert "cannot be read" in caplog.text
+
+
+def test_who_listens_and_fails_is_told_of_the_next(caplog):
+    async def scene(market: Market) -> None:
+        heard: list[Any] = []
+
+        def deliver(host: str, update: Any) -> None:
+            heard.append(update)
+            raise RuntimeError("I do not like it")
+
+        life = market["a"].life
+        assert life is not None
+        life.call(market["a"].broker.subscribe, ["pear", "full"], deliver)
+        await market.quiet()
+        for number in range(3):
+            await market["d"].offer("pear", number)
+        await market.quiet()
+        assert heard == [["pear", 0], ["pear", 1], ["pear", 2]]
+
+    play(scene, *LINE)
+    assert "failed to hear" in caplog.text
+
+
+def test_an_application_whose_updates_tell_all_is_not_asked_again():
+    async def scene(market: Market) -> None:
+        wares = Wares()
+        quiet = market["d"].do(_broker(market["d"].group, wares))
+        broker = await quiet
+        await market["d"].do(market["d"].group.renew())
+        replies: list[Any] = []
+        broker.collect(["pear", "full"], "single", "any", replies.append)
+        asked = wares.asked
+        await market["d"].do(broker.publish(["plum", 1]))
+        assert (wares.asked, replies) == (asked, [])
+        await market["d"].do(broker.publish(["pear", 1]))
+        assert (wares.asked, len(replies)) == (asked, 1)
+
+    async def _broker(group: Any, wares: Wares) -> Broker:
+        return Broker(group, "other", wares, asks_again=False)
+
+    play(scene, *LINE)
+
+
+# What other hosts may send
+
+
+def spelled(pattern: Any) -> bytes:
+    return messages.spell(pattern)
+
+
+PEAR = ["pear", "full"]
+GARBAGE: dict[str, Any] = {
+    "no bytes": ["Want"],
+    "no message": b"\xc1",
+    "an unknown message": messages.spell([99, 1]),
+    "a field of a wrong type": messages.spell([6, "one", b"", "all", None]),
+    "an unknown extent": messages.spell([6, 1, spelled(PEAR), "some", None]),
+    "a pattern that is no value": messages.spell(messages.Want(b"\xc1")),
+    "an update that is no value": messages.spell(messages.Update(0, "d", b"\xc1")),
+    "an update of someone else": messages.spell(messages.Update(0, "a", spelled(["pear", 1]))),
+    "a collect of someone else": messages.spell(
+        messages.Collect("a", 1, "single any", spelled(PEAR))
+    ),
+    "a result of someone else": messages.spell(
+        messages.Result("c", 1, Found("a", [spelled(["pear", 1])]))
+    ),
+}
+
+
+@pytest.mark.parametrize("what", GARBAGE)
+def test_garbage_closes_the_link_it_came_over_and_no_other(what):
+    async def scene(market: Market) -> None:
+        others = [market["c"].core.peers["b"].talk, market["b"].core.peers["a"].talk]
+        talk = market["c"].core.peers["d"].talk
+        assert market["d"].life is not None
+        market["d"].life.call(market["d"].broker._voice.say, "c", GARBAGE[what])
+        await market.quiet()
+        assert talk.over
+        await market.agreed("abcd")  # It may come back.
+        assert (await market["a"].probe("pear", "all")).empty == frozenset("abcd")
+        assert not any(other.over for other in others)
+
+    play(scene, *LINE)
+
+
+def test_what_one_neighbour_may_ask_for_is_bounded(monkeypatch):
+    monkeypatch.setattr(tables, "PATTERNS_MAX", 10)
+    monkeypatch.setattr(cards, "PATTERNS_MAX", 10)
+
+    async def scene(market: Market) -> None:
+        talk = market["c"].core.peers["d"].talk
+        stall = market["d"]
+        assert stall.life is not None
+        for number in range(10):
+            stall.subscribe(f"sort {number}")
+        with pytest.raises(Refused, match="10 subscriptions"):
+            stall.subscribe("one too many")
+        with pytest.raises(Refused, match="10 subscriptions"):
+            stall.collect("one too many", "single", "any")
+        await market.quiet()
+        assert not talk.over
+        pattern = spelled(["one too many", "full"])
+        stall.life.call(stall.broker._voice.say, "c", spelled(messages.Want(pattern)))
+        await market.quiet()
+        assert talk.over
+        await market.agreed("abcd")
+        card = cards.Card(None, [bytes([number]) for number in range(11)])
+        stall.broker.card = lambda: spelled(card)
+        await stall.do(stall.group.renew())
+        assert (await market["a"].probe("pear", "all")).empty == frozenset("abc")
+
+    play(scene, *LINE)
+
+
+def test_an_answer_that_nobody_waits_for_is_not_heard():
+    async def scene(market: Market) -> None:
+        said = [
+            messages.Answer(77, [Found("d", [spelled(["pear", 1])])]),
+            messages.Quit(77),
+            messages.Told(77),
+            messages.Drop("d", 77),
+            messages.Result("d", 77, Found("d", [])),
+            messages.Unwant(spelled(PEAR)),
+            messages.Revoke(0, ["no key"]),
+        ]
+        for message in said:
+            assert market["d"].life is not None
+            market["d"].life.call(market["d"].broker._voice.say, "c", messages.spell(message))
+        await market.quiet()
+        assert not market["c"].core.peers["d"].talk.over
+        assert (await market["a"].probe("pear", "all")).replies == []
+
+    play(scene, *LINE)
+
+
+def test_a_card_that_cannot_be_read_is_that_of_a_host_that_takes_no_part(caplog):
+    async def scene(market: Market) -> None:
+        market["b"].broker.card = lambda: b"\xc1"  # type: ignore[method-assign]
+        await market["b"].do(market["b"].group.renew())
+        found = await market["a"].probe("pear", "all")
+        assert found.empty == frozenset("acd")
+        assert (await market["b"].probe("pear", "all")).empty == frozenset("b")
+
+    play(scene, *LINE)
+    assert "takes no part" in caplog.text
+
+
+# The tree, when some take no part
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_those_who_take_part_are_a_tree_whoever_does_not(seed):
+    rng = Random(seed)
+    hosts = [f"{number:02}" for number in rng.sample(range(100), rng.randint(2, 15))]
+    edges = [(rng.choice(hosts[:place]), hosts[place]) for place in range(1, len(hosts))]
+    roster = Roster((1, "x"), [Member(host, host, "1", {}) for host in hosts], edges)
+    part = rng.sample(hosts, rng.randint(1, len(hosts)))
+    trees = {me: Tree(me, roster, part) for me in part}
+    assert sum(len(tree.neighbours) for tree in trees.values()) == 2 * (len(part) - 1)
+    for me, tree in trees.items():
+        behind = [host for edge in tree.neighbours for host in tree.beyond(edge)]
+        assert sorted([me, *behind]) == sorted(part)
+        for edge in tree.neighbours:
+            assert me in trees[edge].neighbours
+            assert tree.beyond(edge) == frozenset(part) - trees[edge].beyond(me)
+            assert {tree.toward(host) for host in tree.beyond(edge)} == {edge}
+        if len(part) == len(hosts):
+            assert sorted(tree.neighbours) == sorted(roster.neighbours(me))
+    stranger = Tree("not there", roster, part)
+    assert (stranger.neighbours, stranger.hosts) == ([], frozenset({"not there"}))

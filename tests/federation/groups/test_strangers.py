@@ -1,0 +1,261 @@
+"""What a host says that does not keep to the rules closes its own link, and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from tests.federation.groups.neighbourhood import PART, Neighbourhood, play
+from tupelo.federation.groups import messages
+from tupelo.federation.groups.group import CHANNEL
+from tupelo.federation.groups.roster import Member
+from tupelo.federation.hosts.peer import Peer
+from tupelo.federation.links import wire
+
+
+class Stranger:
+    """Stands in for the group of a host, and says what it is told to say."""
+
+    def __init__(self) -> None:
+        self.peer: Peer | None = None
+        self.departures = 0
+        self.heard_messages: list[Any] = []
+
+    def engaged(self, peer: Peer) -> None:
+        self.peer = peer
+
+    def departed(self, peer: Peer) -> None:
+        self.departures += 1
+
+    def heard(self, peer: Peer, body: Any) -> None:
+        self.heard_messages.append(messages.read(body))
+
+    async def stop(self) -> None:
+        return
+
+    def say(self, body: Any, channel: str = CHANNEL) -> None:
+        assert self.peer is not None
+        self.peer.talk.say(wire.Carry(channel, body))
+
+    async def hears(self, kind: type) -> Any:
+        for _ in range(1_000):
+            found = [one for one in self.heard_messages if isinstance(one, kind)]
+            if found:
+                self.heard_messages.clear()
+                return found[-1]
+            await asyncio.sleep(0.01)
+        raise AssertionError(f"no {kind.__name__}: {self.heard_messages}")
+
+    async def is_parted(self) -> None:
+        for _ in range(1_000):
+            if self.departures:
+                return
+            await asyncio.sleep(0.01)
+        raise AssertionError("the link was kept")
+
+    async def join(self) -> tuple[Any, Member]:
+        """Take part as the rules will have it, up to the moment when all are asked."""
+        self.say(messages.Here("life", (0, "x life")))
+        probe = await self.hears(messages.Probe)
+        return probe.wave, Member("x", "x", "life", {PART: None})
+
+    async def take_part(self) -> Any:
+        """Take part until operations go on; the roster's id."""
+        wave, me = await self.join()
+        self.say(messages.Echo(wave, [messages.Found(me, "a", (0, "x life"))]))
+        await self.hears(messages.Commit)
+        self.say(messages.Done(wave))
+        await self.hears(messages.Resume)
+        return wave
+
+
+async def meet(near: Neighbourhood) -> Stranger:
+    """The host x, which has no group, but someone who speaks on its channel."""
+    await near.agreed("ab")
+    stranger = near["x"].core.carriers[CHANNEL] = Stranger()
+    near["x"].core.dial("a")
+    while stranger.peer is None:
+        await asyncio.sleep(0.01)
+    return stranger
+
+
+async def go_on(near: Neighbourhood) -> None:
+    await near.agreed("ab")
+    assert await near["b"].do(near["b"].voice.ask("a", 1)) == ["a", "b", 1]
+
+
+def play_with_stranger(scene: Any) -> None:
+    play(scene, "ab", names="x")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        None,
+        7,
+        [],
+        [99],
+        {"a": 1},
+        [1],
+        [3, [-1, "x"]],
+        [3, [2**60, "x"]],
+        [3, ["x", 1]],
+        [4, [1, "x"], [["no member"]]],
+        [9, [1, "x"], "hosts"],
+    ],
+    ids=repr,
+)
+def test_what_is_no_message_closes_the_link(body):
+    async def scene(near: Neighbourhood) -> None:
+        stranger = await meet(near)
+        stranger.say(body)
+        await stranger.is_parted()
+        await go_on(near)
+
+    play_with_stranger(scene)
+
+
+def test_a_channel_that_nobody_listens_to_is_ignored():
+    async def scene(near: Neighbourhood) -> None:
+        stranger = await meet(near)
+        stranger.say({"anything": 1}, "another channel")
+        await asyncio.sleep(1)
+        assert not stranger.departures
+        await stranger.take_part()
+        assert near["b"].members() == "abx"
+
+    play_with_stranger(scene)
+
+
+@pytest.mark.parametrize(
+    "what", ["nobody", "someone else", "one twice", "no tree", "ourselves", "another life"]
+)
+def test_an_echo_that_cannot_be_closes_the_link(what):
+    async def scene(near: Neighbourhood) -> None:
+        stranger = await meet(near)
+        wave, me = await stranger.join()
+        was = (0, "x life")
+        other = Member("y", "y", "life", {})
+        found = {
+            "nobody": [],
+            "someone else": [messages.Found(other, "a", was)],
+            "one twice": [messages.Found(me, "a", was), messages.Found(me, "x", was)],
+            "no tree": [messages.Found(me, "a", was), messages.Found(other, "z", was)],
+            "ourselves": [
+                messages.Found(me, "a", was),
+                messages.Found(Member("a", "a", "", {}), "x", was),
+            ],
+            "another life": [messages.Found(Member("x", "x", "another", {}), "a", was)],
+        }[what]
+        stranger.say(messages.Echo(wave, found))
+        await stranger.is_parted()
+        await go_on(near)
+
+    play_with_stranger(scene)
+
+
+@pytest.mark.parametrize(
+    "what", ["without us", "another tree", "one twice", "no root", "another roster"]
+)
+def test_a_roster_that_cannot_be_closes_the_link(what):
+    async def scene(near: Neighbourhood) -> None:
+        stranger = await meet(near)
+        _, me = await stranger.join()
+        wave = (1_000, "x life")
+        stranger.say(messages.Probe(wave))
+        echo = await stranger.hears(messages.Echo)
+        between = near["a"].core.peers["b"]
+        root = messages.Found(me, None, (0, "x life"))
+        a, b = echo.found
+        assert (a.member.host, b.member.host) == ("a", "b")
+        found = {
+            "without us": [root],
+            "another tree": [root, a, messages.Found(b.member, "x", b.was)],
+            "one twice": [root, a, b, b],
+            "no root": [messages.Found(me, "nobody", root.was), a, b],
+            "another roster": [root, a, messages.Found(b.member, "a", (7, "b"))],
+        }[what]
+        stranger.say(messages.Commit(wave, found))
+        await stranger.is_parted()
+        assert near["a"].core.peers["b"] is between
+        await go_on(near)
+
+    play_with_stranger(scene)
+
+
+@pytest.mark.parametrize("what", ["false source", "no target", "cut"])
+def test_a_lie_along_the_tree_closes_the_link(what):
+    async def scene(near: Neighbourhood) -> None:
+        stranger = await meet(near)
+        roster = await stranger.take_part()
+        lie = {
+            "false source": messages.Sent(roster, PART, "b", "a", 1),
+            "no target": messages.Sent(roster, PART, "x", "nobody", 1),
+            "cut": messages.Cut(roster, ["a"]),
+        }[what]
+        stranger.say(lie)
+        await stranger.is_parted()
+        await go_on(near)
+        assert near["a"].part.heard_bodies == []
+
+    play_with_stranger(scene)
+
+
+def test_who_stays_silent_holds_the_group_no_longer_than_its_link_lives():
+    async def scene(near: Neighbourhood) -> None:
+        stranger = await meet(near)
+        await stranger.join()
+        await asyncio.sleep(1)
+        assert near["a"].group.halted and near["b"].group.halted
+        await near["x"].stop()
+        await go_on(near)
+
+    play_with_stranger(scene)
+
+
+def test_who_contradicts_others_again_and_again_is_parted():
+    async def scene(near: Neighbourhood) -> None:
+        stranger = await meet(near)
+        wave, me = await stranger.join()
+        was = (0, "x life")
+        lie = messages.Found(Member("b", "b", "another life", {}), "x", was)
+        waves = 0
+        while not stranger.departures:
+            stranger.say(messages.Echo(wave, [messages.Found(me, "a", was), lie]))
+            waves += 1
+            while not stranger.departures and not stranger.heard_messages:
+                await asyncio.sleep(0.01)
+            if not stranger.departures:
+                wave = (await stranger.hears(messages.Probe)).wave
+        assert 1 < waves < 20
+        await go_on(near)
+
+    play_with_stranger(scene)
+
+
+@pytest.mark.parametrize("ahead", [2**32 + 1_000, 2**53, 2**63 - 1])
+def test_who_is_too_far_ahead_is_parted(ahead):
+    async def scene(near: Neighbourhood) -> None:
+        stranger = await meet(near)
+        between = near["a"].core.peers["b"]
+        stranger.say(messages.Here("life", (ahead, "x life")))
+        await stranger.is_parted()
+        await near["a"].do(near["a"].group.renew())
+        await go_on(near)
+        assert near["a"].core.peers["b"] is between
+
+    play_with_stranger(scene)
+
+
+def test_rounds_may_be_far_ahead():
+    async def scene(near: Neighbourhood) -> None:
+        stranger = await meet(near)
+        stranger.say(messages.Here("life", (2**32, "x life")))
+        await stranger.hears(messages.Probe)
+        await near["x"].stop()
+        await go_on(near)
+        assert near["b"].group.roster.id[0] > 2**32
+
+    play_with_stranger(scene)

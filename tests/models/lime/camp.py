@@ -1,0 +1,227 @@
+"""A camp in virtual time: hosts with LIME, and agents at them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from tests.federation.groups.neighbourhood import HEARTBEAT_SECONDS, Neighbourhood, Resident
+from tupelo.federation.groups.group import group_of
+from tupelo.federation.hosts.core import HostCore
+from tupelo.lab.life import Life
+from tupelo.lab.loop import VirtualLoop, run
+from tupelo.models.lime.locations import AgentLocation, HostLocation
+from tupelo.models.lime.reactions import ONCE_PER_TUPLE, Event, Registered
+from tupelo.models.lime.server import Server
+from tupelo.models.lime.spaces import AgentState, Its
+from tupelo.values.parts import ANY
+
+SPACE = "s"
+QUIET_SECONDS = 1.0
+"""Of virtual time: whatever was begun has come to its end by then."""
+
+
+class Tent(Resident):
+    """A host of the camp."""
+
+    over: Any = "collect"
+    prune = True
+    options: dict[str, Any]
+    server: Server
+
+    async def _start(self, life: Life) -> None:
+        near = self._neighbourhood
+        self.core = HostCore(
+            self.name,
+            host_id=self.name,
+            network=life,
+            clock=near.clock,
+            rng=Random(f"{near.loop.seed} {self.name} {self.lives}"),
+            new_id=lambda: f"id{near.loop.number('id')}",
+            listen=self.name,
+            peers=self.knows,
+            heartbeat=HEARTBEAT_SECONDS,
+            answer_seconds=2.0,
+            commit_in_place=True,
+            **self.options,
+        )
+        self.group = group_of(self.core)
+        await self.core.start()
+        self.server = Server(self.core, over=self.over, prune=self.prune)
+        await self.server.start()
+
+    async def crash(self) -> None:
+        life, self.life = self.life, None
+        if life is not None:
+            decisions = self.core.deciding._space._operations.engine
+            await life.kill([*(one.engine for one in self.core.spaces.values()), decisions])
+
+    async def stop(self) -> None:
+        if self.life is not None:
+            await self.do(self.server.stop())
+        await super().stop()
+
+    async def agent(self, name: str, *spaces: str) -> Camper:
+        """A new agent that shares these spaces."""
+        camper = Camper(self, await self.do(self.server.enter(name)))
+        if spaces:
+            await camper.share(*spaces)
+        return camper
+
+    @property
+    def location(self) -> HostLocation:
+        return self.server.here
+
+    def system(self) -> list[Any]:
+        """What LimeSystem says here."""
+        ground = self.server.system.ground
+        return sorted(entry.fields for entry in ground.operations.core.store)
+
+
+class Camper:
+    """An agent, wherever it is now."""
+
+    def __init__(self, tent: Tent, state: AgentState) -> None:
+        self.tent = tent
+        self.state = state
+
+    @property
+    def location(self) -> AgentLocation:
+        return self.state.location
+
+    @property
+    def server(self) -> Server:
+        return self.tent.server
+
+    def its(self, space: str = SPACE) -> Its:
+        assert self.tent.life is not None
+        return self.tent.life.call(self.server.space, self.state, space)
+
+    def do(self, work: Any) -> asyncio.Task[Any]:
+        return self.tent.do(work)
+
+    async def share(self, *spaces: str) -> None:
+        await self.do(self.server.set_shared([self.its(one) for one in spaces or (SPACE,)], True))
+
+    async def unshare(self, *spaces: str) -> None:
+        await self.do(self.server.set_shared([self.its(one) for one in spaces or (SPACE,)], False))
+
+    async def out(self, *value: Any, to: AgentLocation | None = None, space: str = SPACE) -> None:
+        await self.do(self.server.out(self.its(space), value, to))
+
+    def call(self, name: str, *args: Any, space: str = SPACE, **options: Any) -> asyncio.Task[Any]:
+        """One of in_, rd, inp, rdp, ing, rdg: template, current, destination, wait."""
+        return self.do(getattr(self.server, name)(self.its(space), *args, **options))
+
+    async def all(self, current: Any = None, destination: Any = None, space: str = SPACE) -> Any:
+        return sorted(await self.call("rdg", ANY, current, destination, space=space))
+
+    async def react(
+        self,
+        template: Any = ANY,
+        *,
+        mode: Any = ONCE_PER_TUPLE,
+        weak: bool = True,
+        current: Any = None,
+        destination: Any = None,
+        deliver: Callable[[Event], object] | None = None,
+        space: str = SPACE,
+    ) -> Heard:
+        heard = Heard()
+        registered = Registered(
+            self.its(space),
+            template,
+            mode,
+            weak,
+            current,
+            destination,
+            deliver or heard.events.append,
+            "tag",
+        )
+        heard.registered = registered
+        await self.do(self.server.add_reactions([registered]))
+        return heard
+
+    async def go(self, tent: Tent) -> None:
+        """Migrate, with everything."""
+        packed = await self.do(self.server.pack(self.state))
+        delivers = [one.deliver for one in self.state.reactions]
+
+        def arrive() -> AgentState:
+            return tent.server.unpack(packed, lambda one: delivers.pop(0))
+
+        assert tent.life is not None
+        assert self.tent.life is not None
+        self.tent.life.call(self.server.forget, self.state)
+        self.tent, self.state = tent, tent.life.call(arrive)
+        await self.do(self.server.arrive(self.state))
+
+
+class Heard:
+    """What a reaction was told."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self.registered: Registered
+
+    @property
+    def tuples(self) -> list[Any]:
+        return [event.tuple for event in self.events]
+
+
+class Camp(Neighbourhood):
+    """Tents, by name. `over` and `prune` are those of their servers."""
+
+    def __init__(
+        self,
+        loop: VirtualLoop,
+        edges: Iterable[str],
+        names: str,
+        over: str,
+        prune: bool,
+        options: dict[str, Any],
+        folder: Path | None,
+    ) -> None:
+        super().__init__(loop, edges, names)
+        self.tents: dict[str, Tent] = {}
+        for name, resident in list(self.residents.items()):
+            tent = self.tents[name] = Tent(self, name, resident.knows)
+            tent.over, tent.prune, tent.options = over, prune, dict(options)
+            if folder is not None:
+                tent.options |= {"path": folder / name, "durability": "process"}
+            self.residents[name] = tent
+
+    def __getitem__(self, name: str) -> Tent:
+        return self.tents[name]
+
+    async def quiet(self) -> None:
+        await asyncio.sleep(QUIET_SECONDS)
+
+
+def play(
+    scene: Callable[[Camp], Awaitable[None]],
+    *edges: str,
+    names: str = "",
+    over: str = "collect",
+    prune: bool = True,
+    seed: int = 1,
+    folder: Path | None = None,
+    **options: Any,
+) -> None:
+    """A scene with hosts that are engaged as these pairs say ("ab": a dials b), in one group. In a
+    `folder` their spaces outlive them; `options` are those of hosts."""
+
+    async def main(loop: VirtualLoop) -> None:
+        camp = Camp(loop, edges, names, over, prune, options, folder)
+        await camp.start()
+        try:
+            if edges:
+                await camp.agreed("".join(sorted(set("".join(edges)))))
+            await scene(camp)
+        finally:
+            await camp.stop()
+
+    run(main, seed)

@@ -1,0 +1,315 @@
+"""Engagement and disengagement, announced and not: tuples stay with their agents, none is lost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from tests.models.lime.camp import Camp, Camper, play
+from tupelo.models.lime.locations import AgentLocation
+from tupelo.models.lime.reactions import ONCE
+from tupelo.values.parts import ANY
+
+OVER = pytest.mark.parametrize("over", ["collect", "publish"])
+
+
+@OVER
+def test_on_disengagement_tuples_stay_with_their_agents(over: str) -> None:
+    async def scene(camp: Camp) -> None:
+        one, two = await camp["a"].agent("one", "s"), await camp["b"].agent("two", "s")
+        await one.out("of one")
+        await two.out("of two")
+        await one.out("for two", to=two.location)
+        await one.do(one.server.disengage())
+        assert await one.all() == [("of one",)]
+        await camp.agreed("b")
+        assert await two.all() == [("for two",), ("of two",)]
+        await two.out("for one", to=one.location)
+        assert await two.all(two.location, one.location) == [("for one",)]
+        await one.do(one.server.engage())
+        await camp.agreed("ab")
+        for agent in (one, two):
+            assert len(await agent.all()) == 4
+            assert await agent.all(one.location) == [("for one",), ("of one",)]
+
+    play(scene, "ab", over=over)
+
+
+@OVER
+def test_two_groups_meet_and_part(over: str) -> None:
+    async def scene(camp: Camp) -> None:
+        camp.network.partition("ab", "cd")
+        await camp.agreed("ab", "cd")
+        agents = {name: await camp[name].agent(name, "s") for name in "abcd"}
+        heard = await agents["a"].react()
+        for name, agent in agents.items():
+            await agent.out("of", name)
+            for other in agents.values():
+                await agent.out("for", other.state.name, name, to=other.location)
+        await camp.quiet()
+        assert len(heard.tuples) == 10  # what is for those elsewhere as well
+        camp.network.heal()
+        await camp.agreed("abcd")
+        await camp.quiet()
+        for name, agent in agents.items():
+            assert len(await agent.all()) == 20
+            mine = [("for", name, other) for other in "abcd"] + [("of", name)]
+            assert await agent.all(agent.location) == mine
+        assert len(heard.tuples) == 20
+        assert len(set(heard.tuples)) == 20
+        assert len({tuple(camp[name].system()) for name in "abcd"}) == 1
+        camp.network.partition("a", "bcd")
+        await camp.agreed("a", "bcd")
+        assert len(await agents["a"].all()) == 5
+        assert len(await agents["c"].all()) == 15
+
+    play(scene, "ab", "bc", "cd", over=over)
+
+
+@OVER
+def test_watchdogs_are_there_again_after_a_parting(over: str) -> None:
+    async def scene(camp: Camp) -> None:
+        one, two = await camp["a"].agent("one", "s"), await camp["b"].agent("two", "s")
+        heard = await one.react()
+        once = await one.react(("rare",), mode=ONCE)
+        waiting = one.call("in_", ("job",))
+        await two.out(1)
+        await camp.quiet()
+        camp.network.partition("a", "b")
+        await camp.agreed("a", "b")
+        await two.out(2)
+        await two.out("rare")
+        await two.out("job")
+        await camp.quiet()
+        assert heard.tuples == [(1,)]
+        assert not waiting.done()
+        camp.network.heal()
+        await camp.agreed("ab")
+        assert await waiting == ("job",)
+        await camp.quiet()
+        assert sorted(heard.tuples, key=str) == [("job",), ("rare",), (1,), (2,)]
+        assert once.tuples == [("rare",)]
+        await two.out("rare")
+        await two.out(3)
+        await camp.quiet()
+        assert len(once.tuples) == 1
+        assert (3,) in heard.tuples
+
+    play(scene, "ab", over=over)
+
+
+def test_a_host_that_comes_brings_and_gets_what_is_misplaced_in_one_step() -> None:
+    async def scene(camp: Camp) -> None:
+        one = await camp["a"].agent("one", "s")
+        camp.network.partition("ab", "c")
+        await camp.agreed("ab", "c")
+        late = await camp["c"].agent("late", "s")
+        await one.out("to late", to=late.location)
+        await late.out("to one", to=one.location)
+        alone = [("to late",)]
+        assert await one.all(one.location) == alone
+        camp.network.heal()
+        while not camp.is_agreed("abc"):
+            # It is with its writer, as before, or both are at home, and nothing in between.
+            now = await one.all(one.location)
+            assert now in (alone, [("to one",)]), now
+            await asyncio.sleep(0.001)
+        assert await one.all(one.location) == [("to one",)]
+        assert await one.all(late.location) == [("to late",)]
+
+    play(scene, "ab", "bc")
+
+
+def test_a_host_that_vanishes_takes_its_tuples_along() -> None:
+    async def scene(camp: Camp) -> None:
+        one, two = await camp["a"].agent("one", "s"), await camp["c"].agent("two", "s")
+        await two.out("of two")
+        await one.out("of one")
+        waiting = one.call("in_", ("never",))
+        heard = await one.react()
+        await camp.quiet()
+        await camp["c"].crash()
+        await camp.agreed("ab")
+        assert await one.all() == [("of one",)]
+        assert ("agent", two.state.id, "c", "here") not in camp["a"].system()
+        assert not waiting.done()
+        await camp["c"].start()
+        await camp.agreed("abc")
+        again = await camp["c"].agent("two", "s")
+        await again.out("never")
+        assert await waiting == ("never",)
+        await camp.quiet()
+        assert heard.tuples.count(("of two",)) == 1
+
+    play(scene, "ab", "bc")
+
+
+def test_sharing_that_is_taken_back_while_it_comes_about() -> None:
+    async def scene(camp: Camp) -> None:
+        one, two = await camp["a"].agent("one"), await camp["b"].agent("two", "s")
+        await one.out(1)
+        for pause in range(0, 40, 2):
+            sharing = one.do(one.server.set_shared([one.its()], True))
+            await asyncio.sleep(pause * 0.001)
+            await one.unshare()
+            await sharing
+            assert await two.all() == []
+            leaving = one.do(one.server.set_shared([one.its()], False))
+            await one.share()
+            await leaving
+            assert await two.all(one.location) == [(1,)]
+            assert one.its().shared
+            await one.unshare()
+
+    play(scene, "ab")
+
+
+def test_a_host_of_the_group_without_lime_passes_on_what_others_say() -> None:
+    async def scene(camp: Camp) -> None:
+        one, two = await camp["a"].agent("one", "s"), await camp["c"].agent("two", "s")
+        await camp["b"].do(camp["b"].server.stop())
+        heard = await two.react()
+        await one.out("for two", to=two.location)
+        await one.out("of one")
+        await camp.quiet()
+        assert await two.all() == [("for two",), ("of one",)]
+        assert await two.call("inp", ANY, one.location) == ("of one",)
+        assert sorted(heard.tuples) == [("for two",), ("of one",)]
+        assert [host for kind, host, *_ in camp["a"].system() if kind == "host"] == ["a", "c"]
+
+    play(scene, "ab", "bc")
+
+
+def test_a_moved_agent_is_found_where_it_is() -> None:
+    async def scene(camp: Camp) -> None:
+        one, two = await camp["a"].agent("one", "s", "t"), await camp["b"].agent("two", "s")
+        await one.out("mine")
+        await one.out("private", space="p")
+        await one.out("other", space="t")
+        await two.out("for one", to=one.location)
+        before = one.state.number
+        await one.go(camp["c"])
+        assert camp["a"].server.find(one.state.id) == camp["c"].location
+        assert camp["a"].server.agents == {}
+        assert one.state.number == before
+        assert await two.all(camp["c"].location) == [("for one",), ("mine",)]
+        assert await two.all(camp["a"].location) == []
+        assert await one.call("rdg", ANY, space="p") == [("private",)]
+        assert await one.all(space="t") == [("other",)]
+        await two.out("later", to=one.location)
+        assert await two.all(one.location) == [("for one",), ("later",), ("mine",)]
+        assert len({tuple(camp[name].system()) for name in "abc"}) == 1
+
+    play(scene, "ab", "bc")
+
+
+def test_a_journey_that_is_called_off_leaves_everything_as_it_was() -> None:
+    async def scene(camp: Camp) -> None:
+        one, two = await camp["a"].agent("one", "s"), await camp["b"].agent("two", "s")
+        heard = await one.react()
+        await one.out(1)
+        await one.do(one.server.pack(one.state))
+        assert await two.all() == []
+        assert await one.all() == [(1,)]
+        await one.do(one.server.resume(one.state))
+        assert await two.all(one.location) == [(1,)]
+        await two.out(2)
+        await camp.quiet()
+        assert heard.tuples == [(1,), (2,)]
+
+    play(scene, "ab")
+
+
+def test_events_on_their_way_to_listeners_travel() -> None:
+    async def scene(camp: Camp) -> None:
+        one, two = await camp["a"].agent("one", "s"), await camp["b"].agent("two", "s")
+        once = await one.react(("x",), mode=ONCE)
+        await two.out("x")
+        await camp.quiet()
+        packed = await one.do(one.server.pack(one.state, once.events))
+        told: list[Any] = []
+        one.server.forget(one.state)
+        life = camp["b"].life
+        assert life is not None
+        state = life.call(camp["b"].server.unpack, packed, lambda one: told.append)
+        assert state.reactions == []
+        assert told == []
+        await camp["b"].do(camp["b"].server.arrive(state))
+        assert [(event.tuple, event.source, event.registered.tag) for event in told] == [
+            (("x",), two.location, "tag")
+        ]
+
+    play(scene, "ab")
+
+
+@pytest.mark.parametrize("seed", range(1, 26))
+def test_nothing_is_lost_or_doubled_whenever_links_are_cut(seed: int) -> None:
+    """Agents write, also for each other, take and move, while links are cut and hosts parted."""
+
+    async def scene(camp: Camp) -> None:
+        rng = camp.loop.rng
+        agents = [await camp[name].agent(name, "s") for name in "abcd"]
+        heard = [await agent.react() for agent in agents]
+        written: Counter[Any] = Counter()
+        taken: Counter[Any] = Counter()
+        busy = True
+
+        async def work(agent: Camper) -> None:
+            number = 0
+            while busy:
+                number += 1
+                value = (agent.state.name, number)
+                to = rng.choice([None, *agents, AgentLocation("nobody#0")])
+                verbs = ["out", "out", "out", "out", "inp", "inp", "in_", "in_", "ing", "ing"]
+                match rng.choice([*verbs, "unshare", "go"]):
+                    case "out":
+                        target = to.location if isinstance(to, Camper) else to
+                        written[value] += 1
+                        await agent.out(*value, to=target)
+                    case "inp":
+                        got = await agent.call("inp", ANY)
+                        taken.update([got] if got else [])
+                    case "in_":
+                        got = await agent.call("in_", ANY, wait=0.05)
+                        taken.update([got] if got else [])
+                    case "ing":
+                        taken.update(await agent.call("ing", (rng.choice("abcd"), int)))
+                    case "unshare":
+                        await agent.unshare()
+                        await agent.share()
+                    case "go":
+                        await agent.go(camp[rng.choice("abcd")])
+                await asyncio.sleep(rng.uniform(0.0, 0.02))
+
+        tasks = [asyncio.ensure_future(work(agent)) for agent in agents]
+        for _ in range(12):
+            await asyncio.sleep(rng.uniform(0.0, 0.3))
+            match rng.choice(("cut", "cut", "partition", "heal")):
+                case "cut":
+                    camp.network.cut(*rng.choice(["ab", "bc", "cd", "ad"]))
+                case "partition":
+                    names = list("abcd")
+                    rng.shuffle(names)
+                    at = rng.randrange(1, 4)
+                    camp.network.partition(names[:at], names[at:])
+                case "heal":
+                    camp.network.heal()
+        busy = False
+        await asyncio.gather(*tasks)
+        camp.network.heal()
+        await camp.agreed("abcd")
+        await camp.quiet()
+        left = Counter(await agents[0].all())
+        assert written == taken + left
+        for agent in agents:
+            mine = await agent.all(None, agent.location)
+            assert await agent.all(agent.location, agent.location) == mine  # all are at home
+        assert len({tuple(tent.system()) for tent in camp.tents.values()}) == 1
+        for one in heard:
+            assert max(Counter(one.tuples).values(), default=1) == 1
+            assert set(left) <= set(one.tuples)
+
+    play(scene, "ab", "bc", "cd", "ad", seed=seed)

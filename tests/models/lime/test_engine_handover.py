@@ -1,0 +1,206 @@
+"""Tuples that change hosts while links are lost and hosts crash: none is lost, none is doubled."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.models.lime.camp import Camp, play
+from tupelo.errors import UnknownType
+from tupelo.federation.hosts.hosted import Doubt
+from tupelo.federation.identity.access import Access
+from tupelo.models.lime.messages import Where
+from tupelo.values.entry import Entry, shape_of
+from tupelo.values.kind import kind_named
+from tupelo.values.parts import ANY
+
+MOMENTS = pytest.mark.parametrize("moment", range(0, 60, 3))
+
+
+@MOMENTS
+@pytest.mark.parametrize("verb", ["inp", "in_", "ing"])
+def test_a_link_that_is_lost_during_a_take(verb: str, moment: int) -> None:
+    async def scene(camp: Camp) -> None:
+        one, two = await camp["a"].agent("one", "s"), await camp["b"].agent("two", "s")
+        for number in range(3):
+            await two.out(number)
+        options: dict[str, Any] = {"wait": 5.0} if verb == "in_" else {}
+        taking = one.call(verb, ANY, **options)
+        await asyncio.sleep(moment * 0.001)
+        camp.network.cut("a", "b")
+        await camp.agreed("ab")
+        got = await taking
+        taken = [] if got is None else got if verb == "ing" else [got]
+        await camp.quiet()
+        assert sorted(taken + await one.all()) == [(0,), (1,), (2,)]
+        assert await one.all(two.location) == await one.all()
+
+    play(scene, "ab", seed=moment + 1)
+
+
+@MOMENTS
+def test_a_link_that_is_lost_during_a_move(moment: int) -> None:
+    async def scene(camp: Camp) -> None:
+        one, two = await camp["a"].agent("one", "s"), await camp["b"].agent("two")
+        heard = await one.react()
+        for number in range(3):
+            await one.out(number, to=two.location)
+        sharing = two.do(two.server.set_shared([two.its()], True))
+        await asyncio.sleep(moment * 0.001)
+        camp.network.cut("a", "b")
+        await sharing
+        out = one.do(one.server.out(one.its(), (3,), two.location))
+        await asyncio.sleep(0.003)
+        camp.network.cut("a", "b")
+        await out
+        await camp.agreed("ab")
+        await camp.quiet()
+        everything = [(number,) for number in range(4)]
+        assert await one.all() == everything
+        assert await one.all(two.location) == everything
+        assert sorted(heard.tuples) == everything
+
+    play(scene, "ab", seed=moment + 1)
+
+
+@pytest.mark.parametrize("then", ["return", "forget"])
+def test_who_never_comes_back_leaves_it_to_the_doubt_of_the_space(then: Any) -> None:
+    async def scene(camp: Camp) -> None:
+        one, two = await camp["a"].agent("one", "s"), await camp["b"].agent("two", "s")
+        await two.out(1)
+        one.call("inp", ANY)
+        while two.its().ground.look(ANY, Where(), one=True):
+            await asyncio.sleep(0.0005)
+        await camp["a"].crash()
+        await camp.agreed("b")
+        assert await two.all() == []
+        await asyncio.sleep(10.0)
+        assert await two.all() == ([(1,)] if then == "return" else [])
+
+    play(scene, "ab", doubt=Doubt(5.0, then))
+
+
+def test_what_a_crashed_taker_had_is_there_again_when_it_is_back() -> None:
+    async def scene(camp: Camp) -> None:
+        one, two = await camp["a"].agent("one", "s"), await camp["b"].agent("two", "s")
+        await two.out(1)
+        one.call("inp", ANY)
+        while two.its().ground.look(ANY, Where(), one=True):
+            await asyncio.sleep(0.0005)
+        await camp["a"].crash()
+        await camp.agreed("b")
+        assert await two.all() == []
+        await camp["a"].start()
+        await camp.agreed("ab")
+        assert await two.all() == [(1,)]
+
+    play(scene, "ab")
+
+
+@pytest.mark.parametrize("moment", range(0, 60, 4))
+@pytest.mark.parametrize("who", ["a", "b"])
+def test_a_durable_host_that_crashes_during_a_move(who: str, moment: int, tmp_path: Path) -> None:
+    """What an agent at a wrote for one at b is on one disk or the other, and not on both."""
+
+    async def scene(camp: Camp) -> None:
+        one, two = await camp["a"].agent("one", "s"), await camp["b"].agent("two")
+        await one.out("x", to=two.location)
+        sharing = two.do(two.server.set_shared([two.its()], True))
+        await asyncio.sleep(moment * 0.001)
+        await camp[who].crash()
+        if who == "a":
+            await sharing
+        await camp.agreed("b" if who == "a" else "a")
+        await camp[who].start()
+        await camp.agreed("ab")
+        looking = await camp[who].agent("new", "s")
+        if who == "a":  # One more roster, for what is recovered with the space.
+            await looking.do(looking.server.set_state(looking.state, "looking"))
+        await camp.quiet()
+        assert await looking.all() == [("x",)]
+
+    play(scene, "ab", seed=moment + 1, folder=tmp_path)
+
+
+@pytest.mark.parametrize("moment", range(0, 60, 4))
+def test_a_durable_owner_that_crashes_during_a_take(moment: int, tmp_path: Path) -> None:
+    async def scene(camp: Camp) -> None:
+        one, two = await camp["a"].agent("one", "s"), await camp["b"].agent("two", "s")
+        await two.out("x")
+        taking = one.call("inp", ANY)
+        await asyncio.sleep(moment * 0.001)
+        await camp["b"].crash()
+        got = await taking
+        await camp["b"].start()
+        await camp.agreed("ab")
+        again = await camp["b"].agent("again", "s")
+        await again.do(again.server.set_state(again.state, "looking"))
+        await camp.quiet()
+        assert await one.all() == ([] if got else [("x",)])
+
+    play(scene, "ab", seed=moment + 1, folder=tmp_path)
+
+
+def test_who_may_not_read_sees_nothing_and_who_may_not_take_takes_nothing() -> None:
+    async def scene(camp: Camp) -> None:
+        camp["b"].core.make_space("read only", Access(take=()))
+        camp["b"].core.make_space("closed", Access(read=(), take=(), write=()))
+        one = await camp["a"].agent("one", "read only", "closed")
+        two = await camp["b"].agent("two", "read only", "closed")
+        for space in ("read only", "closed"):
+            await two.out("x", space=space)
+        assert await one.all(space="read only") == [("x",)]
+        assert await one.call("inp", ANY, space="read only") is None
+        assert await one.call("inp", ANY, two.location, space="read only") is None
+        assert await one.call("ing", ANY, space="read only") == []
+        waiting = one.call("in_", ANY, space="read only")
+        heard = await one.react(space="closed")
+        assert await one.all(space="closed") == []
+        assert await one.all(camp["b"].location, space="closed") == []
+        await one.out("for you", to=two.location, space="closed")
+        await two.out("y", space="closed")
+        await camp.quiet()
+        assert heard.tuples == [("for you",)]
+        assert await one.all(one.location, space="closed") == [("for you",)]
+        assert not waiting.done()
+        waiting.cancel()
+
+    play(scene, "ab")
+
+
+def test_a_tuple_of_an_unknown_class_is_not_taken() -> None:
+    async def scene(camp: Camp) -> None:
+        one, two = await camp["a"].agent("one", "s"), await camp["b"].agent("two", "s")
+        shape = shape_of(kind_named("far.Photo", ("name",), ("far.Photo",)), (str,))
+        strange = Entry(("sunset",), shape, two.state.id, two.state.next_number(), 0)
+        await one.out("of one")
+        two.its().ground.put([strange])
+        await two.out("of two")
+        for verb in ("in_", "inp", "ing", "rdg"):
+            with pytest.raises(UnknownType):
+                await one.call(verb, ANY, two.location)
+        with pytest.raises(UnknownType):
+            await one.call("ing", ANY)
+        await camp.quiet()
+        assert await one.call("rdg", (str,)) == [("of one",), ("of two",)]
+        assert await one.call("rdg", (str,), two.location) == [("of two",)]
+        there = two.its().ground.look(ANY, Where(), one=False, known=False)
+        assert [entry.fields for entry in there] == [("sunset",), ("of two",)]
+
+    play(scene, "ab")
+
+
+def test_what_has_no_spelling_stays_where_it_is() -> None:
+    async def scene(camp: Camp) -> None:
+        one, two = await camp["a"].agent("one", "s"), await camp["b"].agent("two", "s")
+        await one.out("\ud800", to=two.location)
+        await one.out("fine")
+        assert await one.all(one.location) == [("fine",), ("\ud800",)]
+        assert await two.all() == [("fine",)]
+        assert await two.call("inp", ANY) == ("fine",)
+        assert await two.call("inp", ANY) is None
+
+    play(scene, "ab")
