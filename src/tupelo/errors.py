@@ -44,7 +44,9 @@ TupeloError
 │   ├── NotAllowed          the space's rules do not allow you this operation
 │   ├── WrongPassword       the space is protected, and this is not its password
 │   ├── Stranger            the identity is not one that is known there
-│   └── IdentityChanged     the one who answers is not who it was the last time
+│   ├── IdentityChanged     the one who answers is not who it was the last time
+│   ├── NotForUs            the sealed message is addressed to another identity
+│   └── BadSeal             the sealed message was altered, or is not what or whose it claims
 ├── IdentityUnusable    the file of an identity is damaged, or open to others
 ├── LimeError           something about a LIME agent, its spaces or its journey
 │   ├── PrivateSpace        the space is not shared, so nobody could end the wait
@@ -369,6 +371,18 @@ class Stranger(AccessError):
 
 class IdentityChanged(AccessError):
     """Who answers at a known name has another identity than before."""
+
+
+class NotForUs(AccessError):
+    """The message is sealed for another: the `addressee`."""
+
+    def __init__(self, addressee: str) -> None:
+        super().__init__(f"this message is sealed for {addressee}")
+        self.addressee = addressee
+
+
+class BadSeal(AccessError):
+    """The sealed message was altered, belongs elsewhere, or was not sealed by who it names."""
 
 
 class IdentityUnusable(TupeloError):

@@ -9,6 +9,7 @@ its own machine need not have one.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import stat
@@ -96,6 +97,21 @@ class Identity:
     def sign(self, data: bytes) -> bytes:
         return self._private.sign(data)
 
+    def agree(self, public: bytes) -> bytes:
+        """The secret that this identity shares with the holder of an X25519 key. ValueError if
+        everybody would agree on the same with that key.
+
+        It is the same private number that signs, as libsodium derives it too.
+        """
+        from cryptography.hazmat.primitives.asymmetric.x25519 import (
+            X25519PrivateKey,
+            X25519PublicKey,
+        )
+
+        number = hashlib.sha512(self._private.private_bytes_raw()).digest()[:32]
+        private = X25519PrivateKey.from_private_bytes(number)
+        return private.exchange(X25519PublicKey.from_public_bytes(public))
+
     def private_pem(self) -> bytes:
         """The private key as it is written to a file. Whoever has it is this identity."""
         from cryptography.hazmat.primitives.serialization import (
@@ -117,7 +133,7 @@ def verify(key: str, data: bytes, signature: bytes) -> bool:
     except ImportError as error:
         raise IdentityUnusable(_MISSING) from error
     try:
-        public = Ed25519PublicKey.from_public_bytes(bytes.fromhex(key.removeprefix(_PREFIX)))
+        public = Ed25519PublicKey.from_public_bytes(key_bytes(key))
         public.verify(signature, data)
     except (InvalidSignature, ValueError):
         return False
@@ -127,6 +143,11 @@ def verify(key: str, data: bytes, signature: bytes) -> bool:
 def key_text(public: bytes) -> str:
     """The 32 bytes of a public key as text."""
     return _PREFIX + public.hex()
+
+
+def key_bytes(key: str) -> bytes:
+    """The 32 bytes of an identity."""
+    return bytes.fromhex(key.removeprefix(_PREFIX))
 
 
 def is_key(text: object) -> bool:
