@@ -1,0 +1,402 @@
+"""The exchange of one feed: what this host tells the others that have it, and asks of them.
+
+No I/O and no loop: it is told what has happened, and leaves in `outbox` what is to be said.
+
+Each knows what the others near it have: as they have said, and as it has told them since. Who is in
+step is told of what is new; who is not hears that there is more, and asks, one window at a time,
+one of those who have it. Where A, B and C are near each other, B need not tell C what A has told it:
+C gets it from A, and says what it has to everyone when it loses A.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import msgspec
+
+from tupelo.errors import BadFrame
+from tupelo.federation.replication import messages as said
+from tupelo.federation.replication.messages import NOTHING, SOURCES_MAX, Mark
+from tupelo.federation.replication.streams import Item, Numbered, Stream
+
+WINDOW_BYTES = 256 * 1024
+"""So much is told at a time."""
+BURIED_MAX = 10_000
+"""Of more removals than this in one turn it is not told which, but what is left."""
+
+
+class Shelf(Protocol):
+    """Where items are kept. It does not fail."""
+
+    def put(self, stream: Stream, items: Numbered) -> Numbered:
+        """Keep new items of a stream, which has moved on already; the items as they are kept."""
+        ...
+
+    def remove(self, stream: Stream, items: list[Item]) -> None: ...
+
+    def drop(self, stream: Stream) -> None:
+        """Forget the whole stream."""
+        ...
+
+    def spell(self, item: Item) -> bytes | None:
+        """An item in msgpack; None if its time has come."""
+        ...
+
+    def read(self, spelled: Any) -> Item:
+        """BadFrame if it is none."""
+        ...
+
+
+@dataclass
+class Far:
+    """Another host that has the feed; `has` is what it has of each stream, as far as is known."""
+
+    id: str
+    source: str
+    everything: bool
+    near: frozenset[str]
+    has: dict[str, Mark]
+
+    def takes(self, source: str) -> bool:
+        return source != self.source and (self.everything or source in self.has)
+
+    def mark(self, source: str) -> Mark:
+        return self.has.get(source, NOTHING)
+
+
+@dataclass
+class Fresh:
+    """What is new in a stream since the others were told the last time."""
+
+    after: int
+    before: int
+    items: Numbered = field(default_factory=list)
+    numbers: list[int] = field(default_factory=list)
+
+
+class Exchange:
+    """One host's part in a feed. `everything` says whether it takes every stream that it hears of,
+    or only those that it holds. `has_room` says whether a host can be told more just now."""
+
+    def __init__(
+        self,
+        feed: str,
+        source: str,
+        shelf: Shelf,
+        *,
+        everything: bool = True,
+        has_room: Callable[[str], bool] = lambda host: True,
+        window_bytes: int = WINDOW_BYTES,
+    ) -> None:
+        self.feed = feed
+        self.source = source
+        self.everything = everything
+        self.streams: dict[str, Stream] = {}
+        self.far: dict[str, Far] = {}
+        self.outbox: deque[tuple[list[str], said.Said]] = deque()
+        """To whom, and what: the same to all of them."""
+        self._shelf = shelf
+        self._has_room = has_room
+        self._window_bytes = window_bytes
+        self._wanted: dict[str, str] = {}  # source → the host that was asked for it
+        self._fresh: dict[str, Fresh] = {}
+        self._near_said: frozenset[str] = frozenset()
+        self._heard: dict[type, Callable[[Far, Any], None]] = {
+            said.Near: self._hear_near,
+            said.News: self._hear_news,
+            said.Want: self._hear_want,
+            said.Parcel: self._hear_parcel,
+            said.Died: self._hear_died,
+            said.Living: self._hear_living,
+        }
+
+    # What is here
+
+    @property
+    def marks(self) -> dict[str, Mark]:
+        return {source: stream.mark for source, stream in self.streams.items()}
+
+    @property
+    def own(self) -> Stream:
+        return self._stream(self.source)
+
+    @property
+    def is_due(self) -> bool:
+        """Is there something to tell?"""
+        return bool(self._fresh) or self._near_said != self.far.keys()
+
+    def load(self, stream: Stream) -> None:
+        """A stream as it was kept."""
+        self.streams[stream.source] = stream
+
+    def takes(self, source: str) -> bool:
+        return source != self.source and (self.everything or source in self.streams)
+
+    def _stream(self, source: str) -> Stream:
+        stream = self.streams.get(source)
+        if stream is None:
+            if len(self.streams) >= SOURCES_MAX:
+                raise BadFrame(f"more than {SOURCES_MAX} sources")
+            stream = self.streams[source] = Stream(source)
+        return stream
+
+    def _news_of(self, stream: Stream) -> Fresh:
+        """To be asked before the stream moves on."""
+        fresh = self._fresh.get(stream.source)
+        if fresh is None:
+            fresh = self._fresh[stream.source] = Fresh(stream.upto, stream.deaths)
+        return fresh
+
+    # What happens here
+
+    def write(self, items: Numbered) -> None:
+        """New items of this host's own stream."""
+        stream = self.own
+        fresh = self._news_of(stream)
+        stream.append(items)
+        kept = self._shelf.put(stream, items)
+        stream.keep(kept)
+        fresh.items += kept
+
+    def bury(self, numbers: Iterable[int]) -> None:
+        """These items of this host's own stream are no more."""
+        stream = self.own
+        fresh = self._news_of(stream)
+        buried, items = stream.bury(numbers)
+        fresh.numbers += buried
+        self._shelf.remove(stream, items)
+
+    def hold(self, source: str) -> None:
+        """Take this stream from now on."""
+        if source not in self.streams:
+            self.outbox.append((list(self.far), said.News(self.feed, {source: NOTHING})))
+            self._stream(source)
+            self._reconsider(source)
+
+    def drop(self, source: str) -> None:
+        """Forget the copy of this stream, and take it no more."""
+        stream = self.streams.pop(source, None)
+        if stream is not None:
+            self._fresh.pop(source, None)
+            self._wanted.pop(source, None)
+            self._shelf.drop(stream)
+            self._say_here(list(self.far))
+
+    # Who comes and goes
+
+    def engaged(self, host: str) -> None:
+        self._say_here([host])
+
+    def departed(self, host: str) -> None:
+        """It is gone, or does not have this feed any more."""
+        if self.far.pop(host, None) is None:
+            return
+        lost = [source for source, asked in self._wanted.items() if asked == host]
+        for source in lost:
+            del self._wanted[source]
+        # Others may think that we got from there what we did not.
+        self._say_here(list(self.far))
+        for source in lost:
+            self._reconsider(source)
+
+    def _say_here(self, hosts: list[str]) -> None:
+        if hosts:
+            near = list(self.far)
+            here = said.Here(self.feed, self.source, self.everything, near, self.marks)
+            self.outbox.append((hosts, here))
+
+    # What others say
+
+    def heard(self, host: str, message: said.Said) -> None:
+        if isinstance(message, said.Here):
+            self._hear_here(host, message)
+            return
+        if isinstance(message, said.Gone):
+            self.departed(host)
+            return
+        far, hear = self.far.get(host), self._heard.get(type(message))
+        if far is None or hear is None:
+            raise BadFrame(f"{type(message).__name__} before it was said what is there")
+        hear(far, message)
+
+    def _hear_here(self, host: str, here: said.Here) -> None:
+        far = Far(host, here.source, here.everything, frozenset(here.near), here.marks)
+        self.far[host] = far
+        for source in [source for source, asked in self._wanted.items() if asked == host]:
+            if source not in here.marks:
+                del self._wanted[source]
+        news = {
+            source: stream.mark
+            for source, stream in self.streams.items()
+            if far.takes(source) and _exceeds(stream.mark, far.mark(source))
+        }
+        if news:
+            self.outbox.append(([host], said.News(self.feed, news)))
+        for source in here.marks:
+            self._reconsider(source)
+
+    def _hear_near(self, far: Far, near: said.Near) -> None:
+        far.near = frozenset(near.near)
+
+    def _hear_news(self, far: Far, news: said.News) -> None:
+        far.has.update(news.marks)
+        if len(far.has) > SOURCES_MAX:
+            raise BadFrame(f"more than {SOURCES_MAX} sources")
+        for source, mark in news.marks.items():
+            self._reconsider(source)
+            stream = self.streams.get(source)
+            if stream is not None and mark == NOTHING != stream.mark:  # It wants it from now on.
+                self.outbox.append(([far.id], said.News(self.feed, {source: stream.mark})))
+
+    def _reconsider(self, source: str) -> None:
+        """Ask someone for what is lacking of this stream, unless someone was asked."""
+        if source in self._wanted or not self.takes(source):
+            return
+        stream = self.streams.get(source)
+        mine = NOTHING if stream is None else stream.mark
+        best: Far | None = None
+        for far in self.far.values():
+            has = far.mark(source)
+            if _exceeds(has, mine) and (best is None or _exceeds(has, best.mark(source))):
+                best = far
+        if best is not None:
+            self._wanted[source] = best.id
+            self.outbox.append(([best.id], said.Want(self.feed, source, mine)))
+
+    def _hear_want(self, far: Far, want: said.Want) -> None:
+        stream = self.streams.get(want.source)
+        if stream is None:
+            empty = said.Parcel(self.feed, want.source, 0, 0, 0, [], True)
+            self.outbox.append(([far.id], empty))
+            return
+        if want.mark.deaths < stream.deaths:
+            self.outbox.append(([far.id], stream.living(self.feed)))
+        parcel = stream.parcel(
+            self.feed, want.mark.upto, self._window_bytes, self._shelf.spell, answers=True
+        )
+        self.outbox.append(([far.id], parcel))
+        far.has[want.source] = want.mark.or_more(Mark(parcel.upto, stream.deaths))
+
+    def _hear_parcel(self, far: Far, parcel: said.Parcel) -> None:
+        source = parcel.source
+        mark = Mark(parcel.upto, parcel.deaths)
+        asked = parcel.answers and self._wanted.get(source) == far.id
+        if asked:
+            del self._wanted[source]
+        if not self.takes(source):
+            return
+        stream = self._stream(source)
+        far.has[source] = mark if asked and not parcel.more else far.mark(source).or_more(mark)
+        if parcel.upto > stream.upto:
+            self._take_in(stream, parcel)
+        if not parcel.answers:
+            self._promised(far, source, mark)
+        self._reconsider(source)
+
+    def _take_in(self, stream: Stream, parcel: said.Parcel) -> None:
+        upto, read = stream.upto, self._shelf.read
+        if parcel.after > upto or parcel.deaths > stream.deaths:
+            return
+        items = [(number, read(spelled)) for number, spelled in parcel.items if number > upto]
+        fresh = self._news_of(stream)
+        new = stream.receive(parcel, items)
+        kept = self._shelf.put(stream, new or [])
+        stream.keep(kept)
+        fresh.items += kept
+
+    def _hear_died(self, far: Far, died: said.Died) -> None:
+        source = died.source
+        mark = Mark(0, died.before + len(died.numbers))
+        if not self.takes(source):
+            return
+        stream = self._stream(source)
+        far.has[source] = far.mark(source).or_more(mark)
+        if mark.deaths > stream.deaths >= died.before:
+            fresh = self._news_of(stream)
+            fresh.numbers += died.numbers[stream.deaths - died.before :]
+            self._shelf.remove(stream, stream.died(died.before, died.numbers) or [])
+        self._promised(far, source, mark)
+        self._reconsider(source)
+
+    def _hear_living(self, far: Far, living: said.Living) -> None:
+        if not self.takes(living.source):
+            return
+        stream = self._stream(living.source)
+        far.has[living.source] = far.mark(living.source).or_more(Mark(0, living.deaths))
+        fresh = self._news_of(stream)
+        if living.deaths > stream.deaths:
+            self._shelf.remove(stream, stream.outlive(living))
+            fresh.before = stream.deaths  # Which ones died is not known.
+            fresh.numbers.clear()
+
+    def _promised(self, far: Far, source: str, mark: Mark) -> None:
+        """Who is near the one who has told us is told by it as well."""
+        for host in far.near:
+            other = self.far.get(host)
+            if other is not None and far.id in other.near and other.takes(source):
+                other.has[source] = other.mark(source).or_more(mark)
+
+    # Telling
+
+    def tell(self) -> None:
+        """Once a turn: tell the others what is new."""
+        if self._near_said != self.far.keys():
+            self._near_said = frozenset(self.far)
+            self.outbox.append((list(self.far), said.Near(self.feed, list(self.far))))
+        fresh, self._fresh = self._fresh, {}
+        news: dict[str, dict[str, Mark]] = {}
+        for source, one in fresh.items():
+            stream = self.streams.get(source)
+            if stream is not None:
+                for host in self._tell_of(stream, one):
+                    news.setdefault(host, {})[source] = stream.mark
+        for host, marks in news.items():
+            self.outbox.append(([host], said.News(self.feed, marks)))
+
+    def _tell_of(self, stream: Stream, fresh: Fresh) -> list[str]:
+        """Tell those who are in step; who is not, and must ask."""
+        source, mark = stream.source, stream.mark
+        told: list[str] = []
+        behind: list[str] = []
+        for far in self.far.values():
+            if far.takes(source):
+                has = far.mark(source)
+                if _exceeds(mark, has):
+                    in_step = has.upto >= fresh.after and has.deaths >= fresh.before
+                    (told if in_step and self._has_room(far.id) else behind).append(far.id)
+        if not told:
+            return behind
+        parcel = self._parcel_of(stream, fresh)
+        if parcel is None or len(fresh.numbers) > BURIED_MAX:
+            return told + behind
+        if fresh.numbers:
+            died = said.Died(self.feed, source, fresh.before, fresh.numbers)
+            self.outbox.append((told, died))
+        if parcel.upto > parcel.after:
+            self.outbox.append((told, parcel))
+        for host in told:
+            self.far[host].has[source] = mark
+        return behind
+
+    def _parcel_of(self, stream: Stream, fresh: Fresh) -> said.Parcel | None:
+        """The new items that live; None if they are too many to be told at once."""
+        items = []
+        size, living, spell = 0, stream.items, self._shelf.spell
+        for number, item in fresh.items:
+            if number in living:
+                spelled = spell(item)
+                if spelled is not None:
+                    size += len(spelled)
+                    items.append((number, msgspec.Raw(spelled)))
+                    if size > self._window_bytes and len(items) > 1:
+                        return None
+        return said.Parcel(
+            self.feed, stream.source, fresh.after, stream.upto, stream.deaths, items, False
+        )
+
+
+def _exceeds(one: Mark, other: Mark) -> bool:
+    return one.upto > other.upto or one.deaths > other.deaths

@@ -1,0 +1,146 @@
+"""What hosts say to each other about the feeds that they both have.
+
+Who has heard what the other has (Here, Marks) asks for what it lacks (Want), and is answered with a
+Parcel, and with Living before that if it has missed removals. Who is in step gets new items, and
+what has Died, without asking.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+
+from tupelo.errors import BadFrame
+
+NUMBER_MAX = 2**63 - 1
+SOURCES_MAX = 100_000
+"""So many sources may a feed have."""
+HOSTS_MAX = 10_000
+
+Number = Annotated[int, msgspec.Meta(ge=0, le=NUMBER_MAX)]
+Name = Annotated[str, msgspec.Meta(min_length=1, max_length=600)]
+Hosts = Annotated[list[Name], msgspec.Meta(max_length=HOSTS_MAX)]
+
+
+class Mark(msgspec.Struct, array_like=True, frozen=True):
+    """How much of a stream someone has: everything up to a number, after so many removals."""
+
+    upto: Number = 0
+    deaths: Number = 0
+
+    def or_more(self, other: Mark) -> Mark:
+        return Mark(max(self.upto, other.upto), max(self.deaths, other.deaths))
+
+
+NOTHING = Mark()
+Marks = Annotated[dict[Name, Mark], msgspec.Meta(max_length=SOURCES_MAX)]
+
+
+class Message(msgspec.Struct, array_like=True):
+    """Anything that is said about a feed."""
+
+    feed: Name
+
+
+class Here(Message, tag=1):
+    """I have this feed. `source` is my own stream; I take `everything`, or else only the streams
+    that I hold; I pass on what I get to the hosts `near` me; and I have this."""
+
+    source: Name
+    everything: bool
+    near: Hosts
+    marks: Marks
+
+
+class Near(Message, tag=2):
+    """From now on I pass on what I get to these hosts."""
+
+    near: Hosts
+
+
+class News(Message, tag=3):
+    """I have this by now."""
+
+    marks: Marks
+
+
+class Gone(Message, tag=4):
+    """I do not have this feed any more."""
+
+
+class Want(Message, tag=5):
+    """I have only this of a stream: tell me what comes next."""
+
+    source: Name
+    mark: Mark
+
+
+class Parcel(Message, tag=6):
+    """These items come `after` a number; all else up to `upto` is dead after so many `deaths`. It
+    `answers` a Want, or is news; there may be `more`."""
+
+    source: Name
+    after: Number
+    upto: Number
+    deaths: Number
+    items: list[tuple[Number, Any]]
+    answers: bool
+    more: bool = False
+
+
+class Died(Message, tag=7):
+    """The source has removed so many `before`, and then these."""
+
+    source: Name
+    before: Number
+    numbers: list[Number]
+
+
+class Living(Message, tag=8):
+    """Up to `known` these numbers are alive after so many `deaths`, and beyond that these are dead
+    (roaring bitmaps)."""
+
+    source: Name
+    known: Number
+    deaths: Number
+    living: bytes
+    dead: bytes
+
+
+class Hold(Message, tag=9):
+    """Hold a copy of my stream, from now on; or, if not `please`, you need not any more."""
+
+    source: Name
+    please: bool
+
+
+class Held(Message, tag=10):
+    """I hold a copy of your stream; or I do not, and will not."""
+
+    source: Name
+    held: bool
+
+
+Said = Here | Near | News | Gone | Want | Parcel | Died | Living | Hold | Held
+
+
+def read(body: Any) -> Said:
+    """The message of this body. BadFrame if it is none."""
+    try:
+        message: Said = msgspec.convert(body, Said)
+    except (msgspec.ValidationError, RecursionError) as error:
+        raise BadFrame(f"replication cannot understand this: {error}") from error
+    if isinstance(message, Parcel):
+        _check_parcel(message)
+    return message
+
+
+def _check_parcel(parcel: Parcel) -> None:
+    last = parcel.after
+    for number, _ in parcel.items:
+        if number <= last:
+            raise BadFrame("the numbers of a parcel do not grow")
+        last = number
+    if last > parcel.upto:
+        raise BadFrame("a parcel ends before its items do")

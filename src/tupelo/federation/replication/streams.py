@@ -1,0 +1,188 @@
+"""Streams: what one source has written, as far as it is known here. No I/O and no loop.
+
+A source numbers its items, growing but not dense, and they travel in that order. So a copy of its
+stream needs few words: `upto` (everything up to there is here, or dead), and how many of the
+source's removals it has heeded, `deaths`. Two copies that say the same of both hold the same.
+
+Of removals it may be told before it has the items. It knows which numbers live up to `known`, which
+is never below `upto`, and beyond that some that are `dead`: these are not let in when they come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import msgspec
+from pyroaring import BitMap64
+
+from tupelo.errors import BadFrame
+from tupelo.federation.replication.messages import NUMBER_MAX, Living, Mark, Parcel
+
+Item = Any
+"""Whatever a stream consists of: only those who write and read it look into it."""
+Numbered = list[tuple[int, Item]]
+
+
+class Stream:
+    """The stream of one source. `items` are those that are here, by number and in order."""
+
+    def __init__(self, source: str, upto: int = 0, deaths: int = 0) -> None:
+        self.source = source
+        self.upto = upto
+        self.deaths = deaths
+        self.items: dict[int, Item] = {}
+        self.alive = BitMap64()
+        self.known = upto
+        self.dead = BitMap64()
+
+    def __repr__(self) -> str:
+        return f"<{self.source}: {len(self.items)} up to {self.upto}, {self.deaths} deaths>"
+
+    @property
+    def mark(self) -> Mark:
+        return Mark(self.upto, self.deaths)
+
+    def lacks(self, mark: Mark) -> bool:
+        """Does someone who says this have something that is not here?"""
+        return mark.upto > self.upto or mark.deaths > self.deaths
+
+    # At its source
+
+    def append(self, items: Numbered) -> None:
+        """New items, at the source itself, or as they were kept."""
+        for number, item in items:
+            if not self.upto < number <= NUMBER_MAX:
+                raise ValueError(f"{number} does not come after {self.upto}")
+            self.upto = number
+            self.items[number] = item
+        self.alive.update([number for number, _ in items])
+        self.known = max(self.known, self.upto)
+
+    def bury(self, numbers: Iterable[int]) -> tuple[list[int], list[Item]]:
+        """The source has removed these: those that were alive, and their items."""
+        buried = [number for number in numbers if number in self.items]
+        items = [self.items.pop(number) for number in buried]
+        self.alive.difference_update(BitMap64(buried))
+        self.deaths += len(buried)
+        return buried, items
+
+    # At others
+
+    def receive(self, parcel: Parcel, items: Numbered) -> Numbered | None:
+        """What is new in a parcel. None: it would leave a hole, or speaks of removals that were not
+        told here, and nothing was done."""
+        if parcel.after > self.upto or parcel.deaths > self.deaths:
+            return None
+        if parcel.upto <= self.upto:
+            return []
+        before, known, alive, dead = self.upto, self.known, self.alive, self.dead
+        new = [
+            (number, item)
+            for number, item in items
+            if number > before and (number in alive if number <= known else number not in dead)
+        ]
+        if known > before:  # What it does not bring has died meanwhile.
+            alive.remove_range(before + 1, min(known, parcel.upto) + 1)
+        alive.update([number for number, _ in new])
+        self.upto = parcel.upto
+        if parcel.upto > known:
+            self.known = parcel.upto
+            self._forget_dead()
+        return new
+
+    def keep(self, items: Numbered) -> None:
+        """What was received, as it is kept here."""
+        self.items.update(items)
+
+    def died(self, before: int, numbers: list[int]) -> list[Item] | None:
+        """So many removals `before`, and then these: the items that are no more. None: others were
+        not told here, and nothing was done."""
+        if before > self.deaths:
+            return None
+        if before + len(numbers) <= self.deaths:
+            return []
+        self.deaths = before + len(numbers)
+        known = self.known
+        self.dead.update([number for number in numbers if number > known])
+        self.alive.difference_update(BitMap64(numbers))
+        return self._drop(numbers)
+
+    def outlive(self, living: Living) -> list[Item]:
+        """Which numbers live, as someone knows who has heeded more removals: the items that are no
+        more."""
+        if living.deaths <= self.deaths:
+            return []
+        lives, dead = read_bits(living.living), read_bits(living.dead)
+        if (lives and lives.max() > living.known) or (dead and dead.min() <= living.known):
+            raise BadFrame("these numbers can neither live nor be dead")
+        if dead and dead.max() > NUMBER_MAX:
+            raise BadFrame("these numbers are too great")
+        self.deaths = living.deaths
+        gone = self.alive - lives
+        if living.known < self.known:
+            gone.remove_range(living.known + 1, self.known + 1)
+        gone |= self.alive & dead
+        self.alive -= gone
+        self.dead |= dead
+        if living.known > self.known:
+            lives.remove_range(0, self.known + 1)
+            self.alive |= lives
+            self.known = living.known
+        self._forget_dead()
+        return self._drop(gone)
+
+    def _drop(self, numbers: Iterable[int]) -> list[Item]:
+        items = self.items
+        return [items.pop(number) for number in numbers if number in items]
+
+    def _forget_dead(self) -> None:
+        if self.dead:
+            self.dead.remove_range(0, self.known + 1)
+
+    # For others
+
+    def parcel(
+        self,
+        feed: str,
+        after: int,
+        bytes_max: int,
+        spell: Callable[[Item], bytes | None],
+        *,
+        answers: bool,
+    ) -> Parcel:
+        """What comes after a number, as much of it as fits, and one item at least."""
+        after = min(after, self.upto)
+        items: list[tuple[int, msgspec.Raw]] = []
+        size, upto = 0, self.upto
+        if after < upto:
+            for number in self.alive.iter_equal_or_larger(after + 1):
+                if number > self.upto:
+                    break
+                spelled = spell(self.items[number])
+                if spelled is not None:  # else its time has come
+                    size += len(spelled)
+                    if items and size > bytes_max:
+                        upto = items[-1][0]
+                        break
+                    items.append((number, msgspec.Raw(spelled)))
+        return Parcel(feed, self.source, after, upto, self.deaths, items, answers, upto < self.upto)
+
+    def living(self, feed: str) -> Living:
+        """For one who has missed removals."""
+        return Living(
+            feed, self.source, self.known, self.deaths, spell_bits(self.alive), spell_bits(self.dead)
+        )
+
+
+def spell_bits(bits: BitMap64) -> bytes:
+    copy = BitMap64(bits)
+    copy.run_optimize()
+    return copy.serialize()
+
+
+def read_bits(spelled: bytes) -> BitMap64:
+    try:
+        return BitMap64.deserialize(spelled)
+    except (ValueError, TypeError) as error:
+        raise BadFrame(f"these numbers cannot be read: {error}") from error

@@ -1,0 +1,47 @@
+"""Random crowds: whatever happens, no copy has a hole, and those who reach each other end alike."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.federation.replication.crowd import Crowd
+
+
+@pytest.mark.parametrize("durable", [False, True], ids=["memory", "disk"])
+@pytest.mark.parametrize("seed", range(150))
+def test_those_who_reach_each_other_end_with_the_same(seed, durable):
+    crowd = Crowd(seed, 2 + seed % 5, durable=durable)
+    crowd.run(60)
+    crowd.rest()
+    crowd.check()
+    crowd.check_agreed()
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_once_all_are_back_all_have_the_same(seed):
+    crowd = Crowd(seed, 5, durable=True)
+    crowd.run(40)
+    crowd.rest()
+    for name in crowd.names:
+        crowd.start(name)
+    for one, other in zip(crowd.names, crowd.names[1:], strict=False):
+        crowd.connect(one, other)
+    crowd.rest()
+    assert len(crowd.groups()) == 1
+    crowd.check_agreed()
+
+
+def test_in_a_full_mesh_each_item_travels_once_to_each():
+    crowd = Crowd(1, 6, durable=False)
+    for one in crowd.names:
+        for other in crowd.names:
+            crowd.connect(one, other)
+    for person in crowd.people.values():
+        person.exchange._has_room = lambda host: True
+    crowd.rest()
+    before = crowd.said
+    for _ in range(100):
+        crowd.write("a", 1)
+        crowd.rest()
+    crowd.check_agreed()
+    assert crowd.said - before == 500
