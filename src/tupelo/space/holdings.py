@@ -177,12 +177,41 @@ class Holdings:
             lambda: [txn for txn in self.core.transactions if txn.state == "prepared"]
         )[0]
 
-    def open_session(self, lease: float | None, like: SessionState | None = None) -> SessionState:
+    def open_session(
+        self,
+        lease: float | None,
+        like: SessionState | None = None,
+        seen: Seen | None = None,
+    ) -> SessionState:
+        """A session that has seen the same as another, or this."""
         lease = check_lease(lease)
 
         def work() -> SessionState:
-            seen = like.seen.copy() if like else None
-            return session.begin(self.core, self.engine.new_id(), lease, seen)
+            known = like.seen.copy() if like else seen
+            return session.begin(self.core, self.engine.new_id(), lease, known)
+
+        return self._step(work)[0]
+
+    def remember(self, seen: Seen) -> None:
+        """Let this forget, for as long as it is there, what is gone for good."""
+
+        def work() -> None:
+            self.core.pruning.memories[seen] = None
+
+        self._step(work)
+
+    def forget(self, seen: Seen) -> None:
+        with self._lock:
+            self.core.pruning.memories.pop(seen, None)
+
+    def unread(
+        self, template: Any, state: SessionState, limit: int | None, agent: str | None
+    ) -> tuple[list[Entry], int]:
+        """What a session has not seen, and the position to make durable before it is shown."""
+
+        def work() -> tuple[list[Entry], int]:
+            found = session.unread(self.core, template, state, limit, agent)
+            return found, self.engine.position_for(found)
 
         return self._step(work)[0]
 

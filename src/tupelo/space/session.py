@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Hashable, Iterable, Iterator
+from contextlib import contextmanager
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Self
+from weakref import WeakKeyDictionary
 
 from pyroaring import BitMap64
 
 from tupelo.errors import LeaseLost
-from tupelo.store.plan import Question
 from tupelo.values.entry import Entry, require_known
 
 if TYPE_CHECKING:
@@ -18,12 +21,14 @@ _CURSORS_MAX = 256
 
 
 class Seen:
-    """A set of entries, as one roaring bitmap of sequence numbers for each origin."""
+    """A set of entries, as one roaring bitmap of sequence numbers for each origin. `discards`
+    counts how often some were taken out again which may yet be found."""
 
-    __slots__ = ("bits",)
+    __slots__ = ("__weakref__", "bits", "discards")
 
     def __init__(self) -> None:
         self.bits: dict[str, BitMap64] = {}
+        self.discards = 0
 
     def __contains__(self, entry: Entry) -> bool:
         bits = self.bits.get(entry.origin)
@@ -46,17 +51,22 @@ class Seen:
         self.bits[origin] = self.bits.get(origin, BitMap64()) | BitMap64.deserialize(numbers)
 
     def discard(self, entry: Entry) -> None:
+        """It has not been seen after all."""
         bits = self.bits.get(entry.origin)
         if bits is not None:
             bits.discard(entry.n)
+            self.discards += 1
 
     def prune(self, gone: Seen) -> None:
+        """Forget what nobody will ever find again."""
         for origin, bits in gone.bits.items():
             if origin in self.bits:
                 self.bits[origin] -= bits
+                if not self.bits[origin]:
+                    del self.bits[origin]
 
-    def copy(self) -> Seen:
-        twin = Seen()
+    def copy(self) -> Self:
+        twin = type(self)()
         twin.bits = {origin: bits.copy() for origin, bits in self.bits.items()}
         return twin
 
@@ -67,29 +77,30 @@ class Seen:
 class SessionState:
     """A session as the core knows it."""
 
-    __slots__ = ("_cursors", "_returns", "ended", "expires", "id", "seen")
+    __slots__ = ("_cursors", "_stamp", "ended", "expires", "id", "seen")
 
     def __init__(self, session_id: str, seen: Seen, expires: float | None) -> None:
         self.id = session_id
         self.seen = seen
         self.expires = expires
         self.ended = False
-        self._cursors: dict[Question, int] = {}
-        self._returns = 0
+        self._cursors: dict[Hashable, int] = {}
+        self._stamp = 0
 
     def require_open(self) -> None:
         if self.ended:
             raise LeaseLost("this session is over: it was closed or its lease ran out")
 
-    def cursor(self, question: Question, returns: int) -> int:
+    def cursor(self, question: Hashable, returns: int) -> int:
         """The arrival up to which it has seen all that match, so that a stream is not read from
         its start again and again. `returns` counts the entries that came back to their places."""
-        if returns != self._returns or len(self._cursors) > _CURSORS_MAX:
+        stamp = returns + self.seen.discards  # Neither ever falls.
+        if stamp != self._stamp or len(self._cursors) > _CURSORS_MAX:
             self._cursors.clear()
-            self._returns = returns
+            self._stamp = stamp
         return self._cursors.get(question, 0)
 
-    def advance(self, question: Question, arrival: int) -> None:
+    def advance(self, question: Hashable, arrival: int) -> None:
         self._cursors[question] = arrival
 
 
@@ -97,12 +108,23 @@ class Pruning:
     """Everything that remembers entries forgets those that are gone for good, now and then."""
 
     def __init__(self) -> None:
-        self.memories: dict[Seen, None] = {}
+        self.memories: WeakKeyDictionary[Seen, None] = WeakKeyDictionary()
         self._gone = Seen()
         self._count = 0
+        self._leaving: frozenset[tuple[str, int]] = frozenset()
+
+    @contextmanager
+    def leaving(self, entries: Iterable[Entry]) -> Iterator[None]:
+        """What goes in there, under the lock, may be met again under its own name: elsewhere, or
+        here if it comes back. It is remembered."""
+        self._leaving = frozenset((entry.origin, entry.n) for entry in entries)
+        try:
+            yield
+        finally:
+            self._leaving = frozenset()
 
     def gone(self, entry: Entry) -> None:
-        if self.memories:
+        if self.memories and (entry.origin, entry.n) not in self._leaving:
             self._gone.add(entry)
             self._count += 1
             if self._count >= _PRUNE_AFTER:
@@ -140,6 +162,33 @@ def read_next(core: Core, raw: Any, session: SessionState, known: bool) -> Entry
         core.acquire(entry, False, None, session)
         session.advance(question, entry.arrival)
     return entry
+
+
+def unread(
+    core: Core, raw: Any, session: SessionState, limit: int | None, agent: str | None
+) -> list[Entry]:
+    """The oldest matches that a session has not seen, of one agent if it is given. They are not
+    noted as seen: whoever they are for says so once it has them."""
+    session.require_open()
+    seen = session.seen
+
+    def accept(entry: Entry) -> bool:
+        return entry not in seen and (agent is None or (entry.to or entry.origin) == agent)
+
+    with core.user_code("a template"):
+        question = core.store.question(raw)
+        after = session.cursor((question, agent), core.returns)
+        if limit == 1:
+            first = core.store.first(question, accept, after)
+            found = [] if first is None else [first]
+        else:
+            found = list(islice(core.store.matches(question, accept, after=after), limit))
+    # Up to the first of these, or up to now, it has seen all.
+    latest = core.log.position if core.log.on else core.arrivals
+    session.advance((question, agent), found[0].arrival - 1 if found else latest)
+    for entry in found:
+        core.acquire(entry, False, None, None)
+    return found
 
 
 def end(core: Core, session: SessionState) -> None:

@@ -266,13 +266,17 @@ class Store:
         return next(bucket.search(positions, asked, check, accept, after=after), None)
 
     def matches(
-        self, question: Question, accept: Accept | None = None, reverse: bool = False
+        self,
+        question: Question,
+        accept: Accept | None = None,
+        reverse: bool = False,
+        after: int = 0,
     ) -> Iterator[Entry]:
-        """Every match in order of arrival, or the other way round."""
+        """Every match later than `after` in order of arrival, or all the other way round."""
         plan, values = question
         found = [
             self.buckets[shape].search(
-                positions, values if fixed is None else fixed, check, accept, reverse
+                positions, values if fixed is None else fixed, check, accept, reverse, after
             )
             for shape, positions, fixed, check in plan.meet()
         ]

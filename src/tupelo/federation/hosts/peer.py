@@ -8,27 +8,34 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
-from pyroaring import BitMap64
-
 from tupelo.errors import AccessError, BadFrame, TupeloError
 from tupelo.federation.hosts.hosted import HostedSpace
+from tupelo.federation.hosts.noted import Kept, Notebook
 from tupelo.federation.links import wire
 from tupelo.federation.links.conversation import Conversation
 from tupelo.federation.links.spelled import (
+    read_numbers,
     read_order,
     read_whole,
     spell_error,
     spell_seen,
     spell_whole,
 )
-from tupelo.federation.spanning.handover import Held, found, holder_name, host_holder, reserve
+from tupelo.federation.spanning.handover import (
+    Held,
+    choosing,
+    found,
+    holder_name,
+    host_holder,
+    reserve,
+    unread,
+)
 from tupelo.federation.spanning.telling import Telling
 from tupelo.federation.spanning.watching import Watching
 from tupelo.space.log import Actor
 from tupelo.space.session import Seen
 from tupelo.store.index import Accept
 from tupelo.values.codec import BadBytes
-from tupelo.values.entry import Entry
 from tupelo.values.spelling import template_from_wire
 
 if TYPE_CHECKING:
@@ -73,6 +80,7 @@ class Peer:
         self._allowed: dict[tuple[str, str], bool] = {}
         self._held: dict[int, Held] = {}
         self._watches: dict[int, Watching | Telling] = {}
+        self._sessions = Notebook()
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._calls: dict[type, Callable[[Any], Coroutine[Any, Any, Any]]] = {
             wire.Ask: self._ask,
@@ -107,6 +115,8 @@ class Peer:
             telling = self._watches.get(message.watch)
             if isinstance(telling, Telling):
                 telling.arrived(message.entries)
+        elif isinstance(message, wire.Unnote):
+            self._sessions.forget(message.number)
         elif isinstance(message, wire.Carry):
             self._host.carriers.heard(self, message.channel, message.body)
         else:
@@ -151,13 +161,32 @@ class Peer:
             hosted.access.check(operation, space, self._who, False)
         return hosted
 
-    async def _ask(self, message: wire.Ask) -> list[Any]:
+    async def _ask(self, message: wire.Ask) -> list[Any] | None:
         hosted = self._hosted(message.space, _OPERATIONS[message.how])
+        notes = message.seen
+        if notes is None or not notes.number:
+            return [] if hosted is None else await self._answer(message, hosted, None)
         if hosted is None:
-            return []
+            return [[], None]
+        # At once: what is said of a session is said in order.
+        session = self._sessions.heard(hosted, notes)
+        if session is None:
+            return None
+        session.answering += 1
+        try:
+            entries = await self._answer(message, hosted, session)
+            gone, position = session.pop_gone()
+        finally:
+            session.answering -= 1
+        if gone is not None:
+            await hosted.flush(position)  # After a crash it would be there again.
+        return [entries, gone]
+
+    async def _answer(
+        self, message: wire.Ask, hosted: HostedSpace, session: Kept | None
+    ) -> list[Any]:
         template = template_from_wire(message.template)
         order = read_order(message.order)
-        only = choosing(message.seen, message.agent)
         by = message.by if message.by and self._is_home_of(message.by) else self.id
         actor = Actor(by, message.session)
         self._stand_watch(message, hosted, template)
@@ -171,7 +200,7 @@ class Peer:
                 many=True,
                 limit=message.limit,
                 order=order,
-                only=only,
+                only=_choosing(message),
                 actor=actor,
             )
             entries = [] if reservation is None else reservation.entries
@@ -180,7 +209,12 @@ class Peer:
                     reservation.give_back()
                 else:
                     self._held[message.call] = reservation
+        elif session is not None:
+            entries = await unread(
+                hosted, session.state, template, message.limit, order, message.agent, actor
+            )
         else:
+            only = _choosing(message)
             entries = await found(
                 hosted, template, False, 0, True, message.limit, order, only=only, actor=actor
             )
@@ -233,7 +267,7 @@ class Peer:
             hosted,
             template,
             message,
-            choosing(message.seen, None),
+            None if message.seen is None else choosing(_seen(message.seen), None),
             lambda kind, entry, missed: self.talk.say(
                 wire.Hint(message.watch, [[kind, spell_whole(entry, hosted.clock.now())]], missed)
             ),
@@ -285,23 +319,18 @@ class Peer:
         for watching in self._watches.values():
             watching.end()
         self._watches.clear()
+        self._sessions.forget_all()
         held, self._held = self._held, {}
         self._host.doubts.leave(self.holder, held, reason)
 
 
-def choosing(seen: dict[str, bytes] | None, agent: str | None) -> Accept | None:
-    """Which entries are asked for: not those that were seen, only those of this agent."""
-    if seen is None and agent is None:
+def _choosing(message: wire.Ask) -> Accept | None:
+    if message.seen is None and message.agent is None:
         return None
-    try:
-        bits = {origin: BitMap64.deserialize(data) for origin, data in (seen or {}).items()}
-    except (ValueError, TypeError) as error:
-        raise BadFrame(f"what was seen cannot be read: {error}") from error
+    return choosing(_seen(message.seen.seen if message.seen else {}), message.agent)
 
-    def wanted(entry: Entry) -> bool:
-        if agent is not None and (entry.to or entry.origin) != agent:
-            return False
-        numbers = bits.get(entry.origin)
-        return numbers is None or entry.n not in numbers
 
-    return wanted
+def _seen(numbers: wire.Numbers) -> Seen:
+    seen = Seen()
+    seen.bits = read_numbers(numbers)
+    return seen

@@ -20,6 +20,7 @@ from tupelo.federation.commits.deciding import is_spanning
 from tupelo.federation.hosts.hosted import HostedSpace
 from tupelo.federation.links import wire
 from tupelo.federation.links.spelled import spell_error, spell_whole
+from tupelo.federation.spanning.records import Record
 from tupelo.space.asynchronous import Subscription, Transaction
 from tupelo.space.checks import check_wait
 from tupelo.space.log import Actor
@@ -180,7 +181,7 @@ class Possessions:
 
     async def _remember(self, hosted: HostedSpace, message: wire.Remember) -> list[Any]:
         like = self.session(hosted, message.like)
-        state = hosted.operations.open_session(message.lease, like=like)
+        state = hosted.operations.open_session(message.lease, like, Record())
         session_id = self._new_id()
         self._sessions[session_id] = (hosted, state)
         return [session_id, state.expires]
@@ -288,7 +289,7 @@ class Possessions:
         if message.thing == "session":
             _, state = self._sessions.pop(message.id, (None, None))
             if state is not None:
-                hosted.operations.end_session(state)
+                _end_session(hosted, state)
         elif message.thing == "subscription":
             subscription = self._subscriptions.pop(message.id, None)
             if subscription is not None:
@@ -317,13 +318,19 @@ class Possessions:
                 if txn._state.state == "active":
                     txn._operations.abort(txn._state)
         for hosted, session in self._sessions.values():
-            hosted.operations.end_session(session)
+            _end_session(hosted, session)
         for subscription in self._subscriptions.values():
             subscription._operations.end_subscription(subscription._state)
         self._transactions.clear()
         self._sessions.clear()
         self._subscriptions.clear()
         self._written.clear()
+
+
+def _end_session(hosted: HostedSpace, state: SessionState) -> None:
+    hosted.operations.end_session(state)
+    if isinstance(state.seen, Record):
+        state.seen.close()
 
 
 def _return_notice(hosted: HostedSpace, state: SubscriptionState, notice: Notice) -> None:

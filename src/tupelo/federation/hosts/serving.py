@@ -285,7 +285,7 @@ class Serving:
             limit=message.limit,
             order=read_order(message.order),
             scope=message.scope,
-            seen=None if session is None else session.seen,
+            session=session,
             holder=holder_name(self.holder, message.call),
             actor=self.actor if session is None else Actor(self.agent, session.id),
         )

@@ -161,6 +161,21 @@ def spell_seen(seen: Seen) -> dict[str, bytes]:
     return {origin: _optimised(bits).serialize() for origin, bits in seen.bits.items()}
 
 
+def spell_numbers(numbers: dict[str, BitMap64]) -> dict[str, bytes]:
+    """A few numbers, which are sent as they are."""
+    return {origin: bits.serialize() for origin, bits in numbers.items() if bits}
+
+
+def read_numbers(spelled: Any) -> dict[str, BitMap64]:
+    """The numbers of entries, by origin. BadFrame if they are none."""
+    if type(spelled) is not dict or not all(type(origin) is str for origin in spelled):
+        raise BadFrame("the numbers of entries have an origin")
+    try:
+        return {origin: BitMap64.deserialize(data) for origin, data in spelled.items()}
+    except (ValueError, TypeError) as error:
+        raise BadFrame(f"these are no numbers of entries: {error}") from error
+
+
 def _optimised(bits: BitMap64) -> BitMap64:
     copy = BitMap64(bits)
     copy.run_optimize()

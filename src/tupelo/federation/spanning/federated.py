@@ -19,11 +19,11 @@ from tupelo.federation.hosts.peer import Peer
 from tupelo.federation.links import wire
 from tupelo.federation.links.spelled import read_answer
 from tupelo.federation.spanning.adopting import adopt
-from tupelo.federation.spanning.handover import HERE, Held, found, holder_name, reserve
+from tupelo.federation.spanning.handover import HERE, Held, holder_name, reserve
 from tupelo.federation.spanning.searching import Question, Search, Taken, look_away, may_ask, nobody
 from tupelo.space.log import Actor
 from tupelo.space.order import Order
-from tupelo.space.session import Seen
+from tupelo.space.session import SessionState
 from tupelo.values.entry import Entry
 from tupelo.values.spelling import template_to_wire
 
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from tupelo.federation.hosts.core import HostCore
     from tupelo.federation.spanning.subscription import FederatedSubscription
 
+ROUNDS_MAX = 100
+"""So often at most are the hosts asked for one read of many, if others read in the same session."""
 KEPT_MAX = 10_000
 """So many hand-overs are remembered as settled, for those who ask again."""
 
@@ -141,7 +143,7 @@ class Federation:
         limit: int | None = None,
         order: Order | None = None,
         scope: wire.Scope = None,
-        seen: Seen | None = None,
+        session: SessionState | None = None,
         partial: bool = False,
         holder: str | None = None,
         actor: Actor | None = None,
@@ -159,7 +161,7 @@ class Federation:
             take=take,
             order=order,
             agent=agent,
-            seen=seen,
+            session=session,
             holder=holder,
             many=many,
             limit=limit,
@@ -191,7 +193,7 @@ class Federation:
             try:
                 # What is reserved here is so under one name: nothing is added to it.
                 here = here and not (question.take and search.found_here)
-                anew = not question.take and question.seen is None
+                anew = not question.take and question.record is None
                 more = question.limit if anew else left
                 result.join(await self._get_all(question, here, wanted, more))
             except BaseException:
@@ -225,6 +227,34 @@ class Federation:
         wanted: Callable[[Peer], bool],
         limit: int | None,
     ) -> Taken:
+        if question.take:
+            return await self._gather(question, here, wanted, limit)
+        result = Taken(question.hosted, question.record)
+        for _ in range(ROUNDS_MAX):
+            left = None if limit is None else limit - len(result.entries)
+            with question.held():
+                try:
+                    more = await self._gather(question, here, wanted, left)
+                except BaseException:
+                    result.give_back()
+                    raise
+                got = len(more.entries)
+                more.entries = question.choose(more.entries, left)
+            result.join(more)
+            # Other readers of the session may have been quicker; then there may be others yet.
+            enough = limit is None or len(result.entries) >= limit
+            if question.record is None or enough or got == len(more.entries):
+                break
+        return result
+
+    async def _gather(
+        self,
+        question: Question,
+        here: bool,
+        wanted: Callable[[Peer], bool],
+        limit: int | None,
+    ) -> Taken:
+        """What all have now. What was read is of each the first so many."""
         result = Taken(question.hosted)
         try:
             if here:
@@ -247,11 +277,6 @@ class Federation:
         except BaseException:
             result.give_back()
             raise
-        if limit is not None:
-            del result.entries[limit:]  # Of what was read: who takes asks for no more than this.
-        if question.seen is not None:
-            for entry in result.entries:
-                question.seen.add(entry)
         return result
 
     def _asked(self, hosted: HostedSpace, wanted: Callable[[Peer], bool]) -> list[Peer]:
@@ -273,40 +298,41 @@ class Federation:
             if held is not None:
                 result.add(held)
         else:
-            result.entries += await found(
-                question.hosted,
-                question.template,
-                False,
-                0,
-                True,
-                limit,
-                question.order,
-                only=question.only(),
-                actor=question.actor,
-            )
+            result.entries += await question.read_here(limit)
 
     async def _get_all_from(
         self, peer: Peer, question: Question, limit: int | None, result: Taken
     ) -> None:
-        message = question.ask(
-            self.host.next_call(), "take" if question.take else "read", limit, None
-        )
         if question.take:
+            message = question.ask(peer, self.host.next_call(), "take", limit, None)
             held = await self.claim(peer, question.hosted, message)
             if held is not None:
                 result.add(held)
                 result.covered[peer.name] = None
                 return
         else:
-            said = peer.talk.call(message, "read")
-            with suppress(TupeloError, TimeoutError):
-                async with asyncio.timeout(self.host.answer_seconds):
-                    answer = await said
-                now = question.hosted.clock.now()
-                result.entries += read_answer(answer, now)
+            entries = await self._read_all_from(peer, question, limit)
+            if entries is not None:
+                result.entries += entries
                 result.covered[peer.name] = None
                 return
         result.missing[peer.name] = None
+
+    async def _read_all_from(
+        self, peer: Peer, question: Question, limit: int | None
+    ) -> list[Entry] | None:
+        """None if it does not answer."""
+        entries = None
+        while entries is None:  # Who has forgotten the session is told all of it.
+            message = question.ask(peer, self.host.next_call(), "read", limit, None)
+            said = peer.talk.call(message, "read")
+            try:
+                async with asyncio.timeout(self.host.answer_seconds):
+                    answer = await said
+                entries = question.read_answer(peer, message, answer)
+            except (TupeloError, TimeoutError):
+                return None
+        return entries
 
     async def count(
         self, hosted: HostedSpace, template: Any, scope: wire.Scope, partial: Taken | None = None

@@ -11,13 +11,14 @@ from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, Self
 
 from tupelo.errors import BadArgument, TupeloError
+from tupelo.federation.spanning.records import Record
 from tupelo.federation.spanning.scope import Scope, spell_scope
 from tupelo.federation.spanning.searching import Taken
 from tupelo.federation.spanning.subscription import FederatedSubscription
 from tupelo.space.checks import check_limit, check_wait
 from tupelo.space.either import either, settled
 from tupelo.space.log import Actor
-from tupelo.space.session import Seen
+from tupelo.space.session import SessionState
 from tupelo.values.notice import Notice
 from tupelo.values.parts import ANY
 
@@ -47,13 +48,15 @@ def check_coverage(coverage: object) -> None:
 
 class FederatedSession:
     """Reads that never give the same entry twice, over all hosts and through their coming and
-    going. `clone` makes another that has seen the same."""
+    going. `clone` makes another that has seen the same. Tasks, or threads, may share it."""
 
-    def __init__(self, space: FederatedSpace, seen: Seen) -> None:
+    def __init__(self, space: FederatedSpace, record: Record) -> None:
         self.is_async = space.is_async
         self._space = space
-        self._seen = seen
+        self._record = record
         self._actor = Actor(space._core.id, space._core.new_id())
+        self._state = SessionState(self._actor.session or "", record, None)
+        space._operations.remember(record)
 
     @either
     async def read(
@@ -70,7 +73,7 @@ class FederatedSession:
             template,
             take=False,
             wait=wait,
-            seen=self._seen,
+            session=self._state,
             scope=spell_scope(scope),
             actor=self._actor,
         )
@@ -95,18 +98,43 @@ class FederatedSession:
             wait=wait,
             many=True,
             limit=limit,
-            seen=self._seen,
+            session=self._state,
             scope=spell_scope(scope),
             actor=self._actor,
         )
 
     def clone(self) -> FederatedSession:
-        return FederatedSession(self._space, self._seen.copy())
+        with self._space._hosted.engine.lock:
+            return FederatedSession(self._space, self._record.copy())
 
     @property
     def seen(self) -> int:
         """How many entries it remembers."""
-        return len(self._seen)
+        return len(self._record)
+
+    @either
+    async def close(self) -> None:
+        """Nothing need be remembered any more, here or elsewhere."""
+        self._state.ended = True
+        self._space._operations.forget(self._record)
+
+        async def end() -> None:
+            self._record.close()
+
+        with suppress(TupeloError):
+            await self._space._host._on_loop(end())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.close()
 
 
 class FederatedListening:

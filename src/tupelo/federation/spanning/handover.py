@@ -21,6 +21,7 @@ from tupelo.space.asynchronous import Transaction
 from tupelo.space.handing import Handing
 from tupelo.space.log import Actor
 from tupelo.space.order import Order
+from tupelo.space.session import Seen, SessionState
 from tupelo.space.tasks import TaskSignal
 from tupelo.space.transaction import Txn
 from tupelo.space.waiting import Waiter
@@ -183,6 +184,35 @@ async def found(
     if position and not take:
         await hosted.flush(position)
     return answer
+
+
+def choosing(seen: Seen | None, agent: str | None) -> Accept:
+    """Which entries are asked for: not those that were seen, only those of this agent."""
+    return lambda entry: (
+        (agent is None or (entry.to or entry.origin) == agent)
+        and (seen is None or entry not in seen)
+    )
+
+
+async def unread(
+    hosted: HostedSpace,
+    session: SessionState,
+    template: Any,
+    limit: int | None,
+    order: Order | None,
+    agent: str | None,
+    actor: Actor | None,
+) -> list[Entry]:
+    """What is here that a session has not seen. It is for the reader to say that it has."""
+    operations = hosted.operations
+    if order is not None or operations.core.order is not None:
+        only = choosing(session.seen, agent)
+        return await found(hosted, template, False, 0, True, limit, order, only=only, actor=actor)
+    with operations.acting(actor):
+        entries, position = operations.unread(template, session, limit, agent)
+    if position:
+        await hosted.flush(position)
+    return entries
 
 
 def confirm(held: Held) -> None:

@@ -9,7 +9,8 @@ were watching by then, and none of the watches has seen anything come.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Literal
 
 from tupelo.errors import CannotSend, HostClosed, SpaceClosed, TransactionEnded, TupeloError
@@ -17,12 +18,13 @@ from tupelo.federation.hosts.hosted import HostedSpace
 from tupelo.federation.hosts.parked import alarm
 from tupelo.federation.hosts.peer import Peer
 from tupelo.federation.links import wire
-from tupelo.federation.links.spelled import read_answer, spell_order, spell_seen
-from tupelo.federation.spanning.handover import Held, found, give_back, reserve
+from tupelo.federation.links.spelled import read_answer, spell_order
+from tupelo.federation.spanning.handover import Held, choosing, found, give_back, reserve, unread
+from tupelo.federation.spanning.records import Record
 from tupelo.federation.spanning.watching import Watching
 from tupelo.space.log import Actor
 from tupelo.space.order import Order
-from tupelo.space.session import Seen
+from tupelo.space.session import SessionState
 from tupelo.store.index import Accept
 from tupelo.values.entry import Entry
 from tupelo.values.spelling import template_to_wire
@@ -42,9 +44,9 @@ def may_ask(peer: Peer, hosted: HostedSpace) -> bool:
 
 
 class Question:
-    """What is asked: of which space, by which template, in which order, leaving out what; and how
-    many are wanted. What is `sent` must have a spelling. Who asks is the host itself, or `actor`.
-    """
+    """What is asked: of which space, by which template, in which order, leaving out what a session
+    has seen; and how many are wanted. What is `sent` must have a spelling. Who asks is the host
+    itself, or `actor`."""
 
     def __init__(
         self,
@@ -54,7 +56,7 @@ class Question:
         take: bool,
         order: Order | None,
         agent: str | None,
-        seen: Seen | None,
+        session: SessionState | None = None,
         holder: str | None = None,
         many: bool = False,
         limit: int | None = None,
@@ -67,7 +69,9 @@ class Question:
         self.take = take
         self.order = order
         self.agent = agent
-        self.seen = seen
+        self.session = session
+        self.record = _record_of(session)
+        self.lock = hosted.engine.lock
         self.holder = holder
         self.many = many
         self.limit = limit if many else 1
@@ -76,20 +80,42 @@ class Question:
 
     def only(self) -> Accept | None:
         """Which of the matches here are wanted; None for all."""
-        seen, agent = self.seen, self.agent
-        if seen is None and agent is None:
+        if self.record is None and self.agent is None:
             return None
-        return lambda entry: (
-            (agent is None or (entry.to or entry.origin) == agent)
-            and (seen is None or entry not in seen)
+        return choosing(self.record, self.agent)
+
+    async def read_here(self, limit: int | None) -> list[Entry]:
+        hosted, template, order = self.hosted, self.template, self.order
+        if self.session is not None:
+            return await unread(
+                hosted, self.session, template, limit, order, self.agent, self.actor
+            )
+        return await found(
+            hosted,
+            template,
+            False,
+            0,
+            self.many,
+            limit,
+            order,
+            only=self.only(),
+            actor=self.actor,
         )
 
-    def spelled_seen(self) -> dict[str, bytes] | None:
-        return None if self.seen is None else spell_seen(self.seen)
-
     def ask(
-        self, call: int, how: Literal["read", "take", "peek"], limit: int | None, watch: int | None
+        self,
+        peer: Peer,
+        call: int,
+        how: Literal["read", "take", "peek"],
+        limit: int | None,
+        watch: int | None,
     ) -> wire.Ask:
+        """The question, for this host, which is to be sent at once."""
+        notes = None
+        if self.record is not None:
+            with self.lock:
+                reads = how == "read"
+                notes = self.record.notes_for(peer, call) if reads else self.record.all_notes()
         return wire.Ask(
             call,
             self.hosted.name,
@@ -98,18 +124,56 @@ class Question:
             limit,
             self.spelled_order,
             self.agent,
-            self.spelled_seen(),
+            notes,
             watch,
             self.actor.agent if self.actor else None,
             self.actor.session if self.actor else None,
         )
 
+    def read_answer(self, peer: Peer, message: wire.Ask, answer: Any) -> list[Entry] | None:
+        """What was read there; None if it is to be asked again. BadFrame if it cannot be."""
+        if self.record is not None and message.seen is not None:
+            with self.lock:
+                answer = self.record.read_answer(peer, message.seen, answer)
+            if answer is None:
+                return None
+        return read_answer(answer, self.hosted.clock.now())
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """While entries are in hand that are yet to be chosen from, the session forgets none."""
+        if self.record is None:
+            yield
+            return
+        with self.lock:
+            self.record.hold()
+        try:
+            yield
+        finally:
+            with self.lock:
+                self.record.release()
+
+    def choose(self, entries: list[Entry], limit: int | None) -> list[Entry]:
+        """Those that the one who asked gets: of a session's, what is new to it."""
+        if self.record is None:
+            return entries[:limit]
+        with self.lock:
+            return self.record.choose(entries, limit)
+
+
+def _record_of(session: SessionState | None) -> Record | None:
+    seen = None if session is None else session.seen
+    assert seen is None or isinstance(seen, Record)
+    return seen
+
 
 class Taken:
-    """What an operation got, from where, and whom it reached."""
+    """What an operation got, from where, and whom it reached; of a session's, what is noted in its
+    `record`."""
 
-    def __init__(self, hosted: HostedSpace) -> None:
+    def __init__(self, hosted: HostedSpace, record: Record | None = None) -> None:
         self.hosted = hosted
+        self._record = record
         self.entries: list[Entry] = []
         self.covered: dict[str, None] = {}
         self.missing: dict[str, None] = {}
@@ -140,6 +204,9 @@ class Taken:
         """The one who asked has vanished."""
         for held in self._held:
             give_back(held)
+        if self._record is not None and not self._held:
+            with self.hosted.engine.lock:
+                self._record.discard_all(self.entries)
 
     def join(self, more: Taken) -> None:
         """What another operation got, but for what this one has read already."""
@@ -160,6 +227,7 @@ class _Place:
         self.watch = watch
         self.state: Literal["asking", "empty", "ready", "missing"] = "asking"
         self.entries: list[Entry] = []
+        self.outdated = False  # Is there something to be read again that we said we had seen?
 
 
 class Search:
@@ -183,7 +251,9 @@ class Search:
         self._stopped = False
         self._failure: CannotSend | None = None
         self.found_here = False
-        self._result = Taken(question.hosted)
+        self._loop = asyncio.get_running_loop()
+        self._holding = False
+        self._result = Taken(question.hosted, None if question.take else question.record)
 
     async def run(self, wait: float | None) -> Taken:
         federation, hosted = self._federation, self._question.hosted
@@ -192,6 +262,8 @@ class Search:
         alarms: list[Callable[[], None]] = []
         loop = asyncio.get_running_loop()
         federation.searches[self] = None
+        if self._question.record is not None:
+            self._question.record.readers[self] = None
         self._timed_out = wait == 0
         if wait:
             alarms.append(alarm(loop, hosted.clock, wait, self._time_out))
@@ -244,11 +316,10 @@ class Search:
 
     async def _look_here(self) -> bool:
         question = self._question
-        hosted = question.hosted
         self._result.covered[self._federation.host.name] = None
         if question.take:
             held = await reserve(
-                hosted,
+                question.hosted,
                 question.holder or self._federation.holder_here(),
                 question.template,
                 many=question.many,
@@ -260,20 +331,26 @@ class Search:
             if held is not None:
                 self._result.add(held)
         else:
-            self._result.entries += await found(
-                hosted,
-                question.template,
-                False,
-                0,
-                question.many,
-                question.limit,
-                question.order,
-                only=question.only(),
-                actor=question.actor,
-            )
-            self._saw()
+            with question.held():
+                entries = await question.read_here(question.limit)
+                self._result.entries += question.choose(entries, question.limit)
+            if entries and not self._result.entries:  # Another reader was quicker.
+                self._hint_here()
         self.found_here = bool(self._result.entries)
         return self.found_here
+
+    def look_again(self) -> None:
+        """What another reader of the session did not get, after all, is to be had again."""
+        with suppress(RuntimeError):  # The loop is closed.
+            self._loop.call_soon_threadsafe(self._outdate)
+
+    def _outdate(self) -> None:
+        if self._here:
+            self._hint_here()
+        for place in self._places.values():
+            place.outdated = True
+            if place.state == "empty":
+                self._ready(place)
 
     # Elsewhere
 
@@ -300,16 +377,17 @@ class Search:
     def _ask(self, place: _Place, how: Literal["peek", "read"]) -> None:
         place.state = "asking"
         limit = 1 if how == "peek" else self._question.limit
-        message = self._question.ask(self._next_call(), how, limit, place.watch)
+        message = self._question.ask(place.peer, self._next_call(), how, limit, place.watch)
+        place.outdated = False
         try:
             answer = place.peer.talk.call(message, self._during)
         except CannotSend as error:
             self._failure = error
             self._changed.set()
             return
-        answer.add_done_callback(lambda done: self._answered(place, done))
+        answer.add_done_callback(lambda done: self._answered(place, message, done))
 
-    def _answered(self, place: _Place, answer: asyncio.Future[Any]) -> None:
+    def _answered(self, place: _Place, message: wire.Ask, answer: asyncio.Future[Any]) -> None:
         if answer.cancelled():
             return
         error = answer.exception()
@@ -319,13 +397,19 @@ class Search:
         self._result.missing.pop(place.peer.name, None)
         self._result.covered[place.peer.name] = None
         try:
-            found_there = bool(answer.result())
-            if not self._question.take:
-                place.entries = read_answer(answer.result(), self._question.hosted.clock.now())
+            if self._question.take:
+                found_there = bool(answer.result())
+            else:
+                with self._question.held():
+                    entries = self._question.read_answer(place.peer, message, answer.result())
+                    place.entries = entries or []
+                    self._hold()
+                # Who has forgotten the session is told all of it, and asked again.
+                found_there = entries is None or bool(entries)
         except TupeloError:
             self._lose(place)
             return
-        if found_there:
+        if found_there or place.outdated:
             self._ready(place)
         elif place.state == "asking":
             place.state = "empty"
@@ -361,19 +445,20 @@ class Search:
                 if await self._claim(place):
                     return True
                 continue
-            entries, place.entries = self._unseen(place.entries)[: self._question.limit], []
+            entries = self._question.choose(place.entries, self._question.limit)
+            place.entries = []
             if entries:
                 self._result.entries += entries
-                self._saw()
                 return True
             self._ask(place, "read")
+        self._hold()
         return False
 
     async def _claim(self, place: _Place) -> bool:
         """Ask one host to reserve, and keep what it delivers."""
         place.state = "asking"
         call = self._next_call()
-        message = self._question.ask(call, "take", self._question.limit, place.watch)
+        message = self._question.ask(place.peer, call, "take", self._question.limit, place.watch)
         held = await self._federation.claim(place.peer, self._question.hosted, message)
         if held is None:
             self._lose(place)
@@ -384,15 +469,14 @@ class Search:
             place.state = "empty"
         return False
 
-    def _unseen(self, entries: list[Entry]) -> list[Entry]:
-        """Another reader of the session may have been quicker."""
-        seen = self._question.seen
-        return entries if seen is None else [entry for entry in entries if entry not in seen]
-
-    def _saw(self) -> None:
-        if self._question.seen is not None:
-            for entry in self._result.entries:
-                self._question.seen.add(entry)
+    def _hold(self) -> None:
+        """While we have entries which we have yet to choose from, the session forgets none."""
+        record = self._question.record
+        holding = any(place.entries for place in self._places.values())
+        if record is not None and holding != self._holding:
+            self._holding = holding
+            with self._question.lock:
+                record.hold() if holding else record.release()
 
     # The end
 
@@ -435,6 +519,11 @@ class Search:
     def _finish(self) -> None:
         self._federation.searches.pop(self, None)
         self.ended.set()
+        if self._question.record is not None:
+            self._question.record.readers.pop(self, None)
+        for place in self._places.values():
+            place.entries = []
+        self._hold()
         if self._watching is not None:
             self._watching.end()
         for place in self._places.values():

@@ -19,6 +19,7 @@ from tupelo.federation.spanning.handles import (
     FederatedSession,
     check_coverage,
 )
+from tupelo.federation.spanning.records import Record
 from tupelo.federation.spanning.scope import Scope, spell_scope
 from tupelo.federation.spanning.searching import Taken
 from tupelo.federation.spanning.subscription import FederatedSubscription
@@ -30,7 +31,6 @@ from tupelo.space.handles import ThreadSignal
 from tupelo.space.holdings import Transactional
 from tupelo.space.operations import value_of
 from tupelo.space.order import Order
-from tupelo.space.session import Seen
 from tupelo.space.tasks import TaskSignal
 from tupelo.space.writers import Mark
 from tupelo.values.entry import require_known
@@ -305,7 +305,7 @@ class FederatedSpace:
 
     def session(self) -> FederatedSession:
         """A reader that never sees the same entry twice, wherever it meets it."""
-        return FederatedSession(self, Seen())
+        return FederatedSession(self, Record())
 
     # Subscriptions, reactions
 

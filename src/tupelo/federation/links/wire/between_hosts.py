@@ -16,12 +16,34 @@ class Presence(Message, tag=50):
     agents: list[str]
 
 
+Numbers = dict[str, bytes]
+"""Of entries: origin → roaring bitmap."""
+
+
+class Notes(msgspec.Struct, array_like=True, gc=False):
+    """What a session there has seen from one version of its record up to another. If it goes on
+    from what is known here under its `number`, it is added to that; if it is `since` 0 it is all,
+    and replaces it. What was `seen` is not asked for; what is `unseen` was, but did not reach the
+    reader, and is asked for again; what is `gone` need not be remembered. Number 0: this is all,
+    and need not be kept."""
+
+    number: int
+    since: int
+    upto: int
+    seen: Numbers
+    unseen: Numbers = {}
+    gone: Numbers = {}
+
+
 class Ask(Message, tag=51):
     """A host asks, `by` order of one of its agents and in its `session`, what matches here and now:
     to read it, to take it, or only whether there is something ("peek"). It may leave out what was
-    `seen` (origin → roaring bitmap), or all but the entries of one agent. If nothing is found, and
-    a `watch` is given, it stands from that same moment on. Answer: a list of whole entries, or of
-    None for a peek. What is taken is reserved until the asker says Settle."""
+    `seen`, or all but the entries of one agent. If nothing is found, and a `watch` is given, it
+    stands from that same moment on. Answer: a list of whole entries, or of None for a peek. What is
+    taken is reserved until the asker says Settle.
+
+    If what was seen is to be kept here, the answer is such a list and the Numbers of what is gone
+    from here for good, or None: what came before is not known, tell me all of it."""
 
     call: int
     space: str
@@ -30,10 +52,16 @@ class Ask(Message, tag=51):
     limit: int | None = 1
     order: Any = None
     agent: str | None = None
-    seen: dict[str, bytes] | None = None
+    seen: Notes | None = None
     watch: int | None = None
     by: str | None = None
     session: str | None = None
+
+
+class Unnote(Message, tag=63):
+    """The session of this number is over: nothing need be kept of it."""
+
+    number: int
 
 
 class Settle(Message, tag=52):

@@ -20,6 +20,7 @@ from tupelo.federation.links.wire.between_hosts import (
     Presence,
     Settle,
     Told,
+    Unnote,
     Unwatch,
     Watch,
 )
@@ -101,6 +102,7 @@ Said = (
     | Presence
     | Hint
     | Told
+    | Unnote
     | Carry
     | Call
 )

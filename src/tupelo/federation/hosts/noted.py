@@ -1,0 +1,121 @@
+"""Noted: what the sessions of another host have seen, as far as they have told us. It is kept for
+as long as the link lasts; what is not there any more is asked for anew."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from pyroaring import BitMap64
+
+from tupelo.federation.hosts.hosted import HostedSpace
+from tupelo.federation.links import wire
+from tupelo.federation.links.spelled import read_numbers, spell_numbers
+from tupelo.space.session import Seen, SessionState
+
+NOTED_MAX = 1_000
+"""So many sessions of one host are remembered. The one that has not asked for longest is forgotten,
+and tells us all again if it asks."""
+NOTED_BYTES = 64 * 2**20
+"""So much may they have told us together, beyond the one that asks; then the same."""
+
+
+class Noted(Seen):
+    """What a session there has seen, and what of it is gone from here for good since it asked."""
+
+    __slots__ = ("_gone",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._gone: dict[str, BitMap64] = {}
+
+    def prune(self, gone: Seen) -> None:
+        for origin, numbers in gone.bits.items():
+            common = numbers & self.bits.get(origin, BitMap64())
+            if common:
+                self._gone[origin] = self._gone.get(origin, BitMap64()) | common
+        super().prune(gone)
+
+    def heard(self, notes: wire.Notes) -> None:
+        gone, unseen = Seen(), Seen()
+        gone.bits, unseen.bits = read_numbers(notes.gone), read_numbers(notes.unseen)
+        for origin, numbers in read_numbers(notes.seen).items():
+            self.bits[origin] = self.bits.get(origin, BitMap64()) | numbers
+        super().prune(gone)
+        if unseen.bits:
+            super().prune(unseen)
+            self.discards += 1
+
+    def pop_gone(self) -> wire.Numbers | None:
+        gone, self._gone = self._gone, {}
+        return spell_numbers(gone) if gone else None
+
+
+class Kept:
+    """A session there, as it is known here. `version` is that of its record, there."""
+
+    def __init__(self, hosted: HostedSpace, number: int) -> None:
+        self.hosted = hosted
+        self.seen = Noted()
+        self.state = SessionState(str(number), self.seen, None)
+        self.version = 0
+        self.size = 0
+        self.answering = 0
+
+    def pop_gone(self) -> tuple[wire.Numbers | None, int]:
+        """What the session may forget, and the position at which that is durable. Nothing while
+        other answers to it are made: there it may be in, and would seem new when they come."""
+        if self.answering > 1:
+            return None, 0
+        with self.hosted.engine.lock:
+            return self.seen.pop_gone(), self.hosted.operations.core.log.position
+
+    def heard(self, notes: wire.Notes) -> None:
+        """BadFrame, and nothing was done, if this cannot be."""
+        with self.hosted.engine.lock:
+            self.seen.heard(notes)
+        self.version = notes.upto
+        self.size += sum(map(len, notes.seen.values()))
+
+
+class Notebook:
+    """The sessions of one host, by their numbers there."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[int, Kept] = OrderedDict()
+        self._size = 0
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def heard(self, hosted: HostedSpace, notes: wire.Notes) -> Kept | None:
+        """The session as it is after this; None if this does not go on from what is known of it.
+        BadFrame if it cannot be."""
+        number = notes.number
+        if not notes.since:
+            self.forget(number)
+            kept = Kept(hosted, number)
+            kept.heard(notes)
+            hosted.operations.remember(kept.seen)
+            self._kept[number] = kept
+        else:
+            known = self._kept.get(number)
+            if known is None or known.version != notes.since or known.hosted is not hosted:
+                return None
+            kept = known
+            self._size -= kept.size
+            kept.heard(notes)
+            self._kept.move_to_end(number)
+        self._size += kept.size
+        while len(self._kept) > 1 and (len(self._kept) > NOTED_MAX or self._size > NOTED_BYTES):
+            self.forget(next(iter(self._kept)))
+        return kept
+
+    def forget(self, number: int) -> None:
+        kept = self._kept.pop(number, None)
+        if kept is not None:
+            self._size -= kept.size
+            kept.hosted.operations.forget(kept.seen)
+
+    def forget_all(self) -> None:
+        for number in list(self._kept):
+            self.forget(number)

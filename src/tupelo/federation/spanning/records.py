@@ -1,0 +1,194 @@
+"""Records: what a session has seen at all hosts together, and how much of it each of them knows.
+
+With a question goes only what its host does not know yet: what was seen since it was last told,
+over the same link. The host keeps it, and looks on from where this session stopped. The reader
+alone says what it has seen; that something was sent to it means nothing. So whatever a host has
+forgotten, or was never told, costs a question more and never an entry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+from weakref import WeakKeyDictionary
+
+from pyroaring import BitMap64
+
+from tupelo.errors import BadFrame
+from tupelo.federation.links import wire
+from tupelo.federation.links.spelled import read_numbers, spell_numbers, spell_seen
+from tupelo.space.session import Seen
+from tupelo.values.entry import Entry
+
+if TYPE_CHECKING:
+    from tupelo.federation.hosts.peer import Peer
+
+CHANGES_MAX = 4_096
+"""So many changes are remembered one by one; who knows less than that is told all anew."""
+
+_Change = tuple[Literal["seen", "unseen", "gone"], str, int | BitMap64]
+
+
+class Reader(Protocol):
+    """Who reads in a session, and wants to know that there is something again to be read."""
+
+    def look_again(self) -> None: ...
+
+
+class Record(Seen):
+    """What one session has seen. It is used under the lock of the session's space here."""
+
+    __slots__ = ("_changes", "_first", "_gone", "_holding", "_number", "_told", "readers")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.readers: dict[Reader, None] = {}
+        self._changes: list[_Change] = []
+        self._first = 1  # the version before the first of the changes
+        self._told: WeakKeyDictionary[Peer, int] = WeakKeyDictionary()
+        self._number = 0
+        self._holding = 0
+        self._gone = Seen()
+
+    # What is seen
+
+    def add_number(self, origin: str, n: int) -> None:
+        super().add_number(origin, n)
+        self._note("seen", origin, n)
+
+    def discard(self, entry: Entry) -> None:
+        """It did not reach the reader: who else reads in the session may have it."""
+        super().discard(entry)
+        self._note("unseen", entry.origin, entry.n)
+        for reader in list(self.readers):
+            reader.look_again()
+
+    def choose(self, entries: Iterable[Entry], limit: int | None) -> list[Entry]:
+        """Those of these that are new, and seen from now on: another reader may have been
+        quicker."""
+        chosen: list[Entry] = []
+        for entry in entries:
+            if limit is not None and len(chosen) >= limit:
+                break
+            if entry not in self:
+                self.add(entry)
+                chosen.append(entry)
+        return chosen
+
+    def discard_all(self, entries: Iterable[Entry]) -> None:
+        for entry in entries:
+            self.discard(entry)
+
+    # What may be forgotten
+
+    def prune(self, gone: Seen) -> None:
+        """Forget what is gone for good, as soon as no reader can have it in its hands."""
+        if self._holding:
+            for origin, numbers in gone.bits.items():
+                self._gone.bits[origin] = self._gone.bits.get(origin, BitMap64()) | numbers
+            return
+        for origin, numbers in gone.bits.items():
+            known = self.bits.get(origin)
+            common = None if known is None else known & numbers
+            if common:
+                self._note("gone", origin, common)
+        super().prune(gone)
+
+    def hold(self) -> None:
+        """A reader has got entries, and has yet to look which of them are new."""
+        self._holding += 1
+
+    def release(self) -> None:
+        self._holding -= 1
+        if not self._holding and self._gone.bits:
+            gone, self._gone = self._gone, Seen()
+            self.prune(gone)
+
+    # What others know of it
+
+    def _note(
+        self, kind: Literal["seen", "unseen", "gone"], origin: str, n: int | BitMap64
+    ) -> None:
+        if not self._told:  # Whoever asks will be told all.
+            self._first += len(self._changes) + 1
+            self._changes.clear()
+            return
+        self._changes.append((kind, origin, n))
+        if len(self._changes) > CHANGES_MAX:
+            del self._changes[: CHANGES_MAX // 2]
+            self._first += CHANGES_MAX // 2
+
+    def notes_for(self, peer: Peer, call: int) -> wire.Notes:
+        """What to say to this host with the question that it is asked in this call. Links keep the
+        order, so what is said is known there; if not, it will say so."""
+        self._number = self._number or call
+        since, upto = self._told.get(peer, 0), self._first + len(self._changes)
+        self._told[peer] = upto
+        if since < self._first:
+            return wire.Notes(self._number, 0, upto, spell_seen(self))
+        seen, unseen, gone = _summed(self._changes[since - self._first :])
+        return wire.Notes(
+            self._number,
+            since,
+            upto,
+            spell_numbers(seen),
+            spell_numbers(unseen),
+            spell_numbers(gone),
+        )
+
+    def all_notes(self) -> wire.Notes:
+        """All that was seen, for one who need not keep it."""
+        return wire.Notes(0, 0, 0, spell_seen(self))
+
+    def read_answer(self, peer: Peer, notes: wire.Notes, answer: Any) -> Any:
+        """The entries of an answer, as they are spelled; None if the host has forgotten us, and is
+        to be asked again. BadFrame if it says what cannot be."""
+        if answer is None and notes.since:
+            self._told.pop(peer, None)
+            return None
+        if type(answer) is not list or len(answer) != 2:
+            raise BadFrame("entries, and the numbers of what is gone, were expected")
+        entries, gone = answer
+        if gone is not None:
+            dead = Seen()
+            dead.bits = read_numbers(gone)
+            self.prune(dead)
+        return entries
+
+    def close(self) -> None:
+        """The session is over."""
+        for peer in list(self._told):
+            peer.talk.say(wire.Unnote(self._number))
+        self._told.clear()
+
+
+def _summed(
+    changes: list[_Change],
+) -> tuple[dict[str, BitMap64], dict[str, BitMap64], dict[str, BitMap64]]:
+    """What is seen in the end, what is not seen after all, and what is gone."""
+    seen: dict[str, BitMap64] = {}
+    unseen: dict[str, BitMap64] = {}
+    gone: dict[str, BitMap64] = {}
+    for kind, origin, n in changes:
+        numbers = n if isinstance(n, BitMap64) else BitMap64([n])
+        if kind == "seen":
+            _join(seen, origin, numbers)
+            _cut(unseen, origin, numbers)
+        elif kind == "unseen":
+            _join(unseen, origin, numbers)
+            _cut(seen, origin, numbers)
+        else:
+            _join(gone, origin, numbers)
+            _cut(seen, origin, numbers)
+    return seen, unseen, gone
+
+
+def _join(known: dict[str, BitMap64], origin: str, numbers: BitMap64) -> None:
+    before = known.get(origin)
+    known[origin] = numbers if before is None else before | numbers
+
+
+def _cut(known: dict[str, BitMap64], origin: str, numbers: BitMap64) -> None:
+    before = known.get(origin)
+    if before is not None:
+        known[origin] = before - numbers
