@@ -62,8 +62,8 @@ class Core:
         self.read_locks = 0
         self.woken: list[Signal] = []
         self._fresh: list[Entry] = []  # what has become available in this step
-        self.locks_changed = False
-        self.left = False  # whether something has left in this step
+        self.locks_changed = self.left = False  # whether something has left in this step
+        self.mourners: list[Callable[[Entry], None]] = []  # who are told of what is gone for good
         self.log = Log(agent, now, logging, log_reads)
         self.waiting = Waiting(self)
         self.arrivals = 0
@@ -447,6 +447,8 @@ class Core:
             self.books.forget(entry)
             self.waiting.writers.may_go = True
         self.pruning.gone(entry)
+        for mourner in self.mourners:
+            mourner(entry)
 
     def next_arrival(self) -> int:
         self.arrivals += 1

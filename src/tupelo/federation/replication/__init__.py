@@ -1,1 +1,1 @@
-"""Replication: copies of what one host has written, at other hosts, in its order and without holes."""
+"""Replication: copies of what a host has written, at other hosts, in order and without holes."""

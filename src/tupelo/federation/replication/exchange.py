@@ -4,8 +4,8 @@ No I/O and no loop: it is told what has happened, and leaves in `outbox` what is
 
 Each knows what the others near it have: as they have said, and as it has told them since. Who is in
 step is told of what is new; who is not hears that there is more, and asks, one window at a time,
-one of those who have it. Where A, B and C are near each other, B need not tell C what A has told it:
-C gets it from A, and says what it has to everyone when it loses A.
+one of those who have it. Where A, B and C are near each other, B need not tell C what A has told
+it: C gets it from A, and says what it has to everyone when it loses A.
 """
 
 from __future__ import annotations
@@ -187,8 +187,9 @@ class Exchange:
 
     # Who comes and goes
 
-    def engaged(self, host: str) -> None:
-        self._say_here([host])
+    def engaged(self, host: str, late: bool = False) -> None:
+        """We say what is here, and so does it; if we are `late`, it has said so already."""
+        self._say_here([host], late)
 
     def departed(self, host: str) -> None:
         """It is gone, or does not have this feed any more."""
@@ -202,10 +203,10 @@ class Exchange:
         for source in lost:
             self._reconsider(source)
 
-    def _say_here(self, hosts: list[str]) -> None:
+    def _say_here(self, hosts: list[str], late: bool = False) -> None:
         if hosts:
             near = list(self.far)
-            here = said.Here(self.feed, self.source, self.everything, near, self.marks)
+            here = said.Here(self.feed, self.source, self.everything, near, self.marks, late)
             self.outbox.append((hosts, here))
 
     # What others say
@@ -218,13 +219,14 @@ class Exchange:
             self.departed(host)
             return
         far, hear = self.far.get(host), self._heard.get(type(message))
-        if far is None or hear is None:
-            raise BadFrame(f"{type(message).__name__} before it was said what is there")
-        hear(far, message)
+        if far is not None and hear is not None:  # else it has not heard yet that we are new here
+            hear(far, message)
 
     def _hear_here(self, host: str, here: said.Here) -> None:
         far = Far(host, here.source, here.everything, frozenset(here.near), here.marks)
         self.far[host] = far
+        if here.late:
+            self._say_here([host])
         for source in [source for source, asked in self._wanted.items() if asked == host]:
             if source not in here.marks:
                 del self._wanted[source]

@@ -45,12 +45,14 @@ class Message(msgspec.Struct, array_like=True):
 
 class Here(Message, tag=1):
     """I have this feed. `source` is my own stream; I take `everything`, or else only the streams
-    that I hold; I pass on what I get to the hosts `near` me; and I have this."""
+    that I hold; I pass on what I get to the hosts `near` me; and I have this. `late`: we were
+    engaged already, and I have not heard what you said before."""
 
     source: Name
     everything: bool
     near: Hosts
     marks: Marks
+    late: bool = False
 
 
 class Near(Message, tag=2):

@@ -171,7 +171,12 @@ class Stream:
     def living(self, feed: str) -> Living:
         """For one who has missed removals."""
         return Living(
-            feed, self.source, self.known, self.deaths, spell_bits(self.alive), spell_bits(self.dead)
+            feed,
+            self.source,
+            self.known,
+            self.deaths,
+            spell_bits(self.alive),
+            spell_bits(self.dead),
         )
 
 

@@ -1,0 +1,146 @@
+"""The carrier of all feeds of one host: what they say to the same feeds of other hosts."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from tupelo.errors import BadArgument, CannotSend, NotAllowed
+from tupelo.federation.links import wire
+from tupelo.federation.replication import messages as said
+from tupelo.federation.replication.feed import Feed
+from tupelo.federation.replication.placing import NOTHING, Policy
+from tupelo.values.entry import Entry
+
+if TYPE_CHECKING:
+    from tupelo.federation.hosts.core import HostCore
+    from tupelo.federation.hosts.peer import Peer
+
+CHANNEL = "replication"
+
+_encode = msgspec.msgpack.Encoder().encode
+
+
+def replication_of(core: HostCore) -> Replication:
+    """The feeds that this host has."""
+    found = core.carriers.get(CHANNEL)
+    return found if isinstance(found, Replication) else Replication(core)
+
+
+class Replication:
+    """The feeds of one host, by name. A host has one, made by `replication_of`."""
+
+    def __init__(self, core: HostCore) -> None:
+        self.feeds: dict[str, Feed] = {}
+        self.sent: Counter[str] = Counter()
+        """How many messages of each kind this host has sent."""
+        self._core = core
+        self._loop = asyncio.get_running_loop()
+        self._due: dict[Feed, None] = {}
+        self._telling: asyncio.Handle | None = None
+        self._posting = False
+        core.carriers[CHANNEL] = self
+
+    def feed(
+        self,
+        name: str,
+        policy: Policy = NOTHING,
+        *,
+        only: Callable[[Entry], bool] | None = None,
+    ) -> Feed:
+        """Begin to take part in a feed: what is in this host's space of that name, and comes there,
+        is its own stream; `only` says of an entry whether it is to be copied. A feed that this
+        host has already stays as it is."""
+        found = self.feeds.get(name)
+        if found is not None:
+            if found.policy != policy:
+                raise BadArgument("policy", f"{found.policy}, as it is by now", policy)
+            return found
+        if not self._core.make_space(name).shared:
+            raise NotAllowed("copy", name, "other hosts")
+        feed = self.feeds[name] = Feed(self, self._core, name, policy, only)
+        for peer in list(self._core.peers.values()):
+            if feed.may_partner(peer):
+                feed.exchange.engaged(peer.id, late=True)
+        self._post(feed)
+        return feed
+
+    def ended(self, feed: Feed) -> None:
+        if self.feeds.get(feed.name) is feed:
+            del self.feeds[feed.name]
+            self._due.pop(feed, None)
+            feed.exchange.outbox.clear()
+            feed.exchange.outbox.append((feed.partners, said.Gone(feed.name)))
+            self._post(feed)
+
+    # For the host
+
+    def engaged(self, peer: Peer) -> None:
+        for feed in list(self.feeds.values()):
+            if feed.may_partner(peer):
+                feed.exchange.engaged(peer.id)
+                self._post(feed)
+
+    def departed(self, peer: Peer) -> None:
+        for feed in list(self.feeds.values()):
+            feed.departed(peer.id)
+            self._post(feed)
+
+    def heard(self, peer: Peer, body: Any) -> None:
+        message = said.read(body)
+        feed = self.feeds.get(message.feed)
+        if feed is not None and not feed.closed and feed.may_partner(peer):
+            feed.heard(peer, message)
+            self._post(feed)
+
+    async def stop(self) -> None:
+        if self._telling is not None:
+            self._telling.cancel()
+        for feed in list(self.feeds.values()):
+            await feed.stop()
+
+    # Speaking
+
+    def soon(self, feed: Feed) -> None:
+        """There is something new to tell: with all else of this turn."""
+        self._due[feed] = None
+        if self._telling is None:
+            self._telling = self._loop.call_soon(self._tell)
+
+    def _tell(self) -> None:
+        self._telling = None
+        due, self._due = self._due, {}
+        for feed in due:
+            if not feed.closed:
+                feed.exchange.tell()
+                self._post(feed)
+
+    def _post(self, feed: Feed) -> None:
+        """Say what is in the outbox. A link may end while we speak, and more come into it."""
+        if self._posting:
+            return
+        self._posting = True
+        try:
+            while feed.exchange.outbox:
+                hosts, message = feed.exchange.outbox.popleft()
+                if hosts:
+                    self._say(hosts, message)
+        finally:
+            self._posting = False
+        if feed.exchange.is_due and not feed.closed:
+            self.soon(feed)
+
+    def _say(self, hosts: list[str], message: said.Said) -> None:
+        carry = wire.Carry(CHANNEL, msgspec.Raw(_encode(message)))
+        for host in hosts:
+            peer = self._core.peers.get(host)
+            if peer is not None:
+                self.sent[type(message).__name__] += 1
+                try:
+                    peer.talk.say(carry)
+                except CannotSend as error:
+                    peer.talk.end(f"what is copied cannot be told: {error}")

@@ -1,0 +1,290 @@
+"""Copies: the space of this host in which the items of a feed are kept, its own and others'.
+
+They are entries like any other, under the identity that they have, so that whoever reads copies,
+waits for them or subscribes to them does so as everywhere else. On disk it stands between them, in
+the same step, how far each stream is: a `Batch` before the items that came with it, whose arrivals
+follow its own, and a `Kept` when a stream has moved on otherwise.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any
+
+from msgspec.msgpack import Decoder, Encoder
+
+from tupelo.errors import BadArgument, BadFrame
+from tupelo.federation.hosts.core import HostCore
+from tupelo.federation.hosts.hosted import Doubt, HostedSpace
+from tupelo.federation.identity.access import Access
+from tupelo.federation.links.spelled import read_spelled_entry
+from tupelo.federation.replication.streams import Numbered, Stream, read_bits, spell_bits
+from tupelo.space import leases, reaction
+from tupelo.values.codec import spell_entry
+from tupelo.values.entry import Entry, freeze, thaw
+from tupelo.values.kind import kind_of
+
+PREFIX = "tupelo.copies."
+FEED_NAME_MAX = 70
+"""In bytes."""
+
+_encode = Encoder().encode
+_decode = Decoder(list[int]).decode
+
+
+@dataclass
+class Batch:
+    """These numbers of a stream came together, and stand behind this; it reached so far then."""
+
+    source: str
+    upto: int
+    deaths: int
+    numbers: bytes
+
+
+@dataclass
+class Kept:
+    """So far a stream reaches, and so much is known of what has not come yet."""
+
+    source: str
+    upto: int
+    deaths: int
+    known: int
+    ahead: bytes
+    dead: bytes
+
+
+_KINDS = frozenset([kind_of(Batch), kind_of(Kept)])
+
+
+class Copies:
+    """What is kept of one feed. `hosted` is its space."""
+
+    def __init__(self, core: HostCore, feed: str, *, measured: bool = False) -> None:
+        if len(feed.encode()) > FEED_NAME_MAX:
+            raise BadArgument("name", f"a text of at most {FEED_NAME_MAX} bytes", feed[:50])
+        name = PREFIX + feed
+        space = core._open(name, {})
+        # Nobody but the host itself has it: what may be read is for the models to say.
+        nobody = Access(read=(), write=(), take=(), subscribe=(), administer=())
+        self.hosted = core.spaces[name] = HostedSpace(
+            space, nobody, Doubt(), commit_in_place=core.commits_in_place
+        )
+        self._core = core
+        self._engine = self.hosted.engine
+        self._space = self.hosted.operations.core
+        self._now = self.hosted.clock.now
+        self._batches: dict[Entry, _Batch] = {}  # of the items, on disk
+        self._kept: dict[str, Entry] = {}
+        self._measured = measured
+        self._bytes: Counter[str] = Counter()
+
+    def close(self) -> None:
+        """Let go of the space; what is on disk stays there."""
+        if self._core.spaces.get(self.hosted.name) is self.hosted:
+            del self._core.spaces[self.hosted.name]
+            self._engine.close()
+
+    # Keeping
+
+    def put(self, stream: Stream, items: Numbered) -> Numbered:
+        come = [self._moved_in(entry) for _, entry in items]
+        batch: list[Entry] = []
+        kept: list[Entry] = []
+        ended: list[Entry] = []
+        if self.hosted.durable:
+            if items:
+                batch = [self._batch(stream, [number for number, _ in items], come)]
+            if not items or stream.known > stream.upto or stream.source in self._kept:
+                kept, ended = self._renew_kept(stream)
+        self._step([*batch, *come, *kept], ended)
+        self._measure(stream.source, come, 1)
+        return [(number, entry) for (number, _), entry in zip(items, come, strict=True)]
+
+    def remove(self, stream: Stream, items: list[Entry]) -> None:
+        kept, ended = self._renew_kept(stream) if self.hosted.durable else ([], [])
+        self._step(kept, [*items, *self._emptied(items), *ended])
+        self._measure(stream.source, items, -1)
+
+    def drop(self, stream: Stream) -> None:
+        items = [*stream.items.values()]
+        kept = self._kept.pop(stream.source, None)
+        self._step([], [*items, *self._emptied(items), *([kept] if kept else [])])
+        del self._bytes[stream.source]
+
+    def bytes_of(self, source: str) -> int:
+        """How many bytes the items of a stream need, if that is measured."""
+        return self._bytes[source]
+
+    def _measure(self, source: str, entries: Iterable[Entry], sign: int) -> None:
+        if self._measured:
+            size = sum(len(spell_item(entry, None)) for entry in entries)
+            self._bytes[source] += sign * size
+
+    def _step(self, come: list[Entry], ended: list[Entry]) -> None:
+        """All of this at once."""
+        space = self._space
+        with self._engine.lock:
+            self._engine.begin()
+            try:
+                space.expire()
+                space.publish(come)
+                for entry in come:
+                    space.deadlines.add(entry)
+                if space.reactions and reaction.wanted(space, come):
+                    reaction.catch_up(space, come)
+                for entry in ended:
+                    self._end_one(entry)
+            finally:
+                position = self._engine.settle()
+        self.hosted.flush_soon(position)
+
+    def _emptied(self, items: list[Entry]) -> list[Entry]:
+        """The records of which nothing is left without these."""
+        emptied = []
+        for entry in items:
+            batch = self._batches.pop(entry, None)
+            if batch is not None:
+                batch.left -= 1
+                if not batch.left:
+                    emptied.append(batch.entry)
+        return emptied
+
+    def _end_one(self, entry: Entry) -> None:
+        if not entry.ended:
+            leases.end(self._space, entry, "cancelled", "")
+            entry.expires = 0.0  # If a transaction holds it, it does not come back.
+
+    def _moved_in(self, entry: Entry) -> Entry:
+        arrival = self._space.next_arrival()
+        return Entry(
+            entry.fields, entry.shape, entry.origin, entry.n, arrival, entry.expires, to=entry.to
+        )
+
+    def _own(self, record: Batch | Kept) -> Entry:
+        shape, fields = freeze(record)
+        self._space.store.know(shape)
+        arrival = self._space.next_arrival()
+        return Entry(fields, shape, self._space.agent, arrival, arrival)
+
+    def _batch(self, stream: Stream, numbers: list[int], come: list[Entry]) -> Entry:
+        record = Batch(stream.source, stream.upto, stream.deaths, _encode(numbers))
+        batch = _Batch(self._own(record), len(come))
+        self._batches.update(dict.fromkeys(come, batch))
+        return batch.entry
+
+    def _renew_kept(self, stream: Stream) -> tuple[list[Entry], list[Entry]]:
+        """The record of how far it is, and the one that it replaces."""
+        ahead = stream.alive.copy()
+        ahead.remove_range(0, stream.upto + 1)
+        old = self._kept.get(stream.source)
+        new = self._kept[stream.source] = self._own(
+            Kept(
+                stream.source,
+                stream.upto,
+                stream.deaths,
+                stream.known,
+                spell_bits(ahead),
+                spell_bits(stream.dead),
+            )
+        )
+        return [new], [] if old is None else [old]
+
+    # What was kept
+
+    def streams(self) -> Iterator[Stream]:
+        """As they were when this host was here the last time."""
+        found: dict[str, Stream] = {}
+        records: list[tuple[Entry, Batch]] = []
+        here: dict[int, Entry] = {}
+        kept: dict[str, Kept] = {}
+        behind: list[_Batch] = []
+        for entry in self._space.store:
+            record = thaw(entry.shape, entry.fields) if _is_record(entry) else None
+            if isinstance(record, Batch):
+                records.append((entry, record))
+            elif isinstance(record, Kept):
+                kept[record.source], self._kept[record.source] = record, entry
+            else:
+                here[entry.arrival] = entry
+        for entry, batch in records:
+            stream = found.setdefault(batch.source, Stream(batch.source))
+            numbers = _decode(batch.numbers)
+            behind.append(_Batch(entry, 0))
+            for place, number in enumerate(numbers, entry.arrival + 1):
+                if place in here:
+                    behind[-1].left += 1
+                    self._batches[here[place]] = behind[-1]
+                    stream.append([(number, here[place])])
+            stream.upto = stream.known = max(stream.upto, batch.upto)
+            stream.deaths = max(stream.deaths, batch.deaths)
+        for record in kept.values():
+            _restore(found.setdefault(record.source, Stream(record.source)), record)
+        empty = [one for one in behind if not one.left]
+        for one in empty:  # Everything in it has run out meanwhile.
+            batch = thaw(one.entry.shape, one.entry.fields)
+            new, old = self._renew_kept(found[batch.source])
+            self._step(new, [*old, one.entry])
+        for stream in found.values():
+            self._measure(stream.source, stream.items.values(), 1)
+            yield stream
+
+    # Spelling
+
+    def spell(self, item: Entry) -> bytes | None:
+        """Fields, number, origin, seconds that it has left, and the agent that it is for."""
+        lease = None
+        if item.expires is not None:
+            lease = item.expires - self._now()
+            if lease <= 0:
+                return None
+        if item.ended:
+            return None
+        return spell_item(item, lease)
+
+    def read(self, spelled: Any) -> Entry:
+        try:
+            fields, n, origin, lease, to = spelled
+        except (TypeError, ValueError) as error:
+            raise BadFrame(f"this is no item: {error}") from error
+        if not (
+            type(origin) is str
+            and type(n) is int
+            and n >= 0
+            and (lease is None or (type(lease) is float and isfinite(lease)))
+            and (to is None or type(to) is str)
+        ):
+            raise BadFrame("this is no item: its identity cannot be")
+        shape, values = read_spelled_entry(fields)
+        expires = None if lease is None else self._now() + lease
+        return Entry(values, shape, origin, n, 0, expires, to=to)
+
+
+@dataclass
+class _Batch:
+    """The record of items that came together, of which so many are left."""
+
+    entry: Entry
+    left: int
+
+
+def spell_item(entry: Entry, lease: float | None) -> bytes:
+    """UnicodeEncodeError, if there is a text in it that is none."""
+    fields = spell_entry(entry.shape, entry.fields)
+    return _encode((fields, entry.n, entry.origin, lease, entry.to))
+
+
+def _is_record(entry: Entry) -> bool:
+    return entry.shape.kind in _KINDS
+
+
+def _restore(stream: Stream, kept: Kept) -> None:
+    stream.deaths = max(stream.deaths, kept.deaths)
+    if kept.upto >= stream.upto:
+        stream.upto = kept.upto
+        stream.known = max(kept.known, kept.upto)
+        stream.alive |= read_bits(kept.ahead)
+        stream.dead |= read_bits(kept.dead)

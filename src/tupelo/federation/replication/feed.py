@@ -1,0 +1,193 @@
+"""A feed at one host: its tap, its copies, and its exchange with others that have it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from tupelo.errors import JournalError, SpaceClosed
+from tupelo.federation.hosts.core import HostCore
+from tupelo.federation.hosts.hosted import HostedSpace
+from tupelo.federation.replication import messages as said
+from tupelo.federation.replication.copies import Copies
+from tupelo.federation.replication.exchange import Exchange
+from tupelo.federation.replication.messages import Mark
+from tupelo.federation.replication.placing import Everything, Keeper, Placing, Policy, Some
+from tupelo.federation.replication.streams import Stream
+from tupelo.federation.replication.tap import Tap
+from tupelo.values.entry import Entry
+
+if TYPE_CHECKING:
+    from tupelo.federation.hosts.peer import Peer
+    from tupelo.federation.replication.carrier import Replication
+
+logger = logging.getLogger("tupelo")
+
+PUSHED_MAX = 512 * 1024
+"""With so many bytes unsent a host is told only that there is more, and asks for it when it can."""
+
+
+def host_of(source: str) -> str:
+    """The id of the host whose stream this is."""
+    return source.rpartition("/")[0]
+
+
+class Feed:
+    """What the hosts that have a feed of this name write in their spaces of this name, each item at
+    all of them, or at some, as the policy says.
+
+    `copies` is the space in which the items are, those of this host too. `source` is the name of
+    this host's own stream: its id, and the id of its space.
+    """
+
+    def __init__(
+        self,
+        replication: Replication,
+        core: HostCore,
+        name: str,
+        policy: Policy,
+        only: Callable[[Entry], bool] | None,
+    ) -> None:
+        self.name = name
+        self.policy = policy
+        self.space: HostedSpace = core.make_space(name)
+        self.source = f"{core.id}/{self.space.engine.id}"
+        self._core = core
+        self._replication = replication
+        self._loop = asyncio.get_running_loop()
+        self._shelf = Copies(core, name, measured=isinstance(policy, Some))
+        self.copies = self._shelf.hosted
+        self.exchange = Exchange(
+            name,
+            self.source,
+            self._shelf,
+            everything=isinstance(policy, Everything),
+            has_room=self._has_room,
+        )
+        self._placing = Placing(self.exchange, policy)
+        self._keeper = Keeper(self.exchange, policy, host_of, self._shelf.bytes_of)
+        self._drawing: asyncio.Task[None] | None = None
+        self.closed = False
+        try:
+            self._begin(only)
+        except BaseException:
+            self._shelf.close()
+            raise
+
+    def _begin(self, only: Callable[[Entry], bool] | None) -> None:
+        for stream in self._shelf.streams():
+            self.exchange.load(stream)
+        self._tap = Tap(self.space, only, self._draw_soon)
+        own = self.exchange.own
+        if self.copies.durable:
+            # What was told in an earlier life may not have been kept: whoever listens asks anew.
+            own.deaths = max(own.deaths + 1, int(self._core.clock.now() * 1_000_000))
+        lost = self._tap.adopt(set(own.items))
+        if lost:
+            self.exchange.bury(sorted(lost))
+
+    # What is used
+
+    @property
+    def marks(self) -> dict[str, Mark]:
+        """How much is here of each stream."""
+        return self.exchange.marks
+
+    @property
+    def partners(self) -> list[str]:
+        """The engaged hosts that have this feed."""
+        return list(self.exchange.far)
+
+    @property
+    def holders(self) -> list[str]:
+        """The engaged hosts that hold a copy of this host's stream."""
+        return self._placing.holders
+
+    def stream(self, source: str) -> Stream | None:
+        return self.exchange.streams.get(source)
+
+    def copy(self, source: str, number: int) -> Entry | None:
+        """The copy of an item, if it is here."""
+        stream = self.exchange.streams.get(source)
+        return None if stream is None else stream.items.get(number)
+
+    def original(self, number: int) -> Entry | None:
+        """The entry of this host's own space that is the item of this number."""
+        return self._tap.entries.get(number)
+
+    # The tap
+
+    def _draw_soon(self) -> None:
+        if self._drawing is None and not self.closed:
+            self._drawing = self._loop.create_task(self._draw())
+            self._drawing.add_done_callback(self._drawn)
+
+    async def _draw(self) -> None:
+        """What this host can tell others must not vanish in a crash."""
+        while not self.closed:
+            items, numbers, position = self._tap.draw(self.exchange.own.upto)
+            if items or numbers:
+                if self.space.durable:
+                    await self.space.flush(position)
+                if items:
+                    self.exchange.write(items)
+                if numbers:
+                    self.exchange.bury(numbers)
+                self._replication.soon(self)
+                await asyncio.sleep(0)  # What comes meanwhile is for the next turn.
+            elif not self._tap.awake:
+                return
+
+    def _drawn(self, task: asyncio.Task[None]) -> None:
+        self._drawing = None
+        if task.cancelled():
+            return
+        if (error := task.exception()) is not None:
+            if not isinstance(error, (SpaceClosed, JournalError)):
+                logger.error("the feed %r failed", self.name, exc_info=error)
+            self.close()
+        elif self._tap.awake:  # since it was drawn the last time
+            self._draw_soon()
+
+    # For the carrier
+
+    def may_partner(self, peer: Peer) -> bool:
+        """May it have what is written here, and write here itself?"""
+        return peer.may("read", self.space) and peer.may("write", self.space)
+
+    def _has_room(self, host: str) -> bool:
+        peer = self._core.peers.get(host)
+        return peer is not None and peer.talk.link.waiting < PUSHED_MAX
+
+    def heard(self, peer: Peer, message: said.Said) -> None:
+        if isinstance(message, said.Hold):
+            self._keeper.asked(peer.id, message)
+        elif isinstance(message, said.Held):
+            self._placing.answered(peer.id, message)
+        else:
+            self.exchange.heard(peer.id, message)
+        self._keeper.relieve()
+        self._placing.review()
+
+    def departed(self, host: str) -> None:
+        self.exchange.departed(host)
+        self._placing.departed(host)
+
+    def close(self) -> None:
+        """Take part no more. What is kept on disk stays there."""
+        if not self.closed:
+            self.closed = True
+            self._replication.ended(self)
+            if self._drawing is not None:
+                self._drawing.cancel()
+            self._tap.close()
+            self._shelf.close()
+
+    async def stop(self) -> None:
+        """The host leaves, with all that has been written by now."""
+        drawing = self._drawing
+        if drawing is not None:
+            await asyncio.wait([drawing], timeout=self._core.answer_seconds)
+        self.close()

@@ -1,0 +1,128 @@
+"""The tap: what is written in a space of this host, through whatever door, and what goes from there
+for good, in order. It is heard on any thread, and told on the loop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from collections.abc import Callable
+from threading import get_ident
+
+from tupelo.federation.hosts.hosted import HostedSpace
+from tupelo.federation.replication.copies import spell_item
+from tupelo.federation.replication.streams import Numbered
+from tupelo.space.session import Seen
+from tupelo.values.entry import Entry
+from tupelo.values.parts import ANY
+
+logger = logging.getLogger("tupelo")
+
+ITEM_BYTES_MAX = 8 * 2**20
+"""An entry that needs more bytes than this stays where it is."""
+
+
+class Tap:
+    """A tap on one space. `entries` are those that were told of and live, by their arrival; `only`
+    says which are told of; `soon` is called on the loop when there is something to `draw`, until
+    which it is `awake`."""
+
+    def __init__(
+        self,
+        hosted: HostedSpace,
+        only: Callable[[Entry], bool] | None,
+        soon: Callable[[], object],
+    ) -> None:
+        self.entries: dict[int, Entry] = {}
+        self._hosted = hosted
+        self._core = hosted.operations.core
+        self._only = only
+        self._soon = soon
+        self._loop = asyncio.get_running_loop()
+        self._thread = get_ident()
+        self._gone: list[Entry] = []
+        self._memory = Seen()  # While there is one, the space says what is gone for good.
+        self.awake = True
+        with hosted.engine.lock:
+            self._news = hosted.operations.subscribe(
+                ANY, None, None, None, None, sys.maxsize, available=False, returned=False
+            )
+            self._core.pruning.memories[self._memory] = None
+            self._core.mourners.append(self._mourn)
+            held = [
+                e for txn in self._core.transactions for e, home in txn.taken.items() if not home
+            ]
+            there = [*self._core.store, *held]
+        self._first = sorted(there, key=lambda entry: entry.arrival)
+        self._loop.call_soon(soon)
+
+    def close(self) -> None:
+        with self._hosted.engine.lock:
+            self._hosted.operations.end_subscription(self._news)
+            self._core.pruning.memories.pop(self._memory, None)
+            self._core.mourners.remove(self._mourn)
+
+    # On any thread, under the lock of the space
+
+    def _mourn(self, entry: Entry) -> None:
+        self._gone.append(entry)
+        self.wake()
+
+    def wake(self) -> bool:
+        """There is news."""
+        if not self.awake:
+            self.awake = True
+            try:
+                if get_ident() == self._thread:
+                    self._loop.call_soon(self._soon)
+                else:
+                    self._loop.call_soon_threadsafe(self._soon)
+            except RuntimeError:  # The loop is closed.
+                return False
+        return True
+
+    # On the loop
+
+    def draw(self, after: int) -> tuple[Numbered, list[int], int]:
+        """What has come, with its number, which is beyond `after`; the numbers of what has gone;
+        and the position at which all that is durable."""
+        with self._hosted.engine.lock:
+            came = [*self._first, *(notice.subject for notice in self._news.backlog)]
+            self._first = []
+            self._news.backlog.clear()
+            gone, self._gone = self._gone, []
+            self.awake = bool(came or gone)
+            if not self.awake and not self._news.waiting and not self._news.ended:
+                self._news.waiting.append(self)
+            position = self._core.log.position
+        items = []
+        for entry in came:
+            if not entry.ended and entry.arrival > after and self._is_wanted(entry):
+                after = entry.arrival
+                self.entries[after] = entry
+                items.append((after, entry))
+        numbers = []
+        for entry in gone:
+            if self.entries.get(entry.arrival) is entry:
+                del self.entries[entry.arrival]
+                numbers.append(entry.arrival)
+        return items, numbers, position
+
+    def adopt(self, numbers: set[int]) -> set[int]:
+        """These were told of in an earlier life: those that are not there any more."""
+        there = {entry.arrival: entry for entry in self._first if entry.arrival in numbers}
+        self.entries.update(there)
+        return numbers - there.keys()
+
+    def _is_wanted(self, entry: Entry) -> bool:
+        if self._only is not None and not self._only(entry):
+            return False
+        try:
+            size = len(spell_item(entry, 0.0))
+        except UnicodeEncodeError as error:
+            logger.info("an entry of %r is not copied: %s", self._hosted.name, error)
+            return False
+        if size > ITEM_BYTES_MAX:
+            logger.info("an entry of %r is not copied: it has %d bytes", self._hosted.name, size)
+            return False
+        return True

@@ -1,0 +1,210 @@
+"""Feeds of hosts on a virtual network: what one writes is at all of them, whatever happens."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.federation.replication.town import FEED, Town, play
+
+
+@pytest.fixture(params=["memory", "disk"])
+def folder(request, tmp_path):
+    return tmp_path if request.param == "disk" else None
+
+
+ROW = ("ba", "cb", "dc")
+
+
+def test_what_one_writes_is_at_all_of_a_row(folder):
+    async def scene(town: Town) -> None:
+        await town["a"].write(*[("n", i) for i in range(20)])
+        await town["d"].write(("from", "d"))
+        await town.alike("abcd")
+        for name in "abcd":
+            assert town[name].copies("a") == [("n", i) for i in range(20)]
+            assert town[name].copies("d") == [("from", "d")]
+
+    play(scene, *ROW, folder=folder)
+
+
+def test_what_is_taken_is_no_more_at_all_of_them(folder):
+    async def scene(town: Town) -> None:
+        await town["a"].write(("n", 1), ("n", 2), ("n", 3))
+        await town.alike("abcd")
+        assert await town["a"].take(("n", 2)) == ("n", 2)
+        await town.until(lambda: all(town[n].copies() == [("n", 1), ("n", 3)] for n in "abcd"))
+        await town.alike("abcd")
+
+    play(scene, *ROW, folder=folder)
+
+
+def test_what_was_there_before_the_feed_counts_as_well():
+    async def scene(town: Town) -> None:
+        await town["a"].write(("before",))
+        await town.alike("ab")
+        town["a"].life.call(town["a"].feed.close)
+        await town["a"].write(("between",))
+        await town.until(lambda: not town["b"].feed.partners)
+        again = town["a"].life.call(town["a"].replication.feed, FEED, town.policy)
+        town["a"].feed = again
+        await town.alike("ab")
+        assert town["b"].copies()[-2:] == [("before",), ("between",)]
+
+    play(scene, "ba")
+
+
+def test_a_lease_runs_out_everywhere(folder):
+    async def scene(town: Town) -> None:
+        await town["a"].write(("short",), lease=5.0)
+        await town["a"].write(("long",))
+        await town.until(lambda: town["d"].copies() == [("short",), ("long",)])
+        await asyncio.sleep(10)
+        assert all(town[name].copies() == [("long",)] for name in "abcd")
+        await town.alike("abcd")
+
+    play(scene, *ROW, folder=folder)
+
+
+def test_who_was_away_gets_what_it_missed_from_anyone(folder):
+    async def scene(town: Town) -> None:
+        await town["a"].write(("n", 1), ("n", 2))
+        await town.alike("abcd")
+        town.network.partition("abc", "d")
+        await asyncio.sleep(5)
+        await town["a"].take(("n", 1))
+        await town["a"].write(*[("m", i) for i in range(50)])
+        await town["d"].write(("alone",))
+        await town.alike("abc")
+        assert town["d"].copies("a") == [("n", 1), ("n", 2)]
+        await town["a"].crash()
+        town.network.heal()
+        await town.alike("bcd")
+        for name in "bcd":
+            assert town[name].copies("a") == [("n", 2), *(("m", i) for i in range(50))]
+            assert town[name].copies("d") == [("alone",)]
+
+    play(scene, *ROW, folder=folder)
+
+
+def test_a_host_that_comes_back_alone_has_what_it_has_seen(tmp_path):
+    async def scene(town: Town) -> None:
+        await town["a"].write(("n", 1), ("n", 2), ("n", 3))
+        await town["b"].write(("own",))
+        await town.alike("ab")
+        await town["a"].take(("n", 2))
+        await town.alike("ab")
+        await town["a"].stop()
+        await town["b"].stop()
+        await town["b"].start()
+        assert town["b"].copies("a") == [("n", 1), ("n", 3)]
+        assert town["b"].copies("b") == [("own",)]
+        await town["b"].write(("again",))
+        await town["a"].start()
+        await town["a"].take(("n", 1))
+        await town["a"].write(("n", 4))
+        await town.alike("ab")
+        for name in "ab":
+            assert town[name].copies("a") == [("n", 3), ("n", 4)]
+            assert town[name].copies("b") == [("own",), ("again",)]
+            assert len(town[name].feed.marks) == 2
+
+    play(scene, "ba", folder=tmp_path)
+
+
+def test_what_was_taken_while_the_feed_was_closed_is_no_more(tmp_path):
+    async def scene(town: Town) -> None:
+        await town["a"].write(("n", 1), ("n", 2))
+        await town.alike("ab")
+        a = town["a"]
+        a.life.call(a.feed.close)
+        await a.take(("n", 1))
+        a.feed = a.life.call(a.replication.feed, FEED, town.policy)
+        await town.alike("ab")
+        assert town["b"].copies() == [("n", 2)]
+
+    play(scene, "ba", folder=tmp_path)
+
+
+def test_a_large_difference_travels_in_windows(folder):
+    async def scene(town: Town) -> None:
+        town.network.partition("a", "b")
+        await asyncio.sleep(3)
+        await town["a"].write(*[("n", i, "x" * 10_000) for i in range(200)])
+        town.network.heal()
+        await town.alike("ab")
+        assert [fields[1] for fields in town["b"].copies()] == list(range(200))
+        assert town["a"].replication.sent["Parcel"] >= 8
+
+    play(scene, "ba", folder=folder)
+
+
+def test_a_burst_is_told_in_few_messages():
+    async def scene(town: Town) -> None:
+        await town.alike("abcd")
+        await town.until(lambda: len(town["a"].feed.partners) == 3)
+        await asyncio.sleep(1)
+        space = town["a"].core.spaces[FEED].space
+        before = town["a"].replication.sent.total()
+        for i in range(1_000):
+            space.write(("n", i))
+        await town.alike("abcd")
+        assert town["a"].replication.sent.total() - before == 3
+        assert [town[n].replication.sent["Parcel"] for n in "bcd"] == [0, 0, 0]
+
+    play(scene, "ba", "ca", "da", "cb", "db", "dc")
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_storms(seed, folder):
+    """Hosts part, meet and crash; at the end all who are there have the same, each in order."""
+
+    async def scene(town: Town) -> None:
+        rng, names = town.loop.rng, "abcde"
+        count = 0
+        for _ in range(25):
+            one = town[rng.choice(names)]
+            match rng.randrange(6):
+                case 0 if one.life is not None and rng.random() < 0.5:
+                    await one.crash()
+                case 1 if one.life is None:
+                    await one.start()
+                case 2:
+                    other = rng.sample(names, 2)
+                    town.network.cut(*other)
+                case 3:
+                    cut = rng.randrange(1, 4)
+                    town.network.partition(names[:cut], names[cut:])
+                case 4:
+                    town.network.heal()
+            one = town[rng.choice(names)]
+            if one.life is not None:
+                if rng.random() < 0.3:
+                    await one.take((str, int))
+                for _ in range(rng.randrange(4)):
+                    count += 1
+                    await one.write((one.name, count))
+            await asyncio.sleep(rng.choice((0.0, 0.01, 0.3, 2.0)))
+        town.network.heal()
+        for one in town.citizens.values():
+            if one.life is None:
+                await one.start()
+        await town.until(lambda: all(one.feed.partners for one in town.citizens.values()))
+        await asyncio.sleep(5)
+        await town.alike(names)
+        views = []
+        for name in names:
+            citizen = town[name]
+            for stream in citizen.feed.exchange.streams.values():
+                numbers = [entry.fields[1] for entry in stream.items.values()]
+                assert numbers == sorted(numbers)
+            views.append(sorted(citizen.copies()))
+        assert all(view == views[0] for view in views)
+        for one in town.citizens.values():
+            store = one.core.spaces[FEED].operations.core.store
+            source = one.feed.source
+            own = [entry.fields for entry in one.feed.stream(source).items.values()]
+            assert own == [entry.fields for entry in store]
+
+    play(scene, "ba", "cb", "dc", "ed", "ae", "ac", seed=seed, folder=folder)
