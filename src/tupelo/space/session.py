@@ -117,11 +117,12 @@ class Pruning:
     def leaving(self, entries: Iterable[Entry]) -> Iterator[None]:
         """What goes in there, under the lock, may be met again under its own name: elsewhere, or
         here if it comes back. It is remembered."""
-        self._leaving = frozenset((entry.origin, entry.n) for entry in entries)
+        before = self._leaving
+        self._leaving = before.union((entry.origin, entry.n) for entry in entries)
         try:
             yield
         finally:
-            self._leaving = frozenset()
+            self._leaving = before
 
     def gone(self, entry: Entry) -> None:
         if self.memories and (entry.origin, entry.n) not in self._leaving:

@@ -120,7 +120,8 @@ def commit(core: Core, txn: Txn) -> None:
     if txn.parent is not None:
         _commit_into(core, txn, txn.parent)
         return
-    with core.log.by(txn.actor):
+    leaving = txn.taken if txn.ending == "moved" else ()
+    with core.log.by(txn.actor), core.pruning.leaving(leaving):
         _commit(core, txn)
 
 

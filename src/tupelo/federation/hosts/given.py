@@ -7,13 +7,14 @@ before he got it. So the last of these are remembered, and go back if the client
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Generic, Protocol, TypeVar
 
 from tupelo.errors import SpaceClosed, TransactionEnded
 from tupelo.federation.hosts.hosted import HostedSpace
 from tupelo.federation.spanning.adopting import adopt
-from tupelo.federation.spanning.handover import Held
+from tupelo.federation.spanning.handover import Held, forget
 from tupelo.space.session import SessionState
 from tupelo.space.transaction import Txn
 from tupelo.values.entry import Entry
@@ -67,8 +68,8 @@ class Given:
 
     def __init__(self) -> None:
         self._held: dict[int, Held] = {}
-        self._got: _Last[Got] = _Last(GOT_MAX)
-        self._confirmed: _Last[Held] = _Last(CONFIRMED_MAX)
+        self._got: _Last[Got] = _Last(GOT_MAX, lambda got: None)
+        self._confirmed: _Last[Held] = _Last(CONFIRMED_MAX, forget)
 
     def __contains__(self, call: int) -> bool:
         """Could something go back for this call?"""
@@ -108,11 +109,13 @@ class Given:
 
 
 class _Last(Generic[T]):
-    """The last things of their kind, by call: not too many, and not too large."""
+    """The last things of their kind, by call: not too many, and not too large. The others are
+    `dropped`."""
 
-    def __init__(self, count_max: int) -> None:
+    def __init__(self, count_max: int, dropped: Callable[[T], None]) -> None:
         self.calls: dict[int, tuple[T, int]] = {}
         self._count_max = count_max
+        self._dropped = dropped
         self._size = 0
 
     def add(self, call: int, thing: T) -> None:
@@ -123,16 +126,21 @@ class _Last(Generic[T]):
         while len(self.calls) > self._count_max or (
             self._size > REMEMBERED_BYTES and len(self.calls) > 1
         ):
-            self.pop(next(iter(self.calls)))
+            self._drop(next(iter(self.calls)))
 
     def pop(self, call: int) -> T | None:
         thing, size = self.calls.pop(call, (None, 0))
         self._size -= size
         return thing
 
+    def _drop(self, call: int) -> None:
+        thing = self.pop(call)
+        if thing is not None:
+            self._dropped(thing)
+
     def clear(self) -> None:
-        self.calls.clear()
-        self._size = 0
+        for call in list(self.calls):
+            self._drop(call)
 
 
 def _size(value: Any) -> int:

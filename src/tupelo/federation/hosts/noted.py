@@ -11,6 +11,7 @@ from tupelo.federation.hosts.hosted import HostedSpace
 from tupelo.federation.links import wire
 from tupelo.federation.links.spelled import read_numbers, spell_numbers
 from tupelo.space.session import Seen, SessionState
+from tupelo.values.entry import Entry
 
 NOTED_MAX = 1_000
 """So many sessions of one host are remembered. The one that has not asked for longest is forgotten,
@@ -20,26 +21,37 @@ NOTED_BYTES = 64 * 2**20
 
 
 class Noted(Seen):
-    """What a session there has seen, and what of it is gone from here for good since it asked."""
+    """What a session there has seen, and what of it is gone from here for good since it asked; also
+    of what was sent, of which it has yet to say whether it has seen it."""
 
-    __slots__ = ("_gone",)
+    __slots__ = ("_gone", "_sent")
 
     def __init__(self) -> None:
         super().__init__()
         self._gone: dict[str, BitMap64] = {}
+        self._sent = Seen()
+
+    def sent(self, entries: list[Entry]) -> None:
+        for entry in entries:
+            self._sent.add(entry)
 
     def prune(self, gone: Seen) -> None:
+        none = BitMap64()
         for origin, numbers in gone.bits.items():
-            common = numbers & self.bits.get(origin, BitMap64())
+            known = self.bits.get(origin, none) | self._sent.bits.get(origin, none)
+            common = numbers & known
             if common:
-                self._gone[origin] = self._gone.get(origin, BitMap64()) | common
+                self._gone[origin] = self._gone.get(origin, none) | common
         super().prune(gone)
+        self._sent.prune(gone)
 
     def heard(self, notes: wire.Notes) -> None:
-        gone, unseen = Seen(), Seen()
+        gone, unseen, seen = Seen(), Seen(), Seen()
         gone.bits, unseen.bits = read_numbers(notes.gone), read_numbers(notes.unseen)
-        for origin, numbers in read_numbers(notes.seen).items():
+        seen.bits = read_numbers(notes.seen)
+        for origin, numbers in seen.bits.items():
             self.bits[origin] = self.bits.get(origin, BitMap64()) | numbers
+        self._sent.prune(seen)
         super().prune(gone)
         if unseen.bits:
             super().prune(unseen)

@@ -213,6 +213,8 @@ class Peer:
             entries = await unread(
                 hosted, session.state, template, message.limit, order, message.agent, actor
             )
+            with hosted.engine.lock:
+                session.seen.sent(entries)
         else:
             only = _choosing(message)
             entries = await found(

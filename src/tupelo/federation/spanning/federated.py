@@ -20,7 +20,8 @@ from tupelo.federation.links import wire
 from tupelo.federation.links.spelled import read_answer
 from tupelo.federation.spanning.adopting import adopt
 from tupelo.federation.spanning.handover import HERE, Held, holder_name, reserve
-from tupelo.federation.spanning.searching import Question, Search, Taken, look_away, may_ask, nobody
+from tupelo.federation.spanning.question import Question, Taken, may_ask, nobody
+from tupelo.federation.spanning.searching import Search, look_away
 from tupelo.space.log import Actor
 from tupelo.space.order import Order
 from tupelo.space.session import SessionState
@@ -213,6 +214,7 @@ class Federation:
             except asyncio.CancelledError:
                 adopt(taken.hosted, taken.entries)
                 raise
+        taken.forget()
 
     def _missing(self, during: str, result: Taken, scope: wire.Scope) -> TupeloError:
         missing = list(result.missing)

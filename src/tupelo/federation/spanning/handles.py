@@ -11,9 +11,9 @@ from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, Self
 
 from tupelo.errors import BadArgument, TupeloError
+from tupelo.federation.spanning.question import Taken
 from tupelo.federation.spanning.records import Record
 from tupelo.federation.spanning.scope import Scope, spell_scope
-from tupelo.federation.spanning.searching import Taken
 from tupelo.federation.spanning.subscription import FederatedSubscription
 from tupelo.space.checks import check_limit, check_wait
 from tupelo.space.either import either, settled

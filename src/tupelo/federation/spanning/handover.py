@@ -13,7 +13,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from tupelo.errors import SpaceClosed, TransactionEnded, TupeloError
 from tupelo.federation.hosts.hosted import HostedSpace
@@ -48,6 +48,13 @@ class Held(Protocol):
     def give_back(self) -> None: ...
 
 
+@runtime_checkable
+class Forgettable(Protocol):
+    """Entries that, once they were kept, may yet be met again, until they are forgotten."""
+
+    def forget(self) -> None: ...
+
+
 class Reservation:
     """Entries of this host that are on their way to a taker."""
 
@@ -63,15 +70,27 @@ class Reservation:
 
     def keep(self) -> int:
         """They are gone for good; the position at which that is durable. SpaceClosed or
-        TransactionEnded if they are not, because the space took them back before."""
+        TransactionEnded if they are not, because the space took them back before.
+
+        Until they are to be forgotten they may be written again under their own names, here or
+        where they have gone to, if the one who asked for them turns out to have vanished.
+        """
         operations = self.hosted.operations
         position = 0
-        if self._txn is not None:
-            position = operations.commit(self._txn)
-        elif self._handing is not None:
-            operations.handings.received(self._handing)
+        with self.hosted.engine.lock, operations.core.pruning.leaving(self.entries):
+            if self._txn is not None:
+                position = operations.commit(self._txn)
+            elif self._handing is not None:
+                operations.handings.received(self._handing)
         self.hosted.flush_soon(position)
         return position
+
+    def forget(self) -> None:
+        """They will not be met again: sessions may forget them."""
+        core = self.hosted.operations.core
+        with self.hosted.engine.lock:
+            for entry in self.entries:
+                core.pruning.gone(entry)
 
     def give_back(self) -> None:
         """They are in the space again."""
@@ -219,6 +238,12 @@ def confirm(held: Held) -> None:
     """Its taker has it. If the space was closed before, it will be told again."""
     with suppress(SpaceClosed, TransactionEnded):
         held.keep()
+
+
+def forget(held: Held) -> None:
+    """Its taker has it, and will not vanish any more."""
+    if isinstance(held, Forgettable):
+        held.forget()
 
 
 def give_back(held: Held) -> None:

@@ -67,12 +67,16 @@ class Record(Seen):
         """Those of these that are new, and seen from now on: another reader may have been
         quicker."""
         chosen: list[Entry] = []
+        fresh: dict[str, BitMap64] = {}
         for entry in entries:
             if limit is not None and len(chosen) >= limit:
                 break
             if entry not in self:
-                self.add(entry)
+                super().add_number(entry.origin, entry.n)
+                fresh.setdefault(entry.origin, BitMap64()).add(entry.n)
                 chosen.append(entry)
+        for origin, numbers in fresh.items():
+            self._note("seen", origin, numbers)
         return chosen
 
     def discard_all(self, entries: Iterable[Entry]) -> None:

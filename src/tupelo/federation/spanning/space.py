@@ -19,9 +19,9 @@ from tupelo.federation.spanning.handles import (
     FederatedSession,
     check_coverage,
 )
+from tupelo.federation.spanning.question import Taken
 from tupelo.federation.spanning.records import Record
 from tupelo.federation.spanning.scope import Scope, spell_scope
-from tupelo.federation.spanning.searching import Taken
 from tupelo.federation.spanning.subscription import FederatedSubscription
 from tupelo.federation.spanning.weak import WeakFunction, WeakReaction
 from tupelo.space import asynchronous, blocking

@@ -20,7 +20,7 @@ from tupelo.federation.hosts.parked import alarm
 from tupelo.federation.hosts.peer import Peer
 from tupelo.federation.links import wire
 from tupelo.federation.links.spelled import read_whole, spell_seen
-from tupelo.federation.spanning.searching import may_ask, nobody
+from tupelo.federation.spanning.question import may_ask, nobody
 from tupelo.federation.spanning.telling import Telling
 from tupelo.space.session import Seen
 from tupelo.values.entry import Entry
