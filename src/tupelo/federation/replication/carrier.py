@@ -66,7 +66,7 @@ class Replication:
         for peer in list(self._core.peers.values()):
             if feed.may_partner(peer):
                 feed.exchange.engaged(peer.id, late=True)
-        self._post(feed)
+        self.post(feed)
         return feed
 
     def ended(self, feed: Feed) -> None:
@@ -75,7 +75,7 @@ class Replication:
             self._due.pop(feed, None)
             feed.exchange.outbox.clear()
             feed.exchange.outbox.append((feed.partners, said.Gone(feed.name)))
-            self._post(feed)
+            self.post(feed)
 
     # For the host
 
@@ -83,19 +83,19 @@ class Replication:
         for feed in list(self.feeds.values()):
             if feed.may_partner(peer):
                 feed.exchange.engaged(peer.id)
-                self._post(feed)
+                self.post(feed)
 
     def departed(self, peer: Peer) -> None:
         for feed in list(self.feeds.values()):
             feed.departed(peer.id)
-            self._post(feed)
+            self.post(feed)
 
     def heard(self, peer: Peer, body: Any) -> None:
         message = said.read(body)
         feed = self.feeds.get(message.feed)
         if feed is not None and not feed.closed and feed.may_partner(peer):
             feed.heard(peer, message)
-            self._post(feed)
+            self.post(feed)
 
     async def stop(self) -> None:
         if self._telling is not None:
@@ -117,9 +117,9 @@ class Replication:
         for feed in due:
             if not feed.closed:
                 feed.exchange.tell()
-                self._post(feed)
+                self.post(feed)
 
-    def _post(self, feed: Feed) -> None:
+    def post(self, feed: Feed) -> None:
         """Say what is in the outbox. A link may end while we speak, and more come into it."""
         if self._posting:
             return

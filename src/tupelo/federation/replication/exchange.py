@@ -294,8 +294,7 @@ class Exchange:
         far.has[source] = mark if asked and not parcel.more else far.mark(source).or_more(mark)
         if parcel.upto > stream.upto:
             self._take_in(stream, parcel)
-        if not parcel.answers:
-            self._promised(far, source, mark)
+        self._promised(far, source, mark)
         self._reconsider(source)
 
     def _take_in(self, stream: Stream, parcel: said.Parcel) -> None:
@@ -335,7 +334,7 @@ class Exchange:
             fresh.numbers.clear()
 
     def _promised(self, far: Far, source: str, mark: Mark) -> None:
-        """Who is near the one who has told us is told by it as well."""
+        """Who is near the one who has told us hears of it, or asks for it, there as well."""
         for host in far.near:
             other = self.far.get(host)
             if other is not None and far.id in other.near and other.takes(source):

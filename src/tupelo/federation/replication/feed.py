@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from tupelo.errors import JournalError, SpaceClosed
+from tupelo.errors import BadArgument, JournalError, SpaceClosed
 from tupelo.federation.hosts.core import HostCore
 from tupelo.federation.hosts.hosted import HostedSpace
 from tupelo.federation.replication import messages as said
@@ -116,6 +116,23 @@ class Feed:
     def original(self, number: int) -> Entry | None:
         """The entry of this host's own space that is the item of this number."""
         return self._tap.entries.get(number)
+
+    @property
+    def offered(self) -> set[str]:
+        """The streams that partners have, and could be held here."""
+        return {source for far in self.exchange.far.values() for source in far.has}
+
+    def hold(self, source: str) -> None:
+        """Copy this stream from now on, from whoever has it."""
+        self.exchange.hold(source)
+        self._replication.post(self)
+
+    def drop(self, source: str) -> None:
+        """Forget the copies of this stream, and copy it no more."""
+        if source == self.source or self.exchange.everything:
+            raise BadArgument("source", "a stream of another host that is held here", source)
+        self.exchange.drop(source)
+        self._replication.post(self)
 
     # The tap
 

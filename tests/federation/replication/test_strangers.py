@@ -1,0 +1,189 @@
+"""What a host says that does not keep to the rules closes its own link, and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+import pytest
+from pyroaring import BitMap64
+
+from tests.federation.replication.town import FEED, Town, play
+from tupelo.federation.hosts.peer import Peer
+from tupelo.federation.links import wire
+from tupelo.federation.replication import messages as said
+from tupelo.federation.replication.carrier import CHANNEL
+
+NONE = BitMap64().serialize()
+
+
+class Stranger:
+    """Stands in for the feeds of a host, and says what it is told to say."""
+
+    def __init__(self) -> None:
+        self.peer: Peer | None = None
+        self.departures = 0
+        self.heard_messages: list[Any] = []
+
+    def engaged(self, peer: Peer) -> None:
+        self.peer = peer
+
+    def departed(self, peer: Peer) -> None:
+        self.departures += 1
+
+    def heard(self, peer: Peer, body: Any) -> None:
+        self.heard_messages.append(said.read(body))
+
+    async def stop(self) -> None:
+        return
+
+    def say(self, body: Any) -> None:
+        assert self.peer is not None
+        self.peer.talk.say(wire.Carry(CHANNEL, body))
+
+    def begin(self, marks: Any = None) -> None:
+        self.say(said.Here(FEED, "x/1", True, [], marks or {}))
+
+
+async def meet(town: Town) -> Stranger:
+    await town.alike("ab")
+    stranger = Stranger()
+    x = town["x"]
+    x.life.call(x.feed.close)
+    x.core.carriers[CHANNEL] = stranger
+    x.core.dial("a")
+    await town.until(lambda: stranger.peer is not None)
+    return stranger
+
+
+async def go_on(town: Town) -> None:
+    await town["a"].write(("still", "here"))
+    await town.alike("ab")
+    assert town["b"].copies()[-1] == ("still", "here")
+
+
+def item(
+    fields: Any, n: Any = 1, origin: Any = "x", lease: Any = None, to: Any = None
+) -> list[Any]:
+    return [fields, n, origin, lease, to]
+
+
+def parcel(*items: Any, source: str = "x/1") -> said.Parcel:
+    return said.Parcel(FEED, source, 0, len(items), 0, list(enumerate(items, 1)), False)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        None,
+        7,
+        [],
+        [99, FEED],
+        {"a": 1},
+        [1, FEED],
+        [1, FEED, "x/1", True, [], {"y/1": [-1, 0]}],
+        parcel("no item"),
+        parcel([["fields"], 1]),
+        parcel(item("no fields")),
+        parcel(item(["f"], -1)),
+        parcel(item(["f"], 1, 7)),
+        parcel(item(["f"], 1, "x", float("inf"))),
+        parcel(item(["f"], 1, "x", None, 7)),
+        said.Parcel(FEED, "x/1", 0, 5, 0, [(5, item(["f"])), (4, item(["f"]))], False),
+        said.Parcel(FEED, "x/1", 9, 5, 0, [], False),
+        said.Living(FEED, "x/1", 5, 3, b"\xff" * 20, NONE),
+        said.Living(FEED, "x/1", 5, 3, BitMap64([9]).serialize(), NONE),
+        said.Hold(FEED, "a/1", True),
+        said.Held(FEED, "y/1", True),
+    ],
+    ids=repr,
+)
+def test_what_cannot_be_closes_the_link(body):
+    async def scene(town: Town) -> None:
+        stranger = await meet(town)
+        stranger.begin()
+        await asyncio.sleep(1)
+        assert not stranger.departures
+        stranger.say(body)
+        await town.until(lambda: stranger.departures > 0)
+        await go_on(town)
+        assert not town["a"].copies("x")
+
+    play(scene, "ba", names="x")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        said.Parcel("another feed", "x/1", 0, 1, 0, [(1, item(["f"]))], False),
+        said.Parcel(FEED, "x/1", 5, 6, 0, [(6, item(["f"]))], False),
+        said.Parcel(FEED, "x/1", 0, 1, 9, [(1, item(["f"]))], False),
+        said.Died(FEED, "x/1", 5, [1]),
+        said.Want(FEED, "nobody/1", said.Mark(5, 5)),
+        said.Near(FEED, ["a", "nobody"]),
+        said.News(FEED, {"nobody/1": said.Mark(5, 5)}),
+        said.Gone(FEED),
+    ],
+    ids=repr,
+)
+def test_what_leads_nowhere_does_no_harm(body):
+    async def scene(town: Town) -> None:
+        stranger = await meet(town)
+        stranger.begin()
+        stranger.say(body)
+        await asyncio.sleep(2)
+        assert not stranger.departures
+        assert not town["a"].copies("x")
+        await go_on(town)
+
+    play(scene, "ba", names="x")
+
+
+def test_nobody_else_can_write_in_a_stream_at_its_source():
+    async def scene(town: Town) -> None:
+        stranger = await meet(town)
+        stranger.begin()
+        source = town["a"].feed.source
+        before = town["a"].feed.marks[source]
+        stranger.say(said.Parcel(FEED, source, 0, 2**62, 0, [(2**62, item(["forged"]))], False))
+        stranger.say(said.Died(FEED, source, 0, [1]))
+        stranger.say(said.Living(FEED, source, 2**62, 2**62, NONE, NONE))
+        stranger.say(said.News(FEED, {source: said.Mark(2**62, 2**62)}))
+        await asyncio.sleep(2)
+        assert town["a"].feed.marks[source] == before
+        await go_on(town)
+
+    play(scene, "ba", names="x")
+
+
+def test_who_promises_more_than_it_has_is_asked_once():
+    async def scene(town: Town) -> None:
+        stranger = await meet(town)
+        stranger.begin({"y/1": said.Mark(100, 3)})
+        await town.until(lambda: any(isinstance(m, said.Want) for m in stranger.heard_messages))
+        stranger.say(said.Parcel(FEED, "y/1", 0, 0, 0, [], True))
+        await asyncio.sleep(2)
+        wants = [m for m in stranger.heard_messages if isinstance(m, said.Want)]
+        assert len(wants) == 1
+        await go_on(town)
+
+    play(scene, "ba", names="x")
+
+
+def test_a_stranger_may_take_part_as_the_rules_will_have_it():
+    async def scene(town: Town) -> None:
+        stranger = await meet(town)
+        stranger.begin()
+        stranger.say(parcel(item(["hello"], 7, "x@x", 100.0, None)))
+        await town.until(lambda: town["b"].copies("x") == [("hello",)])
+        entry = town["b"].feed.copy("x/1", 1)
+        assert (entry.origin, entry.n) == ("x@x", 7)
+        stranger.say(said.Died(FEED, "x/1", 0, [1]))
+        await town.until(lambda: town["b"].copies("x") == [])
+        await town["b"].write(("welcome",))
+        await town.until(lambda: any(isinstance(m, said.Parcel) for m in stranger.heard_messages))
+        (heard,) = [m for m in stranger.heard_messages if isinstance(m, said.Parcel)]
+        assert msgspec.to_builtins(heard.items)[0][1][0] == ["welcome"]
+
+    play(scene, "ba", names="x")
