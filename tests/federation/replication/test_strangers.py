@@ -171,10 +171,47 @@ def test_who_promises_more_than_it_has_is_asked_once():
     play(scene, "ba", names="x")
 
 
+def test_who_does_not_answer_is_not_waited_for():
+    """b is asked for what it and the stranger have, once the stranger has not answered."""
+
+    async def scene(town: Town) -> None:
+        stranger = await meet(town)
+        town.network.partition("ax", "b")
+        await asyncio.sleep(3)
+        await town["b"].write(("n", 1))
+        await asyncio.sleep(1)
+        source = town["b"].feed.source
+        stranger.begin({source: said.Mark(2**62, 2**62)})
+        await town.until(lambda: any(isinstance(m, said.Want) for m in stranger.heard_messages))
+        town.network.heal()
+        await town.until(lambda: town["a"].copies("b") == [("n", 1)])
+
+    play(scene, "ba", names="x")
+
+
+def test_many_streams_are_asked_for_a_few_at_a_time():
+    async def scene(town: Town) -> None:
+        stranger = await meet(town)
+        stranger.begin({f"y/{number}": said.Mark(1, 0) for number in range(100)})
+        answered = 0
+        while answered < 100:
+            await asyncio.sleep(0.1)
+            wants = [m for m in stranger.heard_messages if isinstance(m, said.Want)]
+            stranger.heard_messages.clear()
+            assert 0 < len(wants) <= 16
+            for want in wants:
+                answered += 1
+                items = [(1, item([want.source]))]
+                stranger.say(said.Parcel(FEED, want.source, 0, 1, 0, items, True))
+        await town.until(lambda: len(town["b"].copies("y")) == 100)
+
+    play(scene, "ba", names="x")
+
+
 def test_a_stranger_may_take_part_as_the_rules_will_have_it():
     async def scene(town: Town) -> None:
         stranger = await meet(town)
-        stranger.begin()
+        stranger.begin(town["b"].feed.marks)
         stranger.say(parcel(item(["hello"], 7, "x@x", 100.0, None)))
         await town.until(lambda: town["b"].copies("x") == [("hello",)])
         entry = town["b"].feed.copy("x/1", 1)

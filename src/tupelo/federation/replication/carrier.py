@@ -98,10 +98,10 @@ class Replication:
             self.post(feed)
 
     async def stop(self) -> None:
-        if self._telling is not None:
-            self._telling.cancel()
         for feed in list(self.feeds.values()):
             await feed.stop()
+        if self._telling is not None:
+            self._telling.cancel()
 
     # Speaking
 
@@ -116,8 +116,12 @@ class Replication:
         due, self._due = self._due, {}
         for feed in due:
             if not feed.closed:
-                feed.exchange.tell()
-                self.post(feed)
+                self.tell(feed)
+
+    def tell(self, feed: Feed) -> None:
+        """Tell the others what is new, now."""
+        feed.exchange.tell()
+        self.post(feed)
 
     def post(self, feed: Feed) -> None:
         """Say what is in the outbox. A link may end while we speak, and more come into it."""
@@ -131,6 +135,7 @@ class Replication:
                     self._say(hosts, message)
         finally:
             self._posting = False
+        feed.await_answers()
         if feed.exchange.is_due and not feed.closed:
             self.soon(feed)
 

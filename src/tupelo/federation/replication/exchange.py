@@ -20,6 +20,7 @@ import msgspec
 from tupelo.errors import BadFrame
 from tupelo.federation.replication import messages as said
 from tupelo.federation.replication.messages import NOTHING, SOURCES_MAX, Mark
+from tupelo.federation.replication.partners import Far, Wants
 from tupelo.federation.replication.streams import Item, Numbered, Stream
 
 WINDOW_BYTES = 256 * 1024
@@ -48,23 +49,6 @@ class Shelf(Protocol):
     def read(self, spelled: Any) -> Item:
         """BadFrame if it is none."""
         ...
-
-
-@dataclass
-class Far:
-    """Another host that has the feed; `has` is what it has of each stream, as far as is known."""
-
-    id: str
-    source: str
-    everything: bool
-    near: frozenset[str]
-    has: dict[str, Mark]
-
-    def takes(self, source: str) -> bool:
-        return source != self.source and (self.everything or source in self.has)
-
-    def mark(self, source: str) -> Mark:
-        return self.has.get(source, NOTHING)
 
 
 @dataclass
@@ -101,7 +85,7 @@ class Exchange:
         self._shelf = shelf
         self._has_room = has_room
         self._window_bytes = window_bytes
-        self._wanted: dict[str, str] = {}  # source → the host that was asked for it
+        self.wants = Wants(self.far, self._lacks, self._ask)
         self._fresh: dict[str, Fresh] = {}
         self._near_said: frozenset[str] = frozenset()
         self._heard: dict[type, Callable[[Far, Any], None]] = {
@@ -152,11 +136,12 @@ class Exchange:
 
     # What happens here
 
-    def write(self, items: Numbered) -> None:
-        """New items of this host's own stream."""
+    def write(self, items: Numbered, upto: int = 0) -> None:
+        """New items of this host's own stream, in which there is no other number `upto` this."""
         stream = self.own
         fresh = self._news_of(stream)
         stream.append(items)
+        stream.advance(upto)
         kept = self._shelf.put(stream, items)
         stream.keep(kept)
         fresh.items += kept
@@ -174,14 +159,14 @@ class Exchange:
         if source not in self.streams:
             self.outbox.append((list(self.far), said.News(self.feed, {source: NOTHING})))
             self._stream(source)
-            self._reconsider(source)
+            self.wants.consider(source)
 
     def drop(self, source: str) -> None:
         """Forget the copy of this stream, and take it no more."""
         stream = self.streams.pop(source, None)
         if stream is not None:
             self._fresh.pop(source, None)
-            self._wanted.pop(source, None)
+            self.wants.forget(source)
             self._shelf.drop(stream)
             self._say_here(list(self.far))
 
@@ -195,13 +180,9 @@ class Exchange:
         """It is gone, or does not have this feed any more."""
         if self.far.pop(host, None) is None:
             return
-        lost = [source for source, asked in self._wanted.items() if asked == host]
-        for source in lost:
-            del self._wanted[source]
         # Others may think that we got from there what we did not.
         self._say_here(list(self.far))
-        for source in lost:
-            self._reconsider(source)
+        self.wants.lost(host)
 
     def _say_here(self, hosts: list[str], late: bool = False) -> None:
         if hosts:
@@ -227,18 +208,15 @@ class Exchange:
         self.far[host] = far
         if here.late:
             self._say_here([host])
-        for source in [source for source, asked in self._wanted.items() if asked == host]:
-            if source not in here.marks:
-                del self._wanted[source]
         news = {
             source: stream.mark
             for source, stream in self.streams.items()
-            if far.takes(source) and _exceeds(stream.mark, far.mark(source))
+            if far.takes(source) and stream.mark.exceeds(far.mark(source))
         }
         if news:
             self.outbox.append(([host], said.News(self.feed, news)))
         for source in here.marks:
-            self._reconsider(source)
+            self.wants.consider(source)
 
     def _hear_near(self, far: Far, near: said.Near) -> None:
         far.near = frozenset(near.near)
@@ -248,25 +226,21 @@ class Exchange:
         if len(far.has) > SOURCES_MAX:
             raise BadFrame(f"more than {SOURCES_MAX} sources")
         for source, mark in news.marks.items():
-            self._reconsider(source)
+            self.wants.consider(source)
             stream = self.streams.get(source)
             if stream is not None and mark == NOTHING != stream.mark:  # It wants it from now on.
                 self.outbox.append(([far.id], said.News(self.feed, {source: stream.mark})))
 
-    def _reconsider(self, source: str) -> None:
-        """Ask someone for what is lacking of this stream, unless someone was asked."""
-        if source in self._wanted or not self.takes(source):
-            return
+    def _lacks(self, source: str, mark: Mark) -> bool:
+        if not self.takes(source):
+            return False
         stream = self.streams.get(source)
-        mine = NOTHING if stream is None else stream.mark
-        best: Far | None = None
-        for far in self.far.values():
-            has = far.mark(source)
-            if _exceeds(has, mine) and (best is None or _exceeds(has, best.mark(source))):
-                best = far
-        if best is not None:
-            self._wanted[source] = best.id
-            self.outbox.append(([best.id], said.Want(self.feed, source, mine)))
+        return mark.exceeds(NOTHING if stream is None else stream.mark)
+
+    def _ask(self, host: str, source: str) -> None:
+        stream = self.streams.get(source)
+        mark = NOTHING if stream is None else stream.mark
+        self.outbox.append(([host], said.Want(self.feed, source, mark)))
 
     def _hear_want(self, far: Far, want: said.Want) -> None:
         stream = self.streams.get(want.source)
@@ -285,17 +259,18 @@ class Exchange:
     def _hear_parcel(self, far: Far, parcel: said.Parcel) -> None:
         source = parcel.source
         mark = Mark(parcel.upto, parcel.deaths)
-        asked = parcel.answers and self._wanted.get(source) == far.id
-        if asked:
-            del self._wanted[source]
+        asked = parcel.answers and self.wants.answered(source, far.id)
         if not self.takes(source):
             return
         stream = self._stream(source)
-        far.has[source] = mark if asked and not parcel.more else far.mark(source).or_more(mark)
+        if asked and not parcel.more:  # whatever it has promised
+            far.has[source] = mark
+        else:
+            far.got(source, mark)
         if parcel.upto > stream.upto:
             self._take_in(stream, parcel)
         self._promised(far, source, mark)
-        self._reconsider(source)
+        self.wants.consider(source)
 
     def _take_in(self, stream: Stream, parcel: said.Parcel) -> None:
         upto, read = stream.upto, self._shelf.read
@@ -314,19 +289,19 @@ class Exchange:
         if not self.takes(source):
             return
         stream = self._stream(source)
-        far.has[source] = far.mark(source).or_more(mark)
+        far.got(source, mark)
         if mark.deaths > stream.deaths >= died.before:
             fresh = self._news_of(stream)
             fresh.numbers += died.numbers[stream.deaths - died.before :]
             self._shelf.remove(stream, stream.died(died.before, died.numbers) or [])
         self._promised(far, source, mark)
-        self._reconsider(source)
+        self.wants.consider(source)
 
     def _hear_living(self, far: Far, living: said.Living) -> None:
         if not self.takes(living.source):
             return
         stream = self._stream(living.source)
-        far.has[living.source] = far.mark(living.source).or_more(Mark(0, living.deaths))
+        far.got(living.source, Mark(0, living.deaths))
         fresh = self._news_of(stream)
         if living.deaths > stream.deaths:
             self._shelf.remove(stream, stream.outlive(living))
@@ -338,7 +313,7 @@ class Exchange:
         for host in far.near:
             other = self.far.get(host)
             if other is not None and far.id in other.near and other.takes(source):
-                other.has[source] = other.mark(source).or_more(mark)
+                other.got(source, mark)
 
     # Telling
 
@@ -365,7 +340,7 @@ class Exchange:
         for far in self.far.values():
             if far.takes(source):
                 has = far.mark(source)
-                if _exceeds(mark, has):
+                if mark.exceeds(has):
                     in_step = has.upto >= fresh.after and has.deaths >= fresh.before
                     (told if in_step and self._has_room(far.id) else behind).append(far.id)
         if not told:
@@ -397,7 +372,3 @@ class Exchange:
         return said.Parcel(
             self.feed, stream.source, fresh.after, stream.upto, stream.deaths, items, False
         )
-
-
-def _exceeds(one: Mark, other: Mark) -> bool:
-    return one.upto > other.upto or one.deaths > other.deaths

@@ -69,6 +69,7 @@ class Feed:
         self._placing = Placing(self.exchange, policy)
         self._keeper = Keeper(self.exchange, policy, host_of, self._shelf.bytes_of)
         self._drawing: asyncio.Task[None] | None = None
+        self._patience: asyncio.TimerHandle | None = None
         self.closed = False
         try:
             self._begin(only)
@@ -81,12 +82,14 @@ class Feed:
             self.exchange.load(stream)
         self._tap = Tap(self.space, only, self._draw_soon)
         own = self.exchange.own
-        if self.copies.durable:
-            # What was told in an earlier life may not have been kept: whoever listens asks anew.
-            own.deaths = max(own.deaths + 1, int(self._core.clock.now() * 1_000_000))
+        # What was told in an earlier life may not have been kept: whoever listens asks anew.
+        own.deaths = max(own.deaths + 1, int(self._core.clock.now() * 1_000_000))
         lost = self._tap.adopt(set(own.items))
-        if lost:
-            self.exchange.bury(sorted(lost))
+        items, _, position = self._tap.draw(own.upto)
+        if self.space.durable:
+            self.space.engine.flush(position)
+        self.exchange.write(items, self._tap.begun)
+        self.exchange.bury(sorted(lost))
 
     # What is used
 
@@ -185,8 +188,19 @@ class Feed:
             self._placing.answered(peer.id, message)
         else:
             self.exchange.heard(peer.id, message)
-        self._keeper.relieve()
+        if isinstance(message, said.Parcel):
+            self._keeper.relieve()
         self._placing.review()
+
+    def await_answers(self) -> None:
+        """Who was asked has so long to answer; then others are asked."""
+        if self.exchange.wants and self._patience is None and not self.closed:
+            self._patience = self._loop.call_later(self._core.answer_seconds, self._lose_patience)
+
+    def _lose_patience(self) -> None:
+        self._patience = None
+        self.exchange.wants.give_up()
+        self._replication.post(self)
 
     def departed(self, host: str) -> None:
         self.exchange.departed(host)
@@ -197,14 +211,17 @@ class Feed:
         if not self.closed:
             self.closed = True
             self._replication.ended(self)
-            if self._drawing is not None:
-                self._drawing.cancel()
+            for under_way in (self._drawing, self._patience):
+                if under_way is not None:
+                    under_way.cancel()
             self._tap.close()
             self._shelf.close()
 
     async def stop(self) -> None:
-        """The host leaves, with all that has been written by now."""
+        """The host leaves, with all told that was written by now."""
         drawing = self._drawing
         if drawing is not None:
             await asyncio.wait([drawing], timeout=self._core.answer_seconds)
-        self.close()
+        if not self.closed:
+            self._replication.tell(self)
+            self.close()

@@ -29,6 +29,10 @@ class Mark(msgspec.Struct, array_like=True, frozen=True):
     upto: Number = 0
     deaths: Number = 0
 
+    def exceeds(self, other: Mark) -> bool:
+        """Is there something here that is not there?"""
+        return self.upto > other.upto or self.deaths > other.deaths
+
     def or_more(self, other: Mark) -> Mark:
         return Mark(max(self.upto, other.upto), max(self.deaths, other.deaths))
 

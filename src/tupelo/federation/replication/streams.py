@@ -45,7 +45,7 @@ class Stream:
 
     def lacks(self, mark: Mark) -> bool:
         """Does someone who says this have something that is not here?"""
-        return mark.upto > self.upto or mark.deaths > self.deaths
+        return mark.exceeds(self.mark)
 
     # At its source
 
@@ -57,6 +57,11 @@ class Stream:
             self.upto = number
             self.items[number] = item
         self.alive.update([number for number, _ in items])
+        self.known = max(self.known, self.upto)
+
+    def advance(self, upto: int) -> None:
+        """The source has given no other number up to this, and will not."""
+        self.upto = max(self.upto, upto)
         self.known = max(self.known, self.upto)
 
     def bury(self, numbers: Iterable[int]) -> tuple[list[int], list[Item]]:

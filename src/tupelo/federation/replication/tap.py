@@ -25,7 +25,7 @@ ITEM_BYTES_MAX = 8 * 2**20
 class Tap:
     """A tap on one space. `entries` are those that were told of and live, by their arrival; `only`
     says which are told of; `soon` is called on the loop when there is something to `draw`, until
-    which it is `awake`."""
+    which it is `awake`. What comes after it has `begun` has greater numbers than this."""
 
     def __init__(
         self,
@@ -53,6 +53,8 @@ class Tap:
                 e for txn in self._core.transactions for e, home in txn.taken.items() if not home
             ]
             there = [*self._core.store, *held]
+            log = self._core.log
+            self.begun = log.position if log.on else self._core.arrivals
         self._first = sorted(there, key=lambda entry: entry.arrival)
         self._loop.call_soon(soon)
 
