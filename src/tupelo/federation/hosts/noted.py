@@ -10,6 +10,7 @@ from pyroaring import BitMap64
 from tupelo.federation.hosts.hosted import HostedSpace
 from tupelo.federation.links import wire
 from tupelo.federation.links.spelled import read_numbers, spell_numbers
+from tupelo.space.log import Actor
 from tupelo.space.session import Seen, SessionState
 from tupelo.values.entry import Entry
 
@@ -63,10 +64,12 @@ class Noted(Seen):
 
 
 class Kept:
-    """A session there, as it is known here. `version` is that of its record, there."""
+    """A session there, as it is known here: who reads in it, and what it has seen. `version` is
+    that of its record, there."""
 
-    def __init__(self, hosted: HostedSpace, number: int) -> None:
+    def __init__(self, hosted: HostedSpace, number: int, actor: Actor) -> None:
         self.hosted = hosted
+        self.actor = actor
         self.seen = Noted()
         self.state = SessionState(str(number), self.seen, None)
         self.version = 0
@@ -86,7 +89,7 @@ class Kept:
         with self.hosted.engine.lock:
             self.seen.heard(notes)
         self.version = notes.upto
-        self.size += sum(map(len, notes.seen.values()))
+        self.size += sum(map(_size, notes.seen.values()))
 
 
 class Notebook:
@@ -99,13 +102,13 @@ class Notebook:
     def __len__(self) -> int:
         return len(self._kept)
 
-    def heard(self, hosted: HostedSpace, notes: wire.Notes) -> Kept | None:
+    def heard(self, hosted: HostedSpace, notes: wire.Notes, actor: Actor) -> Kept | None:
         """The session as it is after this; None if this does not go on from what is known of it.
         BadFrame if it cannot be."""
         number = notes.number
         if not notes.since:
             self.forget(number)
-            kept = Kept(hosted, number)
+            kept = Kept(hosted, number, actor)
             kept.heard(notes)
             hosted.operations.remember(kept.seen)
             self._kept[number] = kept
@@ -131,3 +134,7 @@ class Notebook:
     def forget_all(self) -> None:
         for number in list(self._kept):
             self.forget(number)
+
+
+def _size(numbers: bytes | list[int]) -> int:
+    return len(numbers) if isinstance(numbers, bytes) else 8 * len(numbers)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any
 
 from tupelo.errors import AccessError, BadFrame, TupeloError
@@ -164,17 +164,19 @@ class Peer:
     async def _ask(self, message: wire.Ask) -> list[Any] | None:
         hosted = self._hosted(message.space, _OPERATIONS[message.how])
         notes = message.seen
+        by = message.by if message.by and self._is_home_of(message.by) else self.id
+        actor = Actor(by, message.session)
         if notes is None or not notes.number:
-            return [] if hosted is None else await self._answer(message, hosted, None)
+            return [] if hosted is None else await self._answer(message, hosted, None, actor)
         if hosted is None:
             return [[], None]
         # At once: what is said of a session is said in order.
-        session = self._sessions.heard(hosted, notes)
+        session = self._sessions.heard(hosted, notes, actor)
         if session is None:
             return None
         session.answering += 1
         try:
-            entries = await self._answer(message, hosted, session)
+            entries = await self._answer(message, hosted, session, session.actor)
             gone, position = session.pop_gone()
         finally:
             session.answering -= 1
@@ -183,12 +185,10 @@ class Peer:
         return [entries, gone]
 
     async def _answer(
-        self, message: wire.Ask, hosted: HostedSpace, session: Kept | None
+        self, message: wire.Ask, hosted: HostedSpace, session: Kept | None, actor: Actor
     ) -> list[Any]:
         template = template_from_wire(message.template)
         order = read_order(message.order)
-        by = message.by if message.by and self._is_home_of(message.by) else self.id
-        actor = Actor(by, message.session)
         self._stand_watch(message, hosted, template)
         if message.how == "take":
             if message.call in self._held:
@@ -332,7 +332,7 @@ def _choosing(message: wire.Ask) -> Accept | None:
     return choosing(_seen(message.seen.seen if message.seen else {}), message.agent)
 
 
-def _seen(numbers: wire.Numbers) -> Seen:
+def _seen(numbers: Mapping[str, bytes | list[int]]) -> Seen:
     seen = Seen()
     seen.bits = read_numbers(numbers)
     return seen

@@ -9,11 +9,14 @@ from pyroaring import BitMap64
 
 from tupelo import errors
 from tupelo.errors import BadArgument, BadFrame, TupeloError
+from tupelo.federation.links.wire import Numbers
 from tupelo.space.order import Fifo, Key, Lifo, Order
 from tupelo.space.session import Seen
 from tupelo.values.change import Change
 from tupelo.values.codec import BadBytes, read_entry, spell_entry
 from tupelo.values.entry import NATIVE, Entry
+
+_FEW = 8
 
 
 def spell_whole(entry: Entry, now: float = 0.0) -> list[Any]:
@@ -161,9 +164,13 @@ def spell_seen(seen: Seen) -> dict[str, bytes]:
     return {origin: _optimised(bits).serialize() for origin, bits in seen.bits.items()}
 
 
-def spell_numbers(numbers: dict[str, BitMap64]) -> dict[str, bytes]:
-    """A few numbers, which are sent as they are."""
-    return {origin: bits.serialize() for origin, bits in numbers.items() if bits}
+def spell_numbers(numbers: dict[str, BitMap64]) -> Numbers:
+    """What has changed: often a single number, of which a bitmap would be four times as long."""
+    return {
+        origin: list(bits) if len(bits) <= _FEW else _optimised(bits).serialize()
+        for origin, bits in numbers.items()
+        if bits
+    }
 
 
 def read_numbers(spelled: Any) -> dict[str, BitMap64]:
@@ -171,8 +178,11 @@ def read_numbers(spelled: Any) -> dict[str, BitMap64]:
     if type(spelled) is not dict or not all(type(origin) is str for origin in spelled):
         raise BadFrame("the numbers of entries have an origin")
     try:
-        return {origin: BitMap64.deserialize(data) for origin, data in spelled.items()}
-    except (ValueError, TypeError) as error:
+        return {
+            origin: BitMap64(data) if type(data) is list else BitMap64.deserialize(data)
+            for origin, data in spelled.items()
+        }
+    except (ValueError, TypeError, OverflowError) as error:
         raise BadFrame(f"these are no numbers of entries: {error}") from error
 
 

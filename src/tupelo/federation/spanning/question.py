@@ -99,11 +99,13 @@ class Question:
         watch: int | None,
     ) -> wire.Ask:
         """The question, for this host, which is to be sent at once."""
-        notes = None
+        notes, actor = None, self.actor
         if self.record is not None:
             with self.lock:
                 reads = how == "read"
                 notes = self.record.notes_for(peer, call) if reads else self.record.all_notes()
+            if notes.since:  # It knows who we are.
+                actor = None
         return wire.Ask(
             call,
             self.hosted.name,
@@ -114,8 +116,8 @@ class Question:
             self.agent,
             notes,
             watch,
-            self.actor.agent if self.actor else None,
-            self.actor.session if self.actor else None,
+            actor.agent if actor else None,
+            actor.session if actor else None,
         )
 
     def read_answer(self, peer: Peer, message: wire.Ask, answer: Any) -> list[Entry] | None:

@@ -129,7 +129,7 @@ class Record(Seen):
         since, upto = self._told.get(peer, 0), self._first + len(self._changes)
         self._told[peer] = upto
         if since < self._first:
-            return wire.Notes(self._number, 0, upto, spell_seen(self))
+            return wire.Notes(self._number, 0, upto, {**spell_seen(self)})
         seen, unseen, gone = _summed(self._changes[since - self._first :])
         return wire.Notes(
             self._number,
@@ -142,7 +142,7 @@ class Record(Seen):
 
     def all_notes(self) -> wire.Notes:
         """All that was seen, for one who need not keep it."""
-        return wire.Notes(0, 0, 0, spell_seen(self))
+        return wire.Notes(0, 0, 0, {**spell_seen(self)})
 
     def read_answer(self, peer: Peer, notes: wire.Notes, answer: Any) -> Any:
         """The entries of an answer, as they are spelled; None if the host has forgotten us, and is

@@ -16,8 +16,8 @@ class Presence(Message, tag=50):
     agents: list[str]
 
 
-Numbers = dict[str, bytes]
-"""Of entries: origin → roaring bitmap."""
+Numbers = dict[str, bytes | list[int]]
+"""Of entries: origin → roaring bitmap, or a few numbers as they are."""
 
 
 class Notes(msgspec.Struct, array_like=True, gc=False):
@@ -42,8 +42,9 @@ class Ask(Message, tag=51):
     stands from that same moment on. Answer: a list of whole entries, or of None for a peek. What is
     taken is reserved until the asker says Settle.
 
-    If what was seen is to be kept here, the answer is such a list and the Numbers of what is gone
-    from here for good, or None: what came before is not known, tell me all of it."""
+    Who goes on in a session need not say again who asks. If what was seen is to be kept here, the
+    answer is such a list and the Numbers of what is gone from here for good, or None: what came
+    before is not known, tell me all of it."""
 
     call: int
     space: str

@@ -1,0 +1,534 @@
+"""Sessions that span hosts: each entry once and in order, whatever hosts forget or lose; and what
+is said for that does not grow."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable, Coroutine
+from random import Random
+from typing import Any
+
+import pytest
+from pyroaring import BitMap64
+
+from tests.federation.company import await_space
+from tests.federation.raw import Raw
+from tupelo import HERE
+from tupelo.errors import NotAllAnswered, TupeloError, UnknownType
+from tupelo.federation.hosts import noted
+from tupelo.federation.hosts.core import HostCore
+from tupelo.federation.links import wire
+from tupelo.federation.spanning import records
+from tupelo.federation.spanning.records import Record
+from tupelo.lab.loop import VirtualLoop, run
+from tupelo.lab.network import VirtualNetwork
+from tupelo.lab.world import Door
+from tupelo.space.loopclock import LoopClock
+from tupelo.values.spelling import template_to_wire
+
+NEWS = ("news", str, int)
+
+
+class Field:
+    """Hosts in a virtual network, all of which have a space "jobs"."""
+
+    def __init__(self, loop: VirtualLoop, heartbeat: float = 0.5) -> None:
+        self.network = VirtualNetwork(loop)
+        self.rng = Random(loop.seed if hasattr(loop, "seed") else 1)
+        self.cores: list[HostCore] = []
+        self.spaces: list[Any] = []
+        self._clock = LoopClock(loop)
+        self._heartbeat = heartbeat
+
+    def _new_id(self) -> str:
+        return f"{self.rng.getrandbits(128):032x}"
+
+    async def host(self, name: str) -> Any:
+        core = HostCore(
+            name,
+            host_id=self._new_id(),
+            network=self.network.place(name),
+            clock=self._clock,
+            rng=self.rng,
+            new_id=self._new_id,
+            listen=f"{name}:7700",
+            peers=[other.address for other in self.cores],
+            heartbeat=self._heartbeat,
+        )
+        await core.start()
+        self.cores.append(core)
+        self.spaces.append(Door(core).space("jobs"))
+        return self.spaces[-1]
+
+    async def meet(self) -> None:
+        async with asyncio.timeout(120):
+            while any(
+                len(core.peers) < len(self.cores) - 1
+                or any("jobs" not in peer.spaces for peer in core.peers.values())
+                for core in self.cores
+            ):
+                await asyncio.sleep(0.1)
+
+    async def stop(self) -> None:
+        for core in self.cores:
+            await core.stop()
+
+
+def played(
+    main: Callable[[Field], Coroutine[Any, Any, None]], hosts: int = 2, seed: int = 1
+) -> None:
+    """Run this among so many hosts that have met."""
+
+    async def all_of_it(loop: VirtualLoop) -> None:
+        field = Field(loop)
+        try:
+            for name in "abcdef"[:hosts]:
+                await field.host(name)
+            await field.meet()
+            await main(field)
+        finally:
+            await field.stop()
+
+    run(all_of_it, seed)
+
+
+def notebook(field: Field, asked: int = 1, asker: int = 0) -> Any:
+    """What one host keeps of the sessions of another."""
+    return field.cores[asked].peers[field.cores[asker].id]._sessions
+
+
+# What is said
+
+
+def test_a_question_does_not_grow_with_what_was_read():
+    async def main(field: Field) -> None:
+        here, there = field.spaces
+        await there.write_all([("news", "x", i) for i in range(9_000)])
+        session = here.session()
+        sizes = []
+        for read in (10, 5_000):
+            await session.read_all(NEWS, limit=read)
+            await session.read(NEWS, wait=0)
+            before = field.network.sent["a", "b"].bytes
+            for _ in range(20):
+                assert await session.read(NEWS, wait=0) is not None
+            sizes.append((field.network.sent["a", "b"].bytes - before) / 20)
+        assert sizes[1] <= sizes[0] * 1.1, sizes
+
+    played(main)
+
+
+def test_a_host_goes_on_from_where_the_session_stopped():
+    """It does not look again at all that was read."""
+
+    async def main(field: Field) -> None:
+        here, there = field.spaces
+        await there.write_all([("news", "x", i) for i in range(500)])
+        session = here.session()
+        for i in range(400):
+            assert await session.read(NEWS, wait=0) == ("news", "x", i)
+        (kept,) = notebook(field)._kept.values()
+        looked = []
+        kept.seen.__class__ = type(
+            "Looking",
+            (noted.Noted,),
+            {
+                "__slots__": (),
+                "__contains__": lambda seen, entry: (
+                    looked.append(entry) or noted.Noted.__contains__(seen, entry)
+                ),
+            },
+        )
+        assert await session.read(NEWS, wait=0) == ("news", "x", 400)
+        assert 0 < len(looked) < 5
+
+    played(main)
+
+
+def test_the_end_of_a_session_is_told():
+    async def main(field: Field) -> None:
+        here, there = field.spaces
+        await there.write(("news", "x", 1))
+        async with here.session() as session:
+            assert await session.read(NEWS, wait=0) is not None
+            assert len(notebook(field)) == 1
+        await asyncio.sleep(1)
+        assert len(notebook(field)) == 0
+        with pytest.raises(TupeloError, match="over"):
+            await session.read(NEWS, wait=0)
+
+    played(main)
+
+
+def test_what_is_kept_for_others_is_bounded(monkeypatch):
+    monkeypatch.setattr(noted, "NOTED_MAX", 3)
+
+    async def main(field: Field) -> None:
+        here, there = field.spaces
+        await there.write_all([("news", "x", i) for i in range(10)])
+        sessions = [here.session() for _ in range(5)]
+        for i in range(10):
+            for session in sessions:
+                assert await session.read(NEWS, wait=0) == ("news", "x", i)
+                assert len(notebook(field)) <= 3
+        assert [session.seen for session in sessions] == [10] * 5
+
+    played(main)
+
+
+def test_what_is_kept_for_others_is_bounded_in_bytes(monkeypatch):
+    monkeypatch.setattr(noted, "NOTED_BYTES", 100)
+
+    async def main(field: Field) -> None:
+        here, there = field.spaces
+        await there.write_all([("news", "x", i) for i in range(10)])
+        sessions = [here.session() for _ in range(5)]
+        for i in range(10):
+            for session in sessions:
+                assert await session.read(NEWS, wait=0) == ("news", "x", i)
+        assert len(notebook(field)) < 5
+
+    played(main)
+
+
+# What is forgotten
+
+
+def test_a_host_that_has_forgotten_a_session_is_told_all_of_it():
+    async def main(field: Field) -> None:
+        here, there = field.spaces
+        await there.write_all([("news", "x", i) for i in range(30)])
+        session = here.session()
+        got = []
+        for i in range(15):
+            got.append(await session.read(NEWS, wait=0))
+            if i % 4 == 0:
+                notebook(field).forget_all()
+        got += await session.read_all(NEWS, limit=5)
+        notebook(field).forget_all()
+        got += await session.read_all(NEWS)
+        assert got == [("news", "x", i) for i in range(30)]
+        notebook(field).forget_all()
+        assert await session.read_all(NEWS) == []
+
+    played(main)
+
+
+def test_what_died_elsewhere_is_forgotten():
+    async def main(field: Field) -> None:
+        here, there = field.spaces
+        await there.write_all([("news", "x", i) for i in range(3_000)], lease=5.0)
+        await there.write(("news", "x", 3_000))
+        session = here.session()
+        assert len(await session.read_all(NEWS)) == 3_001
+        await asyncio.sleep(10)
+        assert await session.read_all(NEWS) == []
+        assert session.seen < 1_000
+        await there.write(("news", "x", 3_001))
+        assert await session.read_all(NEWS) == [("news", "x", 3_001)]
+
+    played(main)
+
+
+def test_what_died_here_is_forgotten_here_and_elsewhere():
+    async def main(field: Field) -> None:
+        here, there = field.spaces
+        await here.write_all([("news", "x", i) for i in range(3_000)], lease=5.0)
+        await there.write(("news", "y", 0))
+        session = here.session()
+        assert len(await session.read_all(NEWS)) == 3_001
+        assert await session.read_all(NEWS) == []
+        (kept,) = notebook(field)._kept.values()
+        assert len(kept.seen) == 3_001
+        await asyncio.sleep(10)
+        assert await session.read_all(NEWS) == []
+        assert session.seen < 1_000
+        assert await session.read_all(NEWS) == []
+        assert len(kept.seen) < 1_000
+
+    played(main)
+
+
+def test_nothing_is_forgotten_that_may_come_back():
+    """It was taken by another host, and may be given back there; then it is known there."""
+
+    async def main(field: Field) -> None:
+        first, second, third = field.spaces
+        await second.write_all([("news", "x", i) for i in range(3_000)])
+        session = first.session()
+        assert len(await session.read_all(NEWS)) == 3_000
+        taken = await field.cores[2].federation.get(
+            field.cores[2].spaces["jobs"], NEWS, take=True, many=True
+        )
+        assert len(taken.entries) == 3_000
+        taken.give_back()  # The one who asked has vanished.
+        assert await third.count(NEWS) == 3_000
+        for _ in range(3):
+            assert await session.read_all(NEWS) == []
+        assert session.seen == 3_000
+
+    played(main, hosts=3)
+
+
+# What is lost on its way
+
+
+def test_an_answer_that_never_came_hides_nothing():
+    async def main(field: Field) -> None:
+        here, there = field.spaces
+        await there.write_all([("news", "x", i) for i in range(6)])
+        session = here.session()
+        assert await session.read(NEWS, wait=0) == ("news", "x", 0)
+        reading = asyncio.create_task(session.read(NEWS, wait=0))
+        await asyncio.sleep(0)
+        while notebook(field)._kept[next(iter(notebook(field)._kept))].answering:
+            await asyncio.sleep(0.001)
+        field.network.cut("a", "b")
+        with pytest.raises(NotAllAnswered):
+            await reading
+        await field.meet()
+        for i in range(1, 6):
+            assert await session.read(NEWS, wait=0) == ("news", "x", i)
+        assert await session.read(NEWS, wait=0) is None
+
+    played(main)
+
+
+def test_a_read_that_was_cancelled_hides_nothing():
+    async def main(field: Field) -> None:
+        here, there = field.spaces
+        await there.write_all([("news", "x", i) for i in range(50)])
+        session = here.session()
+        got = []
+        while len(got) < 50:
+            reading = asyncio.create_task(session.read(NEWS, wait=0))
+            await asyncio.sleep(field.rng.uniform(0, 0.03))
+            if reading.cancel():
+                await asyncio.wait([reading])
+            if not reading.cancelled():
+                got.append(reading.result())
+        assert got == [("news", "x", i) for i in range(50)]
+
+    played(main)
+
+
+def test_what_one_reader_did_not_get_another_gets():
+    """It was read, and could not be handed out: it has not been seen, and who waits gets it."""
+
+    async def main(field: Field) -> None:
+        here, there = field.spaces
+        await there.write(("news", "x", 1))
+        session = here.session()
+        taken = await here._federation.get(
+            here._hosted, NEWS, take=False, session=session._state, actor=session._actor
+        )
+        assert session.seen == 1
+        waiting = asyncio.create_task(session.read(NEWS, wait=30.0))
+        await asyncio.sleep(1)
+        taken.give_back()
+        assert await waiting == ("news", "x", 1)
+
+    played(main)
+
+
+def test_an_entry_of_an_unknown_class_stays_unread(threads):
+    host, child = threads.host("first"), threads.child("second")
+    child.do("write_only_there", 5)
+    host.engage(child.address)
+    await_space(host, child.id)
+    with host.space("jobs").session() as session:
+        for read in (session.read, session.read_all):
+            with pytest.raises(UnknownType):
+                read(wait=0)
+        assert session.seen == 0
+
+
+# Everything at once
+
+
+@pytest.mark.parametrize("seed", range(9))
+def test_each_entry_once_and_in_order_through_everything(seed, monkeypatch):
+    """Several read in one session, at a host of three, while links are cut and parted, hosts forget
+    sessions, and reads are called off."""
+    monkeypatch.setattr(noted, "NOTED_MAX", 1 if seed % 3 == 0 else 1_000)
+    monkeypatch.setattr(records, "CHANGES_MAX", 4 if seed % 2 else 4_096)
+    rng = Random(seed)
+
+    async def main(field: Field) -> None:
+        sessions = [field.spaces[0].session(), field.spaces[0].session()]
+        got: list[list[tuple[str, int]]] = [[], []]
+        written: dict[str, int] = defaultdict(int)
+        over = False
+
+        async def write(number: int) -> None:
+            space = field.spaces[number]
+            while not over:
+                name = "abc"[number]
+                lease = 1.0 if rng.random() < 0.2 else None
+                word = "brief" if lease else "news"
+                await space.write((word, name, written[name]), lease=lease)
+                written[name] += 1
+                await asyncio.sleep(rng.uniform(0, 0.2))
+
+        async def read(which: int) -> None:
+            session = sessions[which]
+            while not over:
+                wait = rng.choice((0, 0.1))
+                many = rng.random() < 0.3
+                template = (str, str, int)
+                work = (
+                    session.read_all(template, wait=wait, limit=rng.choice((None, 1, 3)))
+                    if many
+                    else session.read(template, wait=wait)
+                )
+                reading = asyncio.ensure_future(work)
+                await asyncio.wait([reading], timeout=rng.choice((0.01, 10.0)))
+                reading.cancel()
+                await asyncio.wait([reading])
+                if not reading.cancelled() and reading.exception() is None:
+                    found = reading.result()
+                    for entry in found if many else [found] if found else []:
+                        got[which].append(entry[1:])
+                await asyncio.sleep(rng.uniform(0, 0.05))
+
+        async def trouble() -> None:
+            while not over:
+                await asyncio.sleep(rng.uniform(0, 1.0))
+                match rng.randrange(4):
+                    case 0:
+                        field.network.cut("a", rng.choice("bc"))
+                    case 1:
+                        field.network.partition(["a", "b"], ["c"])
+                        await asyncio.sleep(rng.uniform(0, 4.0))
+                        field.network.heal()
+                    case 2:
+                        for peer in field.cores[rng.choice((1, 2))].peers.values():
+                            peer._sessions.forget_all()
+
+        tasks = [asyncio.ensure_future(write(number)) for number in range(3)]
+        tasks += [asyncio.ensure_future(read(which)) for which in (0, 0, 0, 1)]
+        tasks.append(asyncio.ensure_future(trouble()))
+        await asyncio.sleep(12)
+        over = True
+        await asyncio.gather(*tasks)
+        await field.meet()
+        alive = {entry[1:] for space in field.spaces for entry in await space.here.read_all(NEWS)}
+        for session, read_so_far in zip(sessions, got, strict=True):
+            read_so_far += [entry[1:] for entry in await session.read_all((str, str, int))]
+            assert len(read_so_far) == len(set(read_so_far)), "twice"
+            assert alive <= set(read_so_far), "missed"
+            if session is sessions[1]:  # Of several readers each has its own order.
+                for name in "abc":
+                    numbers = [n for source, n in read_so_far if source == name]
+                    assert numbers == sorted(numbers), "not in order"
+        assert sum(written.values()) > 100
+
+    played(main, hosts=3, seed=seed)
+
+
+# Records
+
+
+def test_what_is_summed_up_is_what_happened():
+    """A host that hears of every change knows what the record knows."""
+
+    class Peer:
+        """Anyone."""
+
+    rng = Random(5)
+    record, kept, peer = Record(), noted.Noted(), Peer()
+    kept.heard(record.notes_for(peer, 1))
+    for round_number in range(200):
+        for _ in range(rng.randrange(6)):
+            n, origin = rng.randrange(40), rng.choice("xy")
+            entry: Any = type("E", (), {"origin": origin, "n": n})
+            match rng.randrange(4):
+                case 0:
+                    record.discard(entry)
+                case 1:
+                    gone = noted.Seen()
+                    gone.bits = {origin: BitMap64([n, n + 1])}
+                    record.prune(gone)
+                case _:
+                    record.add(entry)
+        notes = record.notes_for(peer, 1)
+        kept.heard(notes)
+        assert {o: b for o, b in kept.bits.items() if b} == {
+            o: b for o, b in record.bits.items() if b
+        }, round_number
+
+
+def test_nothing_is_forgotten_while_a_reader_has_it_in_its_hands():
+    record = Record()
+    entry: Any = type("E", (), {"origin": "x", "n": 7})
+    gone = noted.Seen()
+    gone.add(entry)
+    record.add(entry)
+    record.hold()
+    record.prune(gone)
+    assert record.choose([entry], None) == []
+    record.release()
+    assert len(record) == 0
+
+
+# Those who talk nonsense
+
+
+ALL = template_to_wire(("job", int))
+
+
+@pytest.fixture
+def nosy(threads):
+    """A host with an entry, and a line to it from one that is no good."""
+    host = threads.host("good")
+    host.space("jobs").write(("job", 1))
+    raw = Raw.met(host.address, "host", spaces=["jobs"])
+    yield host, raw
+    raw.close()
+
+
+def test_a_session_that_is_not_known_is_asked_for(nosy):
+    _, raw = nosy
+    notes = wire.Notes(9, 4, 5, {})
+    assert raw.call(wire.Ask, "jobs", ALL, "read", seen=notes).value is None
+    notes = wire.Notes(9, 0, 5, {})
+    entries, gone = raw.call(wire.Ask, "jobs", ALL, "read", seen=notes).value
+    assert (len(entries), gone) == (1, None)
+    seen = {entries[0][1]: BitMap64([entries[0][2]]).serialize()}
+    notes = wire.Notes(9, 5, 6, seen)
+    assert raw.call(wire.Ask, "jobs", ALL, "read", seen=notes).value == [[], None]
+    assert raw.call(wire.Ask, "jobs", ALL, "read", seen=notes).value is None
+    assert raw.call(wire.Ask, "nowhere", ALL, "read", seen=notes).value == [[], None]
+    notes = wire.Notes(9, 6, 7, {}, seen)
+    (again,), _ = raw.call(wire.Ask, "jobs", ALL, "read", seen=notes).value
+    assert again == entries[0]
+
+
+@pytest.mark.parametrize("data", [b"", b"nonsense", bytes(40), b"\xff" * 64, [-1], [-(2**63)]])
+def test_numbers_that_cannot_be_are_refused(nosy, data):
+    host, raw = nosy
+    for notes in (
+        wire.Notes(9, 0, 5, {"x": data}),
+        wire.Notes(9, 0, 5, {}, {"x": data}),
+        wire.Notes(9, 0, 5, {}, {}, {"x": data}),
+        wire.Notes(0, 0, 0, {"x": data}),
+    ):
+        raw.call(wire.Ask, "jobs", ALL, "read", seen=notes)
+    assert host.space("jobs").here.count() == 1
+
+
+@pytest.mark.parametrize("nonsense", [None, [], [[]], [[], {}, {}], [[], {"x": b"no"}], [[], 5], 7])
+def test_a_host_that_answers_nonsense_is_missing(nosy, nonsense, later):
+    host, raw = nosy
+    session = host.space("jobs").session()
+    session.read_all(scope=HERE)
+    for read in (session.read, session.read_all):
+        call = later(read, ("job", int), wait=0)
+        since = 1
+        while since:  # None would be no nonsense if we had reason to think that it knows us.
+            ask = raw.hear_until(lambda said: isinstance(said, wire.Ask))
+            raw.say(wire.Answer(ask.call, nonsense))
+            since = ask.seen.since if nonsense is None else 0
+        with pytest.raises(NotAllAnswered):
+            call.result()
