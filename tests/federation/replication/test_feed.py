@@ -5,8 +5,12 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from pyroaring import BitMap64
 
 from tests.federation.replication.town import FEED, Town, play
+from tupelo.federation.replication import messages as said
+
+NONE = BitMap64().serialize()
 
 
 @pytest.fixture(params=["memory", "disk"])
@@ -109,6 +113,73 @@ def test_a_host_that_comes_back_alone_has_what_it_has_seen(tmp_path):
             assert town[name].copies("a") == [("n", 3), ("n", 4)]
             assert town[name].copies("b") == [("own",), ("again",)]
             assert len(town[name].feed.marks) == 2
+
+    play(scene, "ba", folder=tmp_path)
+
+
+def test_what_has_run_out_meanwhile_does_not_come_back(tmp_path):
+    async def scene(town: Town) -> None:
+        a, b = town["a"], town["b"]
+        await a.write(("short", 1), lease=10.0)
+        await town.until(lambda: b.copies("a") == [("short", 1)])
+        await b.stop()
+        await a.write(("long", 2))
+        await asyncio.sleep(20)
+        await b.start()
+        await town.alike("ab")
+        assert b.copies("a") == [("long", 2)]
+        await a.take(("long", 2))
+        await b.stop()
+        await a.stop()
+        await b.start()
+        assert b.copies("a") in ([], [("long", 2)])
+        await a.start()
+        await town.alike("ab")
+        assert b.copies("a") == []
+        # Of streams of which nothing is left, nothing but that is kept.
+        assert len(list(b.feed.copies.operations.core.store)) <= 2
+
+    play(scene, "ba", folder=tmp_path)
+
+
+def test_removals_that_are_known_before_the_items_outlive_a_crash(tmp_path):
+    """What b knows of numbers that have not come yet it still knows when it is back."""
+
+    async def scene(town: Town) -> None:
+        b = town["b"]
+        exchange = b.feed.exchange
+        living = BitMap64([3, 9]).serialize()
+        here = said.Here(FEED, "z/1", True, [], {})
+        b.life.call(exchange.heard, "z", here)
+        b.life.call(exchange.heard, "z", said.Living(FEED, "y/1", 9, 7, living, NONE))
+        b.life.call(exchange.heard, "z", said.Died(FEED, "y/1", 7, [9, 12]))
+        await asyncio.sleep(1)  # until it is on disk
+        await b.crash()
+        await b.start()
+        stream = b.feed.stream("y/1")
+        assert (stream.upto, stream.known, stream.deaths) == (0, 9, 9)
+        spelled = [(n, [["n", n], n, "y", None, None]) for n in (2, 3, 9, 12, 13)]
+        b.life.call(b.feed.exchange.heard, "z", here)
+        parcel = said.Parcel(FEED, "y/1", 0, 13, 9, spelled, False)
+        b.life.call(b.feed.exchange.heard, "z", parcel)
+        assert b.copies("y") == [("n", 3), ("n", 13)]
+        await asyncio.sleep(1)  # until it is on disk
+        await b.crash()
+        await b.start()
+        assert b.copies("y") == [("n", 3), ("n", 13)]
+        assert b.feed.marks["y/1"] == said.Mark(13, 9)
+
+    play(scene, names="b", folder=tmp_path)
+
+
+def test_a_feed_whose_copies_cannot_be_kept_is_closed(tmp_path):
+    async def scene(town: Town) -> None:
+        await town.alike("ab")
+        town["b"].feed.copies.engine.close()
+        await town["a"].write(("n", 1))
+        await town.until(lambda: town["b"].feed.closed)
+        await town.until(lambda: not town["a"].feed.partners)
+        assert "a" in town["b"].core.peers
 
     play(scene, "ba", folder=tmp_path)
 

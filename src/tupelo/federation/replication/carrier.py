@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from tupelo.errors import BadArgument, CannotSend, NotAllowed
+from tupelo.errors import BadArgument, CannotSend, JournalError, NotAllowed, SpaceClosed
 from tupelo.federation.links import wire
 from tupelo.federation.replication import messages as said
 from tupelo.federation.replication.feed import Feed
@@ -94,7 +94,10 @@ class Replication:
         message = said.read(body)
         feed = self.feeds.get(message.feed)
         if feed is not None and not feed.closed and feed.may_partner(peer):
-            feed.heard(peer, message)
+            try:
+                feed.heard(peer, message)
+            except (SpaceClosed, JournalError):  # It cannot be kept: this is the end of the feed.
+                feed.close()
             self.post(feed)
 
     async def stop(self) -> None:

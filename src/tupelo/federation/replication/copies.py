@@ -15,6 +15,7 @@ from math import isfinite
 from typing import Any
 
 from msgspec.msgpack import Decoder, Encoder
+from pyroaring import BitMap64
 
 from tupelo.errors import BadArgument, BadFrame
 from tupelo.federation.hosts.core import HostCore
@@ -79,6 +80,7 @@ class Copies:
         self._now = self.hosted.clock.now
         self._batches: dict[Entry, _Batch] = {}  # of the items, on disk
         self._kept: dict[str, Entry] = {}
+        self._ahead: set[str] = set()  # of which is kept what has not come yet
         self._measured = measured
         self._bytes: Counter[str] = Counter()
 
@@ -98,7 +100,7 @@ class Copies:
         if self.hosted.durable:
             if items:
                 batch = [self._batch(stream, [number for number, _ in items], come)]
-            if not items or stream.known > stream.upto or stream.source in self._kept:
+            if not items or _looks_ahead(stream) or stream.source in self._ahead:
                 kept, ended = self._renew_kept(stream)
         self._step([*batch, *come, *kept], ended)
         self._measure(stream.source, come, 1)
@@ -178,8 +180,12 @@ class Copies:
 
     def _renew_kept(self, stream: Stream) -> tuple[list[Entry], list[Entry]]:
         """The record of how far it is, and the one that it replaces."""
-        ahead = stream.alive.copy()
-        ahead.remove_range(0, stream.upto + 1)
+        ahead = BitMap64()
+        self._ahead.discard(stream.source)
+        if _looks_ahead(stream):
+            self._ahead.add(stream.source)
+            ahead |= stream.alive
+            ahead.remove_range(0, stream.upto + 1)
         old = self._kept.get(stream.source)
         new = self._kept[stream.source] = self._own(
             Kept(
@@ -222,7 +228,10 @@ class Copies:
             stream.upto = stream.known = max(stream.upto, batch.upto)
             stream.deaths = max(stream.deaths, batch.deaths)
         for record in kept.values():
-            _restore(found.setdefault(record.source, Stream(record.source)), record)
+            stream = found.setdefault(record.source, Stream(record.source))
+            _restore(stream, record)
+            if _looks_ahead(stream):
+                self._ahead.add(stream.source)
         empty = [one for one in behind if not one.left]
         for one in empty:  # Everything in it has run out meanwhile.
             batch = thaw(one.entry.shape, one.entry.fields)
@@ -279,6 +288,10 @@ def spell_item(entry: Entry, lease: float | None) -> bytes:
 
 def _is_record(entry: Entry) -> bool:
     return entry.shape.kind in _KINDS
+
+
+def _looks_ahead(stream: Stream) -> bool:
+    return stream.known > stream.upto or bool(stream.dead)
 
 
 def _restore(stream: Stream, kept: Kept) -> None:
