@@ -178,6 +178,16 @@ class Crowd:
                 self.truths[person.source].removed[number] = own.deaths + place + 1
             person.exchange.bury(chosen)
 
+    def hold_or_drop(self, name: str, other: str) -> None:
+        """It takes the stream of another, or takes it no more."""
+        if name != other and name in self.people and other in self.people:
+            exchange, source = self.people[name].exchange, self.people[other].source
+            if source not in exchange.streams:
+                exchange.hold(source)
+            elif self.rng.random() < 0.5:
+                exchange.drop(source)
+            self.post(name)
+
     def happen(self) -> None:
         one, other = self.rng.choice(self.names), self.rng.choice(self.names)
         if self.rng.random() > self.calm:
@@ -190,6 +200,8 @@ class Crowd:
                     self.start(one)
                 case 3 if one in self.people:
                     self.people[one].save()
+        if not self.everything:
+            self.hold_or_drop(one, other)
         match self.rng.randrange(4):
             case 0:
                 self.connect(one, other)
@@ -278,6 +290,14 @@ class Crowd:
                 ahead += near
             groups.append(group)
         return groups
+
+    def check_neighbours(self) -> None:
+        """Two who are engaged have the same of what both take."""
+        for near, far in self.links:
+            here, there = self.people[near].exchange.streams, self.people[far].exchange.streams
+            for source in here.keys() & there.keys():
+                one, other = here[source], there[source]
+                assert (one.mark, one.items) == (other.mark, other.items), f"{near} and {far}"
 
     def check_agreed(self) -> None:
         """Those who reach each other have the same."""

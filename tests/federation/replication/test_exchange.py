@@ -31,6 +31,16 @@ def test_once_all_are_back_all_have_the_same(seed):
     crowd.check_agreed()
 
 
+@pytest.mark.parametrize("durable", [False, True], ids=["memory", "disk"])
+@pytest.mark.parametrize("seed", range(100))
+def test_those_who_take_some_streams_have_of_them_what_their_neighbours_have(seed, durable):
+    crowd = Crowd(seed, 2 + seed % 5, durable=durable, everything=False)
+    crowd.run(60)
+    crowd.rest()
+    crowd.check()
+    crowd.check_neighbours()
+
+
 def test_in_a_full_mesh_each_item_travels_once_to_each():
     crowd = Crowd(1, 6, durable=False)
     for one in crowd.names:
