@@ -205,7 +205,10 @@ class Exchange:
 
     def _hear_here(self, host: str, here: said.Here) -> None:
         far = Far(host, here.source, here.everything, frozenset(here.near), here.marks)
+        before = self.far.get(host)
         self.far[host] = far
+        if before is not None:
+            self._warn(before, far)
         if here.late:
             self._say_here([host])
         news = {
@@ -217,6 +220,18 @@ class Exchange:
             self.outbox.append(([host], said.News(self.feed, news)))
         for source in here.marks:
             self.wants.consider(source)
+
+    def _warn(self, before: Far, far: Far) -> None:
+        """Who is near one that holds a stream no more does not get there what we thought."""
+        for source in [source for source in before.has if source not in far.has]:
+            stream = self.streams.get(source)
+            others = [
+                other.id
+                for other in self.far.values()
+                if other.id in before.near and other.takes(source)
+            ]
+            if stream is not None and others:
+                self.outbox.append((others, said.News(self.feed, {source: stream.mark})))
 
     def _hear_near(self, far: Far, near: said.Near) -> None:
         far.near = frozenset(near.near)
