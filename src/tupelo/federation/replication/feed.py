@@ -70,7 +70,11 @@ class Feed:
         self._keeper = Keeper(self.exchange, policy, host_of, self._shelf.bytes_of)
         self._drawing: asyncio.Task[None] | None = None
         self._patience: asyncio.TimerHandle | None = None
+        self.watchers: list[Callable[[], None]] = []
+        """Called on the loop when a stream has moved on here, or lost something."""
         self.closed = False
+        self.listeners: list[Callable[[], object]] = []
+        """Called on the loop when others have said something, or one of them is gone."""
         try:
             self._begin(only)
         except BaseException:
@@ -107,6 +111,11 @@ class Feed:
     def holders(self) -> list[str]:
         """The engaged hosts that hold a copy of this host's stream."""
         return self._placing.holders
+
+    @property
+    def is_drawn(self) -> bool:
+        """Is everything that was written in the space by now an item, if it can be one?"""
+        return self._drawing is None and not self._tap.awake
 
     def stream(self, source: str) -> Stream | None:
         return self.exchange.streams.get(source)
@@ -156,6 +165,7 @@ class Feed:
                 if numbers:
                     self.exchange.bury(numbers)
                 self._replication.soon(self)
+                self._call_watchers()
                 await asyncio.sleep(0)  # What comes meanwhile is for the next turn.
             elif not self._tap.awake:
                 return
@@ -170,6 +180,12 @@ class Feed:
             self.close()
         elif self._tap.awake:  # since it was drawn the last time
             self._draw_soon()
+        else:
+            self._call_watchers()
+
+    def _call_watchers(self) -> None:
+        for watcher in list(self.watchers):
+            watcher()
 
     # For the carrier
 
@@ -191,6 +207,8 @@ class Feed:
         if isinstance(message, said.Parcel):
             self._keeper.relieve()
         self._placing.review()
+        self._call_listeners()
+        self._call_watchers()
 
     def await_answers(self) -> None:
         """Who was asked has so long to answer; then others are asked."""
@@ -205,6 +223,11 @@ class Feed:
     def departed(self, host: str) -> None:
         self.exchange.departed(host)
         self._placing.departed(host)
+        self._call_listeners()
+
+    def _call_listeners(self) -> None:
+        for listener in list(self.listeners):
+            listener()
 
     def close(self) -> None:
         """Take part no more. What is kept on disk stays there."""
@@ -216,6 +239,7 @@ class Feed:
                     under_way.cancel()
             self._tap.close()
             self._shelf.close()
+            self._call_watchers()
 
     async def stop(self) -> None:
         """The host leaves, with all told that was written by now."""

@@ -1,0 +1,95 @@
+"""Garbage collection: how much a host keeps, what gives way, and that it is said.
+
+A bound is that of a space, with two things more: messages that are pinned never give way, and what
+has given way is told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from tupelo.errors import BadArgument
+from tupelo.federation.hosts.hosted import HostedSpace
+from tupelo.space.capacity import Capacity, Room
+from tupelo.values.entry import Entry
+
+BACKLOG_MAX = 1_000
+"""So many messages that were collected wait to be told; then the oldest is not told."""
+
+
+@dataclass(frozen=True)
+class Bound:
+    """At most so many messages, and so many bytes of them: of those that were stored, of those that
+    were written, of those that are directed, and of copies of others', each. When it is reached the
+    oldest give way ("fifo"), or those read longest ago ("lru"); of copies, those of one host."""
+
+    count: int | None = None
+    bytes: int | None = None
+    order: Literal["fifo", "lru"] = "fifo"
+
+    def __post_init__(self) -> None:
+        for name in ("count", "bytes"):
+            given = getattr(self, name)
+            if given is not None and (type(given) is not int or given < 1):
+                raise BadArgument(name, "a whole number above 0, or None", given)
+        if self.order not in ("fifo", "lru"):
+            raise BadArgument("order", '"fifo" or "lru"', self.order)
+
+    @property
+    def capacity(self) -> Capacity | None:
+        if self.count is None and self.bytes is None:
+            return None
+        return Capacity(entries=self.count, size_bytes=self.bytes, evict=self.order)
+
+
+@dataclass(frozen=True)
+class Collected:
+    """A message of this host that was collected before anyone took it, or after it was read."""
+
+    message: Any
+    kind: Literal["stored", "written", "directed"]
+
+
+class PinnedRoom(Room):
+    """The room of a space in which some entries never give way, and the others not unnoticed."""
+
+    def __init__(self, capacity: Capacity, told: Callable[[list[Entry]], object]) -> None:
+        super().__init__(capacity)
+        self._told = told
+        self._pinned: set[Entry] = set()
+
+    def pin(self, entry: Entry) -> None:
+        if entry in self._held:
+            self._pinned.add(entry)
+
+    def remove(self, entry: Entry) -> None:
+        super().remove(entry)
+        self._pinned.discard(entry)
+
+    def overflow(self, newest: Iterable[Entry], stored: Iterable[Entry]) -> list[Entry]:
+        victims = super().overflow(newest, stored)
+        if victims:
+            self._told(victims)
+        return victims
+
+    def _victims(
+        self, count: int, size: int, spared: Iterable[Entry], stored: Iterable[Entry]
+    ) -> tuple[list[Entry], bool]:
+        if not self._exceeds(count, size):
+            return [], True
+        return super()._victims(count, size, [*spared, *self._pinned], stored)
+
+
+def bind(
+    hosted: HostedSpace, capacity: Capacity, told: Callable[[list[Entry]], object]
+) -> PinnedRoom:
+    """Bound a space that is there: what is too much in it goes with the next that comes. `told` is
+    called under its lock, on whatever thread."""
+    core = hosted.operations.core
+    with hosted.engine.lock:
+        held = [*core.store, *(entry for txn in core.transactions for entry in txn.taken)]
+        core.room = room = PinnedRoom(capacity, told)
+        room.add(held)
+    return room

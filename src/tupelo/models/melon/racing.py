@@ -1,0 +1,85 @@
+"""Racing: waiting for what is asked of all hosts, and for what comes to this one meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
+from typing import Any
+
+from tupelo.space.clock import Clock
+from tupelo.values.entry import Entry
+
+Found = list[Entry]
+
+
+class Deadline:
+    """Until when is waited; for ever, if `wait` is None."""
+
+    def __init__(self, clock: Clock, wait: float | None) -> None:
+        self._clock = clock
+        self._until = None if wait is None else clock.now() + wait
+
+    @property
+    def left(self) -> float | None:
+        return None if self._until is None else max(0.0, self._until - self._clock.now())
+
+
+class Stirring:
+    """Wakes all who wait, when something has come."""
+
+    def __init__(self) -> None:
+        self._waiting: set[asyncio.Event] = set()
+
+    def stir(self) -> None:
+        for event in self._waiting:
+            event.set()
+
+    def enter(self) -> asyncio.Event:
+        event = asyncio.Event()
+        self._waiting.add(event)
+        return event
+
+    def leave(self, event: asyncio.Event) -> None:
+        self._waiting.discard(event)
+
+
+async def race(
+    ask: Callable[[float | None], Coroutine[Any, Any, Found]],
+    look: Callable[[], Found | Awaitable[Found]],
+    undo: Callable[[Found], object],
+    deadline: Deadline,
+    stirring: Stirring,
+) -> Found:
+    """What is got by asking all, or found by looking here when something has come; never both: the
+    question is withdrawn before we look, and if it was answered by then, that counts. If nobody
+    waits for the answer any more, it is undone."""
+    stirred = stirring.enter()
+    try:
+        while True:
+            stirred.clear()
+            here = look()
+            found = here if isinstance(here, list) else await here
+            if found:
+                return found
+            asking = asyncio.ensure_future(ask(deadline.left))
+            waking = asyncio.ensure_future(stirred.wait())
+            try:
+                await asyncio.wait([asking, waking], return_when=asyncio.FIRST_COMPLETED)
+                asking.cancel()
+                await asyncio.wait([asking])
+            except asyncio.CancelledError:
+                asking.cancel()
+                asking.add_done_callback(partial(_undo, undo))
+                raise
+            finally:
+                waking.cancel()
+            if not asking.cancelled():
+                return asking.result()
+    finally:
+        stirring.leave(stirred)
+
+
+def _undo(undo: Callable[[Found], object], asking: asyncio.Task[Found]) -> None:
+    if not asking.cancelled() and asking.exception() is None:
+        undo(asking.result())

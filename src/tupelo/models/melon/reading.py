@@ -1,0 +1,203 @@
+"""Reading: what one process has not read yet, where it was written or, if that is out of reach, in
+copies.
+
+One record says what was read, wherever it was found. Copies come as the beginning of what a host
+has written, in its order, so what is read there and what is read at the host itself never passes by
+each other; only a copy that has not heard of a removal could be behind, and then it is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from pyroaring import BitMap64
+
+from tupelo.errors import TupeloError
+from tupelo.federation.replication.feed import Feed
+from tupelo.federation.spanning.records import Record
+from tupelo.models.melon.racing import Deadline, race
+from tupelo.space.log import Actor
+from tupelo.space.session import Seen, SessionState
+from tupelo.values.entry import Entry, require_known
+from tupelo.values.spelling import template_to_wire
+from tupelo.values.template import Template, as_template
+
+if TYPE_CHECKING:
+    from tupelo.models.melon.post import Post
+
+PLACES_MAX = 4_096
+"""So many places in streams are remembered; then they are looked for anew."""
+
+
+class Memory(Record):
+    """What was read. What is gone for good need not be said any more to those who are asked; but a
+    copy that has not heard of it may still turn up."""
+
+    __slots__ = ("past",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.past: dict[str, BitMap64] = {}
+
+    def prune(self, gone: Seen) -> None:
+        for origin, numbers in gone.bits.items():
+            common = self.bits.get(origin, BitMap64()) & numbers
+            if common:
+                past = self.past[origin] = self.past.get(origin, BitMap64()) | common
+                past.run_optimize()
+        super().prune(gone)
+
+    def is_past(self, entry: Entry) -> bool:
+        past = self.past.get(entry.origin)
+        return past is not None and entry.n in past
+
+
+class Reader:
+    """What one process reads."""
+
+    def __init__(self, post: Post) -> None:
+        core = post.core
+        self._post = post
+        self._core = core
+        self._hosted = post.written
+        self._memory = Memory() if post.feed is not None else Record()
+        actor = Actor(core.id, core.new_id())
+        self._actor = actor
+        self._state = SessionState(actor.session or "", self._memory, None)
+        self._shelves = None if post.feed is None else Shelves(post, post.feed, self._memory)
+        self._hosted.operations.remember(self._memory)
+
+    def close(self) -> None:
+        self._state.ended = True
+        self._hosted.operations.forget(self._memory)
+        self._memory.close()
+
+    async def read(self, template: Any, wait: float | None, many: bool) -> list[Entry]:
+        deadline = Deadline(self._hosted.clock, wait)
+        shelves = self._shelves
+        if shelves is None:
+            return await self._ask(template, wait, many)
+        key = _spell(template)
+        self._post.begin_pulling()
+        found: list[Entry] = []
+        if wait == 0:
+            await self._post.in_step()
+        if wait == 0 or many:
+            found = shelves.look(template, key, many)
+            if many or not found:
+                try:
+                    found += await self._ask(template, 0, many)
+                except BaseException:
+                    self._undo(found)
+                    raise
+        if not found and wait != 0:
+            found = await race(
+                lambda left: self._ask(template, left, many),
+                lambda: shelves.look(template, key, many),
+                self._undo,
+                deadline,
+                self._post.stirring,
+            )
+        shelves.note(found, key)
+        return found
+
+    def _undo(self, entries: list[Entry]) -> None:
+        with self._hosted.engine.lock:
+            self._memory.discard_all(entries)
+
+    async def _ask(self, template: Any, wait: float | None, many: bool) -> list[Entry]:
+        """Of those who are engaged. Who does not answer is passed over."""
+        federation = self._core.federation
+        got = await federation.get(
+            self._hosted,
+            template,
+            take=False,
+            wait=wait,
+            many=many,
+            session=self._state,
+            partial=True,
+            actor=self._actor,
+        )
+        try:
+            for entry in got.entries:
+                require_known(entry)
+        except TupeloError:
+            got.give_back()
+            raise
+        await federation.hand(got)
+        return got.entries
+
+
+class Shelves:
+    """The copies that are at this host of what hosts have written that are out of reach."""
+
+    def __init__(self, post: Post, feed: Feed, memory: Memory) -> None:
+        self._post = post
+        self._feed = feed
+        self._memory = memory
+        self._lock = post.written.engine.lock
+        self._read: dict[tuple[bytes, str], int] = {}  # up to there there is nothing to be read
+        self._latest: dict[tuple[bytes, str], int] = {}
+        self._discards = 0
+
+    def look(self, template: Any, key: bytes | None, many: bool) -> list[Entry]:
+        """What has not been read of it: the oldest, or all. It is read from now on."""
+        asked = as_template(template)
+        found: list[Entry] = []
+        with self._lock:
+            if self._discards != self._memory.discards or len(self._read) > PLACES_MAX:
+                self._discards = self._memory.discards
+                self._read.clear()
+            for source in self._post.out_of_reach():
+                for entry in self._unread(source, asked, key):
+                    require_known(entry)
+                    found += self._memory.choose([entry], None)
+                    self._note(source, entry, key)
+                    if not many:
+                        return found
+        return found
+
+    def _unread(self, source: str, asked: Template, key: bytes | None) -> Iterator[Entry]:
+        stream = self._feed.stream(source)
+        if stream is None:
+            return
+        latest = 0 if key is None else self._latest.get((key, source), 0)
+        after = 0 if key is None else self._read.get((key, source), 0)
+        for number in stream.alive.iter_equal_or_larger(after + 1):
+            if number > stream.upto:
+                break
+            entry = stream.items.get(number)
+            if entry is not None and not entry.ended and _matches(asked, entry):
+                behind = entry.n < latest or self._memory.is_past(entry)
+                if not behind and entry not in self._memory:
+                    yield entry
+            if key is not None:
+                self._read[key, source] = number
+
+    def note(self, entries: Iterable[Entry], key: bytes | None) -> None:
+        """These were read: of what these hosts have written, nothing older will be."""
+        for entry in entries:
+            source = self._post.source_of(entry)
+            if source is not None:
+                self._note(source, entry, key)
+
+    def _note(self, source: str, entry: Entry, key: bytes | None) -> None:
+        if key is not None:
+            if len(self._latest) > PLACES_MAX:
+                self._latest.clear()
+            self._latest[key, source] = max(entry.n, self._latest.get((key, source), 0))
+
+
+def _spell(template: Any) -> bytes | None:
+    """By what the same question is known; None if it cannot be said."""
+    try:
+        return msgspec.msgpack.encode(template_to_wire(template))
+    except (TupeloError, TypeError, UnicodeEncodeError):
+        return None
+
+
+def _matches(template: Template, entry: Entry) -> bool:
+    binding = template.bind(entry.shape)
+    return binding is not None and binding.test(entry.fields)

@@ -1,0 +1,210 @@
+"""Hosts on a virtual network, with a Melon each."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from pathlib import Path
+from random import Random
+from types import SimpleNamespace
+from typing import Any
+
+from tupelo.federation.hosts.core import HostCore
+from tupelo.federation.hosts.doors import AsyncHost
+from tupelo.federation.identity.keys import Identity
+from tupelo.lab.life import Life
+from tupelo.lab.loop import VirtualLoop, run
+from tupelo.lab.network import VirtualNetwork
+from tupelo.models.melon import Melon
+from tupelo.space.loopclock import LoopClock
+
+PATIENCE_SECONDS = 60.0
+
+
+class VirtualHost(AsyncHost):
+    """A host of the async door, on a core that is there."""
+
+    def __init__(self, core: HostCore, identity: Identity | None) -> None:
+        self._core = core
+        self._plan: Any = SimpleNamespace(identity=identity)
+        self._tasks = set()
+
+
+class Bed:
+    """One host, through all its lives, and its first Melon."""
+
+    def __init__(self, garden: Garden, name: str, knows: Iterable[str]) -> None:
+        self.name = name
+        self.knows = list(knows)
+        self.lives = 0
+        self.life: Life | None = None
+        self.identity = Identity.new() if garden.identities else None
+        self.core: HostCore
+        self.host: VirtualHost
+        self.melon: Melon
+        self._garden = garden
+
+    @property
+    def key(self) -> str:
+        assert self.identity is not None
+        return self.identity.key
+
+    async def start(self) -> None:
+        self.lives += 1
+        self.life = Life(self._garden.loop, self._garden.network, self.name)
+        await self.life.start(self._start(self.life), f"{self.name} starts")
+
+    async def _start(self, life: Life) -> None:
+        garden = self._garden
+        self.core = HostCore(
+            self.name,
+            host_id=self.name,
+            network=life,
+            clock=garden.clock,
+            rng=Random(f"{garden.loop.seed} {self.name} {self.lives}"),
+            new_id=lambda: f"id{garden.loop.number('id')}",
+            listen=self.name,
+            peers=self.knows,
+            path=None if garden.folder is None else garden.folder / self.name,
+            heartbeat=0.5,
+            answer_seconds=2.0,
+            commit_in_place=True,
+        )
+        await self.core.start()
+        self.host = VirtualHost(self.core, self.identity)
+        self.melon = Melon(self.host, **garden.options)
+
+    def another(self) -> Melon:
+        """One more process at this host."""
+        assert self.life is not None
+        return self.life.call(lambda: Melon(self.host))
+
+    async def crash(self) -> None:
+        life, self.life = self.life, None
+        if life is not None:
+            engines = [hosted.engine for hosted in self.core.spaces.values()]
+            await life.kill([*engines, self.core.deciding._space._operations.engine])
+
+    async def stop(self) -> None:
+        life, self.life = self.life, None
+        if life is not None:
+            await life.start(self.core.stop(), f"{self.name} stops")
+            await asyncio.sleep(0.1)
+            await life.end()
+            self._garden.network.crash(self.name)
+
+    def do(self, work: Any) -> asyncio.Task[Any]:
+        assert self.life is not None
+        return self.life.start(work, f"at {self.name}")
+
+    async def write(self, *messages: Any, **how: Any) -> None:
+        for message in messages:
+            await self.do(self.melon.write(message, **how))
+
+    async def store(self, *messages: Any, **how: Any) -> None:
+        for message in messages:
+            await self.do(self.melon.store(message, **how))
+
+    def read(self, template: Any, wait: float | None = 0) -> asyncio.Task[Any]:
+        return self.do(self.melon.read(template, wait))
+
+    def take(self, template: Any, wait: float | None = 0, **how: Any) -> asyncio.Task[Any]:
+        return self.do(self.melon.take(template, wait, **how))
+
+    def read_all(self, template: Any, wait: float | None = 0) -> asyncio.Task[Any]:
+        return self.do(self.melon.read_all(template, wait))
+
+    def take_all(self, template: Any, wait: float | None = 0) -> asyncio.Task[Any]:
+        return self.do(self.melon.take_all(template, wait))
+
+
+class Garden:
+    """Beds, by name."""
+
+    def __init__(
+        self,
+        loop: VirtualLoop,
+        edges: Iterable[str],
+        names: str,
+        folder: Path | None,
+        identities: bool,
+        options: dict[str, Any],
+    ) -> None:
+        self.loop = loop
+        self.network = VirtualNetwork(loop)
+        self.clock = LoopClock(loop)
+        self.folder = folder
+        self.identities = identities
+        self.options = options
+        self._pairs = list(edges)
+        everyone = sorted({*names, *"".join(self._pairs)})
+        self.beds = {
+            name: Bed(self, name, [pair[1] for pair in self._pairs if pair[0] == name])
+            for name in everyone
+        }
+
+    def __getitem__(self, name: str) -> Bed:
+        return self.beds[name]
+
+    async def until(self, condition: Callable[[], bool], what: str = "") -> None:
+        for _ in range(int(PATIENCE_SECONDS / 0.05)):
+            if condition():
+                return
+            await asyncio.sleep(0.05)
+        raise AssertionError(f"it never came to be {what}")
+
+    async def met(self, *pairs: str) -> None:
+        """Wait until these have met, and know what spaces the other has."""
+        for a, b in pairs:
+            one, other = self[a], self[b]
+            await self.until(
+                lambda one=one, other=other: (  # type: ignore[misc]
+                    _knows(one, other) and _knows(other, one)
+                ),
+                f"that {a} and {b} meet",
+            )
+
+    async def parted(self, *groups: str) -> None:
+        """From now on only those in one of these groups hear each other."""
+        self.network.partition(*groups)
+        of = {name: group for group in groups for name in group}
+        await self.until(
+            lambda: all(
+                of[name] == of[peer]
+                for name, bed in self.beds.items()
+                if bed.life is not None
+                for peer in bed.core.peers
+            ),
+            f"parted as {groups}",
+        )
+
+
+def _knows(one: Bed, other: Bed) -> bool:
+    peer = one.core.peers.get(other.name)
+    return peer is not None and {"melon", "melon.written"} <= set(peer.spaces)
+
+
+def play(
+    scene: Callable[[Garden], Awaitable[None]],
+    *edges: str,
+    names: str = "",
+    folder: Path | None = None,
+    identities: bool = False,
+    seed: int = 1,
+    **options: Any,
+) -> None:
+    """A scene with hosts that are engaged as these pairs say ("ab": a dials b), and have met;
+    `options` are those of their Melons."""
+
+    async def main(loop: VirtualLoop) -> None:
+        garden = Garden(loop, edges, names, folder, identities, options)
+        for bed in garden.beds.values():
+            await bed.start()
+        try:
+            await garden.met(*edges)
+            await scene(garden)
+        finally:
+            for bed in garden.beds.values():
+                await bed.stop()
+
+    run(main, seed)

@@ -1,0 +1,155 @@
+"""What was written is read from copies, when its host is out of reach."""
+
+from __future__ import annotations
+
+import asyncio
+
+from tests.models.melon.garden import Garden, play
+from tupelo.models.melon import Bound, Copies
+
+ROW = ("ba", "cb")
+
+
+async def held(garden: Garden, at: str, source: str, count: int) -> None:
+    """Wait until so many of a host's messages are at another."""
+
+    def are_there() -> bool:
+        feed = garden[at].melon._post.feed
+        assert feed is not None
+        return any(
+            one.source.startswith(f"{source}/") and len(one.items) == count
+            for one in feed.exchange.streams.values()
+        )
+
+    await garden.until(are_there, f"{count} of {source} at {at}")
+
+
+def test_a_message_crosses_a_partition_with_a_third_host():
+    async def scene(garden: Garden) -> None:
+        a, b, c = (garden[name] for name in "abc")
+        await garden.parted("ab", "c")
+        await a.write(*(("n", number) for number in range(5)))
+        await held(garden, "b", "a", 5)
+        await garden.parted("a", "bc")
+        await garden.met("bc")
+        assert await c.read(("n", int), 10) == ("n", 0)
+        assert await c.read(("n", int)) == ("n", 1)
+        assert await c.read_all(("n", int)) == [("n", 2), ("n", 3), ("n", 4)]
+        assert await c.read_all((str, int)) == []
+        assert await b.read_all(("n", int)) == [("n", number) for number in range(5)]
+        # The carrier goes away as well; what was read stays read when its host is met.
+        await garden.parted("ac", "b")
+        await a.write(("n", 5))
+        garden.network.heal()
+        await garden.met("ba", "cb")
+        assert await c.read_all(("n", int), 10) == [("n", 5)]
+        assert await c.read_all((str, int)) == []
+
+    play(scene, *ROW, copies=Copies(hosts=1))
+
+
+def test_who_waits_is_woken_by_a_copy():
+    async def scene(garden: Garden) -> None:
+        a, c = garden["a"], garden["c"]
+        await garden.parted("ab", "c")
+        waiting = [c.read(("n", int), None), c.do(c.another().read_all(("n", int), None))]
+        await a.write(("n", 1), ("n", 2))
+        await held(garden, "b", "a", 2)
+        await garden.parted("a", "bc")
+        assert await asyncio.gather(*waiting) == [("n", 1), [("n", 1), ("n", 2)]]
+        assert await c.read(("n", int)) == ("n", 2)
+
+    play(scene, *ROW, copies=Copies(hosts=1))
+
+
+def test_messages_are_read_through_a_host_in_the_middle():
+    async def scene(garden: Garden) -> None:
+        a, c = garden["a"], garden["c"]  # which never meet
+        waiting = c.read(("n", int), None)
+        await a.write(*(("n", number) for number in range(20)))
+        got = [await waiting]
+        while len(got) < 20:
+            got += await c.read_all(("n", int), None)
+        assert got == [("n", number) for number in range(20)]
+
+    play(scene, *ROW, copies=Copies(hosts=1))
+
+
+def test_a_reader_that_gives_up_on_copies_loses_none():
+    async def scene(garden: Garden) -> None:
+        a, c = garden["a"], garden["c"]
+        for number in range(10):
+            waiting = c.read(("n", int), None)
+            await asyncio.sleep(0.001 * number)
+            await a.write(("n", number))
+            await asyncio.sleep(0.0007 * number)
+            waiting.cancel()
+            got = (await asyncio.gather(waiting, return_exceptions=True))[0]
+            if isinstance(got, BaseException):
+                got = await c.read(("n", int), 10)
+            assert got == ("n", number)
+
+    play(scene, *ROW, copies=Copies(hosts=1))
+
+
+def test_what_was_collected_at_its_host_is_not_read_again_from_a_copy():
+    async def scene(garden: Garden) -> None:
+        a, c = garden["a"], garden["c"]
+        await a.write(("n", 0), ("n", 1))
+        await held(garden, "b", "a", 2)
+        await garden.parted("a", "b", "c")
+        for pair in ("ac",):
+            garden.network.partition(pair, "b")
+            await garden.met(pair)
+        assert await c.read_all(("n", int)) == [("n", 0), ("n", 1)]
+        await a.write(*(("n", number) for number in range(2, 2000)))
+        assert len(await c.read_all(("n", int))) == 1998
+        assert await c.read_all((str, int)) == []
+        # Now b, which has not heard that they were collected, is the only one near.
+        await garden.parted("a", "bc")
+        await garden.met("cb")
+        await asyncio.sleep(5)
+        assert await c.read_all(("n", int)) == []
+        assert await c.read_all((str, int)) == []
+
+    play(scene, *ROW, "ca", copies=Copies(hosts=1), bound=Bound(count=3))
+
+
+def test_take_only_messages_are_not_copied():
+    async def scene(garden: Garden) -> None:
+        a, c = garden["a"], garden["c"]
+        await a.store(("job", 1))
+        await a.write(("news", 1))
+        assert await c.read(("news", int), 10) == ("news", 1)
+        assert await c.take(("job", int), 5) is None
+        assert await a.take(("job", int)) == ("job", 1)
+
+    play(scene, *ROW, copies=Copies(hosts=1))
+
+
+def test_a_host_that_holds_nothing_for_others_still_reads_copies():
+    async def scene(garden: Garden) -> None:
+        a, c = garden["a"], garden["c"]
+        await a.write(("n", 1))
+        assert await c.read(("n", int), 5) is None  # b has no room for it
+        assert await garden["b"].read(("n", int)) == ("n", 1)
+
+    play(scene, *ROW, copies=Copies(hosts=1, room=0))
+
+
+def test_copies_and_what_was_read_of_them_outlive_a_host(tmp_path):
+    async def scene(garden: Garden) -> None:
+        a, b, c = (garden[name] for name in "abc")
+        await a.write(("n", 1), ("n", 2))
+        await held(garden, "b", "a", 2)
+        await a.crash()
+        await b.crash()
+        await b.start()
+        await garden.met("cb")
+        assert await c.read_all(("n", int), 10) == [("n", 1), ("n", 2)]
+        await a.start()
+        await garden.met("ba")
+        await a.write(("n", 3))
+        assert await c.read_all(("n", int), 10) == [("n", 3)]
+
+    play(scene, *ROW, copies=Copies(hosts=1), folder=tmp_path)

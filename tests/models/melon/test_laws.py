@@ -1,0 +1,162 @@
+"""The laws of MELON (chapter 4), on one, two and three hosts."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.models.melon.garden import Garden, play
+from tupelo import Coverage
+
+HOSTS = {"one": ("a", ()), "two": ("ab", ("ab",)), "three": ("abc", ("ab", "bc", "ca"))}
+
+
+@pytest.fixture(params=HOSTS)
+def names(request):
+    return HOSTS[request.param][0]
+
+
+def plays(scene, names: str, **options) -> None:
+    edges = next(edges for beds, edges in HOSTS.values() if beds == names)
+    play(scene, *edges, names=names, **options)
+
+
+def test_what_was_stored_is_taken_once_and_never_read(names):
+    async def scene(garden: Garden) -> None:
+        first, last = garden[names[0]], garden[names[-1]]
+        await first.store(("job", 1))
+        assert await last.read(("job", int)) is None
+        assert await last.read_all(("job", int)) == []
+        assert await last.take(("job", int)) == ("job", 1)
+        for name in names:
+            assert await garden[name].take(("job", int)) is None
+            assert await garden[name].take_all(("job", int)) == []
+
+    plays(scene, names)
+
+
+def test_what_was_written_is_read_once_by_each_and_never_taken(names):
+    async def scene(garden: Garden) -> None:
+        first = garden[names[0]]
+        await first.write(("news", 1))
+        for name in names:
+            assert await garden[name].take(("news", int)) is None
+            assert await garden[name].take_all(("news", int)) == []
+        for name in names:
+            assert await garden[name].read(("news", int)) == ("news", 1)
+            assert await garden[name].read(("news", int)) is None
+            assert await garden[name].read((str, 1)) is None
+            assert await garden[name].read_all(("news", int)) == []
+            other = garden[name].another()
+            assert await garden[name].do(other.read_all(("news", int), 0)) == [("news", 1)]
+
+    plays(scene, names)
+
+
+def test_the_oldest_of_a_host_comes_first(names):
+    async def scene(garden: Garden) -> None:
+        for number in range(5):
+            for name in names:
+                await garden[name].write((name, number))
+                await garden[name].store((name, number))
+        last = garden[names[-1]]
+        read = [await last.read((str, int)) for _ in range(3)]
+        read += await last.read_all((str, int))
+        taken = [await last.take((str, int)) for _ in range(3)]
+        taken += await last.take_all((str, int))
+        for got in (read, taken):
+            assert len(got) == 5 * len(names)
+            for name in names:
+                assert [n for who, n in got if who == name] == [0, 1, 2, 3, 4]
+
+    plays(scene, names)
+
+
+def test_who_waits_is_woken_by_the_message(names):
+    async def scene(garden: Garden) -> None:
+        first, last = garden[names[0]], garden[names[-1]]
+        waiting = [
+            last.read(("news", int), None),
+            last.take(("job", int), None),
+            last.do(last.another().read_all(("news", int), 100)),
+            last.take_all(("task", int), None),
+        ]
+        await asyncio.sleep(5)
+        assert not any(task.done() for task in waiting)
+        await first.write(("news", 1))
+        await first.store(("job", 1), ("task", 1))
+        before = garden.loop.time()
+        assert await asyncio.gather(*waiting) == [
+            ("news", 1),
+            ("job", 1),
+            [("news", 1)],
+            [("task", 1)],
+        ]
+        assert garden.loop.time() - before < 1.0
+        assert await last.read(("news", int), 3) is None
+        assert await last.take_all(("job", int), 3) == []
+
+    plays(scene, names)
+
+
+def test_one_of_many_who_wait_takes_it(names):
+    async def scene(garden: Garden) -> None:
+        waiting = [garden[name].take(("job", int), 20) for name in names for _ in range(3)]
+        await asyncio.sleep(1)
+        for number in range(len(names)):
+            await garden[names[0]].store(("job", number))
+        got = [job for job in await asyncio.gather(*waiting) if job is not None]
+        assert sorted(got) == [("job", number) for number in range(len(names))]
+
+    plays(scene, names)
+
+
+def test_who_gives_up_loses_nothing(names):
+    async def scene(garden: Garden) -> None:
+        first, last = garden[names[0]], garden[names[-1]]
+        gone = [last.read(("news", int), None), last.take(("job", int), None)]
+        await asyncio.sleep(1)
+        await first.write(("news", 1))
+        await first.store(("job", 1))
+        for task in gone:
+            task.cancel()
+        got = await asyncio.gather(*gone, return_exceptions=True)
+        await asyncio.sleep(1)
+        if isinstance(got[0], asyncio.CancelledError):
+            assert await last.read(("news", int), 5) == ("news", 1)
+        if isinstance(got[1], asyncio.CancelledError):
+            assert await last.take(("job", int), 5) == ("job", 1)
+
+    plays(scene, names)
+
+
+def test_who_is_gone_is_read_again_when_it_is_back():
+    async def scene(garden: Garden) -> None:
+        a, b = garden["a"], garden["b"]
+        await a.write(("n", 1), ("n", 2))
+        assert await b.read(("n", int)) == ("n", 1)
+        await garden.parted("a", "b")
+        await a.write(("n", 3))
+        assert await b.read(("n", int)) is None
+        waiting = b.read_all(("n", int), None)
+        garden.network.heal()
+        assert await waiting == [("n", 2), ("n", 3)]
+
+    play(scene, "ab")
+
+
+def test_a_linda_out_is_taken_and_a_message_is_seen_by_linda():
+    async def scene(garden: Garden) -> None:
+        a, b = garden["a"], garden["b"]
+        await a.do(a.host.space("melon").write(("from", "linda")))
+        assert await b.take(("from", str)) == ("from", "linda")
+        await a.store(("from", "melon"))
+        assert await b.do(b.host.space("melon").take(("from", str), wait=0)) == ("from", "melon")
+        await a.write(("from", "melon"))
+        there = b.host.space("melon.written")
+        assert await b.do(there.read(("from", str), wait=0)) == ("from", "melon")
+        assert await b.do(there.take_all(("from", str), wait=0, coverage=Coverage())) == []
+        assert await b.read(("from", str)) == ("from", "melon")
+
+    play(scene, "ab")
