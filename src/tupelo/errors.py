@@ -38,6 +38,8 @@ TupeloError
 │   ├── NotAllAnswered      some hosts answered and some did not; it says which
 │   ├── HostClosed          you closed the host
 │   ├── UnknownHost         no engaged host, or agent, is known by this name
+│   ├── TokenAway           whoever has the token is out of reach, or does not let go of it
+│   ├── SourceAway          the hosts at which the events live are out of reach: nothing was removed
 │   ├── CannotSend          too large for a frame, or not valid Unicode; nothing was done
 │   └── BadFrame            the other program said what cannot be understood; the link was closed
 ├── AccessError         you were recognised, or not, and refused
@@ -54,6 +56,7 @@ TupeloError
 │   ├── AgentEnded          the agent has ended, or gone on to another host
 │   └── MigrationFailed     the agent did not move: it goes on where it was
 │       └── UnknownAgentClass   the host does not know the agent's class
+├── HeapDestroyed       the event heap was destroyed, here or at another host
 ├── DiscoveryFailed     no lookup service is at this address
 ├── ListenerFailed      a listener raised too often, and was dropped
 ├── UnknownEvent        raised by a listener that wants to be told no more
@@ -330,6 +333,26 @@ class UnknownHost(LinkError):
         self.name = name
 
 
+class TokenAway(LinkError):
+    """The `token` did not come in time: its `holder`, if one is known, is out of reach, or does not
+    let go of it."""
+
+    def __init__(self, token: str, holder: str | None) -> None:
+        where = f"the host {holder!r}" if holder else "a host that is not known here"
+        super().__init__(f"the token {token!r} did not come in time: it is at {where}")
+        self.token = token
+        self.holder = holder
+
+
+class SourceAway(LinkError):
+    """There are events that match, but the `hosts` at which they live are out of reach, and only
+    there they can be removed. Nothing was done."""
+
+    def __init__(self, hosts: list[str]) -> None:
+        super().__init__(f"events match, but live at hosts out of reach: {', '.join(hosts)}")
+        self.hosts = hosts
+
+
 class HostClosed(LinkError):
     """The host was closed."""
 
@@ -440,6 +463,14 @@ class UnknownAgentClass(MigrationFailed):
     def __init__(self, agent: str, host: str, class_name: str) -> None:
         super().__init__(agent, host, f"it knows no agent class named {class_name!r}")
         self.class_name = class_name
+
+
+class HeapDestroyed(TupeloError):
+    """The event heap `name` was destroyed, here or at another host."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"the event heap {name!r} was destroyed")
+        self.name = name
 
 
 class DiscoveryFailed(TupeloError):

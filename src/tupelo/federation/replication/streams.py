@@ -11,6 +11,7 @@ is never below `upto`, and beyond that some that are `dead`: these are not let i
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from itertools import takewhile
 from typing import Any
 
 import msgspec
@@ -46,6 +47,13 @@ class Stream:
     def lacks(self, mark: Mark) -> bool:
         """Does someone who says this have something that is not here?"""
         return mark.exceeds(self.mark)
+
+    def numbers(self, after: int) -> list[int]:
+        """Those of the items that are here and come after this one, in order."""
+        if after >= self.upto:
+            return []
+        living = self.alive.iter_equal_or_larger(after + 1)
+        return list(takewhile(lambda number: number <= self.upto, living))
 
     # At its source
 

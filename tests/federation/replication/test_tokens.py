@@ -1,0 +1,156 @@
+"""Tokens: one host has each at a time, whatever becomes of the links."""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+
+import pytest
+
+from tests.federation.replication.town import Citizen, Town, play
+from tupelo.errors import TokenAway
+from tupelo.federation.replication.tokens import Tokens
+
+ROW = ("ba", "cb")
+
+
+def tokens_of(one: Citizen) -> Tokens:
+    assert one.life is not None
+    return one.life.call(Tokens, one.core, one.feed)
+
+
+async def add(tokens: Tokens, letter: bytes, wait: float | None = 20.0) -> bytes:
+    async with tokens.token("t").held(wait) as token:
+        token.state += letter
+        return token.state
+
+
+@pytest.fixture(params=["memory", "disk"])
+def folder(request, tmp_path):
+    return tmp_path if request.param == "disk" else None
+
+
+def test_it_goes_to_who_asks_with_its_state(folder):
+    async def scene(town: Town) -> None:
+        all_of = {name: tokens_of(town[name]) for name in "abc"}
+        await town["a"].do(all_of["a"].create("t", b"-"))
+        for name in "abcacbbca":
+            await town[name].do(add(all_of[name], name.encode()))
+        assert [all_of[name].token("t").here for name in "abc"] == [True, False, False]
+        assert all_of["a"].token("t").state == b"-abcacbbca"
+
+    play(scene, *ROW, folder=folder)
+
+
+def test_those_who_want_it_at_once_have_it_one_after_another():
+    async def scene(town: Town) -> None:
+        all_of = {name: tokens_of(town[name]) for name in "abc"}
+        await town["a"].do(all_of["a"].create("t"))
+        inside = 0
+
+        async def use(name: str) -> None:
+            nonlocal inside
+            async with all_of[name].token("t").held(60.0) as token:
+                inside += 1
+                assert inside == 1
+                token.state += name.encode()
+                await asyncio.sleep(0.3)
+                inside -= 1
+
+        await asyncio.gather(*[town[name].do(use(name)) for name in "abcabcabc"])
+        states = [one.token("t").state for one in all_of.values() if one.token("t").here]
+        assert [sorted(state) for state in states] == [sorted(b"abcabcabc")]
+
+    play(scene, *ROW)
+
+
+def test_who_cannot_reach_the_holder_is_told_so():
+    async def scene(town: Town) -> None:
+        all_of = {name: tokens_of(town[name]) for name in "abc"}
+        await town["a"].do(all_of["a"].create("t"))
+        await town["b"].do(add(all_of["b"], b"b"))
+        town.network.partition("ab", "c")
+        await asyncio.sleep(5)
+        with pytest.raises(TokenAway) as raised:
+            await town["c"].do(add(all_of["c"], b"c", wait=3.0))
+        assert raised.value.token == "t"
+        assert await town["a"].do(add(all_of["a"], b"a")) == b"ba"
+        waiting = town["c"].do(add(all_of["c"], b"c", wait=30.0))
+        await asyncio.sleep(1)
+        town.network.heal()
+        assert await waiting == b"bac"
+
+    play(scene, *ROW)
+
+
+def test_a_holder_with_a_folder_comes_back_with_it(tmp_path):
+    async def scene(town: Town) -> None:
+        first = tokens_of(town["a"])
+        other = tokens_of(town["b"])
+        await town["a"].do(first.create("t"))
+        await town["a"].do(add(first, b"a"))
+        await town["a"].crash()
+        with pytest.raises(TokenAway):
+            await town["b"].do(add(other, b"b", wait=3.0))
+        await town["a"].start()
+        tokens_of(town["a"])
+        assert await town["b"].do(add(other, b"b")) == b"ab"
+
+    play(scene, "ba", folder=tmp_path)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_there_are_never_two_through_partings_and_crashes(seed, tmp_path):
+    """Everyone wants it all the time, while links break and hosts with folders crash."""
+
+    async def scene(town: Town) -> None:
+        names = "abcd"
+        rng = Random(seed)
+        done: list[int] = []
+        who: set[str] = set()
+        tasks: dict[str, asyncio.Task[None]] = {}
+
+        def begin(name: str) -> Tokens:
+            tokens = tokens_of(town[name])
+            tasks[name] = town[name].do(work(tokens, name))
+            return tokens
+
+        async def work(tokens: Tokens, name: str) -> None:
+            while True:
+                try:
+                    async with tokens.token("t").held(5.0) as token:
+                        number = int(token.state or b"0") + 1
+                        await asyncio.sleep(0.05)
+                        token.state = str(number).encode()
+                    assert number not in done  # Else two had it.
+                    done.append(number)
+                    who.add(name)
+                except TokenAway:
+                    pass
+                await asyncio.sleep(0.1)
+
+        first = begin("a")
+        await town["a"].do(first.create("t", b"0"))
+        for name in names[1:]:
+            begin(name)
+        for _ in range(4):
+            await asyncio.sleep(rng.random() * 5)
+            side = [name for name in names if rng.random() < 0.5]
+            town.network.partition(side, [name for name in names if name not in side])
+            await asyncio.sleep(rng.random() * 6)
+            victim = rng.choice(names)
+            await town[victim].crash()
+            await asyncio.wait([tasks[victim]])
+            town.network.heal()
+            await asyncio.sleep(rng.random() * 2)
+            await town[victim].start()
+            begin(victim)
+        who.clear()
+        await asyncio.sleep(20)
+        for task in tasks.values():
+            assert not task.done() or task.exception() is None
+            task.cancel()
+        await asyncio.wait(tasks.values())
+        assert who == set(names)
+
+    play(scene, "ba", "cb", "dc", "da", folder=tmp_path, seed=seed)
