@@ -74,7 +74,7 @@ class Feed:
         """Called on the loop when a stream has moved on here, or lost something."""
         self.closed = False
         self.listeners: list[Callable[[], object]] = []
-        """Called on the loop when others have said something, or one of them is gone."""
+        """Called on the loop when there may be news: written here, told by others, or one is gone."""
         try:
             self._begin(only)
         except BaseException:
@@ -165,6 +165,7 @@ class Feed:
                 if numbers:
                     self.exchange.bury(numbers)
                 self._replication.soon(self)
+                self._call_listeners()
                 self._call_watchers()
                 await asyncio.sleep(0)  # What comes meanwhile is for the next turn.
             elif not self._tap.awake:

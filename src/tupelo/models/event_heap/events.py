@@ -1,0 +1,85 @@
+"""Events: what is in a heap, and how it is asked for.
+
+Any entry is an event: a dataclass of the user's own is one with a type and typed, named fields, and
+so is whatever another door writes in the space of the heap's name. `Event("stroke", x=1, y=2)` is
+an event for which nobody has declared a class.
+
+It is kept as a typed entry of two fields: its type, which an index finds, and a dict of the others.
+So every door sees it as one kind of entry: `Named(type="stroke")` finds it in Linda, and an `Event`
+whose fields are None in JavaSpaces. (As a tuple of names and values it could only be matched by
+those who know all its fields; as a class made on the spot it could not be built elsewhere.) Its own
+fields are compared event by event, among those of its type: where there are very many, a dataclass
+is the better choice, whose fields have indexes.
+
+A template may name fewer fields than an event has. What is asked of a field is a value, a type or a
+part of a template; `ANY` asks that there is such a field. None is a value like any other, except
+as a type, where it means any.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tupelo.errors import BadTemplate
+from tupelo.federation.replication.copies import Batch, Kept
+from tupelo.values.kind import entry
+from tupelo.values.parts import ANY, Part, as_part
+from tupelo.values.template import Template, as_template
+
+__all__ = ["Event", "asked"]
+
+
+@entry("tupelo.event")
+@dataclass(init=False)
+class Event:
+    """An event, or a template for events, of this type and with these fields."""
+
+    type: Any
+    fields: Any
+
+    def __init__(self, type: Any, /, **fields: Any) -> None:
+        self.type = type
+        self.fields = fields
+
+    def __getitem__(self, name: str) -> Any:
+        return self.fields[name]
+
+    def __repr__(self) -> str:
+        fields = "".join(f", {name}={value!r}" for name, value in self.fields.items())
+        return f"Event({self.type!r}{fields})"
+
+
+class HasFields(Part):
+    """A dict that has these keys, with such values."""
+
+    def __init__(self, fields: dict[str, Any]) -> None:
+        self.parts = {name: as_part(raw, f"field {name!r}") for name, raw in fields.items()}
+
+    def matches(self, value: Any) -> bool:
+        return type(value) is dict and all(
+            name in value and part.matches(value[name]) for name, part in self.parts.items()
+        )
+
+    def fits(self, cls: type) -> bool:
+        return cls is dict
+
+    def __repr__(self) -> str:
+        return f"HasFields({self.parts!r})"
+
+
+# A durable host keeps records of its own between its copies.
+_EVENTS = ~(as_template(Batch) | as_template(Kept))
+
+
+def asked(template: object) -> Template:
+    """What is asked of the copies, for a template as users write it."""
+    if type(template) is Event:
+        if not isinstance(template.fields, dict):
+            raise BadTemplate("an Event is asked for by its type and named fields")
+        raw: Any = Event(template.type)
+        raw.fields = HasFields(template.fields) if template.fields else ANY
+        return as_template(raw)
+    if template is ANY:
+        return _EVENTS
+    return as_template(template) & _EVENTS

@@ -1,0 +1,287 @@
+"""The door: a heap of events, at a host of either door."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from typing import Any, Self
+
+from tupelo.errors import BadArgument, HeapDestroyed, HostClosed
+from tupelo.federation.hosts.doors import AsyncHost, Host, HostDoor
+from tupelo.models.event_heap import readings, records
+from tupelo.models.event_heap.events import asked
+from tupelo.models.event_heap.orders import ViewCloned
+from tupelo.models.event_heap.readings import Reading
+from tupelo.models.event_heap.replica import Replica, heaps_of
+from tupelo.models.event_heap.sessions import Query, Session, View, check_order
+from tupelo.space.checks import check_wait
+from tupelo.space.either import either
+from tupelo.space.operations import value_of
+from tupelo.space.session import Seen
+from tupelo.values.entry import Entry
+from tupelo.values.lease import check_lease
+from tupelo.values.parts import ANY
+from tupelo.values.template import Template
+
+PATIENCE_SECONDS = 5.0
+NAME_BYTES_MAX = 60
+
+
+class EventHeap:
+    """A heap of events, spread over all hosts that have one of this name and reach each other.
+
+    What it gives by `get`, `wait` and `get_all` it never gives twice: it has a session of its own.
+    Those who want to read again, or separately, have another: `session()`. `patience` is how many
+    seconds the owner of a total view may be away before the view is cloned.
+    """
+
+    def __init__(
+        self, host: Host | AsyncHost, name: str, *, patience: float = PATIENCE_SECONDS
+    ) -> None:
+        check_heap(host, name, patience)
+        self.is_async = host.is_async
+        self.name = name
+        self._host: HostDoor = host
+        self._patience = patience
+        host._now(self._start())
+
+    async def _start(self) -> None:
+        self._replica: Replica = heaps_of(self._host._core).replica(self.name, self._patience)
+        self._reading: Reading = readings.Copies(self._replica)
+
+    async def _on_loop(self, work: Coroutine[Any, Any, Any]) -> Any:
+        return await self._host._on_loop(work)
+
+    async def _on_loop_unless_closed(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        with suppress(HostClosed, HeapDestroyed):
+            await self._host._on_loop(work())
+
+    @property
+    def hosts(self) -> list[str]:
+        """The ids of the engaged hosts that have this heap."""
+        return self._replica.feed.partners
+
+    # Putting
+
+    @either
+    async def put(self, event: object, *, ttl: float | None = None) -> None:
+        """Put an event in the heap, for so many seconds, or until it is removed."""
+        check_lease(ttl)
+        await self._on_loop(self._replica.put(event, ttl))
+
+    # Reading
+
+    @either
+    async def get(self, template: object = ANY) -> Any:
+        """The next event that matches and was not seen; None if there is none here now."""
+        return _value(await self._on_loop(self._reading.next(asked(template), 0)))
+
+    @either
+    async def wait(self, template: object = ANY, *, wait: float | None = None) -> Any:
+        """The same, but wait for it, so long at most; None if none came in time."""
+        check_wait(wait)
+        return _value(await self._on_loop(self._reading.next(asked(template), wait)))
+
+    @either
+    async def get_all(self, template: object = ANY) -> list[Any]:
+        """All that match, are here and were not seen."""
+        found = await self._on_loop(self._reading.rest(asked(template)))
+        return [value_of(entry) for entry in found]
+
+    @either
+    async def snoop(self, template: object = ANY) -> Any:
+        """An event that matches, seen or not; it does not count as seen."""
+        found = await self._on_loop(self._find(asked(template)))
+        return value_of(found[0]) if found else None
+
+    @either
+    async def snoop_all(self, template: object = ANY) -> list[Any]:
+        found = await self._on_loop(self._find(asked(template)))
+        return [value_of(entry) for entry in found]
+
+    async def _find(self, template: Template) -> list[Entry]:
+        return self._replica.find(template)
+
+    # Removing
+
+    @either
+    async def remove(self, template: object = ANY) -> Any:
+        """Remove an event that matches, for everyone, and give it; None if there is none here.
+        SourceAway, if there are only such as live at hosts out of reach."""
+        return _value(await self._on_loop(self._replica.remove(asked(template), 0)))
+
+    @either
+    async def wait_to_remove(self, template: object = ANY, *, wait: float | None = None) -> Any:
+        """The same, but wait for one, so long at most."""
+        check_wait(wait)
+        return _value(await self._on_loop(self._replica.remove(asked(template), wait)))
+
+    # What stands
+
+    @either
+    async def query(
+        self, template: object = ANY, callback: Callable[[Any], object] | None = None
+    ) -> Query:
+        """A persistent query: all that match and are there, and all that come, once each; to be
+        got from what is returned, or told to a function on a thread (or task) of its own."""
+        query = Query(self, await self._on_loop(self._copies(None)), template)
+        return query if callback is None else query._told_to(callback)
+
+    @either
+    async def register(self, template: object, callback: Callable[[Any], object]) -> Query:
+        """Be told of each event that matches and comes from now on."""
+        if not callable(callback):
+            raise BadArgument("callback", "a function", callback)
+
+        async def work() -> Reading:
+            seen = Seen()
+            for entry in self._replica.find(asked(template)):
+                seen.add(entry)
+            return readings.Copies(self._replica, seen)
+
+        return Query(self, await self._on_loop(work()), template)._told_to(callback)
+
+    async def _copies(self, seen: Seen | None) -> Reading:
+        return readings.Copies(self._replica, seen)
+
+    # Sessions
+
+    @either
+    async def session(self, id: str | None = None, *, wait: float | None = 0) -> Session:
+        """A session that has seen nothing; or the shared one of this id, for which is waited so
+        long if it is not known here yet."""
+        check_wait(wait)
+        if id is None:
+            return await self._session(None)
+        if not isinstance(id, str):
+            raise BadArgument("id", "the id of a shared session", id)
+        return Session(self, await self._on_loop(self._open_shared(id, wait)), id)
+
+    async def _session(self, seen: Seen | None) -> Session:
+        return Session(self, await self._on_loop(self._copies(seen)))
+
+    async def _share(self, seen: Seen) -> str:
+        async def work() -> str:
+            replica = self._replica
+            replica.require_open()
+            session = replica.core.new_id()
+            await replica.tokens.create(f"session {session}", readings.spell_record(seen))
+            await replica.record(records.SessionMade(session))
+            return session
+
+        made: str = await self._on_loop(work())
+        return made
+
+    async def _open_shared(self, session: str, wait: float | None) -> Reading:
+        replica = self._replica
+        await self._known("session", session, lambda: session in replica.sessions, wait)
+        return readings.Shared(replica, replica.tokens.token(f"session {session}"))
+
+    async def _known(
+        self, what: str, id: str, condition: Callable[[], object], wait: float | None
+    ) -> None:
+        self._replica.require_open()
+        try:
+            async with asyncio.timeout(wait):
+                await self._replica.until(condition)
+        except TimeoutError:
+            raise BadArgument("id", f"that of a {what} that is known here", id) from None
+
+    # Views
+
+    @either
+    async def view(
+        self,
+        id: str | None = None,
+        *,
+        order: str = "total",
+        wait: float | None = 0,
+        on_clone: Callable[[ViewCloned], object] | None = None,
+    ) -> View:
+        """A new view, in which events have no order ("none"), are in that of their source
+        ("source"), or all in one that everyone who uses the view agrees on ("total"). Or the view
+        of this id, for which is waited so long if it is not known here yet."""
+        check_wait(wait)
+        check_order(order)
+        if id is not None and not isinstance(id, str):
+            raise BadArgument("id", "the id of a view", id)
+        if on_clone is not None and not callable(on_clone):
+            raise BadArgument("on_clone", "a function", on_clone)
+        if id is None:
+            id = await self._on_loop(self._make_view(order))
+        else:
+            order = await self._on_loop(self._find_view(id, wait))
+        return await self._open_view(id, order, None, on_clone)
+
+    async def _make_view(self, order: str) -> str:
+        self._replica.require_open()
+        view = self._replica.core.new_id()
+        await self._replica.orders.make(view, order)
+        return view
+
+    async def _find_view(self, view: str, wait: float | None) -> str:
+        made = self._replica.orders.made
+        await self._known("view", view, lambda: view in made, wait)
+        return made[view].order or "none"
+
+    async def _open_view(
+        self,
+        view: str | None,
+        order: str,
+        seen: Seen | None = None,
+        on_clone: Callable[[ViewCloned], object] | None = None,
+    ) -> View:
+        id = view or ""
+
+        async def work() -> Reading:
+            if order != "total":
+                return readings.Copies(self._replica, seen)
+            total = self._replica.orders.order(id)
+            return readings.Ordered(self._replica, total, seen, on_clone)
+
+        return View(self, await self._on_loop(work()), id, order)
+
+    # The end
+
+    @either
+    async def destroy(self) -> None:
+        """Destroy the heap, at every host that has it, with all its events."""
+        await self._on_loop(self._replica.destroy())
+
+    @either
+    async def close(self) -> None:
+        """Use it no more. The replica stays, and goes on with the host."""
+
+        async def work() -> None:
+            self._reading.close()
+
+        await self._on_loop_unless_closed(work)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.close()
+
+    def __repr__(self) -> str:
+        return f"<the event heap {self.name!r} at {self._host.name!r}>"
+
+
+def check_heap(host: object, name: object, patience: object) -> None:
+    if not isinstance(host, HostDoor):
+        raise BadArgument("host", "a Host, of either door", host)
+    if not isinstance(name, str) or not name or len(name.encode()) > NAME_BYTES_MAX:
+        raise BadArgument("name", f"a text of 1 to {NAME_BYTES_MAX} bytes", name)
+    if isinstance(patience, bool) or not isinstance(patience, (int, float)) or not patience > 0:
+        raise BadArgument("patience", "a number of seconds above 0", patience)
+
+
+def _value(found: Entry | None) -> Any:
+    return None if found is None else value_of(found)

@@ -1,0 +1,85 @@
+"""The order of a total view: which event comes after which. No I/O and no loop.
+
+It is a list of places, each a source and a number of its stream. It comes in batches, from whoever
+owned the view at the time, perhaps more than once and not in order; a batch that would leave a hole
+is kept until the hole is filled. One who owns the view has the whole list, and only it adds to it,
+so two batches never say different things of one position.
+
+Of each source events are placed in the order of their numbers. So it is enough to remember the last
+one, to know which have no place yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+Place = tuple[str, int]
+T = TypeVar("T")
+
+AHEAD_MAX = 10_000
+"""So many batches are kept that cannot be joined yet; others will come again."""
+
+
+class Ordering:
+    """The order, as far as it is known here."""
+
+    def __init__(self) -> None:
+        self.places: list[Place] = []
+        self.last: dict[str, int] = {}
+        self._ahead: dict[int, list[Place]] = {}
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    def receive(self, start: int, places: list[Place]) -> bool:
+        """Positions from `start` on. Is more known now than before?"""
+        before = len(self.places)
+        if start > before:
+            known = self._ahead.get(start, [])
+            if len(places) > len(known) and (known or len(self._ahead) < AHEAD_MAX):
+                self._ahead[start] = places
+            return False
+        self._join(start, places)
+        while ready := [one for one in self._ahead if one <= len(self.places)]:
+            for one in sorted(ready):
+                self._join(one, self._ahead.pop(one))
+        return len(self.places) > before
+
+    def _join(self, start: int, places: list[Place]) -> None:
+        new = places[len(self.places) - start :]
+        self.places += new
+        for source, number in new:
+            if number > self.last.get(source, -1):
+                self.last[source] = number
+
+    def unplaced(self, streams: Iterable[tuple[str, Callable[[int], list[int]]]]) -> list[Place]:
+        """The events that have no place yet, of these sources: each with a function that gives the
+        numbers that are here after one."""
+        return [
+            (source, number)
+            for source, numbers in streams
+            for number in numbers(self.last.get(source, 0))
+        ]
+
+    def copy(self) -> Ordering:
+        twin = Ordering()
+        twin.receive(0, list(self.places))
+        return twin
+
+
+def deliver(
+    ordering: Ordering,
+    after: int,
+    look: Callable[[Place], T | None],
+    is_gone: Callable[[Place], bool],
+) -> Iterable[tuple[int, T]]:
+    """What may be delivered, from a position on: up to the first that is not here, and not known to
+    be gone either."""
+    for position in range(after, len(ordering.places)):
+        place = ordering.places[position]
+        found = look(place)
+        if found is not None:
+            yield position, found
+        elif not is_gone(place):
+            return

@@ -1,0 +1,283 @@
+"""The total orders of a heap, at one host: who adds to them, and what becomes of one whose owner is
+gone.
+
+The order of a view is told by records, each written by whoever owned the view then. To own it is to
+have its token. The owner gives a place to every event that it gets; whoever wants to put an event
+through the view gets the token first, and with it what it lacks of the order, which it tells again
+in its own name, since the giver may be gone before others have heard of it.
+
+A view is orphaned when its owner has not been in the group for some seconds. Then, once there is an
+event to be placed, the one of its users in the group that has the lowest id collects what the
+others know of the order, and makes a clone: a view of a new id, which begins with all of it. The
+users in that group go on with the clone, and are told. If the owner comes back both live on, and
+each gives places to all events.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tupelo.errors import BadFrame, TokenAway, TupeloError
+from tupelo.models.event_heap.ordering import Ordering, Place, deliver
+from tupelo.models.event_heap.records import PLACES_MAX, Placed, ViewMade, read_places, spell_places
+from tupelo.values.entry import Entry
+
+if TYPE_CHECKING:
+    from tupelo.models.event_heap.replica import Replica
+
+logger = logging.getLogger("tupelo")
+
+
+@dataclass(frozen=True)
+class ViewCloned:
+    """The owner of a view is gone: this one is used in its place, from now on."""
+
+    old: str
+    new: str
+
+
+class TotalOrder:
+    """One order, as far as it is known here. It is the luggage of its token."""
+
+    def __init__(self, replica: Replica, view: str) -> None:
+        self.id = view
+        self.ordering = Ordering()
+        self.token = replica.tokens.token(f"view {view}")
+        self.token.luggage = self
+        self.wanted = 0
+        """How many wait to put an event through it."""
+        self.orphaned = False
+        self.timer: asyncio.TimerHandle | None = None
+        self._replica = replica
+
+    @property
+    def unplaced(self) -> list[Place]:
+        streams = self._replica.feed.exchange.streams.items()
+        return self.ordering.unplaced((source, one.numbers) for source, one in streams)
+
+    @property
+    def is_owner_away(self) -> bool:
+        holder = self.token.holder
+        me, members = self._replica.me, self._replica.roster.members
+        return holder is not None and holder != me and holder not in members
+
+    def deliver(self, after: int) -> Iterator[tuple[int, Entry]]:
+        return iter(deliver(self.ordering, after, self._replica.look_up, self._replica.is_gone))
+
+    async def place_all(self) -> None:
+        """Give a place to all that have none. The token must be held."""
+        while places := self.unplaced:
+            await self.tell(len(self.ordering), places)
+
+    async def tell(self, start: int, places: list[Place]) -> None:
+        for begin in range(0, len(places), PLACES_MAX):
+            part = places[begin : begin + PLACES_MAX]
+            await self._replica.record(spell_places(self.id, start + begin, part))
+        await self._replica.until(lambda: len(self.ordering) >= start + len(places))
+
+    async def place_if_owned(self) -> None:
+        with suppress(TokenAway):
+            async with self.token.held(ask=False):
+                await self.place_all()
+
+    # What goes with the token
+
+    def wish(self) -> Any:
+        return len(self.ordering)
+
+    def pack(self, wish: Any) -> Any:
+        if type(wish) is not int or wish < 0:
+            raise BadFrame("this is no length of an order")
+        rest = self.ordering.places[wish:]
+        placed = spell_places(self.id, wish, rest)
+        return [placed.start, placed.sources, placed.which, placed.numbers]
+
+    async def unpack(self, packed: Any) -> None:
+        start, places = self.read(packed)
+        lacking = places[len(self.ordering) - start :] if start <= len(self.ordering) else []
+        if lacking:
+            await self.tell(len(self.ordering), lacking)
+
+    def read(self, packed: Any) -> tuple[int, list[Place]]:
+        try:
+            start, sources, which, numbers = packed
+        except (TypeError, ValueError) as error:
+            raise BadFrame(f"this is no order: {error}") from error
+        return start, read_places(Placed(self.id, start, sources, which, numbers))
+
+
+class Orders:
+    """All orders of a heap that are known at this host, and the views here that use them."""
+
+    def __init__(self, replica: Replica) -> None:
+        self.made: dict[str, ViewMade] = {}
+        self.used: dict[str, list[Callable[[TotalOrder, ViewCloned], None]]] = {}
+        """For each view that is in use here, whom to tell that it was cloned."""
+        self._replica = replica
+        self._orders: dict[str, TotalOrder] = {}
+        self._clones: dict[str, set[str]] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._cards = 0
+        self._closed = False
+
+    def order(self, view: str) -> TotalOrder:
+        found = self._orders.get(view)
+        if found is None:
+            found = self._orders[view] = TotalOrder(self._replica, view)
+        return found
+
+    async def make(self, view: str, order: str, parent: TotalOrder | None = None) -> None:
+        """A new view. All events that are here have a place in it at once."""
+        if order == "total":
+            total = self.order(view)
+            if parent is not None and parent.ordering.places:
+                await total.tell(0, parent.ordering.places)
+            await self._replica.tokens.create(f"view {view}", luggage=total)
+            await total.place_if_owned()
+        made = ViewMade(view, order, host=self._replica.me)
+        if parent is not None:
+            made.parent, made.length = parent.id, len(parent.ordering)
+        await self._replica.record(made)
+
+    def use(self, order: TotalOrder, cloned: Callable[[TotalOrder, ViewCloned], None]) -> None:
+        order.token.abandoned = False
+        self.used.setdefault(order.id, []).append(cloned)
+        self._card_changed()
+        self.look()
+
+    def leave(self, order: TotalOrder, cloned: Callable[[TotalOrder, ViewCloned], None]) -> None:
+        users = self.used.get(order.id, [])
+        if cloned in users:
+            users.remove(cloned)
+            if not users:
+                del self.used[order.id]
+                self._rest(order)
+                self._card_changed()
+
+    def close(self) -> None:
+        self._closed = True
+        for order in self._orders.values():
+            self._rest(order)
+        for task in self._tasks.values():
+            task.cancel()
+
+    def _rest(self, order: TotalOrder) -> None:
+        if order.timer is not None:
+            order.timer.cancel()
+            order.timer = None
+        order.orphaned = False
+
+    def _card_changed(self) -> None:
+        self._cards += 1
+        self._start(f"card {self._cards}", self._replica.renew)
+
+    def _start(self, name: str, work: Callable[[], Any]) -> None:
+        """One of a name at a time; when it has ended it is looked again whether there is more."""
+        if name in self._tasks or self._closed:
+            return
+        task = self._tasks[name] = asyncio.ensure_future(work())
+
+        def ended(task: asyncio.Task[None]) -> None:
+            del self._tasks[name]
+            if task.cancelled():
+                return
+            error = task.exception()
+            if error is None:
+                self.look()
+            elif not isinstance(error, TupeloError):
+                logger.error("a view of %r failed", self._replica.name, exc_info=error)
+
+        task.add_done_callback(ended)
+
+    # What is told
+
+    def heard(self, record: ViewMade | Placed) -> None:
+        if isinstance(record, ViewMade):
+            if type(record.view) is str and record.order in ("none", "source", "total"):
+                self.made[record.view] = record
+                if type(record.parent) is str:
+                    self._clones.setdefault(record.parent, set()).add(record.view)
+            return
+        try:
+            places = read_places(record)
+        except BadFrame as error:
+            logger.info("a record of %r was passed over: %s", self._replica.name, error)
+            return
+        self.order(record.view or "").ordering.receive(record.start or 0, places)
+
+    def pack(self, view: str, length: int) -> Any:
+        return self.order(view).pack(length)
+
+    # What is to be done
+
+    def look(self) -> None:
+        if self._closed:
+            return
+        for order in self._orders.values():
+            if order.token.here and order.unplaced:
+                self._start(f"place {order.id}", order.place_if_owned)
+        for view in list(self.used):
+            self._look_after(self.order(view))
+
+    def _look_after(self, order: TotalOrder) -> None:
+        if not order.is_owner_away:
+            self._rest(order)
+            return
+        clone = self._clone_of(order)
+        if clone is not None:
+            self._switch(order, clone)
+        elif order.orphaned:
+            if (order.wanted or order.unplaced) and self._is_first(order):
+                self._start(f"clone {order.id}", lambda: self._clone(order))
+        elif order.timer is None:
+            loop = asyncio.get_running_loop()
+            order.timer = loop.call_later(self._replica.patience, self._orphan, order)
+
+    def _orphan(self, order: TotalOrder) -> None:
+        order.timer = None
+        order.orphaned = True
+        self.look()
+
+    def _clone_of(self, order: TotalOrder) -> TotalOrder | None:
+        """A clone that was made by someone who is here."""
+        members = self._replica.roster.members
+        for view in sorted(self._clones.get(order.id, ())):
+            made = self.made[view]
+            if made.host in members and len(self.order(view).ordering) >= (made.length or 0):
+                return self.order(view)
+        return None
+
+    def _users(self, order: TotalOrder) -> list[str]:
+        part = f"event heap {self._replica.name}"
+        members = self._replica.roster.members.values()
+        others = [one.host for one in members if order.id in (one.cards.get(part) or [])]
+        return sorted({self._replica.me, *others})
+
+    def _is_first(self, order: TotalOrder) -> bool:
+        return self._users(order)[0] == self._replica.me
+
+    async def _clone(self, order: TotalOrder) -> None:
+        for host in self._users(order):
+            if host != self._replica.me:
+                question = ["order", order.id, len(order.ordering)]
+                answer = await self._replica.voice.ask(host, question)
+                if answer is not None:
+                    order.ordering.receive(*order.read(answer))
+        if order.orphaned and self._clone_of(order) is None:
+            await self.make(self._replica.core.new_id(), "total", order)
+
+    def _switch(self, old: TotalOrder, new: TotalOrder) -> None:
+        """Who uses the old one here uses the new one."""
+        self._rest(old)
+        users = self.used.pop(old.id)
+        old.token.abandoned = True
+        self._replica.tokens.bell.ring()
+        self.used.setdefault(new.id, []).extend(users)
+        for cloned in users:
+            cloned(new, ViewCloned(old.id, new.id))
+        self._card_changed()

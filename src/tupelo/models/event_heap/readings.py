@@ -1,0 +1,261 @@
+"""Readings: how the next event is found for somebody who sees none twice. On the host's loop.
+
+There are three: of the copies as they come, of an order, and of the copies together with others at
+other hosts. What was seen is remembered by the identity of an event, which it has in every replica,
+and in other heaps to which a bridge has carried it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Protocol
+
+import msgspec
+from pyroaring import BitMap64
+
+from tupelo.errors import BadFrame, LeaseLost, SpaceClosed
+from tupelo.federation.replication.tokens import Token
+from tupelo.models.event_heap.orders import TotalOrder, ViewCloned
+from tupelo.models.event_heap.replica import Replica
+from tupelo.space.session import Seen, SessionState
+from tupelo.space.tasks import TaskSignal
+from tupelo.space.waiting import Waiter
+from tupelo.values.entry import Entry
+from tupelo.values.template import Template
+
+logger = logging.getLogger("tupelo")
+
+
+class Reading(Protocol):
+    """What a session, a view or a query reads from."""
+
+    @property
+    def record(self) -> Seen:
+        """What it has seen; a copy."""
+        ...
+
+    async def next(self, template: Template, wait: float | None) -> Entry | None: ...
+
+    async def rest(self, template: Template) -> list[Entry]:
+        """All that match, are here, and were not seen."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Copies:
+    """Of the copies, in the order in which they come here: of each source, in its own."""
+
+    def __init__(self, replica: Replica, seen: Seen | None = None) -> None:
+        replica.require_open()
+        self._replica = replica
+        self._operations = replica.feed.copies.operations
+        self._state: SessionState = self._operations.open_session(None, seen=seen)
+        replica.readings[self.end] = None
+
+    @property
+    def record(self) -> Seen:
+        return self._state.seen.copy()
+
+    async def next(self, template: Template, wait: float | None) -> Entry | None:
+        self._replica.require_open()
+        door = self._replica.feed.copies.door
+        try:
+            found, _ = self._operations.get(template, TaskSignal, False, wait, session=self._state)
+            if isinstance(found, Waiter):
+                entries, _ = await door._await(found, wait)
+                found = entries[0] if entries else None
+        except (SpaceClosed, LeaseLost):
+            self._replica.require_open()
+            raise
+        return found
+
+    async def rest(self, template: Template) -> list[Entry]:
+        self._replica.require_open()
+        found, _ = self._operations.get_all(template, TaskSignal, False, 0, session=self._state)
+        assert isinstance(found, list)  # It does not wait.
+        return found
+
+    def close(self) -> None:
+        if self._replica.readings.pop(self.end, self) is None:
+            self.end()
+
+    def end(self) -> None:
+        """Whoever waits in it is told."""
+        with suppress(SpaceClosed):
+            self._operations.end_session(self._state)
+
+
+class Ordered:
+    """Of a total order. An event is given when all before it were seen or are gone, whether they
+    match or not; those that do not match are looked at again for another template."""
+
+    def __init__(
+        self,
+        replica: Replica,
+        order: TotalOrder,
+        seen: Seen | None = None,
+        on_clone: Callable[[ViewCloned], object] | None = None,
+    ) -> None:
+        self._replica = replica
+        self._on_clone = on_clone
+        self._seen = seen or Seen()
+        self.order = order
+        self._low = 0  # All before this position were seen, or are gone.
+        self.cloned: list[ViewCloned] = []
+        replica.orders.use(order, self._cloned)
+
+    def _cloned(self, order: TotalOrder, cloned: ViewCloned) -> None:
+        self.order = order
+        self._low = 0
+        self.cloned.append(cloned)
+        if self._on_clone is not None:
+            try:
+                self._on_clone(cloned)
+            except Exception:
+                logger.exception("a listener raised")
+
+    @property
+    def record(self) -> Seen:
+        return self._seen.copy()
+
+    def _ready(self, template: Template) -> Iterator[Entry]:
+        self._replica.require_open()
+        beginning = True
+        for position, entry in self.order.deliver(self._low):
+            if entry in self._seen:
+                if beginning:
+                    self._low = position + 1
+            elif _matches(template, entry):
+                self._seen.add(entry)
+                yield entry
+            else:
+                beginning = False
+
+    async def next(self, template: Template, wait: float | None) -> Entry | None:
+        try:
+            async with asyncio.timeout(wait):
+                while True:
+                    rings = self._replica.bell.rings
+                    for entry in self._ready(template):
+                        return entry
+                    if wait == 0:
+                        return None
+                    await self._replica.bell.wait(rings)
+        except TimeoutError:
+            return None
+
+    async def rest(self, template: Template) -> list[Entry]:
+        return list(self._ready(template))
+
+    def replay(self, template: Template) -> list[Entry]:
+        """Everything from the start, as far as it is here."""
+        self._replica.require_open()
+        seen = Seen()
+        found = []
+        for _, entry in self.order.deliver(0):
+            if entry not in seen and _matches(template, entry):
+                seen.add(entry)
+                found.append(entry)
+        return found
+
+    def close(self) -> None:
+        self._replica.orders.leave(self.order, self._cloned)
+
+
+class Shared:
+    """Of the copies, by several at several hosts, of whom only one gets each event. What they have
+    seen is the state of a token.
+
+    It is never shortened: what is gone here may still be at the next one who gets the token.
+    """
+
+    def __init__(self, replica: Replica, token: Token) -> None:
+        self._replica = replica
+        self._token = token
+        self._epoch = -1
+        self._seen = Seen()
+        self._copies: Copies | None = None
+
+    @property
+    def record(self) -> Seen:
+        """As it was when the token was here the last time."""
+        return self._seen.copy()
+
+    def _taken_up(self) -> Copies:
+        if self._copies is None or self._epoch != self._token.epoch:
+            self.close()
+            self._seen = read_record(self._token.state)
+            self._copies = Copies(self._replica, self._seen.copy())
+            self._epoch = self._token.epoch
+        return self._copies
+
+    def _may_be_more(self, template: Template) -> bool:
+        """Is there anything that we do not know to be seen? Else the token can stay where it is."""
+        return any(entry not in self._seen for entry in self._replica.find(template))
+
+    async def next(self, template: Template, wait: float | None) -> Entry | None:
+        """TokenAway if there may be one, but the token did not come in time."""
+        loop = asyncio.get_running_loop()
+        until = None if wait is None else loop.time() + wait
+        while True:
+            rings = self._replica.bell.rings
+            left = None if until is None else max(0.0, until - loop.time())
+            found = await self._get(template, 1, self._replica.patience if wait == 0 else left)
+            if found:
+                return found[0]
+            try:
+                async with asyncio.timeout(left):
+                    await self._replica.bell.wait(rings)
+            except TimeoutError:
+                return None
+
+    async def rest(self, template: Template) -> list[Entry]:
+        return await self._get(template, None, self._replica.patience)
+
+    async def _get(self, template: Template, limit: int | None, wait: float | None) -> list[Entry]:
+        if not self._may_be_more(template):
+            return []
+        async with self._token.held(wait):
+            copies = self._taken_up()
+            if limit is None:
+                found = await copies.rest(template)
+            else:
+                one = await copies.next(template, 0)
+                found = [] if one is None else [one]
+            if found:
+                for entry in found:
+                    self._seen.add(entry)
+                self._token.state = spell_record(self._seen)
+        return found
+
+    def close(self) -> None:
+        if self._copies is not None:
+            self._copies.close()
+            self._copies = None
+
+
+def spell_record(seen: Seen) -> bytes:
+    spelled = {}
+    for origin, bits in seen.bits.items():
+        bits.run_optimize()
+        spelled[origin] = bits.serialize()
+    return msgspec.msgpack.encode(spelled)
+
+
+def read_record(spelled: bytes) -> Seen:
+    seen = Seen()
+    try:
+        record = msgspec.msgpack.decode(spelled or b"\x80", type=dict[str, bytes])
+        seen.bits = {origin: BitMap64.deserialize(bits) for origin, bits in record.items()}
+    except (msgspec.DecodeError, ValueError, TypeError) as error:
+        raise BadFrame(f"this is no record of a session: {error}") from error
+    return seen
+
+
+def _matches(template: Template, entry: Entry) -> bool:
+    binding = template.bind(entry.shape)
+    return binding is not None and binding.test(entry.fields)

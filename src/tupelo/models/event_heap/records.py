@@ -1,0 +1,90 @@
+"""Records: the system events of a heap. They are entries of its second space, which is copied to
+every replica like the first, so that what they say is known wherever the events are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tupelo.errors import BadFrame
+from tupelo.models.event_heap.ordering import Place
+from tupelo.values.kind import entry
+
+PLACES_MAX = 10_000
+"""So many places stand in one record."""
+
+
+@entry("tupelo.heap.view")
+@dataclass
+class ViewMade:
+    """There is a view of this id. It may continue another, its `parent`, of which it has the whole
+    order up to `length`."""
+
+    view: str | None = None
+    order: str | None = None
+    parent: str | None = None
+    length: int | None = None
+    host: str | None = None
+
+
+@entry("tupelo.heap.placed")
+@dataclass
+class Placed:
+    """These events stand in a view from the position `start` on: the numbers, and of each which of
+    the sources it is of."""
+
+    view: str | None = None
+    start: int | None = None
+    sources: list[str] | None = None
+    which: list[int] | None = None
+    numbers: list[int] | None = None
+
+
+@entry("tupelo.heap.session")
+@dataclass
+class SessionMade:
+    """There is a shared session of this id."""
+
+    session: str | None = None
+
+
+@entry("tupelo.heap.made")
+@dataclass
+class HeapMade:
+    """The heap was made anew after it had been destroyed; the first generation is 1."""
+
+    generation: int | None = None
+
+
+@entry("tupelo.heap.destroyed")
+@dataclass
+class Destroyed:
+    """The heap of this generation, and all before, are no more, anywhere."""
+
+    generation: int | None = None
+
+
+def spell_places(view: str, start: int, places: list[Place]) -> Placed:
+    names = sorted({source for source, _ in places})
+    index = {source: i for i, source in enumerate(names)}
+    return Placed(
+        view, start, names, [index[source] for source, _ in places], [n for _, n in places]
+    )
+
+
+def read_places(placed: Placed) -> list[Place]:
+    """BadFrame if a stranger has written what cannot be."""
+    sources, which, numbers = placed.sources, placed.which, placed.numbers
+    if not (
+        type(placed.view) is str
+        and type(placed.start) is int
+        and placed.start >= 0
+        and isinstance(sources, list)
+        and isinstance(which, list)
+        and isinstance(numbers, list)
+        and len(which) == len(numbers)
+        and all(type(source) is str for source in sources)
+        and all(type(i) is int and 0 <= i < len(sources) for i in which)
+        and all(type(number) is int and number >= 0 for number in numbers)
+    ):
+        raise BadFrame("this is no part of an order")
+    return [(sources[i], number) for i, number in zip(which, numbers, strict=True)]

@@ -1,0 +1,236 @@
+"""Sessions, views and queries as a user holds them, at either door."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from functools import partial
+from inspect import isawaitable
+from typing import TYPE_CHECKING, Any, Self
+
+from tupelo.errors import BadArgument, TokenAway, TupeloError
+from tupelo.models.event_heap.events import asked
+from tupelo.models.event_heap.orders import ViewCloned
+from tupelo.models.event_heap.readings import Ordered, Reading
+from tupelo.space.checks import check_wait
+from tupelo.space.either import either, settled
+from tupelo.space.operations import value_of
+from tupelo.values.lease import check_lease
+from tupelo.values.parts import ANY
+
+if TYPE_CHECKING:
+    from tupelo.models.event_heap.heap import EventHeap
+
+logger = logging.getLogger("tupelo")
+
+
+class Session:
+    """Gives no event twice. Tasks and threads may share it.
+
+    A session that has an `id` is shared: it can be opened by that at every host that has the heap,
+    and each event goes to only one of those who do.
+    """
+
+    def __init__(self, heap: EventHeap, reading: Reading, id: str | None = None) -> None:
+        self.is_async = heap.is_async
+        self._id = id
+        self._heap = heap
+        self._reading = reading
+
+    @property
+    def id(self) -> str | None:
+        return self._id
+
+    @either
+    async def get(self, template: object = ANY) -> Any:
+        """The next event that matches and was not seen; None if there is none here now."""
+        return await self._next(template, 0)
+
+    @either
+    async def wait(self, template: object = ANY, *, wait: float | None = None) -> Any:
+        """The same, but wait for it, so long at most; None if none came in time."""
+        check_wait(wait)
+        return await self._next(template, wait)
+
+    async def _next(self, template: object, wait: float | None) -> Any:
+        found = await self._heap._on_loop(self._reading.next(asked(template), wait))
+        return None if found is None else value_of(found)
+
+    @either
+    async def get_all(self, template: object = ANY) -> list[Any]:
+        """All that match, are here and were not seen."""
+        found = await self._heap._on_loop(self._reading.rest(asked(template)))
+        return [value_of(entry) for entry in found]
+
+    @either
+    async def clone(self) -> Session:
+        """A session of its own, which has seen what this one has seen by now."""
+        return await self._heap._session(self._reading.record)
+
+    @either
+    async def share(self) -> str:
+        """The id of a shared session, which has seen what this one has seen by now."""
+        return await self._heap._share(self._reading.record)
+
+    @either
+    async def close(self) -> None:
+        async def work() -> None:
+            self._reading.close()
+
+        await self._heap._on_loop_unless_closed(work)
+
+    def __iter__(self) -> Any:
+        """All that is there, and all that comes."""
+        while (event := self.wait()) is not None:
+            yield event
+
+    async def __aiter__(self) -> Any:
+        while (event := await self.wait()) is not None:
+            yield event
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.close()
+
+
+class Query(Session):
+    """A persistent query: all that match and are there, and all that come, once each."""
+
+    def __init__(self, heap: EventHeap, reading: Reading, template: object) -> None:
+        super().__init__(heap, reading)
+        self._template = template
+
+    @either
+    async def get(self, template: object = ANY) -> Any:
+        return await self._next(self._both(template), 0)
+
+    @either
+    async def wait(self, template: object = ANY, *, wait: float | None = None) -> Any:
+        check_wait(wait)
+        return await self._next(self._both(template), wait)
+
+    @either
+    async def get_all(self, template: object = ANY) -> list[Any]:
+        found = await self._heap._on_loop(self._reading.rest(asked(self._both(template))))
+        return [value_of(entry) for entry in found]
+
+    def _both(self, template: object) -> object:
+        if template is ANY:
+            return self._template
+        return asked(self._template) & asked(template)
+
+    def _told_to(self, callback: Callable[[Any], object]) -> Query:
+        self._heap._host._start(partial(self._call, callback))
+        return self
+
+    async def _call(self, callback: Callable[[Any], object]) -> None:
+        try:
+            while (event := await settled(self.wait())) is not None:
+                answer = callback(event)
+                if self.is_async and isawaitable(answer):
+                    await answer
+        except TupeloError:
+            pass  # The query, the heap or the host was closed.
+        except Exception:
+            logger.exception("a listener raised; it is told no more")
+            await settled(self.close())
+
+
+class View(Session):
+    """A view of a heap. Those who use a view of total order see the same events in one order, and
+    each of them none twice.
+
+    Its `id` changes if the view is cloned, because its owner is gone; `cloned` tells of it, and so
+    does the function that was given as `on_clone`, on the host's own thread.
+    """
+
+    def __init__(self, heap: EventHeap, reading: Reading, id: str, order: str) -> None:
+        super().__init__(heap, reading, id)
+        self.order = order
+
+    @property
+    def id(self) -> str | None:
+        return self._reading.order.id if isinstance(self._reading, Ordered) else self._id
+
+    @property
+    def cloned(self) -> list[ViewCloned]:
+        """How often it was cloned while it was used here, and by which views."""
+        return list(self._reading.cloned) if isinstance(self._reading, Ordered) else []
+
+    @property
+    def is_owner(self) -> bool:
+        """Has this host the token of the view?"""
+        return isinstance(self._reading, Ordered) and self._reading.order.token.here
+
+    @either
+    async def put(
+        self, event: object, *, ttl: float | None = None, wait: float | None = None
+    ) -> None:
+        """Put an event in the heap, which has its place in this view when this returns. TokenAway,
+        if the view cannot be owned in time, and nothing was done."""
+        check_wait(wait)
+        check_lease(ttl)
+        await self._heap._on_loop(self._put(event, ttl, wait))
+
+    async def _put(self, event: object, ttl: float | None, wait: float | None) -> None:
+        replica = self._heap._replica
+        if not isinstance(self._reading, Ordered):
+            await replica.put(event, ttl)
+            return
+        loop = asyncio.get_running_loop()
+        until = None if wait is None else loop.time() + wait
+        while True:
+            order = self._reading.order
+            order.wanted += 1
+            replica.orders.look()
+            try:
+                left = None if until is None else max(0.0, until - loop.time())
+                async with order.token.held(left):
+                    await replica.put(event, ttl)
+                    await order.place_all()
+                    return
+            except TokenAway:
+                if self._reading.order is order:
+                    raise
+            finally:
+                order.wanted -= 1
+
+    @either
+    async def replay(self, template: object = ANY) -> list[Any]:
+        """All events of the view that match, from its start, whoever has seen them. It does not
+        count as seen."""
+        if isinstance(self._reading, Ordered):
+            reading = self._reading
+
+            async def work() -> Any:
+                return reading.replay(asked(template))
+
+            found = await self._heap._on_loop(work())
+        else:
+            found = await self._heap._on_loop(self._heap._find(asked(template)))
+        return [value_of(entry) for entry in found]
+
+    @either
+    async def session(self) -> View:
+        """Another reading of the same view, which has seen nothing."""
+        return await self._heap._open_view(self.id, self.order)
+
+    @either
+    async def clone(self) -> View:
+        """Another reading of the same view, which has seen the same."""
+        return await self._heap._open_view(self.id, self.order, self._reading.record)
+
+
+def check_order(order: object) -> str:
+    if order not in ("none", "source", "total"):
+        raise BadArgument("order", '"none", "source" or "total"', order)
+    return str(order)

@@ -1,0 +1,94 @@
+"""A room in virtual time: hosts with replicas of a heap."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from tests.federation.replication.town import Citizen, Town, play
+from tupelo.federation.hosts.core import HostCore
+from tupelo.federation.hosts.doors import AsyncHost
+from tupelo.models.event_heap import EventHeap
+
+HEAP = "board"
+PATIENCE_SECONDS = 3.0
+
+
+class LabHost(AsyncHost):
+    """The door to a host of the lab."""
+
+    def __init__(self, core: HostCore) -> None:
+        self._core = core
+        self._tasks: set[asyncio.Task[None]] = set()
+
+
+class Person:
+    """A citizen, and its heap. What is called runs as part of its life."""
+
+    def __init__(self, citizen: Citizen) -> None:
+        self.citizen = citizen
+        self.host: LabHost
+        self.heap: EventHeap
+
+    def begin(self, name: str = HEAP) -> EventHeap:
+        life = self.citizen.life
+        assert life is not None
+        self.host = LabHost(self.citizen.core)
+        self.heap = life.call(lambda: EventHeap(self.host, name, patience=PATIENCE_SECONDS))
+        return self.heap
+
+    def do(self, work: Any) -> asyncio.Task[Any]:
+        return self.citizen.do(work)
+
+    async def put(self, *events: Any, ttl: float | None = None) -> None:
+        for event in events:
+            await self.do(self.heap.put(event, ttl=ttl))
+
+
+class Room:
+    def __init__(self, town: Town) -> None:
+        self.town = town
+        self.network = town.network
+        self.people = {name: Person(one) for name, one in town.citizens.items()}
+        for person in self.people.values():
+            person.begin()
+
+    def __getitem__(self, name: str) -> Person:
+        return self.people[name]
+
+    async def together(self) -> None:
+        """Wait until everyone has what the others have."""
+        people = [one for one in self.people.values() if one.citizen.life is not None]
+        await self.alike("".join(one.citizen.name for one in people))
+
+    async def alike(self, names: str) -> None:
+        def are_alike() -> bool:
+            replicas = [self[name].heap._replica for name in names]
+            feeds = [replica.feed for replica in replicas], [one.system for one in replicas]
+            return all(one.is_drawn for pair in feeds for one in pair) and all(
+                _marks(one) == _marks(pair[0]) for pair in feeds for one in pair
+            )
+
+        await self.town.until(are_alike, f"alike at {names}")
+
+    async def until(self, condition: Callable[[], bool], what: str = "") -> None:
+        await self.town.until(condition, what)
+
+
+def _marks(feed: Any) -> dict[str, Any]:
+    return {source: mark for source, mark in feed.marks.items() if mark.upto}
+
+
+def meet(
+    scene: Callable[[Room], Awaitable[None]],
+    *edges: str,
+    names: str = "",
+    folder: Path | None = None,
+    seed: int = 1,
+) -> None:
+    async def main(town: Town) -> None:
+        await scene(Room(town))
+
+    play(main, *edges, names=names, folder=folder, seed=seed)

@@ -1,0 +1,236 @@
+"""One heap on several hosts: put, get, wait, snoop, remove, get_all, queries and notification."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from queue import Queue
+
+import pytest
+
+import tupelo
+from tests.models.event_heap.room import Room, meet
+from tupelo import ANY, Between, Named
+from tupelo.errors import BadArgument, BadEntry, HeapDestroyed, SourceAway
+from tupelo.models.event_heap import Event, EventHeap
+from tupelo.models.event_heap.events import asked
+
+ROW = ("ba", "cb")
+
+
+@dataclass
+class Stroke:
+    x: int | None = None
+    y: int | None = None
+
+
+@pytest.fixture(params=["memory", "disk"])
+def folder(request, tmp_path):
+    return tmp_path if request.param == "disk" else None
+
+
+def test_a_template_names_the_fields_it_cares_for():
+    event = Event("stroke", x=1, y=2.5, colour="red", note=None)
+    for template in (
+        Event("stroke"),
+        Event(None),
+        Event(ANY, x=1),
+        Event("stroke", x=int, colour=ANY),
+        Event("stroke", x=Between(0, 5), y=float),
+        Event(str, note=None),
+        Named(type="stroke"),
+        Event,
+        ANY,
+    ):
+        assert asked(template).matches(event), template
+    for template in (
+        Event("line"),
+        Event("stroke", x=2),
+        Event("stroke", x=1.0),
+        Event("stroke", width=ANY),
+        Event("stroke", colour=None),
+        Stroke,
+        ("stroke", ANY),
+    ):
+        assert not asked(template).matches(event), template
+
+
+def test_what_one_puts_all_can_get_once(folder):
+    async def scene(room: Room) -> None:
+        await room["a"].put(Event("n", i=1), Event("n", i=2), Stroke(1, 2), ("tuple", 3))
+        assert await room["a"].do(room["a"].heap.get(Event("n"))) == Event("n", i=1)
+        await room.together()
+        for name in "abc":
+            heap = room[name].heap
+            rest = [Event("n", i=2), Stroke(1, 2), ("tuple", 3)]
+            if name != "a":
+                rest.insert(0, Event("n", i=1))
+            assert await room[name].do(heap.get_all()) == rest
+            assert await room[name].do(heap.get()) is None
+            assert await room[name].do(heap.get_all()) == []
+            assert await room[name].do(heap.snoop(Stroke(x=1))) == Stroke(1, 2)
+            assert len(await room[name].do(heap.snoop_all())) == 4
+
+    meet(scene, *ROW, folder=folder)
+
+
+def test_waiting_ends_with_an_event_from_afar_and_with_its_time():
+    async def scene(room: Room) -> None:
+        waiting = room["c"].do(room["c"].heap.wait(Event("late", i=int)))
+        assert await room["b"].do(room["b"].heap.wait(Event("never"), wait=2.0)) is None
+        await room["a"].put(Event("late", i="no"), Event("late", i=1))
+        assert await waiting == Event("late", i=1)
+
+    meet(scene, *ROW)
+
+
+def test_an_event_has_a_time_to_live_everywhere(folder):
+    async def scene(room: Room) -> None:
+        await room["a"].put(Event("short"), ttl=5.0)
+        await room["a"].put(Event("long"))
+        await room.together()
+        await asyncio.sleep(6)
+        for name in "abc":
+            assert await room[name].do(room[name].heap.get_all()) == [Event("long")]
+
+    meet(scene, *ROW, folder=folder)
+
+
+def test_an_event_is_removed_once_and_for_all(folder):
+    async def scene(room: Room) -> None:
+        await room["a"].put(Event("n", i=1), Event("n", i=2))
+        await room.together()
+        got = await asyncio.gather(
+            *[room[name].do(room[name].heap.remove(Event("n"))) for name in "abc"]
+        )
+        values = [event["i"] for event in got if event is not None]
+        assert sorted(values) == [1, 2]
+        await room.together()
+        for name in "abc":
+            assert await room[name].do(room[name].heap.snoop()) is None
+            assert await room[name].do(room[name].heap.remove()) is None
+
+    meet(scene, *ROW, folder=folder)
+
+
+def test_what_lives_out_of_reach_can_be_read_but_not_removed():
+    async def scene(room: Room) -> None:
+        await room["a"].put(Event("n", i=1))
+        await room["c"].put(Event("m"))
+        await room.together()
+        room.network.partition("a", "bc")
+        await asyncio.sleep(5)
+        heap = room["c"].heap
+        assert await room["c"].do(heap.get(Event("n"))) == Event("n", i=1)
+        with pytest.raises(SourceAway) as raised:
+            await room["c"].do(heap.remove(Event("n")))
+        assert raised.value.hosts == ["a"]
+        assert await room["c"].do(heap.remove(Event("other"))) is None
+        assert await room["b"].do(room["b"].heap.remove(ANY)) == Event("m")
+        waiting = room["c"].do(heap.wait_to_remove(Event("n"), wait=60.0))
+        await asyncio.sleep(1)
+        room.network.heal()
+        assert await waiting == Event("n", i=1)
+        await room.together()
+        assert await room["a"].do(room["a"].heap.snoop()) is None
+
+    meet(scene, *ROW)
+
+
+def test_a_query_gives_what_is_there_and_what_comes_and_registration_only_that():
+    async def scene(room: Room) -> None:
+        await room["a"].put(Event("n", i=1), Event("m"))
+        await room.together()
+        heap = room["b"].heap
+        told: list[Event] = []
+        registered = await room["b"].do(heap.register(Event("n"), told.append))
+        query = await room["b"].do(heap.query(Event("n")))
+        await room["c"].put(Event("n", i=2))
+        await room["a"].put(Event("n", i=3))
+        got = [await room["b"].do(query.wait(wait=20.0)) for _ in range(3)]
+        assert sorted(event["i"] for event in got) == [1, 2, 3]
+        assert await room["b"].do(query.get()) is None
+        await room.until(lambda: len(told) == 2)
+        assert sorted(event["i"] for event in told) == [2, 3]
+        await room["b"].do(registered.close())
+        await room["a"].put(Event("n", i=4))
+        assert (await room["b"].do(query.wait(wait=20.0)))["i"] == 4
+        await asyncio.sleep(1)
+        assert len(told) == 2
+
+    meet(scene, *ROW)
+
+
+def test_what_another_door_writes_is_an_event_and_the_other_way_round():
+    async def scene(room: Room) -> None:
+        one = room["a"].citizen
+        space = one.core.spaces["board"].door
+        await one.do(space.write(("by", "Linda")))
+        await room["b"].put(Event("n", i=1))
+        await room.together()
+        assert await room["b"].do(room["b"].heap.get(("by", str))) == ("by", "Linda")
+        assert await one.do(space.take(("by", ANY), wait=0)) == ("by", "Linda")
+        await room.together()
+        assert await room["b"].do(room["b"].heap.snoop_all()) == [Event("n", i=1)]
+
+    meet(scene, *ROW)
+
+
+def test_a_host_comes_back_alone_with_what_it_has_seen(tmp_path):
+    async def scene(room: Room) -> None:
+        await room["a"].put(Event("n", i=1))
+        await room["b"].put(Event("n", i=2))
+        await room.together()
+        for name in "ab":
+            await room[name].citizen.stop()
+        await room["b"].citizen.start()
+        heap = room["b"].begin()
+        assert len(await room["b"].do(heap.get_all())) == 2
+        with pytest.raises(SourceAway):
+            await room["b"].do(heap.remove(Event("n", i=1)))
+
+    meet(scene, "ba", folder=tmp_path)
+
+
+def test_a_heap_is_destroyed_everywhere_and_can_be_made_anew():
+    async def scene(room: Room) -> None:
+        await room["a"].put(Event("n", i=1))
+        await room["c"].put(Event("n", i=2))
+        await room.together()
+        waiting = room["c"].do(room["c"].heap.wait(Event("never")))
+        await asyncio.sleep(1)
+        await room["b"].do(room["b"].heap.destroy())
+        with pytest.raises(HeapDestroyed):
+            await waiting
+        for name in "abc":
+            with pytest.raises(HeapDestroyed):
+                await room[name].put(Event("n"))
+            with pytest.raises(HeapDestroyed):
+                await room[name].do(room[name].heap.snoop())
+            with pytest.raises(HeapDestroyed):
+                room[name].begin()
+
+    meet(scene, *ROW)
+
+
+def test_both_doors_on_real_sockets(tmp_path):
+    with (
+        tupelo.Host("one", listen=0, path=tmp_path) as one,
+        tupelo.Host("two", listen=0, peers=[one.address]) as two,
+        EventHeap(one, "board") as here,
+        EventHeap(two, "board") as there,
+    ):
+        here.put(Event("n", i=1))
+        assert there.wait(Event("n"), wait=20.0) == Event("n", i=1)
+        assert there.wait_to_remove(Event("n"), wait=20.0) == Event("n", i=1)
+        told: Queue[Event] = Queue()
+        with there.query(Event("m"), told.put):
+            one.space("board").write(Event("m"))
+            assert there.wait(Event("m"), wait=20.0) == Event("m")
+            assert told.get(timeout=20.0) == Event("m")
+        with pytest.raises(BadEntry):
+            here.put(Event("n", i=int))
+        with pytest.raises(BadArgument):
+            EventHeap(one, "")
+        with pytest.raises(BadArgument):
+            EventHeap("host", "board")  # type: ignore[arg-type]
