@@ -77,10 +77,10 @@ def test_who_waits_is_woken_by_the_message(names):
     async def scene(garden: Garden) -> None:
         first, last = garden[names[0]], garden[names[-1]]
         waiting = [
-            last.read(("news", int), None),
-            last.take(("job", int), None),
+            last.read(("news", int), 100),
+            last.take(("job", int), 100),
             last.do(last.another().read_all(("news", int), 100)),
-            last.take_all(("task", int), None),
+            last.take_all(("task", int), 100),
         ]
         await asyncio.sleep(5)
         assert not any(task.done() for task in waiting)
@@ -115,7 +115,7 @@ def test_one_of_many_who_wait_takes_it(names):
 def test_who_gives_up_loses_nothing(names):
     async def scene(garden: Garden) -> None:
         first, last = garden[names[0]], garden[names[-1]]
-        gone = [last.read(("news", int), None), last.take(("job", int), None)]
+        gone = [last.read(("news", int), 100), last.take(("job", int), None)]
         await asyncio.sleep(1)
         await first.write(("news", 1))
         await first.store(("job", 1))
@@ -139,7 +139,7 @@ def test_who_is_gone_is_read_again_when_it_is_back():
         await garden.parted("a", "b")
         await a.write(("n", 3))
         assert await b.read(("n", int)) is None
-        waiting = b.read_all(("n", int), None)
+        waiting = b.read_all(("n", int), 100)
         garden.network.heal()
         assert await waiting == [("n", 2), ("n", 3)]
 

@@ -88,6 +88,7 @@ class Exchange:
         self.wants = Wants(self.far, self._lacks, self._ask)
         self._fresh: dict[str, Fresh] = {}
         self._near_said: frozenset[str] = frozenset()
+        self._said: dict[str, set[str]] = {}  # to whom who has not answered yet: these streams
         self._heard: dict[type, Callable[[Far, Any], None]] = {
             said.Near: self._hear_near,
             said.News: self._hear_news,
@@ -178,6 +179,7 @@ class Exchange:
 
     def departed(self, host: str) -> None:
         """It is gone, or does not have this feed any more."""
+        self._said.pop(host, None)
         if self.far.pop(host, None) is None:
             return
         # Others may think that we got from there what we did not.
@@ -189,6 +191,9 @@ class Exchange:
             near = list(self.far)
             here = said.Here(self.feed, self.source, self.everything, near, self.marks, late)
             self.outbox.append((hosts, here))
+            for host in hosts:
+                if host not in self.far:
+                    self._said[host] = set(self.streams)
 
     # What others say
 
@@ -211,10 +216,12 @@ class Exchange:
             self._warn(before, far)
         if here.late:
             self._say_here([host])
+        known = self._said.pop(host, None)
         news = {
             source: stream.mark
             for source, stream in self.streams.items()
-            if far.takes(source) and stream.mark.exceeds(far.mark(source))
+            if (far.takes(source) and stream.mark.exceeds(far.mark(source)))
+            or (known is not None and source not in known)  # We hold it only since we said so.
         }
         if news:
             self.outbox.append(([host], said.News(self.feed, news)))

@@ -74,7 +74,7 @@ class Feed:
         """Called on the loop when a stream has moved on here, or lost something."""
         self.closed = False
         self.listeners: list[Callable[[], object]] = []
-        """Called on the loop when there may be news: written here, told by others, or one is gone."""
+        """Called on the loop when there may be news, of items or of hosts."""
         try:
             self._begin(only)
         except BaseException:

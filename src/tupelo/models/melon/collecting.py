@@ -6,13 +6,19 @@ has given way is told.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from tupelo.errors import BadArgument
+from tupelo.federation.hosts.doors import HostDoor
 from tupelo.federation.hosts.hosted import HostedSpace
 from tupelo.space.capacity import Capacity, Room
+from tupelo.space.checks import check_wait
+from tupelo.space.either import either
 from tupelo.values.entry import Entry
 
 BACKLOG_MAX = 1_000
@@ -46,7 +52,7 @@ class Bound:
 
 @dataclass(frozen=True)
 class Collected:
-    """A message of this host that was collected before anyone took it, or after it was read."""
+    """A message of this host that was collected; of a directed one, its addressee."""
 
     message: Any
     kind: Literal["stored", "written", "directed"]
@@ -88,8 +94,59 @@ def bind(
     """Bound a space that is there: what is too much in it goes with the next that comes. `told` is
     called under its lock, on whatever thread."""
     core = hosted.operations.core
+    if core.room is not None:
+        raise BadArgument("bound", f"left out: the space {hosted.name!r} has a capacity", capacity)
     with hosted.engine.lock:
         held = [*core.store, *(entry for txn in core.transactions for entry in txn.taken)]
         core.room = room = PinnedRoom(capacity, told)
         room.add(held)
+        core._has_policy = True  # Every write heeds the room from now on.
+        core.reconsider()
     return room
+
+
+class Collections:
+    """What was collected at a host since this was made: iterate over it (`async for` at the async
+    door), or `get` one. `count` says how many there were."""
+
+    def __init__(self, host: HostDoor) -> None:
+        self.is_async = host.is_async
+        self.count = 0
+        self.closed = False
+        self._host = host
+        self._backlog: deque[Collected] = deque(maxlen=BACKLOG_MAX)
+        self._news = asyncio.Event()
+
+    def put(self, collected: Collected) -> None:
+        """On the host's loop."""
+        self.count += 1
+        self._backlog.append(collected)
+        self._news.set()
+
+    def close(self) -> None:
+        """On the host's loop: no more will come."""
+        self.closed = True
+        self._news.set()
+
+    @either
+    async def get(self, wait: float | None = None) -> Collected | None:
+        """The next one; None if none came in time, or no more will come."""
+        check_wait(wait)
+        collected: Collected | None = await self._host._on_loop(self._get(wait))
+        return collected
+
+    async def _get(self, wait: float | None) -> Collected | None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(wait):
+                while not self._backlog and not self.closed:
+                    self._news.clear()
+                    await self._news.wait()
+        return self._backlog.popleft() if self._backlog else None
+
+    def __iter__(self) -> Iterator[Collected]:
+        while (collected := self.get()) is not None:
+            yield collected
+
+    async def __aiter__(self) -> AsyncIterator[Collected]:
+        while (collected := await self.get()) is not None:
+            yield collected

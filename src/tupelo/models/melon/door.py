@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from functools import partial
 from typing import Any, Self
 
 from tupelo.errors import BadArgument, HostClosed
 from tupelo.federation.hosts.doors import AsyncHost, Host, HostDoor
-from tupelo.models.melon.collecting import Bound
+from tupelo.federation.hosts.hosted import HostedSpace
+from tupelo.federation.identity.keys import check_key
+from tupelo.models.melon.collecting import Bound, Collections
 from tupelo.models.melon.copying import Copies
 from tupelo.models.melon.post import post_of
 from tupelo.models.melon.reading import Reader
@@ -43,45 +47,68 @@ class Melon:
             raise BadArgument("copies", "a Copies(...), or None", copies)
         self.is_async = host.is_async
         self.name = name
+        self.collected: Collections
+        """What this host had to let go of, from now on."""
         self._host = host
         self._closed = False
 
         async def start() -> None:
-            self._post = post_of(host._core, name, bound, copies)
+            self._post = post_of(host._core, name, bound, copies, host._plan.identity)
             self._reader = Reader(self._post)
+            self.collected = Collections(host)
+            self._post.listeners.add(self.collected)
 
         host._now(start())
 
     # Adding messages
 
     @either
-    async def store(self, message: object) -> None:
-        """Add a message that one process may take. It stays here until then."""
+    async def store(self, message: object, to: str | None = None, *, pin: bool = False) -> None:
+        """Add a message that one process may take. It stays here until then, and gives way to
+        others if it must, unless it is pinned. `to` an identity: only a process at the host of that
+        identity can take it, and nobody else read it, whoever carries it there."""
         self._require_open()
-        await self._written(self._post.stored, message)
+        if to is None and not pin:
+            await self._written(self._post.stored, message)
+        else:
+            await self._host._on_loop(self._post.store(message, to, pin))
 
     @either
-    async def write(self, message: object) -> None:
-        """Add a message that every process may read, once each, and nobody take."""
+    async def write(self, message: object, *, pin: bool = False) -> None:
+        """Add a message that every process may read, once each, and nobody take. It gives way to
+        others if it must, unless it is pinned."""
         self._require_open()
-        await self._written(self._post.written, message)
+        if pin:
+            await self._host._on_loop(self._post.write(message, pin))
+        else:
+            await self._written(self._post.written, message)
 
-    async def _written(self, hosted: Any, message: object) -> None:
-        await settled((hosted.door if self.is_async else hosted.space).write(message))
+    async def _written(self, hosted: HostedSpace, message: object) -> None:
+        door: Any = hosted.door if self.is_async else hosted.space
+        await settled(door.write(message))
 
     # Retrieving messages
 
     @either
-    async def take(self, template: object, wait: float | None = None) -> Any:
-        """The oldest message of some host that matches and was stored; nobody else gets it. None
-        if there is none in time."""
-        taken = await self._get(self._post.take, template, wait, False)
+    async def take(
+        self, template: object, wait: float | None = None, *, sender: str | None = None
+    ) -> Any:
+        """The oldest message of some host that matches and was stored; nobody else gets it. With
+        `sender`, one that this identity has directed to ours. None if there is none in time."""
+        taken = await self._get(self._taking(sender), template, wait, False)
         return taken[0] if taken else None
 
     @either
-    async def take_all(self, template: object, wait: float | None = None) -> list[Any]:
+    async def take_all(
+        self, template: object, wait: float | None = None, *, sender: str | None = None
+    ) -> list[Any]:
         """All messages that match and were stored; until there is one, or time is up, it waits."""
-        return await self._get(self._post.take, template, wait, True)
+        return await self._get(self._taking(sender), template, wait, True)
+
+    def _taking(self, sender: str | None) -> Callable[..., Coroutine[Any, Any, list[Entry]]]:
+        if sender is not None:
+            check_key(sender, "sender")
+        return partial(self._post.take, sender=sender)
 
     @either
     async def read(self, template: object, wait: float | None = None) -> Any:
@@ -96,15 +123,23 @@ class Melon:
         is one, or time is up, it waits."""
         return await self._get(self._reader.read, template, wait, True)
 
-    async def _get(self, verb: Any, template: object, wait: float | None, many: bool) -> list[Any]:
+    async def _get(
+        self,
+        verb: Callable[..., Coroutine[Any, Any, list[Entry]]],
+        template: object,
+        wait: float | None,
+        many: bool,
+    ) -> list[Any]:
         check_wait(wait)
         self._require_open()
 
-        async def work() -> list[Entry]:
-            found: list[Entry] = await verb(template, wait, many)
-            return found
+        found: list[Entry] = await self._host._on_loop(verb(template, wait, many))
+        return [value_of(entry) for entry in found]
 
-        return [value_of(entry) for entry in await self._host._on_loop(work())]
+    @property
+    def refused(self) -> int:
+        """How many messages came that were directed to us and could not be opened."""
+        return self._post.directed.refused
 
     # The end
 
@@ -121,6 +156,8 @@ class Melon:
 
         async def end() -> None:
             self._reader.close()
+            self.collected.close()
+            self._post.listeners.discard(self.collected)
 
         with suppress(HostClosed):
             await self._host._on_loop(end())

@@ -4,17 +4,27 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal
+from weakref import WeakSet
 
 from tupelo.errors import BadArgument, BadFrame, TupeloError
 from tupelo.federation.hosts.hosted import HostedSpace
+from tupelo.federation.hosts.parked import alarm
 from tupelo.federation.identity.access import Access
+from tupelo.federation.identity.keys import Identity
 from tupelo.federation.replication.carrier import replication_of
 from tupelo.federation.replication.feed import Feed, host_of
 from tupelo.federation.spanning.adopting import adopt
-from tupelo.models.melon.collecting import Bound
+from tupelo.models.melon.collecting import Bound, Collected, Collections, PinnedRoom, bind
 from tupelo.models.melon.copying import Copies
-from tupelo.models.melon.racing import Stirring
+from tupelo.models.melon.directed import Directed, addressee_of
+from tupelo.models.melon.private import Pinned, Private
+from tupelo.models.melon.racing import Deadline, Stirring, race
+from tupelo.space.capacity import Capacity
+from tupelo.space.operations import value_of
+from tupelo.space.tasks import TaskSignal
 from tupelo.values.entry import Entry, require_known
 
 if TYPE_CHECKING:
@@ -22,11 +32,17 @@ if TYPE_CHECKING:
     from tupelo.federation.hosts.peer import Peer
 
 
-def post_of(core: HostCore, name: str, bound: Bound | None, copies: Copies | None) -> Post:
+def post_of(
+    core: HostCore,
+    name: str,
+    bound: Bound | None,
+    copies: Copies | None,
+    identity: Identity | None,
+) -> Post:
     """The post of this name, which is made if there is none."""
     found = core.carriers.get(f"melon {name}")
     if not isinstance(found, Post):
-        return Post(core, name, bound, copies)
+        return Post(core, name, bound, copies, identity)
     for argument, given, is_so in (("bound", bound, found.bound), ("copies", copies, found.copies)):
         if given is not None and given != is_so:
             raise BadArgument(argument, f"{is_so}, as it is at this host by now", given)
@@ -37,26 +53,129 @@ class Post:
     """The message store of a host."""
 
     def __init__(
-        self, core: HostCore, name: str, bound: Bound | None, copies: Copies | None
+        self,
+        core: HostCore,
+        name: str,
+        bound: Bound | None,
+        copies: Copies | None,
+        identity: Identity | None,
     ) -> None:
         self.core = core
-        self.name = name
         self.bound = bound
         self.copies = copies
         self.stirring = Stirring()
         """Something has come that nobody asked for: copies, or what is directed."""
+        self.listeners: WeakSet[Collections] = WeakSet()
+        self._loop = asyncio.get_running_loop()
+        self._private = Private(core, name)
         self.stored = core.make_space(name)
         self.written = _made(core, f"{name}.written", Access(take=()))
+        self._sealed = _made(core, f"{name}.sealed", Access(take=()))
+        self._rooms: dict[HostedSpace, PinnedRoom] = {}
+        if bound is not None and bound.capacity is not None:
+            self._bind(bound.capacity)
         self.feed: Feed | None = None
         self._pulling = False
         if copies is not None:
             self.feed = replication_of(core).feed(self.written.name, copies.policy)
             self.feed.listeners.append(self._heard_of_copies)
+        self.directed = Directed(
+            core, name, self._sealed, self._private, identity, self.stirring.stir
+        )
         core.carriers[f"melon {name}"] = self
+
+    # Bounds
+
+    def _bind(self, capacity: Capacity) -> None:
+        kinds: dict[HostedSpace, Literal["stored", "written", "directed"]] = {
+            self.stored: "stored",
+            self.written: "written",
+            self._sealed: "directed",
+        }
+        for hosted, kind in kinds.items():
+            self._rooms[hosted] = bind(hosted, capacity, partial(self._gave_way, kind))
+        pinned = {(one.space, one.origin, one.n): record for one, record in self._pins()}
+        for hosted, room in self._rooms.items():
+            with hosted.engine.lock:
+                for entry in hosted.operations.core.store:
+                    if pinned.pop((hosted.name, entry.origin, entry.n), None) is not None:
+                        room.pin(entry)
+        for record in pinned.values():  # It is gone by now.
+            self._private.forget(record)
+
+    def _pins(self) -> Iterator[tuple[Pinned, Entry]]:
+        return self._private.all(Pinned)
+
+    def _gave_way(
+        self, kind: Literal["stored", "written", "directed"], entries: list[Entry]
+    ) -> None:
+        """On whatever thread, under the lock of the space."""
+        with suppress(RuntimeError):  # The loop is closed.
+            self._loop.call_soon_threadsafe(self._tell_collected, kind, entries)
+
+    def _tell_collected(
+        self, kind: Literal["stored", "written", "directed"], entries: list[Entry]
+    ) -> None:
+        for entry in entries:
+            message = addressee_of(entry) if kind == "directed" else _value(entry)
+            if message is not None:
+                for listener in list(self.listeners):
+                    listener.put(Collected(message, kind))
+
+    # Adding
+
+    async def store(self, message: object, to: str | None, pin: bool) -> None:
+        if to is None:
+            await self._add(self.stored, message, pin)
+        else:
+            await self._add(self._sealed, self.directed.seal(message, to), pin)
+
+    async def write(self, message: object, pin: bool) -> None:
+        await self._add(self.written, message, pin)
+
+    async def _add(self, hosted: HostedSpace, message: object, pin: bool) -> None:
+        with hosted.engine.lock:
+            written, position = hosted.operations.write(message, None, None, None, TaskSignal, 0)
+            assert isinstance(written, list)
+            entry: Entry = written[0].thing
+            if pin and hosted in self._rooms:
+                self._rooms[hosted].pin(entry)
+        if pin:
+            _, kept = self._private.keep(Pinned(hosted.name, entry.origin, entry.n))
+            await self._private.flush(kept)
+        if hosted.durable:
+            await hosted.flush(position)
 
     # Taking
 
-    async def take(self, template: Any, wait: float | None, many: bool) -> list[Entry]:
+    async def take(
+        self, template: Any, wait: float | None, many: bool, sender: str | None = None
+    ) -> list[Entry]:
+        """What is directed to us, or what those who are engaged have stored."""
+        if sender is not None:
+            return await self._await_letter(template, wait, many, sender)
+        found: list[Entry] = []
+        if wait == 0 and not many:
+            found = await self.directed.take(template, many)
+        if not found and (wait == 0 or many):
+            found = await self._ask(template, 0, many)
+        if many:
+            try:
+                found += await self.directed.take(template, many)
+            except BaseException:
+                self._put_back(found)
+                raise
+        if not found and wait != 0:
+            found = await race(
+                lambda left: self._ask(template, left, many),
+                lambda: self.directed.take(template, many),
+                self._put_back,
+                Deadline(self.stored.clock, wait),
+                self.stirring,
+            )
+        return found
+
+    async def _ask(self, template: Any, wait: float | None, many: bool) -> list[Entry]:
         """Of those who are engaged. Who does not answer is passed over."""
         federation = self.core.federation
         got = await federation.get(
@@ -71,9 +190,33 @@ class Post:
         await federation.hand(got)
         return got.entries
 
-    def put_back(self, entries: list[Entry]) -> None:
+    def _put_back(self, entries: list[Entry]) -> None:
         """Nobody waits for them any more."""
         adopt(self.stored, entries)
+
+    async def _await_letter(
+        self, template: Any, wait: float | None, many: bool, sender: str
+    ) -> list[Entry]:
+        stirred = self.stirring.enter()
+        over = False
+
+        def time_out() -> None:
+            nonlocal over
+            over = True
+            stirred.set()
+
+        cancel = alarm(self._loop, self.stored.clock, wait, time_out) if wait else None
+        try:
+            while True:
+                stirred.clear()
+                found = await self.directed.take(template, many, sender)
+                if found or over or wait == 0:
+                    return found
+                await stirred.wait()
+        finally:
+            self.stirring.leave(stirred)
+            if cancel is not None:
+                cancel()
 
     # Copies
 
@@ -160,7 +303,8 @@ class Post:
         raise BadFrame("nothing is said on this channel")
 
     async def stop(self) -> None:
-        pass
+        for listener in list(self.listeners):
+            listener.close()
 
 
 def _made(core: HostCore, name: str, access: Access) -> HostedSpace:
@@ -169,3 +313,12 @@ def _made(core: HostCore, name: str, access: Access) -> HostedSpace:
     hosted = core.spaces[name]
     hosted.access = access
     return hosted
+
+
+def _value(entry: Entry) -> Any:
+    """None if it cannot be built in this program."""
+    try:
+        require_known(entry)
+    except TupeloError:
+        return None
+    return value_of(entry)

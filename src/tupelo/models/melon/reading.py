@@ -32,17 +32,18 @@ PLACES_MAX = 4_096
 
 
 class Memory(Record):
-    """What was read. What is gone for good need not be said any more to those who are asked; but a
-    copy that has not heard of it may still turn up."""
+    """What was read. What is gone for good need not be said any more to those who are asked; but,
+    if there are copies, one that has not heard of it may still turn up."""
 
-    __slots__ = ("past",)
+    __slots__ = ("_copied", "past")
 
-    def __init__(self) -> None:
+    def __init__(self, copied: bool) -> None:
         super().__init__()
         self.past: dict[str, BitMap64] = {}
+        self._copied = copied
 
     def prune(self, gone: Seen) -> None:
-        for origin, numbers in gone.bits.items():
+        for origin, numbers in gone.bits.items() if self._copied else ():
             common = self.bits.get(origin, BitMap64()) & numbers
             if common:
                 past = self.past[origin] = self.past.get(origin, BitMap64()) | common
@@ -62,7 +63,7 @@ class Reader:
         self._post = post
         self._core = core
         self._hosted = post.written
-        self._memory = Memory() if post.feed is not None else Record()
+        self._memory = Memory(post.feed is not None)
         actor = Actor(core.id, core.new_id())
         self._actor = actor
         self._state = SessionState(actor.session or "", self._memory, None)

@@ -1,0 +1,73 @@
+"""What a post remembers for itself: a space of its host that nobody else has, on disk if the host
+has a folder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+from tupelo.federation.hosts.hosted import Doubt, HostedSpace
+from tupelo.federation.identity.access import Access
+from tupelo.space.tasks import TaskSignal
+from tupelo.values.entry import Entry, thaw
+from tupelo.values.kind import kind_of
+
+if TYPE_CHECKING:
+    from tupelo.federation.hosts.core import HostCore
+
+PREFIX = "tupelo.melon."
+
+
+@dataclass
+class Pinned:
+    """This message of a space never gives way."""
+
+    space: str
+    origin: str
+    n: int
+
+
+@dataclass
+class Taken:
+    """The numbers of the directed messages of one sender that were taken here."""
+
+    stream: str
+    numbers: bytes
+
+
+Kept = TypeVar("Kept", Pinned, Taken)
+
+
+class Private:
+    """The records of one post."""
+
+    def __init__(self, core: HostCore, name: str) -> None:
+        space = core._open(PREFIX + name, {})
+        nobody = Access(read=(), write=(), take=(), subscribe=(), administer=())
+        self._hosted = core.spaces[PREFIX + name] = HostedSpace(
+            space, nobody, Doubt(), commit_in_place=core.commits_in_place
+        )
+
+    def all(self, cls: type[Kept]) -> Iterator[tuple[Kept, Entry]]:
+        kind = kind_of(cls)
+        for entry in list(self._hosted.operations.core.store):
+            if entry.shape.kind == kind:
+                yield thaw(entry.shape, entry.fields), entry
+
+    def keep(self, record: Pinned | Taken, instead: Entry | None = None) -> tuple[Entry, int]:
+        """Keep this, instead of another; the position at which that is durable."""
+        operations = self._hosted.operations
+        written, position = operations.write(record, None, None, None, TaskSignal, 0)
+        assert isinstance(written, list)
+        if instead is not None:
+            position = self.forget(instead)
+        entry: Entry = written[0].thing
+        return entry, position
+
+    def forget(self, entry: Entry) -> int:
+        return self._hosted.operations.cancel(entry)
+
+    async def flush(self, position: int) -> None:
+        if self._hosted.durable:
+            await self._hosted.flush(position)

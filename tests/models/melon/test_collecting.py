@@ -1,0 +1,148 @@
+"""Bounds: what gives way, what never does, and that it is said."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.models.melon.garden import Bed, Garden, play
+from tupelo.errors import BadArgument, SpaceFull
+from tupelo.models.melon import Bound, Collected, Copies, Melon
+
+
+async def all_written(bed: Bed) -> list[int]:
+    return [n for _, n in await bed.do(bed.another().read_all(("n", int), 0))]
+
+
+def test_the_oldest_give_way_and_that_is_said():
+    async def scene(garden: Garden) -> None:
+        a = garden["a"]
+        await a.write(*(("n", number) for number in range(6)))
+        await a.store(*(("n", number) for number in range(6)))
+        assert await all_written(a) == [2, 3, 4, 5]
+        assert await a.take_all(("n", int)) == [("n", number) for number in (2, 3, 4, 5)]
+        told = [await a.do(a.melon.collected.get(5)) for _ in range(4)]
+        assert told == [
+            Collected(("n", 0), "written"),
+            Collected(("n", 1), "written"),
+            Collected(("n", 0), "stored"),
+            Collected(("n", 1), "stored"),
+        ]
+        assert a.melon.collected.count == 4
+        assert await a.do(a.melon.collected.get(0)) is None
+
+    play(scene, names="a", bound=Bound(count=4))
+
+
+def test_what_was_read_lately_stays():
+    async def scene(garden: Garden) -> None:
+        a = garden["a"]
+        await a.write(("n", 0), ("n", 1), ("n", 2))
+        assert await a.read(("n", 0)) == ("n", 0)
+        await a.write(("n", 3), ("n", 4))
+        assert await all_written(a) == [0, 3, 4]
+
+    play(scene, names="a", bound=Bound(count=3, order="lru"))
+
+
+@pytest.mark.parametrize("order", ["fifo", "lru"])
+def test_what_is_pinned_never_gives_way(order):
+    async def scene(garden: Garden) -> None:
+        a = garden["a"]
+        await a.write(("n", 0), ("n", 1), pin=True)
+        await a.write(*(("n", number) for number in range(2, 9)))
+        assert await all_written(a) == [0, 1, 8]
+        await a.write(("n", 9), pin=True)
+        assert await all_written(a) == [0, 1, 9]
+        with pytest.raises(SpaceFull):
+            await a.write(("n", 10))
+        await a.store(("n", 0), pin=True)
+        await a.store(*(("n", number) for number in range(1, 6)))
+        assert await a.take(("n", int)) == ("n", 0)  # though it is pinned
+        await a.store(*(("n", number) for number in range(6, 9)))
+        assert await a.take_all(("n", int)) == [("n", 6), ("n", 7), ("n", 8)]
+
+    play(scene, names="a", bound=Bound(count=3, order=order))
+
+
+def test_bounds_are_of_bytes_too():
+    async def scene(garden: Garden) -> None:
+        a = garden["a"]
+        for number in range(20):
+            await a.write(("n", number, "x" * 1_000))
+        left = await a.read_all(("n", int, str))
+        assert [n for _, n, _ in left] == [16, 17, 18, 19]
+
+    play(scene, names="a", bound=Bound(bytes=5_000))
+
+
+def test_pins_outlive_a_crash(tmp_path):
+    async def scene(garden: Garden) -> None:
+        a = garden["a"]
+        await a.write(("n", 0), pin=True)
+        await a.write(("n", 1), ("n", 2))
+        await a.crash()
+        await a.start()
+        await a.write(*(("n", number) for number in range(3, 6)))
+        assert await all_written(a) == [0, 4, 5]
+        log = a.core.spaces["melon.written"].space.changes()
+        assert [change.kind for change in log].count("evicted") == 3
+
+    play(scene, names="a", bound=Bound(count=3), folder=tmp_path)
+
+
+def test_readers_forget_what_was_collected():
+    async def scene(garden: Garden) -> None:
+        a, b = garden["a"], garden["b"]
+        for number in range(3_000):
+            await a.write(("n", number))
+            if number % 10 == 9:
+                assert len(await b.read_all(("n", int))) == 10
+        await asyncio.sleep(1)
+        assert await b.read_all(("n", int)) == []
+        # Not all 3,000: what is gone for good is told in batches.
+        assert len(b.melon._reader._memory) < 1_500
+
+    play(scene, "ab", bound=Bound(count=10))
+
+
+def test_copies_have_a_bound_of_their_own():
+    async def scene(garden: Garden) -> None:
+        a, b = garden["a"], garden["b"]
+        await a.write(*(("n", number) for number in range(20)))
+        await asyncio.sleep(5)
+        feed = b.melon._post.feed
+        assert feed is not None
+        assert sum(len(one.items) for one in feed.exchange.streams.values()) <= 10
+        assert len(await b.read_all(("n", int))) == 20
+
+    play(scene, "ab", copies=Copies(hosts=1, room=Bound(count=10)))
+
+
+@pytest.mark.parametrize("wrong", [{"count": 0}, {"bytes": True}, {"order": "lifo"}])
+def test_a_bound_is_checked(wrong):
+    with pytest.raises(BadArgument, match=next(iter(wrong))):
+        Bound(**wrong)
+
+
+def test_a_melon_says_what_is_wrong_with_it():
+    async def scene(garden: Garden) -> None:
+        a = garden["a"]
+
+        async def wrong(**options) -> None:
+            Melon(a.host, **options)
+
+        for options in ({"name": ""}, {"bound": 7}, {"copies": 2}, {"bound": Bound(count=9)}):
+            with pytest.raises(BadArgument, match=next(iter(options))):
+                await a.do(wrong(**options))
+        with pytest.raises(BadArgument, match="hosts"):
+            Copies(hosts=-1)
+        with pytest.raises(BadArgument, match="room"):
+            Copies(room=3)  # type: ignore[arg-type]
+        with pytest.raises(BadArgument, match="wait"):
+            await a.read(("n", int), -1)
+
+    play(scene, names="a", bound=Bound(count=3))
+    with pytest.raises(BadArgument, match="host"):
+        Melon("here")  # type: ignore[arg-type]

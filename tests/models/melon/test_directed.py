@@ -1,0 +1,192 @@
+"""Messages for one identity: only its host can take them, whoever carries them."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from tests.models.melon.garden import Bed, Garden, play
+from tupelo.errors import BadArgument
+from tupelo.federation.identity.keys import Identity
+from tupelo.models.melon import Bound
+from tupelo.models.melon.directed import Receipt, Sealed, _read
+
+ROW = ("ba", "cb")
+MESH = ("ab", "bc", "ca")
+
+
+def carried(bed: Bed, kind: type = Sealed) -> list[Any]:
+    """What is at this host of all that is sealed."""
+    streams = bed.melon._post.directed._feed.exchange.streams.values()
+    found = [_read(entry) for stream in streams for entry in stream.items.values()]
+    return [one for one in found if isinstance(one, kind)]
+
+
+def test_only_the_addressee_takes_it():
+    async def scene(garden: Garden) -> None:
+        a, b, c = (garden[name] for name in "abc")
+        await a.store(("secret", 1), to=c.key)
+        for other in (a, b):
+            assert await other.take((str, int)) is None
+            assert await other.take_all((str, int), 2) == []
+            assert await other.read((str, int)) is None
+        assert await c.read((str, int)) is None
+        assert await c.take(("secret", int), 5) == ("secret", 1)
+        assert await c.take(("secret", int)) is None
+
+    play(scene, *MESH, identities=True)
+
+
+def test_they_come_in_order_and_who_waits_is_woken():
+    async def scene(garden: Garden) -> None:
+        a, c = garden["a"], garden["c"]
+        waiting = c.take(("n", int), 100)
+        await asyncio.sleep(3)
+        await a.store(*(("n", number) for number in range(10)), to=c.key)
+        got = [await waiting]
+        while len(got) < 10:
+            got += await c.take_all(("n", int), 10)
+        assert got == [("n", number) for number in range(10)]
+        await a.store(("n", 10))
+        assert await c.take_all(("n", int), 3) == []  # which is not near
+        assert await garden["b"].take(("n", int)) == ("n", 10)
+
+    play(scene, *ROW, identities=True)
+
+
+def test_what_a_third_host_carries_it_cannot_read():
+    async def scene(garden: Garden) -> None:
+        a, b, c = (garden[name] for name in "abc")
+        await garden.parted("ab", "c")
+        await a.store(("secret", "the soup is cold"), to=c.key)
+        await garden.until(lambda: len(carried(b)) == 1, "with b")
+        assert b"soup" not in carried(b)[0].seal
+        await garden.parted("a", "bc")
+        assert await b.take((str, str), 2) is None
+        assert await c.take((str, str), 10) == ("secret", "the soup is cold")
+        # The receipt comes back by the same way, and everything is let go.
+        await garden.until(lambda: len(carried(b, Receipt)) == 1, "a receipt with b")
+        garden.network.heal()
+        await garden.met(*ROW)
+        for bed in (a, b, c):
+            await garden.until(lambda bed=bed: not carried(bed), "let go")
+            await garden.until(lambda bed=bed: not carried(bed, Receipt), "no receipts")
+        assert await c.take((str, str), 2) is None
+
+    play(scene, *ROW, identities=True)
+
+
+def test_who_gives_up_leaves_it_for_the_next():
+    async def scene(garden: Garden) -> None:
+        a, b = garden["a"], garden["b"]
+        for number in range(10):
+            waiting = b.take(("n", int), 100)
+            await asyncio.sleep(0.001 * number)
+            await a.store(("n", number), to=b.key)
+            await asyncio.sleep(0.0007 * number)
+            waiting.cancel()
+            got = (await asyncio.gather(waiting, return_exceptions=True))[0]
+            if isinstance(got, BaseException):
+                got = await b.take(("n", int), 10)
+            assert got == ("n", number)
+
+    play(scene, "ab", identities=True)
+
+
+def test_the_sender_is_known():
+    async def scene(garden: Garden) -> None:
+        a, b, c = (garden[name] for name in "abc")
+        waiting = c.take(("n", int), 50, sender=b.key)
+        await a.store(("n", 1), to=c.key)
+        await asyncio.sleep(2)
+        assert not waiting.done()
+        await b.store(("n", 2), to=c.key)
+        assert await waiting == ("n", 2)
+        assert await c.take(("n", int), 5, sender=b.key) is None
+        assert await c.take(("n", int), sender=a.key) == ("n", 1)
+        await c.store(("to", "myself"), to=c.key)
+        assert await c.take(("to", str), 5, sender=c.key) == ("to", "myself")
+
+    play(scene, *MESH, identities=True)
+
+
+def test_a_seal_that_was_altered_or_moved_is_dropped_and_counted():
+    async def scene(garden: Garden) -> None:
+        a, b, c = (garden[name] for name in "abc")
+        await a.store(("n", 1), to=c.key)
+        await garden.until(lambda: len(carried(b)) == 1, "with b")
+        true = carried(b)[0]
+        forged = true.seal[:-1] + bytes([true.seal[-1] ^ 1])
+        # b passes it off as its own, alters it, and says nonsense; it cannot be opened.
+        space = b.host.space("melon.sealed")
+        await b.do(space.write(true))
+        await b.do(space.write(Sealed(c.key, true.number + 1, forged)))
+        await b.do(space.write(Sealed(c.key, true.number + 2, b"")))
+        await garden.until(lambda: c.melon.refused == 3, "refused")
+        # Nor can it say that c has taken it.
+        stream = a.melon._post.directed._feed.source
+        item = next(iter(a.melon._post.directed._feed.exchange.own.items))
+        await b.do(space.write(Receipt(stream, item, c.key, true.number, b"x" * 64)))
+        await asyncio.sleep(3)
+        assert carried(a)
+        assert await c.take_all((str, int)) == [("n", 1)]
+
+    play(scene, *MESH, identities=True)
+
+
+def test_what_was_taken_stays_taken_after_a_crash(tmp_path):
+    async def scene(garden: Garden) -> None:
+        a, b, c = (garden[name] for name in "abc")
+        await garden.parted("ab", "c")
+        await a.store(("n", 1), ("n", 2), to=c.key)
+        await garden.until(lambda: len(carried(b)) == 2, "with b")
+        await garden.parted("a", "bc")
+        assert await c.take(("n", int), 10) == ("n", 1)
+        await c.crash()
+        await c.start()
+        assert await c.take(("n", int), 10) == ("n", 2)
+        assert await c.take(("n", int), 3) is None
+        await a.crash()
+        await a.start()
+        garden.network.heal()
+        await garden.until(lambda: not carried(a), "let go")
+
+    play(scene, *ROW, identities=True, folder=tmp_path)
+
+
+def test_directed_messages_are_bounded_at_their_source():
+    async def scene(garden: Garden) -> None:
+        a, b = garden["a"], garden["b"]
+        await garden.parted("a", "b")
+        await a.store(("n", 0), to=b.key, pin=True)
+        await a.store(*(("n", number) for number in range(1, 6)), to=b.key)
+        told = [await a.do(a.melon.collected.get(5)) for _ in range(3)]
+        assert [(one.kind, one.message) for one in told] == [("directed", b.key)] * 3
+        garden.network.heal()
+        got = []
+        while len(got) < 3:
+            got += await b.take_all(("n", int), 20)
+        assert got == [("n", 0), ("n", 4), ("n", 5)]
+
+    play(scene, "ab", identities=True, bound=Bound(count=3))
+
+
+def test_an_address_is_an_identity():
+    async def scene(garden: Garden) -> None:
+        a = garden["a"]
+        for to in ("ben", "", 7):
+            with pytest.raises(BadArgument, match="to"):
+                await a.do(a.melon.store(("n", 1), to=to))
+        with pytest.raises(BadArgument, match="sender"):
+            await a.take(("n", 1), 0, sender="ben")
+
+    play(scene, names="a", identities=True)
+
+    async def nameless(garden: Garden) -> None:
+        a = garden["a"]
+        with pytest.raises(BadArgument, match="no identity"):
+            await a.do(a.melon.store(("n", 1), to=Identity.new().key))
+
+    play(nameless, names="a")
