@@ -51,6 +51,8 @@ class TotalOrder:
         self.token.luggage = self
         self.wanted = 0
         """How many wait to put an event through it."""
+        self.wanted_elsewhere = False
+        self.told: object = None  # who was asked to clone it, and in which roster
         self.orphaned = False
         self.timer: asyncio.TimerHandle | None = None
         self._replica = replica
@@ -170,7 +172,8 @@ class Orders:
         if order.timer is not None:
             order.timer.cancel()
             order.timer = None
-        order.orphaned = False
+        order.orphaned = order.wanted_elsewhere = False
+        order.told = None
 
     def _card_changed(self) -> None:
         self._cards += 1
@@ -232,8 +235,13 @@ class Orders:
         if clone is not None:
             self._switch(order, clone)
         elif order.orphaned:
-            if (order.wanted or order.unplaced) and self._is_first(order):
-                self._start(f"clone {order.id}", lambda: self._clone(order))
+            first = self._users(order)[0]
+            if first == self._replica.me:
+                if order.wanted or order.wanted_elsewhere or order.unplaced:
+                    self._start(f"clone {order.id}", lambda: self._clone(order))
+            elif order.wanted and order.told != (first, self._replica.roster.id):
+                order.told = first, self._replica.roster.id
+                self._start(f"ask {order.id}", lambda: self._ask_for_clone(order, first))
         elif order.timer is None:
             loop = asyncio.get_running_loop()
             order.timer = loop.call_later(self._replica.patience, self._orphan, order)
@@ -258,8 +266,14 @@ class Orders:
         others = [one.host for one in members if order.id in (one.cards.get(part) or [])]
         return sorted({self._replica.me, *others})
 
-    def _is_first(self, order: TotalOrder) -> bool:
-        return self._users(order)[0] == self._replica.me
+    async def _ask_for_clone(self, order: TotalOrder, host: str) -> None:
+        await self._replica.voice.ask(host, ["clone", order.id])
+
+    def asked_for_clone(self, view: str) -> None:
+        """Someone of its users wants to put something through it."""
+        if view in self.used:
+            self.order(view).wanted_elsewhere = True
+            self.look()
 
     async def _clone(self, order: TotalOrder) -> None:
         for host in self._users(order):

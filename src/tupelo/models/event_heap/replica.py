@@ -378,4 +378,7 @@ class Replica:
                 return await self._remove_here(number) if stream == self.feed.source else None
             case ["order", str(view), int(length)]:
                 return self.orders.pack(view, length)
+            case ["clone", str(view)]:
+                self.orders.asked_for_clone(view)
+                return None
         raise BadFrame("nobody asks this about a heap")

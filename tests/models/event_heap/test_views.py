@@ -1,0 +1,199 @@
+"""Views of a heap that several hosts share."""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+
+import pytest
+
+from tests.models.event_heap.room import Person, Room, meet
+from tupelo.errors import BadArgument, TokenAway
+from tupelo.models.event_heap import Event, View, ViewCloned
+
+ROW = ("ba", "cb")
+
+
+async def open_all(room: Room, names: str, maker: str = "a") -> dict[str, View]:
+    """Everyone of these uses one view."""
+    first = await room[maker].do(room[maker].heap.view())
+    views = {maker: first}
+    for name in names:
+        if name != maker:
+            views[name] = await room[name].do(room[name].heap.view(first.id, wait=30.0))
+    return views
+
+
+async def read(person: Person, view: View, count: int) -> list[int]:
+    got = [await person.do(view.wait(wait=30.0)) for _ in range(count)]
+    return [event["i"] for event in got]
+
+
+def test_all_see_one_order_whoever_puts_in_the_heap():
+    async def scene(room: Room) -> None:
+        await room["b"].put(Event("n", i=0))  # before there was a view
+        await room.together()
+        views = await open_all(room, "abc")
+
+        async def draw(name: str, start: int) -> None:
+            for i in range(start, start + 10):
+                await room[name].put(Event("n", i=i))
+
+        await asyncio.gather(draw("a", 100), draw("b", 200), draw("c", 300))
+        orders = [await read(room[name], views[name], 31) for name in "abc"]
+        assert orders[0] == orders[1] == orders[2]
+        assert orders[0][0] == 0
+        for start in (100, 200, 300):  # and each source's own
+            own = [i for i in orders[0] if start <= i < start + 100]
+            assert own == list(range(start, start + 10))
+        assert await room["b"].do(views["b"].get()) is None
+
+    meet(scene, *ROW)
+
+
+def test_what_is_put_through_a_view_has_its_place_and_the_owner_changes():
+    async def scene(room: Room) -> None:
+        views = await open_all(room, "abc")
+        for i, name in enumerate("abcabcb"):
+            await room[name].do(views[name].put(Event("n", i=i)))
+            assert views[name].is_owner
+        for name in "abc":
+            assert await read(room[name], views[name], 7) == list(range(7))
+            replayed = await room[name].do(views[name].replay(Event("n")))
+            assert [event["i"] for event in replayed] == list(range(7))
+            again = await room[name].do(views[name].session())
+            assert await room[name].do(again.get()) == Event("n", i=0)
+
+    meet(scene, *ROW)
+
+
+def test_what_was_removed_or_ran_out_is_passed_over():
+    async def scene(room: Room) -> None:
+        views = await open_all(room, "abc")
+        await room["a"].do(views["a"].put(Event("n", i=1)))
+        await room["b"].do(views["b"].put(Event("n", i=2), ttl=5.0))
+        await room["a"].do(views["a"].put(Event("n", i=3)))
+        await room["a"].do(views["a"].put(Event("m", i=4)))
+        await room["c"].do(room["c"].heap.wait_to_remove(Event("n", i=1), wait=30.0))
+        await asyncio.sleep(6)
+        await room.together()
+        assert await room["c"].do(views["c"].get(Event("m"))) == Event("m", i=4)
+        assert await room["c"].do(views["c"].get()) == Event("n", i=3)
+        assert await room["c"].do(views["c"].get()) is None
+        # Who comes later knows it from the order, though it never had the events.
+
+    meet(scene, *ROW)
+
+
+@pytest.mark.parametrize("order", ["none", "source"])
+def test_a_view_of_another_order_has_the_same_events(order):
+    async def scene(room: Room) -> None:
+        first = await room["a"].do(room["a"].heap.view(order=order))
+        other = await room["b"].do(room["b"].heap.view(first.id, wait=30.0))
+        assert other.order == order
+        await room["a"].do(first.put(Event("n", i=1)))
+        await room["b"].do(other.put(Event("n", i=2)))
+        await room.together()
+        for name, view in (("a", first), ("b", other)):
+            assert sorted(await read(room[name], view, 2)) == [1, 2]
+            assert len(await room[name].do(view.replay())) == 2
+
+    meet(scene, "ba")
+
+
+def test_a_view_that_nobody_knows_is_refused():
+    async def scene(room: Room) -> None:
+        with pytest.raises(BadArgument):
+            await room["a"].do(room["a"].heap.view("nonsense"))
+        with pytest.raises(BadArgument):
+            await room["a"].do(room["a"].heap.view(order="mess"))
+
+    meet(scene, names="a")
+
+
+def test_a_view_whose_owner_is_gone_is_cloned_and_its_users_are_told():
+    async def scene(room: Room) -> None:
+        views = await open_all(room, "abc", maker="a")
+        old = views["a"].id
+        for i, name in enumerate("bca"):
+            await room[name].do(views[name].put(Event("n", i=i)))
+        await room.together()
+        room.network.partition("a", "bc")
+        await asyncio.sleep(6)
+        assert views["b"].cloned == []  # There is nothing to be placed.
+        await room["c"].do(views["c"].put(Event("n", i=3)))
+        await room.until(lambda: views["b"].id != old)
+        new = views["b"].id
+        assert new == views["c"].id
+        for name in "bc":
+            assert views[name].cloned == [ViewCloned(old, new)]
+        await room["b"].do(views["b"].put(Event("n", i=4)))
+        await room["a"].do(views["a"].put(Event("n", i=5)))
+        for name in "bc":
+            assert await read(room[name], views[name], 5) == [0, 1, 2, 3, 4]
+        assert await read(room["a"], views["a"], 4) == [0, 1, 2, 5]
+        room.network.heal()
+        await room["a"].do(views["a"].put(Event("n", i=6)))
+        # Both live on, and have all events.
+        assert sorted(await read(room["a"], views["a"], 3)) == [3, 4, 6]
+        assert views["a"].id == old
+        assert (
+            await read(room["b"], views["b"], 2) == await read(room["c"], views["c"], 2) == [5, 6]
+        )
+        assert views["b"].id == views["c"].id == new
+        other = await room["a"].do(room["a"].heap.view(new, wait=30.0))
+        assert await read(room["a"], other, 7) == [0, 1, 2, 3, 4, 5, 6]
+
+    meet(scene, *ROW)
+
+
+def test_who_is_alone_makes_a_clone_at_its_next_put_and_can_be_impatient():
+    async def scene(room: Room) -> None:
+        views = await open_all(room, "ab")
+        await room["a"].do(views["a"].put(Event("n", i=0)))
+        assert await read(room["b"], views["b"], 1) == [0]
+        room.network.partition("a", "b")
+        with pytest.raises(TokenAway):
+            await room["b"].do(views["b"].put(Event("n", i=1), wait=1.0))
+        await room["b"].do(views["b"].put(Event("n", i=2)))
+        assert await read(room["b"], views["b"], 1) == [2]
+        assert len(views["b"].cloned) == 1
+
+    meet(scene, "ba")
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_orders_agree_through_partings(seed):
+    """Those who end with the same view have seen the same in the same order."""
+
+    async def scene(room: Room) -> None:
+        rng = Random(seed)
+        names = "abcd"
+        views = await open_all(room, names)
+        number = 0
+        for _ in range(3):
+            side = [name for name in names if rng.random() < 0.5]
+            room.network.partition(side, [name for name in names if name not in side])
+            await asyncio.sleep(rng.random() * 8)
+            for _ in range(4):
+                name = rng.choice(names)
+                number += 1
+                if rng.random() < 0.5:
+                    await room[name].do(views[name].put(Event("n", i=number)))
+                else:
+                    await room[name].put(Event("n", i=number))
+            room.network.heal()
+            await asyncio.sleep(rng.random() * 4)
+        await asyncio.sleep(20)
+        await room.together()
+        by_view: dict[str | None, list[list[int]]] = {}
+        for name in names:
+            replayed = await room[name].do(views[name].replay())
+            got = await room[name].do(views[name].get_all())
+            assert len(got) == number
+            by_view.setdefault(views[name].id, []).append([event["i"] for event in replayed])
+        for orders in by_view.values():
+            assert all(order == orders[0] for order in orders)
+            assert sorted(orders[0]) == list(range(1, number + 1))
+
+    meet(scene, "ba", "cb", "dc", "da", seed=seed)
