@@ -126,6 +126,38 @@ black assembles the rest
   white's tray ABCD:black
 """
 
+MELON_NEWS = """\
+the driver reads ['Home team wins', 'Coach resigns']
+the driver reads []
+ada reads ['Home team wins', 'Coach resigns']
+ada reads ['Coach is back']
+ada reads ['Rain']
+the agency is gone; ben reads ['Home team wins', 'Coach resigns', 'Coach is back']
+ada reads []
+"""
+
+MELON_CHAT = """\
+ben's screen | ada says: The tulips are out.
+ben's screen | ada says: And it does not rain.
+ada's screen | ben says: I saw them!
+cleo's screen | ben says: I saw them!
+cleo's screen | ada whispers: Ben picked one.
+ada's screen | cleo whispers: I know.
+unread: 0 0 0
+"""
+
+MELON_JOBS = """\
+job 0: 0
+job 1: 1
+job 2: 4
+job 3: 9
+job 4: 16
+job 5: 25
+done once each: True
+in order at each: True
+jobs left: 0
+"""
+
 OUTPUT = {
     "job_queue.py": JOB_QUEUE,
     "chat.py": CHAT,
@@ -137,6 +169,9 @@ OUTPUT = {
     "printers.py": PRINTERS,
     "lime_chat.py": LIME_CHAT,
     "jigsaw.py": JIGSAW,
+    "melon_news.py": MELON_NEWS,
+    "melon_chat.py": MELON_CHAT,
+    "melon_jobs.py": MELON_JOBS,
 }
 
 
