@@ -12,7 +12,7 @@ from tupelo.models.event_heap.records import Placed, read_places, spell_places
 
 
 def order_of(rng: Random, length: int) -> list[tuple[str, int]]:
-    last = {source: 0 for source in "abc"}
+    last = dict.fromkeys("abc", 0)
     places = []
     for _ in range(length):
         source = rng.choice("abc")

@@ -1,8 +1,56 @@
-"""The distributed Event Heap: the door with the words of Storz, Friday and Davies."""
+"""The distributed Event Heap: the door with the words of Storz, Friday and Davies.
 
+| the paper                    | Tupelo                                                          |
+| ---------------------------- | --------------------------------------------------------------- |
+| event, type, fields          | any entry; `Event("stroke", x=1)`, or a dataclass of one's own  |
+| wildcard                     | `ANY`, a type, a part of a template; a field that is not named  |
+| time to live                 | put(event, ttl=seconds)                                         |
+| Event Heap                   | `EventHeap(host, name)`, a replica at each host that has one    |
+| putEvent                     | put(event)                                                      |
+| getEvent, waitForEvent       | get(template), wait(template): what this heap has not given yet |
+| snoopEvents                  | snoop, snoop_all: whatever is there, seen or not                |
+| removeEvent, waitToRemove    | remove, wait_to_remove: decided where the event was put         |
+| getAll                       | get_all(template)                                               |
+| persistent query             | query(template): all that is there, and all that comes          |
+| registerForEvents            | register(template, callback): all that comes                    |
+| view                         | view(order="none", "source" or "total"); view(id)               |
+| total ordering               | view.put, view.get, view.wait: one order for all who use it     |
+| ownership of a view          | view.is_owner; it goes to who puts through the view             |
+| clone of a view              | view.id changes, view.cloned and on_clone tell of it            |
+| complete replay              | view.replay(), view.session()                                   |
+| session identifier           | session(): empty; session.clone(): with the record of another   |
+| sharing it across hosts      | session.share(): an id; session(id) at any host                 |
+| factory, creation request    | `HeapRequest`, `ViewRequest`, ... in the space "event heaps"    |
+| bridging agent               | `Bridge(a, b, template, both=...)`                              |
+
+It stands on a host of either door; on one of the async door its operations are awaited. A host that
+is alone goes on with what it has seen, and gets what it missed from any host that has it.
+"""
+
+from tupelo.models.event_heap.bridge import Bridge
 from tupelo.models.event_heap.events import Event
+from tupelo.models.event_heap.factories import (
+    DestroyRequest,
+    HeapRequest,
+    Made,
+    SessionRequest,
+    ViewRequest,
+)
 from tupelo.models.event_heap.heap import EventHeap
 from tupelo.models.event_heap.orders import ViewCloned
 from tupelo.models.event_heap.sessions import Query, Session, View
 
-__all__ = ["Event", "EventHeap", "Query", "Session", "View", "ViewCloned"]
+__all__ = [
+    "Bridge",
+    "DestroyRequest",
+    "Event",
+    "EventHeap",
+    "HeapRequest",
+    "Made",
+    "Query",
+    "Session",
+    "SessionRequest",
+    "View",
+    "ViewCloned",
+    "ViewRequest",
+]

@@ -9,23 +9,22 @@ from typing import Any, Self
 
 from tupelo.errors import BadArgument, HeapDestroyed, HostClosed
 from tupelo.federation.hosts.doors import AsyncHost, Host, HostDoor
-from tupelo.models.event_heap import readings, records
+from tupelo.models.event_heap import factories as requests
+from tupelo.models.event_heap import readings
 from tupelo.models.event_heap.events import asked
+from tupelo.models.event_heap.factories import PATIENCE_SECONDS, check_heap
 from tupelo.models.event_heap.orders import ViewCloned
 from tupelo.models.event_heap.readings import Reading
 from tupelo.models.event_heap.replica import Replica, heaps_of
 from tupelo.models.event_heap.sessions import Query, Session, View, check_order
 from tupelo.space.checks import check_wait
-from tupelo.space.either import either
+from tupelo.space.either import either, finished
 from tupelo.space.operations import value_of
 from tupelo.space.session import Seen
 from tupelo.values.entry import Entry
 from tupelo.values.lease import check_lease
 from tupelo.values.parts import ANY
 from tupelo.values.template import Template
-
-PATIENCE_SECONDS = 5.0
-NAME_BYTES_MAX = 60
 
 
 class EventHeap:
@@ -39,12 +38,30 @@ class EventHeap:
     def __init__(
         self, host: Host | AsyncHost, name: str, *, patience: float = PATIENCE_SECONDS
     ) -> None:
-        check_heap(host, name, patience)
+        _check_host(host)
+        check_heap(name, patience)
         self.is_async = host.is_async
         self.name = name
         self._host: HostDoor = host
         self._patience = patience
         host._now(self._start())
+
+    @classmethod
+    def create(
+        cls, host: Host | AsyncHost, name: str, *, patience: float = PATIENCE_SECONDS
+    ) -> Any:
+        """The heap of this name, made anew if it was destroyed; to be awaited at the async door.
+        The factory of the host makes it."""
+        _check_host(host)
+        check_heap(name, patience)
+
+        request = requests.HeapRequest(heap=name, patience=float(patience))
+
+        async def work() -> EventHeap:
+            await host._on_loop(_ask_factory(host, request))
+            return cls(host, name, patience=patience)
+
+        return work() if host.is_async else finished(work())
 
     async def _start(self) -> None:
         self._replica: Replica = heaps_of(self._host._core).replica(self.name, self._patience)
@@ -101,7 +118,7 @@ class EventHeap:
         return [value_of(entry) for entry in found]
 
     async def _find(self, template: Template) -> list[Entry]:
-        return self._replica.find(template)
+        return readings.distinct(self._replica.find(template))
 
     # Removing
 
@@ -163,12 +180,10 @@ class EventHeap:
 
     async def _share(self, seen: Seen) -> str:
         async def work() -> str:
-            replica = self._replica
-            replica.require_open()
-            session = replica.core.new_id()
-            await replica.tokens.create(f"session {session}", readings.spell_record(seen))
-            await replica.record(records.SessionMade(session))
-            return session
+            self._replica.require_open()
+            record = readings.spell_record(seen)
+            request = requests.SessionRequest(heap=self.name, record=record)
+            return await _ask_factory(self._host, request)
 
         made: str = await self._on_loop(work())
         return made
@@ -216,9 +231,8 @@ class EventHeap:
 
     async def _make_view(self, order: str) -> str:
         self._replica.require_open()
-        view = self._replica.core.new_id()
-        await self._replica.orders.make(view, order)
-        return view
+        request = requests.ViewRequest(heap=self.name, order=order)
+        return await _ask_factory(self._host, request)
 
     async def _find_view(self, view: str, wait: float | None) -> str:
         made = self._replica.orders.made
@@ -247,7 +261,12 @@ class EventHeap:
     @either
     async def destroy(self) -> None:
         """Destroy the heap, at every host that has it, with all its events."""
-        await self._on_loop(self._replica.destroy())
+
+        async def work() -> None:
+            self._replica.require_open()
+            await _ask_factory(self._host, requests.DestroyRequest(heap=self.name))
+
+        await self._on_loop(work())
 
     @either
     async def close(self) -> None:
@@ -274,13 +293,13 @@ class EventHeap:
         return f"<the event heap {self.name!r} at {self._host.name!r}>"
 
 
-def check_heap(host: object, name: object, patience: object) -> None:
+async def _ask_factory(host: HostDoor, request: requests.Request) -> str:
+    return await heaps_of(host._core).factory.ask(request)
+
+
+def _check_host(host: object) -> None:
     if not isinstance(host, HostDoor):
         raise BadArgument("host", "a Host, of either door", host)
-    if not isinstance(name, str) or not name or len(name.encode()) > NAME_BYTES_MAX:
-        raise BadArgument("name", f"a text of 1 to {NAME_BYTES_MAX} bytes", name)
-    if isinstance(patience, bool) or not isinstance(patience, (int, float)) or not patience > 0:
-        raise BadArgument("patience", "a number of seconds above 0", patience)
 
 
 def _value(found: Entry | None) -> Any:

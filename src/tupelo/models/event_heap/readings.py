@@ -77,7 +77,7 @@ class Copies:
         self._replica.require_open()
         found, _ = self._operations.get_all(template, TaskSignal, False, 0, session=self._state)
         assert isinstance(found, list)  # It does not wait.
-        return found
+        return distinct(found)
 
     def close(self) -> None:
         if self._replica.readings.pop(self.end, self) is None:
@@ -236,6 +236,11 @@ class Shared:
         if self._copies is not None:
             self._copies.close()
             self._copies = None
+
+
+def distinct(entries: list[Entry]) -> list[Entry]:
+    """Without those that are there twice, because two bridges have carried them."""
+    return list({(entry.origin, entry.n): entry for entry in reversed(entries)}.values())[::-1]
 
 
 def spell_record(seen: Seen) -> bytes:

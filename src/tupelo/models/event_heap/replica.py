@@ -36,11 +36,12 @@ from tupelo.federation.replication.news import Bell, Following
 from tupelo.federation.replication.placing import Everything
 from tupelo.federation.replication.tokens import Tokens
 from tupelo.models.event_heap import records
+from tupelo.models.event_heap.factories import Factory
 from tupelo.models.event_heap.ordering import Place
 from tupelo.models.event_heap.orders import Orders
 from tupelo.space.tasks import TaskSignal
 from tupelo.space.writers import Mark
-from tupelo.values.entry import Entry, freeze, thaw
+from tupelo.values.entry import Entry, Shape, freeze, thaw
 from tupelo.values.kind import kind_of
 from tupelo.values.parts import ANY
 from tupelo.values.template import Template
@@ -73,6 +74,7 @@ class Heaps:
     def __init__(self, core: HostCore) -> None:
         self.replicas: dict[str, Replica] = {}
         self.core = core
+        self.factory = Factory(self)
         core.carriers[CHANNEL] = self
 
     def replica(self, name: str, patience: float) -> Replica:
@@ -107,6 +109,7 @@ class Heaps:
         raise BadFrame("nothing is said on this channel")
 
     async def stop(self) -> None:
+        self.factory.close()
         for replica in list(self.replicas.values()):
             replica.close()
 
@@ -243,22 +246,26 @@ class Replica:
         entry = stream.items.get(number)
         return entry.gone if entry is not None else stream.upto >= number
 
-    async def put(self, event: object, ttl: float | None, mark: Mark | None = None) -> Place:
-        """Its place, once it is among the copies here."""
+    async def put(self, event: object, ttl: float | None) -> None:
+        """It is among the copies here when this returns."""
+        await self.put_item(*freeze(event), ttl, None)
+
+    async def put_item(
+        self, shape: Shape, fields: tuple[Any, ...], ttl: float | None, mark: Mark | None
+    ) -> None:
+        """The same, under another identity if one is given."""
         self.require_open()
         space = self.feed.space
         leases, position = space.operations.write_items(
-            [freeze(event)], ttl, None, None, TaskSignal, 0, mark
+            [(shape, fields)], ttl, None, None, TaskSignal, 0, mark
         )
         assert isinstance(leases, list)  # It does not wait.
         await space.flush(position)
         entry = leases[0].thing
         await self._drawn(self.feed, entry)
-        place = self.feed.source, entry.arrival
         if not entry.ended and self.feed.exchange.own.upto < entry.arrival:
             await space.flush(space.operations.cancel(entry))
             raise CannotSend(f"the event is too large for the heap {self.name!r}")
-        return place
 
     def find(self, template: Template) -> list[Entry]:
         """All that match and are here, in the order in which they came here."""

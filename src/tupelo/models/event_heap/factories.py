@@ -1,0 +1,170 @@
+"""Factories: they make heaps, views and shared sessions, and destroy heaps, for those who ask by an
+event.
+
+Each host that has a heap has a factory. It serves the requests in the host's own space "event
+heaps", and in no other: a request is one of the program that puts it there, here or at the other
+end of a line (`connect` finds the space), and concerns this host. The answer is a `Made`, which is
+taken by whoever asked, and is gone after a while if nobody does. What `EventHeap` does for a Python
+program it does by such requests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tupelo.errors import BadArgument, SpaceClosed, TupeloError
+from tupelo.models.event_heap.records import SessionMade
+from tupelo.values.kind import entry
+from tupelo.values.template import Template
+
+if TYPE_CHECKING:
+    from tupelo.models.event_heap.replica import Heaps
+
+SPACE = "event heaps"
+ANSWER_SECONDS = 60.0
+"""So long an answer waits for the one who asked."""
+PATIENCE_SECONDS = 5.0
+NAME_BYTES_MAX = 60
+UNDER_WAY_MAX = 100
+"""So many requests are served at a time; the others wait."""
+
+
+@dataclass
+class Request:
+    """What is asked of a factory. The answer names the request by its id."""
+
+    request: str | None = None
+    heap: str | None = None
+
+
+@entry("tupelo.heap.request")
+@dataclass
+class HeapRequest(Request):
+    """Make a heap of this name, or take part in it. `patience` is how many seconds the owner of a
+    total view may be away before the view is cloned."""
+
+    patience: float | None = None
+
+
+@entry("tupelo.heap.destroy request")
+@dataclass
+class DestroyRequest(Request):
+    """Destroy the heap, at every host."""
+
+
+@entry("tupelo.heap.view request")
+@dataclass
+class ViewRequest(Request):
+    """Make a view: "none", "source" or "total"."""
+
+    order: str | None = None
+
+
+@entry("tupelo.heap.session request")
+@dataclass
+class SessionRequest(Request):
+    """Make a shared session, with an empty record, or this one."""
+
+    record: bytes | None = None
+
+
+@entry("tupelo.heap.answer")
+@dataclass
+class Made:
+    """It is done: the id of the view or session, or the name of the heap. Or an `error`."""
+
+    request: str | None = None
+    id: str | None = None
+    error: str | None = None
+
+
+_REQUESTS = Template.any_of([HeapRequest, DestroyRequest, ViewRequest, SessionRequest])
+
+
+class Factory:
+    """The factory of one host, on its loop."""
+
+    def __init__(self, heaps: Heaps) -> None:
+        self._heaps = heaps
+        self._space = heaps.core.make_space(SPACE)
+        self._served: dict[str, asyncio.Future[str]] = {}
+        self._free = asyncio.Semaphore(UNDER_WAY_MAX)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._begin(self._serve())
+
+    def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def ask(self, request: Request) -> str:
+        """Put a request there, and take the answer."""
+        request.request = self._heaps.core.new_id()
+        answered = self._served[request.request] = asyncio.get_running_loop().create_future()
+        try:
+            await self._space.door.write(request)
+            made: str = await answered
+        finally:
+            del self._served[request.request]
+        return made
+
+    async def _serve(self) -> None:
+        while True:
+            await self._free.acquire()
+            try:
+                request = await self._space.door.take(_REQUESTS)
+            except SpaceClosed:
+                return
+            self._begin(self._answer(request))
+
+    async def _answer(self, request: Request) -> None:
+        waiting = self._served.get(request.request or "")
+        try:
+            made = Made(request.request, await self._make(request))
+            if waiting is not None and not waiting.done():
+                waiting.set_result(made.id or "")
+        except TupeloError as error:
+            made = Made(request.request, None, f"{type(error).__name__}: {error}")
+            if waiting is not None and not waiting.done():
+                waiting.set_exception(error)
+        finally:
+            self._free.release()
+        if waiting is None:
+            await self._space.door.write(made, lease=ANSWER_SECONDS)
+
+    async def _make(self, request: Request) -> str:
+        if not isinstance(request.heap, str):
+            raise BadArgument("heap", "the name of a heap", request.heap)
+        if isinstance(request, HeapRequest):
+            patience = request.patience
+            check_heap(request.heap, PATIENCE_SECONDS if patience is None else patience)
+            return (await self._heaps.create(request.heap, patience or PATIENCE_SECONDS)).name
+        replica = self._heaps.replicas.get(request.heap)
+        if replica is None:
+            raise BadArgument("heap", "one that this host has", request.heap)
+        if isinstance(request, DestroyRequest):
+            await replica.destroy()
+            return request.heap
+        made = self._heaps.core.new_id()
+        if isinstance(request, ViewRequest):
+            if request.order not in ("none", "source", "total"):
+                raise BadArgument("order", '"none", "source" or "total"', request.order)
+            await replica.orders.make(made, request.order)
+        elif isinstance(request, SessionRequest):
+            await replica.tokens.create(f"session {made}", request.record or b"")
+            await replica.record(SessionMade(made))
+        return made
+
+
+def check_heap(name: object, patience: object) -> None:
+    if not isinstance(name, str) or not name or len(name.encode()) > NAME_BYTES_MAX:
+        raise BadArgument("name", f"a text of 1 to {NAME_BYTES_MAX} bytes", name)
+    if isinstance(patience, bool) or not isinstance(patience, (int, float)) or not patience > 0:
+        raise BadArgument("patience", "a number of seconds above 0", patience)

@@ -1,0 +1,123 @@
+"""Sessions: at most once, cloned, inherited, and shared by hosts."""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+
+import pytest
+
+from tests.models.event_heap.room import Person, Room, meet
+from tupelo.errors import BadArgument, TokenAway
+from tupelo.models.event_heap import Event, Session
+
+ROW = ("ba", "cb")
+
+
+@pytest.fixture(params=["memory", "disk"])
+def folder(request, tmp_path):
+    return tmp_path if request.param == "disk" else None
+
+
+def test_each_session_sees_an_event_once_whatever_template_finds_it():
+    async def scene(room: Room) -> None:
+        a = room["a"]
+        await a.put(Event("n", i=1), Event("n", i=2), Event("m"))
+        first = await a.do(a.heap.session())
+        assert await a.do(first.get(Event("n", i=2))) == Event("n", i=2)
+        assert await a.do(first.get(Event("n"))) == Event("n", i=1)
+        assert await a.do(first.get(Event("n"))) is None
+        again = await a.do(a.heap.session())
+        assert await a.do(again.get(Event("n"))) == Event("n", i=1)
+        heir = await a.do(first.clone())
+        assert await a.do(heir.get_all()) == [Event("m")]
+        assert await a.do(first.get_all()) == [Event("m")]
+        await a.do(first.close())
+        await a.put(Event("k"))
+        assert await a.do(heir.get()) == Event("k")
+
+    meet(scene, names="a")
+
+
+async def work(person: Person, session: Session, count: list[int], wait: float = 3.0) -> None:
+    while True:
+        try:
+            event = await session.wait(Event("job"), wait=wait)
+        except TokenAway:
+            continue
+        if event is None:
+            return
+        count.append(event["i"])
+        await asyncio.sleep(0.01)
+
+
+def test_hosts_that_share_a_session_share_the_work(folder):
+    async def scene(room: Room) -> None:
+        a = room["a"]
+        await a.put(Event("job", i=-1))
+        mine = await a.do(a.heap.session())
+        assert (await a.do(mine.get()))["i"] == -1
+        shared = await a.do(mine.share())
+        done: dict[str, list[int]] = {name: [] for name in "abc"}
+        tasks = []
+        for name in "abc":
+            session = await room[name].do(room[name].heap.session(shared, wait=30.0))
+            assert session.id == shared
+            tasks.append(room[name].do(work(room[name], session, done[name])))
+        for i in range(12):
+            await room["abc"[i % 3]].put(Event("job", i=i))
+            await asyncio.sleep(0.05)
+        await asyncio.gather(*tasks)
+        assert sorted(i for one in done.values() for i in one) == list(range(12))
+        # Another session sees all of them.
+        again = await room["b"].do(room["b"].heap.session())
+        assert len(await room["b"].do(again.get_all())) == 13
+
+    meet(scene, *ROW, folder=folder)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_nobody_gets_twice_what_is_shared_through_partings_and_removals(seed):
+    async def scene(room: Room) -> None:
+        rng = Random(seed)
+        names = "abcd"
+        shared = await room["a"].do((await room["a"].do(room["a"].heap.session())).share())
+        done: list[int] = []
+        tasks = []
+        for name in names:
+            session = await room[name].do(room[name].heap.session(shared, wait=30.0))
+            tasks.append(room[name].do(work(room[name], session, done, wait=30.0)))
+        for i in range(12):
+            name = rng.choice(names)
+            await room[name].put(Event("job", i=i))
+            if rng.random() < 0.2:
+                await room[name].do(room[name].heap.put(Event("other")))
+                await room[name].do(room[name].heap.remove(Event("other")))
+            if rng.random() < 0.4:
+                side = [one for one in names if rng.random() < 0.5]
+                room.network.partition(side, [one for one in names if one not in side])
+                await asyncio.sleep(rng.random() * 5)
+                room.network.heal()
+        await asyncio.gather(*tasks)
+        assert sorted(done) == list(range(12))
+
+    meet(scene, "ba", "cb", "dc", "da", seed=seed)
+
+
+def test_who_cannot_get_the_record_is_told_so():
+    async def scene(room: Room) -> None:
+        a, b = room["a"], room["b"]
+        shared = await a.do((await a.do(a.heap.session())).share())
+        theirs = await b.do(b.heap.session(shared, wait=30.0))
+        room.network.partition("a", "b")
+        await asyncio.sleep(5)
+        assert await b.do(theirs.get()) is None  # There is nothing.
+        await b.put(Event("n"))
+        with pytest.raises(TokenAway):
+            await b.do(theirs.get())
+        with pytest.raises(BadArgument):
+            await b.do(b.heap.session("nonsense"))
+        room.network.heal()
+        assert await b.do(theirs.wait(wait=30.0)) == Event("n")
+
+    meet(scene, "ba")
