@@ -213,6 +213,7 @@ class Post:
                 if found or over or wait == 0:
                     return found
                 await stirred.wait()
+                self.stirring.require_open()
         finally:
             self.stirring.leave(stirred)
             if cancel is not None:
@@ -269,6 +270,7 @@ class Post:
                 while self._lacks(feed):
                     stirred.clear()
                     await stirred.wait()
+                    self.stirring.require_open()
         except TimeoutError:
             pass
         finally:
@@ -305,6 +307,7 @@ class Post:
     async def stop(self) -> None:
         for listener in list(self.listeners):
             listener.close()
+        await self.stirring.close()
 
 
 def _made(core: HostCore, name: str, access: Access) -> HostedSpace:

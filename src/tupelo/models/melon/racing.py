@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from typing import Any
 
+from tupelo.errors import HostClosed
 from tupelo.space.clock import Clock
 from tupelo.values.entry import Entry
 
@@ -26,22 +27,38 @@ class Deadline:
 
 
 class Stirring:
-    """Wakes all who wait, when something has come."""
+    """Wakes all who wait, when something has come, or the host is closed."""
 
     def __init__(self) -> None:
         self._waiting: set[asyncio.Event] = set()
+        self._closed = False
+        self._left = asyncio.Event()
 
     def stir(self) -> None:
         for event in self._waiting:
             event.set()
 
     def enter(self) -> asyncio.Event:
+        self.require_open()
         event = asyncio.Event()
         self._waiting.add(event)
         return event
 
     def leave(self, event: asyncio.Event) -> None:
         self._waiting.discard(event)
+        self._left.set()
+
+    def require_open(self) -> None:
+        if self._closed:
+            raise HostClosed("the host was closed")
+
+    async def close(self) -> None:
+        """Nobody waits any more, once this returns."""
+        self._closed = True
+        self.stir()
+        while self._waiting:
+            self._left.clear()
+            await self._left.wait()
 
 
 async def race(
@@ -76,6 +93,7 @@ async def race(
                 waking.cancel()
             if not asking.cancelled():
                 return asking.result()
+            stirring.require_open()
     finally:
         stirring.leave(stirred)
 

@@ -1,0 +1,107 @@
+"""Hosts part and meet at random, and some crash: what MELON promises holds all the same."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from random import Random
+from typing import Any
+
+import pytest
+
+from tests.models.melon.garden import Bed, Garden, play
+from tupelo.models.melon import Copies
+
+NAMES = "abcd"
+MESH = ("ba", "ca", "da", "cb", "db", "dc")
+STEPS = 25
+
+
+class Storm:
+    """Everyone writes, stores and sends at times, and reads and takes all the time."""
+
+    def __init__(self, garden: Garden, seed: int) -> None:
+        self.garden = garden
+        self.random = Random(seed)
+        self.count = 0
+        self.written: dict[str, list[int]] = defaultdict(list)
+        self.stored: set[int] = set()
+        self.sent: dict[tuple[str, str], list[int]] = defaultdict(list)
+        self.read: dict[str, list[tuple[str, int]]] = defaultdict(list)
+        self.taken: list[tuple[str, int]] = []
+        self.got: dict[str, list[tuple[str, int]]] = defaultdict(list)
+
+    async def step(self) -> None:
+        name = self.random.choice(NAMES)
+        bed, chance = self.garden[name], self.random.random()
+        self.count += 1
+        if chance < 0.3:
+            self.written[name].append(self.count)
+            await bed.write(("news", name, self.count))
+        elif chance < 0.5:
+            self.stored.add(self.count)
+            await bed.store(("job", name, self.count))
+        elif chance < 0.7:
+            to = self.random.choice(NAMES)
+            self.sent[name, to].append(self.count)
+            await bed.store(("mail", name, self.count), to=self.garden[to].key)
+        else:
+            groups: dict[int, str] = defaultdict(str)
+            for one in NAMES:
+                groups[self.random.randrange(3)] += one
+            self.garden.network.partition(*groups.values())
+        await asyncio.sleep(self.random.choice((0, 0.01, 0.5, 3)))
+
+    async def use(self, bed: Bed, random: Random) -> None:
+        """Read and take, one or all, and sometimes give up."""
+        while True:
+            wait = random.choice((0, 0.2, 2.0))
+            for kind in ("news", "job", "mail"):
+                verb: Any = bed.melon.read if kind == "news" else bed.melon.take
+                many: Any = bed.melon.read_all if kind == "news" else bed.melon.take_all
+                if random.random() < 0.5:
+                    found = await many((kind, str, int), wait)
+                else:
+                    one = await verb((kind, str, int), wait)
+                    found = [] if one is None else [one]
+                for _, who, number in found:
+                    where: Any = {"news": self.read, "mail": self.got}.get(kind)
+                    if where is None:
+                        self.taken.append((who, number))
+                    else:
+                        where[bed.name].append((who, number))
+            await asyncio.sleep(random.choice((0.01, 0.3)))
+
+    def are_all_there(self) -> bool:
+        return (
+            all(len(self.read[name]) == sum(map(len, self.written.values())) for name in NAMES)
+            and len(self.taken) == len(self.stored)
+            and sum(map(len, self.got.values())) == sum(map(len, self.sent.values()))
+        )
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_nothing_is_lost_or_comes_twice_or_out_of_order(seed):
+    async def scene(garden: Garden) -> None:
+        storm = Storm(garden, seed)
+        users = [
+            bed.do(storm.use(bed, Random(f"{seed} {name}"))) for name, bed in garden.beds.items()
+        ]
+        for _ in range(STEPS):
+            await storm.step()
+        garden.network.heal()
+        try:
+            await garden.until(storm.are_all_there, "all there")
+        finally:
+            for user in users:
+                user.cancel()
+            await asyncio.gather(*users, return_exceptions=True)
+        for name in NAMES:
+            for source in NAMES:
+                read = [number for who, number in storm.read[name] if who == source]
+                assert read == storm.written[source]
+                got = [number for who, number in storm.got[name] if who == source]
+                assert got == storm.sent[source, name]
+        assert {number for _, number in storm.taken} == storm.stored
+
+    play(scene, *MESH, identities=True, copies=Copies(hosts=2), seed=seed)
