@@ -197,3 +197,50 @@ def test_orders_agree_through_partings(seed):
             assert sorted(orders[0]) == list(range(1, number + 1))
 
     meet(scene, "ba", "cb", "dc", "da", seed=seed)
+
+
+def test_a_view_is_cloned_as_well_if_its_owner_comes_back_without_it():
+    async def scene(room: Room) -> None:
+        views = await open_all(room, "abc", maker="a")
+        await room["a"].do(views["a"].put(Event("n", i=0)))
+        await room.together()
+        await room["a"].citizen.crash()
+        await room["a"].citizen.start()
+        room["a"].begin()
+        await room["b"].put(Event("n", i=1))  # Nobody asks for the token.
+        await room.until(lambda: len(views["c"].cloned) == 1)
+        for name in "bc":
+            assert await read(room[name], views[name], 2) == [0, 1]
+
+    meet(scene, *ROW)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_an_order_survives_the_crashes_of_hosts_with_folders(seed, tmp_path):
+    async def scene(room: Room) -> None:
+        rng = Random(seed)
+        names = "abc"
+        views = await open_all(room, names)
+        view = views["a"].id
+        number = 0
+        seen: list[int] = []
+        for _ in range(3):
+            for _ in range(4):
+                name = rng.choice(names)
+                number += 1
+                await room[name].do(views[name].put(Event("n", i=number)))
+            seen += [event["i"] for event in await room["a"].do(views["a"].get_all())]
+            victim = rng.choice("bc")
+            await room[victim].citizen.crash()
+            await room[victim].citizen.start()
+            room[victim].begin()
+            views[victim] = await room[victim].do(room[victim].heap.view(view, wait=30.0))
+        await asyncio.sleep(5)
+        await room.together()
+        seen += [event["i"] for event in await room["a"].do(views["a"].get_all())]
+        for name in names:
+            replayed = await room[name].do(views[name].replay())
+            assert [event["i"] for event in replayed] == seen == list(range(1, number + 1))
+            assert views[name].id == view
+
+    meet(scene, *ROW, folder=tmp_path, seed=seed)

@@ -40,11 +40,13 @@ TOKENS_MAX = 100_000
 @entry("tupelo.token at")
 @dataclass
 class TokenAt:
-    """A host says, in the feed, that it got a token."""
+    """A host says, in the feed, that it got a token; and in which of its lives, if it loses it with
+    that."""
 
     token: str | None = None
     epoch: int | None = None
     host: str | None = None
+    life: str | None = None
 
 
 @entry("tupelo.token kept")
@@ -78,11 +80,12 @@ class Luggage(Protocol):
 
 class Where(NamedTuple):
     """Where a token is in an epoch: at its holder, unless that has not heard yet of what its giver
-    says."""
+    says. If the holder has no folder, it is lost when that life of the holder ends."""
 
     epoch: int
     holder: str | None
-    giver: str | None
+    giver: str | None = None
+    life: str | None = None
 
 
 class Token:
@@ -100,16 +103,28 @@ class Token:
         self._lock = asyncio.Lock()
         self._given: str | None = None  # to whom, if it has not confirmed yet
         self._to: str | None = None
-        self._where = Where(0, None, None)
+        self._where = Where(0, None)
 
     @property
     def holder(self) -> str | None:
         """The host that has it, as far as is known here."""
         return self._where.holder
 
-    def seen_at(self, epoch: int, holder: str, giver: str | None = None) -> None:
-        if epoch > self._where.epoch:
-            self._where = Where(epoch, holder, giver)
+    @property
+    def is_away(self) -> bool:
+        """Is its holder known, and not in the group; or has it lost it?"""
+        holder, life = self._where.holder, self._where.life
+        if self.here or holder is None:
+            return False
+        member = self._tokens.roster.members.get(holder)
+        return member is None or (life is not None and member.incarnation != life)
+
+    def seen_at(
+        self, epoch: int, holder: str, giver: str | None = None, life: str | None = None
+    ) -> None:
+        where = self._where
+        if epoch > where.epoch or (epoch == where.epoch and where.life is None):
+            self._where = Where(epoch, holder, giver, life)
 
     @asynccontextmanager
     async def held(self, wait: float | None = None, *, ask: bool = True) -> AsyncIterator[Token]:
@@ -166,7 +181,8 @@ class Token:
             case ["given", int(epoch), bytes(state), packed]:
                 await self._receive(host, epoch, state, packed)
             case ["moved", int(epoch), str(holder), (str() | None) as giver]:
-                self.seen_at(epoch, holder, giver)
+                if epoch > where.epoch:
+                    self.seen_at(epoch, holder, giver)
 
     async def _receive(self, giver: str, epoch: int, state: bytes, packed: Any) -> None:
         tokens = self._tokens
@@ -176,10 +192,10 @@ class Token:
             await self.luggage.unpack(packed)
         self.epoch, self.state, self.here = epoch, state, True
         self._given = self._to = None
-        self._where = Where(epoch, tokens.me, None)
+        self._where = Where(epoch, tokens.me)
         await tokens._keep(self)
-        tokens._confirm(giver, self)
         await tokens._tell(self)
+        tokens._confirm(giver, self)
 
     # Giving it away
 
@@ -240,7 +256,12 @@ class Tokens:
                 self.token(kept.token).restore(kept)
         feed.watchers.append(self._look)
         self._look()
-        self._voice = group_of(core).part(f"tokens {feed.name}", self)
+        self._group = group_of(core)
+        self._voice = self._group.part(f"tokens {feed.name}", self)
+
+    @property
+    def roster(self) -> Roster:
+        return self._group.roster
 
     def token(self, name: str) -> Token:
         """The token of this name, wherever it is."""
@@ -278,7 +299,8 @@ class Tokens:
 
     def _saw(self, said: TokenAt) -> None:
         if said.token in self._tokens or len(self._tokens) < TOKENS_MAX:
-            self.token(said.token or "").seen_at(said.epoch or 0, said.host or "")
+            token = self.token(said.token or "")
+            token.seen_at(said.epoch or 0, said.host or "", life=said.life)
 
     async def _keep(self, token: Token) -> None:
         if self._shelf.durable:
@@ -293,7 +315,8 @@ class Tokens:
         door = self._feed.space.door
         before = await door.take_all(TokenAt(token=token.name, host=self.me), wait=0)
         newest = max([token.epoch, *(one.epoch for one in before)])
-        await door.write(TokenAt(token.name, newest, self.me))
+        life = None if self._shelf.durable else self._core.incarnation
+        await door.write(TokenAt(token.name, newest, self.me, life))
 
     def _confirm(self, giver: str, token: Token) -> None:
         self._voice.send(giver, ["got", token.name, token.epoch])
@@ -326,7 +349,7 @@ class Tokens:
                 token = self._tokens.get(name)
                 if token is None or self._closed or self._feed.closed:
                     return None
-                if isinstance(holder, str):
+                if isinstance(holder, str) and at > token._where.epoch:
                     token.seen_at(at, holder, giver)
                 return await token.asked(source, epoch, wish)
         raise BadFrame("nobody asks this about tokens")

@@ -62,19 +62,17 @@ class TotalOrder:
         streams = self._replica.feed.exchange.streams.items()
         return self.ordering.unplaced((source, one.numbers) for source, one in streams)
 
-    @property
-    def is_owner_away(self) -> bool:
-        holder = self.token.holder
-        me, members = self._replica.me, self._replica.roster.members
-        return holder is not None and holder != me and holder not in members
-
     def deliver(self, after: int) -> Iterator[tuple[int, Entry]]:
         return iter(deliver(self.ordering, after, self._replica.look_up, self._replica.is_gone))
 
     async def place_all(self) -> None:
-        """Give a place to all that have none. The token must be held."""
+        """Give a place to all that have none. The token must be held; it says how long the order
+        is, since one that comes back after a crash may not have kept what others had placed."""
+        length = int(self.token.state or b"0")
+        await self._replica.until(lambda: len(self.ordering) >= length)
         while places := self.unplaced:
             await self.tell(len(self.ordering), places)
+        self.token.state = str(len(self.ordering)).encode()
 
     async def tell(self, start: int, places: list[Place]) -> None:
         for begin in range(0, len(places), PLACES_MAX):
@@ -228,7 +226,7 @@ class Orders:
             self._look_after(self.order(view))
 
     def _look_after(self, order: TotalOrder) -> None:
-        if not order.is_owner_away:
+        if not order.token.is_away:
             self._rest(order)
             return
         clone = self._clone_of(order)
