@@ -244,3 +244,39 @@ def test_an_order_survives_the_crashes_of_hosts_with_folders(seed, tmp_path):
             assert views[name].id == view
 
     meet(scene, *ROW, folder=tmp_path, seed=seed)
+
+
+def test_an_owner_that_is_there_but_does_not_use_the_heap_is_away(tmp_path):
+    async def scene(room: Room) -> None:
+        views = await open_all(room, "abc", maker="a")
+        await room["a"].do(views["a"].put(Event("n", i=0)))
+        await room.together()
+        await room["a"].citizen.stop()
+        await room["a"].citizen.start()
+        with pytest.raises(TokenAway):
+            await room["c"].do(views["c"].put(Event("n", i=1), wait=1.0))
+        await room["c"].do(views["c"].put(Event("n", i=2)))
+        assert len(views["c"].cloned) == 1
+        old = views["c"].cloned[0].old
+        again = await room["a"].do(room["a"].begin().view(old, wait=30.0))
+        await room["a"].do(again.put(Event("n", i=3)))
+        assert await room["a"].do(again.get()) == Event("n", i=0)
+        assert again.id == old
+
+    meet(scene, *ROW, folder=tmp_path)
+
+
+def test_who_joins_late_gets_the_whole_order_from_anyone():
+    async def scene(room: Room) -> None:
+        room.network.partition("ab", "c")
+        views = await open_all(room, "ab")
+        for i in range(5):
+            await room["a"].do(views["a"].put(Event("n", i=i)))
+        await room["a"].do(room["a"].heap.remove(Event("n", i=2)))
+        await room.alike("ab")
+        await room["a"].citizen.crash()
+        room.network.heal()
+        late = await room["c"].do(room["c"].heap.view(views["b"].id, wait=30.0))
+        assert await read(room["c"], late, 4) == [0, 1, 3, 4]
+
+    meet(scene, *ROW)

@@ -112,12 +112,14 @@ class Token:
 
     @property
     def is_away(self) -> bool:
-        """Is its holder known, and not in the group; or has it lost it?"""
+        """Is its holder known, and not in the group, or not in use there; or has it lost it?"""
         holder, life = self._where.holder, self._where.life
         if self.here or holder is None:
             return False
         member = self._tokens.roster.members.get(holder)
-        return member is None or (life is not None and member.incarnation != life)
+        if member is None or self._tokens.part not in member.cards:
+            return True
+        return life is not None and member.incarnation != life
 
     def seen_at(
         self, epoch: int, holder: str, giver: str | None = None, life: str | None = None
@@ -244,6 +246,7 @@ class Tokens:
 
     def __init__(self, core: HostCore, feed: Feed) -> None:
         self.me = core.id
+        self.part = f"tokens {feed.name}"
         self.bell = Bell()
         self._core = core
         self._feed = feed
@@ -257,7 +260,7 @@ class Tokens:
         feed.watchers.append(self._look)
         self._look()
         self._group = group_of(core)
-        self._voice = self._group.part(f"tokens {feed.name}", self)
+        self._voice = self._group.part(self.part, self)
 
     @property
     def roster(self) -> Roster:

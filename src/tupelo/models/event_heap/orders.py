@@ -66,13 +66,21 @@ class TotalOrder:
         return iter(deliver(self.ordering, after, self._replica.look_up, self._replica.is_gone))
 
     async def place_all(self) -> None:
-        """Give a place to all that have none. The token must be held; it says how long the order
-        is, since one that comes back after a crash may not have kept what others had placed."""
-        length = int(self.token.state or b"0")
-        await self._replica.until(lambda: len(self.ordering) >= length)
+        """Give a place to all that have none. The token must be held."""
+        await self.ready(None)
         while places := self.unplaced:
             await self.tell(len(self.ordering), places)
         self.token.state = str(len(self.ordering)).encode()
+
+    async def ready(self, wait: float | None) -> None:
+        """Until the whole order is here. The token says how long it is: one that comes back after a
+        crash may not have kept what others had placed."""
+        length = int(self.token.state or b"0")
+        try:
+            async with asyncio.timeout(wait):
+                await self._replica.until(lambda: len(self.ordering) >= length)
+        except TimeoutError:
+            raise TokenAway(self.token.name, None) from None
 
     async def tell(self, start: int, places: list[Place]) -> None:
         for begin in range(0, len(places), PLACES_MAX):

@@ -195,6 +195,7 @@ class View(Session):
             try:
                 left = None if until is None else max(0.0, until - loop.time())
                 async with order.token.held(left):
+                    await order.ready(left)
                     await replica.put(event, ttl)
                     await order.place_all()
                     return
