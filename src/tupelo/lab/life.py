@@ -73,6 +73,8 @@ class Life:
             tasks = self._loop.tasks_of(self._is_mine)
             if not tasks:
                 await asyncio.sleep(0)  # for those who are told when a task is done
+                if self._loop.tasks_of(self._is_mine):  # and have begun another
+                    continue
                 self._loop.drop(self._is_mine)
                 return
             for task in tasks:

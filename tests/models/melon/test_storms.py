@@ -105,3 +105,57 @@ def test_nothing_is_lost_or_comes_twice_or_out_of_order(seed):
         assert {number for _, number in storm.taken} == storm.stored
 
     play(scene, *MESH, identities=True, copies=Copies(hosts=2), seed=seed)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_hosts_with_folders_crash_and_come_back(seed, tmp_path):
+    async def scene(garden: Garden) -> None:
+        storm = Storm(garden, seed)
+        chance = Random(f"{seed} crashes")
+        lives: list[tuple[str, dict[str, list[int]]]] = []
+
+        def use(name: str) -> asyncio.Task[Any]:
+            return garden[name].do(storm.use(garden[name], Random(f"{seed} {name}")))
+
+        def end_of_life(name: str) -> None:
+            read: dict[str, list[int]] = defaultdict(list)
+            for who, number in storm.read.pop(name, []):
+                read[who].append(number)
+            lives.append((name, read))
+
+        users = {name: use(name) for name in NAMES}
+        for step in range(STEPS):
+            await storm.step()
+            if step % 6 == 5:
+                name = chance.choice(NAMES)
+                await garden[name].crash()
+                end_of_life(name)
+                await asyncio.sleep(chance.choice((0.1, 4.0)))
+                await garden[name].start()
+                users[name] = use(name)
+        garden.network.heal()
+        everything = sum(map(len, storm.written.values()))
+        try:
+            await garden.until(
+                lambda: all(len(storm.read[name]) == everything for name in NAMES), "all read"
+            )
+            await asyncio.sleep(60)  # What was on its way to one who crashed is settled.
+        finally:
+            for user in users.values():
+                user.cancel()
+            await asyncio.gather(*users.values(), return_exceptions=True)
+        for name in NAMES:
+            end_of_life(name)
+        for _, read in lives:
+            for source, numbers in read.items():
+                assert numbers == sorted(set(numbers))
+                assert set(numbers) <= set(storm.written[source])
+        taken = [number for _, number in storm.taken]
+        assert len(taken) == len(set(taken))
+        for name in NAMES:
+            for source in NAMES:
+                got = [number for who, number in storm.got[name] if who == source]
+                assert got == sorted(set(got))
+                assert set(got) <= set(storm.sent[source, name])
+
+    play(scene, *MESH, identities=True, copies=Copies(hosts=2), seed=seed, folder=tmp_path)
