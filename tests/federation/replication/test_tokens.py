@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -102,7 +103,15 @@ def test_a_holder_with_a_folder_comes_back_with_it(tmp_path):
 @pytest.mark.parametrize("seed", range(2))
 def test_there_are_never_two_through_partings_and_crashes(seed, tmp_path):
     """Everyone wants it all the time, while links break and hosts with folders crash."""
+    storm(seed, 1.0, tmp_path)
 
+
+@pytest.mark.parametrize("seed", range(10))
+def test_there_are_never_two_through_partings(seed):
+    storm(seed, 0.1, None)
+
+
+def storm(seed: int, pause: float, folder: Path | None) -> None:
     async def scene(town: Town) -> None:
         names = "abcd"
         rng = Random(seed)
@@ -127,7 +136,7 @@ def test_there_are_never_two_through_partings_and_crashes(seed, tmp_path):
                     who.add(name)
                 except TokenAway:
                     pass
-                await asyncio.sleep(0.1)
+                await asyncio.sleep(pause)
 
         first = begin("a")
         await town["a"].do(first.create("t", b"0"))
@@ -138,6 +147,9 @@ def test_there_are_never_two_through_partings_and_crashes(seed, tmp_path):
             side = [name for name in names if rng.random() < 0.5]
             town.network.partition(side, [name for name in names if name not in side])
             await asyncio.sleep(rng.random() * 6)
+            if folder is None:
+                town.network.heal()
+                continue
             victim = rng.choice(names)
             await town[victim].crash()
             await asyncio.wait([tasks[victim]])
@@ -153,4 +165,4 @@ def test_there_are_never_two_through_partings_and_crashes(seed, tmp_path):
         await asyncio.wait(tasks.values())
         assert who == set(names)
 
-    play(scene, "ba", "cb", "dc", "da", folder=tmp_path, seed=seed)
+    play(scene, "ba", "cb", "dc", "da", folder=folder, seed=seed)
