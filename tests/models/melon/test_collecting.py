@@ -133,7 +133,15 @@ def test_a_melon_says_what_is_wrong_with_it():
         async def wrong(**options) -> None:
             Melon(a.host, **options)
 
-        for options in ({"name": ""}, {"bound": 7}, {"copies": 2}, {"bound": Bound(count=9)}):
+        with pytest.raises(BadArgument, match="name"):
+            await a.do(wrong(name="tupelo.melon"))
+        for options in (
+            {"name": ""},
+            {"name": "x" * 99},
+            {"bound": 7},
+            {"copies": 2},
+            {"bound": Bound(count=9)},
+        ):
             with pytest.raises(BadArgument, match=next(iter(options))):
                 await a.do(wrong(**options))
         with pytest.raises(BadArgument, match="hosts"):

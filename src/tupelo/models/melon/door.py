@@ -20,6 +20,9 @@ from tupelo.space.either import either, settled
 from tupelo.space.operations import value_of
 from tupelo.values.entry import Entry
 
+NAME_MAX = 50
+"""Of a Melon: the names of its spaces are longer."""
+
 
 class Melon:
     """One process that exchanges messages with all that use the same name, at hosts that meet. It
@@ -39,8 +42,8 @@ class Melon:
     ) -> None:
         if not isinstance(host, HostDoor):
             raise BadArgument("host", "a Host, of either door", host)
-        if not isinstance(name, str) or not name:
-            raise BadArgument("name", "a text that is not empty", name)
+        if not isinstance(name, str) or not 0 < len(name) <= NAME_MAX:
+            raise BadArgument("name", f"a text of 1 to {NAME_MAX} characters", name)
         if bound is not None and not isinstance(bound, Bound):
             raise BadArgument("bound", "a Bound(...), or None", bound)
         if copies is not None and not isinstance(copies, Copies):

@@ -67,10 +67,10 @@ class Post:
         """Something has come that nobody asked for: copies, or what is directed."""
         self.listeners: WeakSet[Collections] = WeakSet()
         self._loop = asyncio.get_running_loop()
-        self._private = Private(core, name)
         self.stored = core.make_space(name)
         self.written = _made(core, f"{name}.written", Access(take=()))
         self._sealed = _made(core, f"{name}.sealed", Access(take=()))
+        self._private = Private(core, name)
         self._rooms: dict[HostedSpace, PinnedRoom] = {}
         if bound is not None and bound.capacity is not None:
             self._bind(bound.capacity)

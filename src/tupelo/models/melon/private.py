@@ -43,11 +43,13 @@ class Private:
     """The records of one post."""
 
     def __init__(self, core: HostCore, name: str) -> None:
-        space = core._open(PREFIX + name, {})
-        nobody = Access(read=(), write=(), take=(), subscribe=(), administer=())
-        self._hosted = core.spaces[PREFIX + name] = HostedSpace(
-            space, nobody, Doubt(), commit_in_place=core.commits_in_place
-        )
+        own = PREFIX + name
+        if own not in core.spaces:
+            nobody = Access(read=(), write=(), take=(), subscribe=(), administer=())
+            core.spaces[own] = HostedSpace(
+                core._open(own, {}), nobody, Doubt(), commit_in_place=core.commits_in_place
+            )
+        self._hosted = core.spaces[own]
 
     def all(self, cls: type[Kept]) -> Iterator[tuple[Kept, Entry]]:
         kind = kind_of(cls)
