@@ -72,7 +72,7 @@ class Bed:
         )
         await self.core.start()
         self.host = VirtualHost(self.core, self.identity)
-        self.melon = Melon(self.host, **garden.options)
+        self.melon = Melon(self.host, **garden.options | garden.own.get(self.name, {}))
 
     def another(self) -> Melon:
         """One more process at this host."""
@@ -129,7 +129,9 @@ class Garden:
         folder: Path | None,
         identities: bool,
         options: dict[str, Any],
+        own: dict[str, dict[str, Any]],
     ) -> None:
+        self.own = own
         self.loop = loop
         self.network = VirtualNetwork(loop)
         self.clock = LoopClock(loop)
@@ -191,13 +193,14 @@ def play(
     folder: Path | None = None,
     identities: bool = False,
     seed: int = 1,
+    own: dict[str, dict[str, Any]] | None = None,
     **options: Any,
 ) -> None:
     """A scene with hosts that are engaged as these pairs say ("ab": a dials b), and have met;
-    `options` are those of their Melons."""
+    `options` are those of their Melons, of which some have their `own`."""
 
     async def main(loop: VirtualLoop) -> None:
-        garden = Garden(loop, edges, names, folder, identities, options)
+        garden = Garden(loop, edges, names, folder, identities, options, own or {})
         for bed in garden.beds.values():
             await bed.start()
         try:

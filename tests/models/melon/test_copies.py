@@ -111,7 +111,8 @@ def test_what_was_collected_at_its_host_is_not_read_again_from_a_copy():
         assert await c.read_all(("n", int)) == []
         assert await c.read_all((str, int)) == []
 
-    play(scene, *ROW, "ca", copies=Copies(hosts=1), bound=Bound(count=3))
+    reads_only = {"c": {"copies": Copies(hosts=0, room=0)}}
+    play(scene, *ROW, "ca", copies=Copies(hosts=1), bound=Bound(count=3), own=reads_only)
 
 
 def test_take_only_messages_are_not_copied():
