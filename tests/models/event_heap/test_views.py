@@ -9,7 +9,9 @@ import pytest
 
 from tests.models.event_heap.room import Person, Room, meet
 from tupelo.errors import BadArgument, TokenAway
+from tupelo.federation.replication.tokens import TokenAt
 from tupelo.models.event_heap import Event, View, ViewCloned
+from tupelo.models.event_heap.records import Destroyed, HeapMade, Placed, SessionMade, ViewMade
 
 ROW = ("ba", "cb")
 
@@ -280,3 +282,31 @@ def test_who_joins_late_gets_the_whole_order_from_anyone():
         assert await read(room["c"], late, 4) == [0, 1, 3, 4]
 
     meet(scene, *ROW)
+
+
+def test_what_strangers_write_among_the_records_is_passed_over():
+    async def scene(room: Room) -> None:
+        views = await open_all(room, "ab")
+        citizen = room["b"].citizen
+        space = citizen.core.spaces["board.system"].door
+        for garbage in (
+            ViewMade(7, "total", views["a"].id, 0, "b"),  # type: ignore[arg-type]
+            ViewMade("v", "total", views["a"].id, "long", "b"),  # type: ignore[arg-type]
+            ViewMade("v", [], None, None, None),  # type: ignore[arg-type]
+            Placed(views["a"].id, 0, ["x"], [5], [1]),
+            Placed(),
+            SessionMade(3),  # type: ignore[arg-type]
+            HeapMade("two"),  # type: ignore[arg-type]
+            Destroyed(None),
+            TokenAt(f"view {views['a'].id}", "high", "b"),  # type: ignore[arg-type]
+            TokenAt(f"view {views['a'].id}", 1, "b", 5),  # type: ignore[arg-type]
+            ("anything",),
+        ):
+            await citizen.do(space.write(garbage))
+        await room["b"].do(views["b"].put(Event("n", i=0)))
+        await room["a"].do(views["a"].put(Event("n", i=1)))
+        for name in "ab":
+            assert await read(room[name], views[name], 2) == [0, 1]
+            assert views[name].cloned == []
+
+    meet(scene, "ba")

@@ -296,7 +296,12 @@ class Tokens:
         for _, _, item in self._following.news():
             if item.shape.kind is _AT:
                 said = thaw(item.shape, item.fields)
-                if type(said.token) is str and type(said.epoch) is int and type(said.host) is str:
+                if (
+                    type(said.token) is str
+                    and type(said.epoch) is int
+                    and type(said.host) is str
+                    and (said.life is None or type(said.life) is str)
+                ):
                     self._saw(said)
         self.bell.ring()
 
@@ -316,10 +321,9 @@ class Tokens:
     async def _tell(self, token: Token) -> None:
         """Say that it is here, and no more where it was here before."""
         door = self._feed.space.door
-        before = await door.take_all(TokenAt(token=token.name, host=self.me), wait=0)
-        newest = max([token.epoch, *(one.epoch for one in before)])
+        await door.take_all(TokenAt(token=token.name, host=self.me), wait=0)
         life = None if self._shelf.durable else self._core.incarnation
-        await door.write(TokenAt(token.name, newest, self.me, life))
+        await door.write(TokenAt(token.name, token.epoch, self.me, life))
 
     def _confirm(self, giver: str, token: Token) -> None:
         self._voice.send(giver, ["got", token.name, token.epoch])

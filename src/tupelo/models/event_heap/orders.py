@@ -24,7 +24,14 @@ from typing import TYPE_CHECKING, Any
 
 from tupelo.errors import BadFrame, TokenAway, TupeloError
 from tupelo.models.event_heap.ordering import Ordering, Place, deliver
-from tupelo.models.event_heap.records import PLACES_MAX, Placed, ViewMade, read_places, spell_places
+from tupelo.models.event_heap.records import (
+    PLACES_MAX,
+    Placed,
+    ViewMade,
+    is_sound,
+    read_places,
+    spell_places,
+)
 from tupelo.values.entry import Entry
 
 if TYPE_CHECKING:
@@ -207,10 +214,10 @@ class Orders:
 
     def heard(self, record: ViewMade | Placed) -> None:
         if isinstance(record, ViewMade):
-            if type(record.view) is str and record.order in ("none", "source", "total"):
-                self.made[record.view] = record
-                if type(record.parent) is str:
-                    self._clones.setdefault(record.parent, set()).add(record.view)
+            if is_sound(record):
+                self.made[record.view or ""] = record
+                if record.parent is not None:
+                    self._clones.setdefault(record.parent, set()).add(record.view or "")
             return
         try:
             places = read_places(record)

@@ -88,3 +88,14 @@ def read_places(placed: Placed) -> list[Place]:
     ):
         raise BadFrame("this is no part of an order")
     return [(sources[i], number) for i, number in zip(which, numbers, strict=True)]
+
+
+def is_sound(made: ViewMade) -> bool:
+    """Or has a stranger written what cannot be?"""
+    return (
+        type(made.view) is str
+        and made.order in ("none", "source", "total")
+        and type(made.host) is str
+        and (made.parent is None or (type(made.parent) is str and made.parent != made.view))
+        and (made.length is None or type(made.length) is int)
+    )
