@@ -3,8 +3,6 @@ them. What they need is loaded when one of them is run."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -13,7 +11,8 @@ from rich.console import Console
 from rich.progress import Progress
 
 from tupelo.apps.commands import clear_errors
-from tupelo.errors import BadArgument, PipelineError
+from tupelo.errors import BadArgument
+from tupelo.pipeline.prompt import packages
 
 app = typer.Typer(no_args_is_help=True, help="The log of what happened, as tables.")
 
@@ -60,14 +59,3 @@ def archive(
                     f" sealed up to {upto}",
                     markup=False,
                 )
-
-
-@contextmanager
-def packages() -> Iterator[None]:
-    """What is not installed is named, with how to install it."""
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        raise PipelineError(
-            f'the pipeline needs the package {error.name}: pip install "tupelo[pipeline]"'
-        ) from error
