@@ -217,6 +217,7 @@ def test_an_archive_needs_a_host_that_keeps_something(folder):
 
 
 def test_without_its_packages_it_says_what_to_install(tmp_path, folder, monkeypatch):
+    monkeypatch.setattr(tupelo, "pipeline", sys.modules["tupelo.pipeline"])  # as it will be again
     for name in [name for name in sys.modules if name.startswith("tupelo.pipeline")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "pyarrow", None)

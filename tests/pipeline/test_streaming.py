@@ -84,12 +84,12 @@ def test_a_batch_that_is_read_again_has_the_same_rows(tmp_path):
 
 
 def test_from_the_latest_on(tmp_path):
-    with tupelo.Space("jobs", path=tmp_path / "jobs.tupelo") as space:
+    with tupelo.Space("jobs", path=tmp_path / "jobs.tupelo", agent="me") as space:
         fill(space, 5)
         reader = stream(tmp_path, startFrom="latest")
         start = reader.initialOffset()
         fill(space, 2)
-        with tupelo.Space("notes", path=tmp_path / "notes.tupelo") as notes:
+        with tupelo.Space("notes", path=tmp_path / "notes.tupelo", agent="me") as notes:
             fill(notes, 1)  # A log that comes later is read from its beginning.
             end = reader.latestOffset(after(start), ALL)
             assert between(reader, start, end) == [("jobs", 6), ("jobs", 7), ("notes", 1)]
@@ -196,7 +196,7 @@ def test_a_stream_has_no_moment(tmp_path):
 def test_hosts_that_join_and_leave(tmp_path, company, until):
     ada = company.host("ada", path=tmp_path / "ada")
     ada.space("jobs").write(("job", 1))
-    reader = stream(ada.url + "jobs", federation="true")
+    reader = stream(ada.url + "jobs", federation="true", reconnect="0")
     first = reader.latestOffset({}, ALL)
     assert len(between(reader, {}, first)) == 1
     ben = company.child("ben", path=str(tmp_path / "ben"), peers=[ada.address])

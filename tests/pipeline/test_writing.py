@@ -315,7 +315,6 @@ def test_if_the_answer_to_a_commit_is_lost_it_is_found_out(host, jobs, monkeypat
 
 def test_a_host_that_dies_before_the_commit_has_nothing_of_it(tmp_path, company, monkeypatch):
     monkeypatch.setattr(writing, "RIVAL_SECONDS", 1.0)
-    monkeypatch.setattr("tupelo.pipeline.remote.RECONNECT_SECONDS", 0.5)
     child = company.child("kitchen", path=str(tmp_path))
     there = SimpleNamespace(url=f"tupelo://{child.address}/")
 
@@ -325,6 +324,6 @@ def test_a_host_that_dies_before_the_commit_has_nothing_of_it(tmp_path, company,
         yield from rows(9)
 
     with pytest.raises((PeerLost, CannotReach)):
-        task(there).write(killed())
+        task(there, reconnect="0.5").write(killed())
     with tupelo.Host("kitchen", path=tmp_path) as again:
         assert again.space("jobs").count() == 0

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 from tupelo.errors import BadArgument
 from tupelo.pipeline.declared import Declared, typed
-from tupelo.pipeline.remote import Way
+from tupelo.pipeline.remote import Way, flag
 from tupelo.pipeline.schema import check_columns
 from tupelo.pipeline.templates import from_option
 
@@ -17,8 +17,6 @@ ROWS_A_TASK = 250_000
 """So many changes of a stream a task reads at most, if nobody says otherwise."""
 
 WAY = Way()
-
-_TRUE, _FALSE = {"true", "1", "yes"}, {"false", "0", "no", ""}
 
 
 @dataclass(frozen=True)
@@ -43,6 +41,7 @@ class ReadOptions:
     after         {"host/space": 120}, as JSON: only what comes after these positions; of a batch
     password      of the spaces
     tls           true or false: whether hosts are met under TLS
+    reconnect     the seconds for which a task waits for a host that is away: 10 if left out
     """
 
     locations: tuple[str, ...]
@@ -82,7 +81,7 @@ class ReadOptions:
         return cls(
             locations=locations,
             archive=given.get("archive"),
-            federation=_flag("federation", given.get("federation", "")),
+            federation=flag("federation", given.get("federation", "")),
             spaces=_listed(given.get("space")),
             columns=columns,
             entry=declared,
@@ -94,7 +93,7 @@ class ReadOptions:
             rows_max=_count("maxRows", given.get("maxrows")),
             from_latest=_start(given.get("startfrom", "earliest")),
             after=_positions(given.get("after", "{}")),
-            way=Way(given.get("password"), _flag("tls", given["tls"]) if "tls" in given else None),
+            way=Way.read(given),
         )
 
 
@@ -103,7 +102,7 @@ _KNOWN = {
     for name in (
         *("path", "paths", "archive", "federation", "space", "columns", "entry", "kinds"),
         *("template", "asOf", "partitions", "rowsPerTask", "maxRows", "startFrom"),
-        *("after", "password", "tls"),
+        *("after", "password", "tls", "reconnect"),
     )
 }
 
@@ -119,14 +118,6 @@ def _listed(value: str | None) -> tuple[str, ...] | None:
     if value is None:
         return None
     return tuple(part.strip() for part in value.split(",") if part.strip())
-
-
-def _flag(name: str, value: str) -> bool:
-    if value.lower() in _TRUE:
-        return True
-    if value.lower() in _FALSE:
-        return False
-    raise BadArgument(name, "true or false", value)
 
 
 def _count(name: str, value: str | None) -> int | None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
-from tupelo.errors import BadArgument
+from tupelo.errors import BadArgument, PipelineError
 from tupelo.pipeline.declared import Declared
 from tupelo.pipeline.filters import Wanted
 from tupelo.pipeline.moments import living
@@ -69,9 +69,20 @@ class Rows:
         return [*self.columns, *sorted(more - set(self.columns))]
 
     def read(self, parts: Iterable[Part]) -> Iterator[pa.RecordBatch]:
-        needed = self.needed
         for part in parts:
-            yield from self.chosen(part.log.batches(part.first, part.last, needed, self.entry))
+            yield from self.chosen(self._whole(part))
+
+    def _whole(self, part: Part) -> Iterator[pa.RecordBatch]:
+        """All rows of a part. What ends too early is not passed off as all there is."""
+        rows = 0
+        for batch in part.log.batches(part.first, part.last, self.needed, self.entry):
+            rows += batch.num_rows
+            yield batch
+        if rows != part.rows:
+            raise PipelineError(
+                f"{part.log!r} was to be read from {part.first} to {part.last}, and had {rows}"
+                f" changes of {part.rows}"
+            )
 
     def chosen(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         asked: pc.Expression | None = self.wanted.expression()

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
+from math import inf
+from time import monotonic, sleep
 from typing import Any
 from urllib.parse import quote
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tupelo.errors import LogTrimmed, PipelineError
+from tupelo.errors import BadArgument, CannotReach, LogTrimmed, PeerLost, PipelineError
 from tupelo.federation.client.connect import connect
 from tupelo.federation.client.doors import at_once
 from tupelo.federation.client.space import RemoteSpace
@@ -22,24 +24,66 @@ from tupelo.pipeline.declared import Declared
 from tupelo.pipeline.schema import build, check_columns, needed_for
 
 RECONNECT_SECONDS = 10.0
-"""So long a host that is away is waited for."""
+"""So long a task waits for a host that is away, if nobody says otherwise."""
+
+_PAUSE_SECONDS = 0.2
+_TRUE, _FALSE = {"true", "1", "yes"}, {"false", "0", "no", ""}
 
 
 @dataclass(frozen=True)
 class Way:
-    """How hosts are reached, beside their addresses."""
+    """How hosts are reached, beside their addresses. One who was there when a query was planned
+    may be away for a moment: tasks wait for it, `reconnect` seconds."""
 
     password: str | None = None
     tls: bool | None = None
+    reconnect: float = RECONNECT_SECONDS
 
-    def connect(self, address: str, space: str) -> RemoteSpace:
-        return connect(
-            f"tupelo://{address}/{quote(space, safe='')}",
-            password=None if space == SYSTEM else self.password,
-            tls=self.tls,
-            name="pipeline",
-            reconnect=RECONNECT_SECONDS,
+    @classmethod
+    def read(cls, given: Mapping[str, str]) -> Way:
+        """As options say it: `password`, `tls` and `reconnect`."""
+        tls, reconnect = given.get("tls"), given.get("reconnect")
+        return cls(
+            given.get("password"),
+            None if tls is None else flag("tls", tls),
+            RECONNECT_SECONDS if reconnect is None else _seconds("reconnect", reconnect),
         )
+
+    def connect(self, address: str, space: str, *, patiently: bool = False) -> RemoteSpace:
+        """A space at a host; `patiently`, if need be when it is back."""
+        until = monotonic() + self.reconnect
+        while True:
+            try:
+                return connect(
+                    f"tupelo://{address}/{quote(space, safe='')}",
+                    password=None if space == SYSTEM else self.password,
+                    tls=self.tls,
+                    name="pipeline",
+                    reconnect=self.reconnect,
+                )
+            except (CannotReach, PeerLost):
+                if not patiently or monotonic() + _PAUSE_SECONDS > until:
+                    raise
+            sleep(_PAUSE_SECONDS)
+
+
+def flag(name: str, value: str) -> bool:
+    """An option that is true or false."""
+    if value.lower() in _TRUE:
+        return True
+    if value.lower() in _FALSE:
+        return False
+    raise BadArgument(name, "true or false", value)
+
+
+def _seconds(name: str, value: str) -> float:
+    try:
+        seconds = float(value)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds < inf:
+        raise BadArgument(name, "a number of seconds, 0 or more", value)
+    return seconds
 
 
 class RemoteLog:
@@ -68,7 +112,7 @@ class RemoteLog:
         while they are read are no longer, all kept."""
         columns = check_columns(columns, entry)
         names = sorted(needed_for(columns) | {"arrival"})
-        with closing(self.way.connect(self.address, self.space)) as there:
+        with closing(self.way.connect(self.address, self.space, patiently=True)) as there:
             while first <= last:
                 host, life, _, _, found = _ask(there, self.space, names, first, last)
                 if life != self.id:

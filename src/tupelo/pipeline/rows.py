@@ -36,17 +36,27 @@ _SCALARS: dict[type[spark.DataType], type] = {
 
 class Spelling:
     """How the rows of one schema become entries: of the dataclass that is named so, or tuples; of
-    these columns, those at some places being texts of UUIDs."""
+    these columns, those at some places being texts of UUIDs, and those at others never null."""
 
-    def __init__(self, name: str | None, columns: list[str], uuids: list[int]) -> None:
+    def __init__(
+        self, name: str | None, columns: list[str], uuids: list[int], never_null: list[int]
+    ) -> None:
         self._name = name
         self._columns = columns
         self._uuids = uuids
+        self._never_null = never_null
 
     def entries(self, batch: pa.RecordBatch) -> list[Item]:
+        """The entries of some rows. CannotSink if one of them does not fit."""
+        for place in self._never_null:
+            name = self._columns[place]
+            if batch.column(name).null_count:
+                raise CannotSink(
+                    f"the column {name} is null in some row, and in {self._name} it is never None"
+                )
         columns = [batch.column(name).to_pylist() for name in self._columns]
         for place in self._uuids:
-            columns[place] = [None if text is None else UUID(text) for text in columns[place]]
+            columns[place] = [self._uuid(place, text) for text in columns[place]]
         kind = None if self._name is None else kind_of(imported(self._name))
         shapes: dict[tuple[type, ...], Shape] = {}
         items = []
@@ -58,6 +68,14 @@ class Spelling:
             items.append((shape, fields))
         return items
 
+    def _uuid(self, place: int, text: str | None) -> UUID | None:
+        try:
+            return None if text is None else UUID(text)
+        except ValueError:
+            raise CannotSink(
+                f"the column {self._columns[place]} is {text!r} in some row, which is no UUID"
+            ) from None
+
 
 def spelling_of(schema: spark.StructType, entry: str | None) -> Spelling:
     """How such rows become entries. CannotSink if they cannot."""
@@ -67,17 +85,20 @@ def spelling_of(schema: spark.StructType, entry: str | None) -> Spelling:
     if not kinds:
         raise CannotSink("rows without columns are no entries")
     if entry is None:
-        columns, wanted = list(kinds), dict.fromkeys(kinds, None)
-    else:
-        columns, wanted = _declared(entry, kinds)
+        return Spelling(None, list(kinds), [], [])
+    hints = _declared(entry, kinds)
+    columns = list(hints)
     uuids = [
-        place for place, name in enumerate(columns) if kinds[name] is str and wanted[name] is UUID
+        place
+        for place, name in enumerate(columns)
+        if kinds[name] is str and plain_type(hints[name]) is UUID
     ]
-    return Spelling(entry, columns, uuids)
+    never_null = [place for place, name in enumerate(columns) if hints[name] in SCALARS]
+    return Spelling(entry, columns, uuids, never_null)
 
 
-def _declared(entry: str, kinds: dict[str, type]) -> tuple[list[str], dict[str, type | None]]:
-    """The fields of a dataclass in their order, and their types where they say a simple one."""
+def _declared(entry: str, kinds: dict[str, type]) -> dict[str, Any]:
+    """The fields of a dataclass in their order, and what it says of their types."""
     cls = imported(entry)
     kind: Kind = kind_of(cls)
     hints = get_type_hints(cls)
@@ -91,14 +112,14 @@ def _declared(entry: str, kinds: dict[str, type]) -> tuple[list[str], dict[str, 
                 + [f"it has no field {', '.join(extra)}"] * bool(extra)
             )
         )
-    wanted = {name: plain_type(hints[name]) for name in kind.names}
-    for name, hint in wanted.items():
+    for name in kind.names:
+        hint = plain_type(hints[name])
         if hint in SCALARS and not _fits(kinds[name], hint):
             raise CannotSink(
                 f"the column {name} does not fit {entry}: it is {kinds[name].__name__}, and the"
                 f" field is {hint.__name__}"
             )
-    return list(kind.names), wanted
+    return {name: hints[name] for name in kind.names}
 
 
 def _fits(found: type, wanted: type) -> bool:

@@ -74,6 +74,7 @@ def defaults(master: str) -> dict[str, str]:
     }
     if is_local(master):
         chosen["spark.sql.shuffle.partitions"] = str(max(2, cores))
+    if is_here(master):
         chosen["spark.driver.host"] = chosen["spark.driver.bindAddress"] = "127.0.0.1"
     return chosen
 
@@ -102,10 +103,9 @@ def _own(master: str | None, options: dict[str, str]) -> SparkSession:
     if SparkSession.getActiveSession() is not None:
         return builder.getOrCreate()
     environment = {"JAVA_HOME": str(java_home())}
-    if is_local(master):
+    if is_here(master):
         environment["SPARK_LOCAL_IP"] = "127.0.0.1"
-    if "PYSPARK_PYTHON" not in os.environ and is_here(master):
-        os.environ["PYSPARK_PYTHON"] = sys.executable
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     with _environment(environment):
         made = builder.getOrCreate()
     if not is_local(master):

@@ -7,7 +7,8 @@ rows whenever it is read again; logs that come later join, and those that are go
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from time import monotonic, sleep
 from typing import Any
 
 import pyarrow as pa
@@ -25,6 +26,8 @@ from tupelo.pipeline.reading import Part, Rows, Task, tasks_of, wanted_by
 from tupelo.pipeline.sources import Log, name_of, resolve
 
 Offset = dict[str, dict[str, Any]]
+
+_PAUSE_SECONDS = 0.2
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -106,21 +109,29 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # Reading
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[Task]:
-        logs: dict[str, Log] = {}
+        begins = {name: start.get(name, {"upto": end[name]["after"]})["upto"] for name in end}
+        wanted = {name: after for name, after in begins.items() if end[name]["upto"] > after}
+        logs = self._logs(wanted) if wanted else {}
         parts = []
-        for name in sorted(end):
-            begun = start.get(name)
-            after = end[name]["after"] if begun is None else begun["upto"]
-            if end[name]["upto"] > after:
-                logs = logs or {name_of(log): log for log in resolve(self._options, [])}
-                if name not in logs:
-                    raise PipelineError(
-                        f"the log {name} cannot be found; it is needed from {after + 1} to"
-                        f" {end[name]['upto']}"
-                    )
-                _check_same(name, end[name], logs[name].id)
-                parts.append(Part(logs[name], after + 1, end[name]["upto"]))
+        for name in sorted(wanted):
+            first, last = wanted[name] + 1, end[name]["upto"]
+            if name not in logs:
+                raise PipelineError(
+                    f"the log {name} cannot be found; it is needed from {first} to {last}"
+                )
+            _check_same(name, end[name], logs[name].id)
+            parts.append(Part(logs[name], first, last))
         return tasks_of(parts, self._options.rows_a_task or ROWS_A_TASK)
+
+    def _logs(self, wanted: Iterable[str]) -> dict[str, Log]:
+        """The logs that can be reached. Those that are wanted were there when the batch was
+        planned, and are waited for."""
+        until = monotonic() + self._options.way.reconnect
+        while True:
+            logs = {name_of(log): log for log in resolve(self._options, [])}
+            if logs.keys() >= set(wanted) or monotonic() + _PAUSE_SECONDS > until:
+                return logs
+            sleep(_PAUSE_SECONDS)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Task)

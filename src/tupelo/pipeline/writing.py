@@ -15,7 +15,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import partial
-from time import monotonic
 from typing import Any
 from uuid import uuid4
 
@@ -42,15 +41,17 @@ from tupelo.values.parts import Between, Not
 
 ROWS_AT_ONCE = 2_000
 """So many entries go in one message."""
-TASK_SECONDS = 60.0
-"""The lease of a task's transaction, which it renews while it writes."""
 RIVAL_SECONDS = 120.0
 """So long another attempt of the same task is waited for."""
 
 _BATCH_MAX = 2**63 - 1
 _KNOWN = {
-    name.lower(): name for name in ("path", "entry", "lease", "writeId", "password", "tls")
-} | {"checkpointlocation": "checkpointLocation", "queryname": "queryName"}
+    name.lower(): name
+    for name in (
+        *("path", "entry", "lease", "writeId", "password", "tls", "reconnect"),
+        *("checkpointLocation", "queryName"),
+    )
+}
 
 
 @entry("tupelo.sunk")
@@ -76,6 +77,7 @@ class WriteOptions:
     writeId    of a batch: what is written once under this id is not written again
     password   of the space
     tls        true or false: whether the host is met under TLS
+    reconnect  the seconds for which a task waits for a host that is away: 10 if left out
     """
 
     address: str
@@ -99,16 +101,13 @@ class WriteOptions:
         address, space = parse_url(path)
         if space is None:
             raise BadArgument("path", "one that names a space: tupelo://host:port/space", path)
-        tls = given.get("tls")
-        if tls not in (None, "true", "false"):
-            raise BadArgument("tls", "true or false", tls)
         return cls(
             str(address),
             space,
             given.get("entry"),
             _lease(given.get("lease")),
             given.get("writeid") or uuid4().hex,
-            Way(given.get("password"), None if tls is None else tls == "true"),
+            Way.read(given),
         )
 
 
@@ -187,7 +186,7 @@ class SinkTask:
             if done is not None:
                 self._rows = first.num_rows + sum(batch.num_rows for batch in batches)
                 return self._again(done)
-            txn = space.transaction(lease=TASK_SECONDS)
+            txn = space.transaction()  # It ends with the link, however slowly the rows come.
             try:
                 self._write_rows(space, txn, first)
                 for batch in batches:
@@ -207,24 +206,20 @@ class SinkTask:
         return self._again(rival)
 
     def _connect(self) -> RemoteSpace:
-        return self._options.way.connect(self._options.address, self._options.space)
+        options = self._options
+        return options.way.connect(options.address, options.space, patiently=True)
 
     def _write_rows(
         self, space: RemoteSpace, txn: RemoteTransaction, batch: pa.RecordBatch
     ) -> None:
         items = self._spelling.entries(batch)
         self._rows += len(items)
-        renewed = monotonic()
         for start in range(0, len(items), ROWS_AT_ONCE):
             some = items[start : start + ROWS_AT_ONCE]
             at_once(partial(space.written, some, self._options.lease, txn, None, 0, None))
-            if monotonic() - renewed > TASK_SECONDS / 4:
-                txn.lease.renew(TASK_SECONDS)
-                renewed = monotonic()
 
     def _seal(self, space: RemoteSpace, txn: RemoteTransaction) -> Sunk | None:
         """Write with the entries what they are; the one of another attempt that was first."""
-        txn.lease.renew(TASK_SECONDS + RIVAL_SECONDS)
         older = Sunk(self._query, self._partition, Between(-1, self._batch - 1))
         space.take_all(older, txn=txn)
         mine = Sunk(self._query, self._partition, self._batch, self._attempt, self._rows)
