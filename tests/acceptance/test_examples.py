@@ -126,6 +126,26 @@ black assembles the rest
   white's tray ABCD:black
 """
 
+SENSORS = """\
+north: 3 was overtaken by 1: reset the radio
+south: 2 to 3 are missing: send them again
+south: 2 is there after all
+south: 3 is there after all
+west: 33.8 degrees: slow down
+8 alerts, 8 windows closed by the stream
+north from  0 s: 20.8 degrees in 5 readings, as in the stream
+north from 10 s: 21.0 degrees in 5 readings, as in the stream
+north from 20 s: 21.5 degrees in 2 readings, open in the stream
+south from  0 s: 24.8 degrees in 5 readings, as in the stream
+south from 10 s: 25.0 degrees in 5 readings, as in the stream
+south from 20 s: 25.5 degrees in 2 readings, open in the stream
+west  from  0 s: 33.8 degrees in 5 readings, as in the stream
+west  from 10 s: 34.0 degrees in 2 readings, as in the stream
+west  from 20 s: 34.5 degrees in 2 readings, as in the stream
+west  from 30 s: 33.5 degrees in 2 readings, as in the stream
+west  from 40 s: 35.0 degrees in 1 readings, open in the stream
+"""
+
 OUTPUT = {
     "job_queue.py": JOB_QUEUE,
     "chat.py": CHAT,
@@ -137,6 +157,7 @@ OUTPUT = {
     "printers.py": PRINTERS,
     "lime_chat.py": LIME_CHAT,
     "jigsaw.py": JIGSAW,
+    "sensors.py": SENSORS,
 }
 
 
@@ -149,6 +170,15 @@ def test_an_example_prints_what_it_should(name, run):
     result = run("-W", "error", EXAMPLES / name)
     assert (result.returncode, result.stderr) == (0, "")
     assert result.stdout == OUTPUT[name]
+
+
+def test_an_example_on_spark_says_what_to_install(run):
+    program = (
+        "import sys, runpy; sys.modules['pyspark'] = None; runpy.run_path(sys.argv[1], {}, %r)"
+    )
+    result = run("-c", program % "__main__", EXAMPLES / "sensors.py")
+    assert result.returncode == 1
+    assert result.stderr == 'the pipeline needs pyspark: pip install "tupelo[pipeline]"\n'
 
 
 def test_the_job_queue_goes_on_where_its_file_ends(run):
