@@ -60,7 +60,9 @@ TupeloError
 │   ├── NoJava              there is no Java that Spark runs on; it says what to install
 │   ├── CorruptSegment      a file of an archive is torn, altered or gone
 │   ├── WrongSchema         it has a version of the schema that this Tupelo does not know
-│   └── CannotSink          these rows cannot become entries; nothing was written
+│   ├── CannotSink          these rows cannot become entries; nothing was written
+│   ├── UnknownTable        the SQL names a table that is not there; it says which are
+│   └── AuditFailed         the log says what cannot be; it says what, and how often
 └── JournalError        the world outside broke it
     ├── SpaceInUse          another space has the file open
     ├── ForeignFile         the file is not a Tupelo journal; it was left as it was
@@ -486,6 +488,25 @@ class WrongSchema(PipelineError):
 
 class CannotSink(PipelineError):
     """The rows cannot become entries, or not these ones: nothing of them was written."""
+
+
+class UnknownTable(PipelineError):
+    """There is no table of this `name`; `tables` are those that there are."""
+
+    def __init__(self, name: str, tables: list[str], *, quote: bool = False) -> None:
+        hint = f"write it as `{name}`" if quote else f"there are {', '.join(tables)}"
+        super().__init__(f"there is no table {name!r}: {hint}")
+        self.name = name
+        self.tables = tables
+
+
+class AuditFailed(PipelineError):
+    """The logs say what cannot be: `faults` is how often, by the name of the fault."""
+
+    def __init__(self, faults: dict[str, int]) -> None:
+        told = ", ".join(f"{name} {count}" for name, count in sorted(faults.items()))
+        super().__init__(f"the audit failed: {told}")
+        self.faults = faults
 
 
 class JournalError(TupeloError):
