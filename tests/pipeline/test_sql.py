@@ -80,7 +80,12 @@ def test_a_space_is_a_table_by_its_name(folder):
 def test_only_the_spaces_that_are_named_are_read(folder, monkeypatch):
     made: list[str] = []
     make = sqlprompt._make
-    monkeypatch.setattr(sqlprompt, "_make", lambda *a: (made.append(a[1]), make(*a)))
+
+    def noted(spark: Any, name: str, *others: Any) -> None:
+        made.append(name)
+        make(spark, name, *others)
+
+    monkeypatch.setattr(sqlprompt, "_make", noted)
     counted = "with few as (select * from `odd, isn't it`) select count(*), max(space) from few"
     assert asked(counted, "--on", folder) == [["1", "odd, isn't it"]]
     assert made == ["odd, isn't it"]
