@@ -65,7 +65,7 @@ class Sensor(threading.Thread):
                 case "reset":
                     self.order = ALL
                 case "slow down":
-                    self.seconds = 5.0
+                    self.seconds = 4.0
                 case "stop":
                     break
         readings.close()

@@ -132,7 +132,7 @@ south: 2 to 3 are missing: send them again
 south: 2 is there after all
 south: 3 is there after all
 west: 33.8 degrees: slow down
-8 alerts, 8 windows closed by the stream
+7 alerts, 7 windows closed by the stream
 north from  0 s: 20.8 degrees in 5 readings, as in the stream
 north from 10 s: 21.0 degrees in 5 readings, as in the stream
 north from 20 s: 21.5 degrees in 2 readings, open in the stream
@@ -140,10 +140,9 @@ south from  0 s: 24.8 degrees in 5 readings, as in the stream
 south from 10 s: 25.0 degrees in 5 readings, as in the stream
 south from 20 s: 25.5 degrees in 2 readings, open in the stream
 west  from  0 s: 33.8 degrees in 5 readings, as in the stream
-west  from 10 s: 34.0 degrees in 2 readings, as in the stream
-west  from 20 s: 34.5 degrees in 2 readings, as in the stream
-west  from 30 s: 33.5 degrees in 2 readings, as in the stream
-west  from 40 s: 35.0 degrees in 1 readings, open in the stream
+west  from 10 s: 34.0 degrees in 3 readings, as in the stream
+west  from 20 s: 34.0 degrees in 2 readings, as in the stream
+west  from 30 s: 34.5 degrees in 2 readings, open in the stream
 """
 
 OUTPUT = {
