@@ -6,7 +6,11 @@ faults = jobs.audit(tupelo.pipeline.changes(spark, "archive"))
 
 from __future__ import annotations
 
-from tupelo.pipeline.jobs.audit import audit, require_sound
+from collections.abc import Callable
+
+from pyspark.sql import DataFrame
+
+from tupelo.pipeline.jobs.audit import audit, require_sound, tally
 from tupelo.pipeline.jobs.delivery import delivery
 from tupelo.pipeline.jobs.job import Job
 from tupelo.pipeline.jobs.latency import latency
@@ -16,6 +20,7 @@ from tupelo.pipeline.jobs.overhead import overhead
 from tupelo.pipeline.jobs.presence import presence
 from tupelo.pipeline.jobs.throughput import throughput
 from tupelo.pipeline.jobs.waiting import waiting
+from tupelo.pipeline.titles import TITLES
 
 __all__ = [
     "JOBS",
@@ -28,74 +33,22 @@ __all__ = [
     "overhead",
     "presence",
     "require_sound",
+    "tally",
     "throughput",
     "waiting",
 ]
 
-JOBS: dict[str, Job] = {
-    job.name: job
-    for job in (
-        Job(
-            "audit",
-            "What cannot be: lost, duplicated, taken twice, reordered; gaps in the logs",
-            audit,
-            ("fault", "host", "space", "origin", "n", "first"),
-        ),
-        Job(
-            "life",
-            "What became of every entry",
-            life,
-            ("space", "origin", "n"),
-        ),
-        Job(
-            "delivery",
-            "How much of what each writer wrote reached each reader",
-            delivery,
-            ("space", "shape", "writer", "reader"),
-            "bars",
-        ),
-        Job(
-            "latency",
-            "How many seconds passed from writing to reading or taking, by reader",
-            latency,
-            ("space", "reader", "how"),
-            "bars",
-        ),
-        Job(
-            "throughput",
-            "How many changes there were, over time",
-            throughput,
-            ("at", "kind"),
-            "lines",
-        ),
-        Job(
-            "order",
-            "How much readers got out of order, at one host and over all hosts",
-            order,
-            ("over", "host", "space", "reader"),
-            "bars",
-        ),
-        Job(
-            "overhead",
-            "How many bytes the log has beyond those of the entries",
-            overhead,
-            ("host", "space", "kind"),
-            "bars",
-        ),
-        Job(
-            "waiting",
-            "How long readers and takers waited, and how many at once",
-            waiting,
-            ("space", "shape"),
-            "bars",
-        ),
-        Job(
-            "presence",
-            "Who was engaged with whom, and when",
-            presence,
-            ("host", "since"),
-            "spans",
-        ),
-    )
+_TABLES: dict[str, tuple[Callable[[DataFrame], DataFrame], tuple[str, ...]]] = {
+    "audit": (audit, ("fault", "host", "space", "origin", "n", "first")),
+    "life": (life, ("space", "origin", "n")),
+    "delivery": (delivery, ("space", "shape", "writer", "reader")),
+    "latency": (latency, ("space", "reader", "how")),
+    "throughput": (throughput, ("at", "kind")),
+    "order": (order, ("over", "host", "space", "reader")),
+    "overhead": (overhead, ("host", "space", "kind")),
+    "waiting": (waiting, ("space", "shape")),
+    "presence": (presence, ("host", "since", "peer")),
 }
+
+JOBS: dict[str, Job] = {name: Job(name, title, *_TABLES[name]) for name, title in TITLES.items()}
 """In the order in which a report shows them."""

@@ -13,12 +13,9 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Job:
     """`run` makes a table of changes into the table that is the answer; it starts nothing. `title`
-    is one line for people. `order` are the columns by which people read it, those with a minus
-    from the last to the first. `plot` says how it is drawn, if it is: "lines" over the first
-    column, "bars" of a column for each row, or "spans" from one time to another."""
+    is one line for people, and `order` are the columns by which they read the answer."""
 
     name: str
     title: str
     run: Callable[[DataFrame], DataFrame]
-    order: tuple[str, ...] = ()
-    plot: str | None = None
+    order: tuple[str, ...]
