@@ -36,7 +36,7 @@ Password = Annotated[
 ]
 Tls = Annotated[bool | None, typer.Option(help="Whether hosts are met under TLS.")]
 
-_OURS = re.compile(r"^tupelo\.errors\.\w+: (.+)$", re.MULTILINE)
+_OURS = re.compile(r"^tupelo\.errors(?:\.\w+)+: (.+)$", re.MULTILINE)
 _RAISED = re.compile(r"^[\w.]+(?:Error|Exception)\b.*$", re.MULTILINE)
 _CONDITION = re.compile(r"^\[[\w.]+\] | SQLSTATE: \w+|;$")
 
