@@ -37,9 +37,17 @@ def test_the_commands_are_listed_without_it(run):
     assert "archive" in result.stdout
 
 
-@pytest.mark.parametrize("arguments", [("pipeline", "archive", "jobs.tupelo", "--to", "archive")])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "pipeline archive jobs.tupelo --to archive",
+        "pipeline audit jobs.tupelo",
+        "pipeline report jobs.tupelo --to report",
+        "sql tables",
+    ],
+)
 def test_a_command_that_needs_it_says_what_to_install(run, arguments):
-    result = run("-c", WITHOUT + COMMAND, *arguments)
+    result = run("-c", WITHOUT + COMMAND, *arguments.split())
     assert result.returncode != 0
     assert 'pip install "tupelo[pipeline]"' in result.stderr
     assert "Traceback" not in result.stderr
