@@ -2,6 +2,7 @@
 
 import json
 import pickle
+from contextlib import closing
 from functools import partial
 from typing import Any
 
@@ -9,11 +10,13 @@ import pytest
 
 import tupelo
 from tests.federation.company import Company
-from tupelo.errors import BadArgument, CannotReach, LogTrimmed, PipelineError
+from tupelo.errors import BadArgument, CannotReach, LogTrimmed, PeerLost, PipelineError
 from tupelo.federation.client.doors import at_once
 from tupelo.federation.hosts.presence import SYSTEM
 from tupelo.federation.links import wire
+from tupelo.pipeline.filters import Wanted
 from tupelo.pipeline.options import ReadOptions
+from tupelo.pipeline.reading import Part, Rows
 from tupelo.pipeline.segments import seal
 from tupelo.pipeline.sources import JoinedLog, Log, name_of, resolve
 
@@ -219,6 +222,31 @@ def test_a_federation_is_every_engaged_host(tmp_path, company, until):
     logs = logs_at(ada.url + "jobs", federation="true")
     assert {log.host for log in logs} == {ada.id, ben.id}
     assert [positions(log) for log in logs] == [[1], [1]]
+
+
+def test_what_ends_too_early_is_not_passed_off_as_all_there_is(tmp_path, company):
+    host = company.host("ada", path=tmp_path)
+    host.space("jobs").write_all([("job", n) for n in range(10)])
+    (there,) = logs_at(host.url + "jobs")
+    with pytest.raises(PipelineError, match="ends at 10; the change at 11 was asked for"):
+        list(there.batches(5, 20))
+    (here,) = logs_at(tmp_path, space="jobs")
+    rows = Rows(["position"], None, Wanted(), None)
+    with pytest.raises(PipelineError, match="from 5 to 20, and had 6 changes of 16"):
+        list(rows.read([Part(here, 5, 20)]))
+
+
+def test_a_host_that_vanishes_while_it_is_read_is_named(tmp_path, company):
+    child = company.child("ada", path=str(tmp_path))
+    with closing(tupelo.connect(f"tupelo://{child.address}/jobs")) as jobs:
+        for _ in range(40):
+            jobs.write_all([("job", b"x" * 100_000)] * 10)
+    (log,) = logs_at(f"tupelo://{child.address}/jobs", reconnect="0.5")
+    batches = log.batches(1, 400)
+    assert next(batches).num_rows < 400
+    child.kill()
+    with pytest.raises((CannotReach, PeerLost), match=child.address):
+        list(batches)
 
 
 def test_who_does_not_answer_is_an_error_or_is_told(tmp_path, company):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib.util import find_spec
 
 import pytest
 
@@ -19,6 +20,7 @@ def test_what_spark_is_told():
     assert here["spark.driver.host"] == "127.0.0.1"
     assert here["spark.ui.enabled"] == "false"
     assert int(here["spark.driver.memory"].removesuffix("m")) >= starting.MEMORY_MIN_MB
+    assert starting.defaults("spark://127.0.0.1:7077")["spark.driver.host"] == "127.0.0.1"
     there = starting.defaults("spark://cluster:7077")
     assert "spark.driver.host" not in there and "spark.sql.shuffle.partitions" not in there
 
@@ -52,6 +54,13 @@ def test_without_pyspark_it_is_said_what_to_install(monkeypatch):
     monkeypatch.setattr(pipeline, "find_spec", lambda name: None)
     with pytest.raises(PipelineError, match=r"tupelo\[pipeline\]"):
         pipeline.session()
+
+
+@pytest.mark.skipif(find_spec("grpc") is not None, reason="pyspark[connect] is installed")
+def test_without_what_spark_connect_needs_it_is_said_what_to_install():
+    program = "from tupelo import pipeline; pipeline.session('sc://127.0.0.1:1')"
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert 'pip install "pyspark[connect]"' in found.stderr
 
 
 def test_a_session_that_is_there_is_used(spark):

@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 import tupelo
-from tests.federation.company import Company
+from tests.federation.company import Company, port_of
 from tupelo.errors import BadArgument, CannotReach, LogTrimmed, PipelineError
 from tupelo.pipeline.journal import JournalLog
 from tupelo.pipeline.options import ReadOptions
@@ -220,6 +220,21 @@ def test_hosts_that_join_and_leave(tmp_path, company, until):
 def hosts(host: tupelo.Host) -> set[str]:
     engaged = host.presence.read_all(tupelo.HostPresence(state="engaged"))
     return {found.id for found in engaged}
+
+
+def test_a_host_that_is_away_for_a_moment_is_waited_for(tmp_path, company, later):
+    """By who plans a batch, and by who reads it."""
+    child = company.child("kitchen", path=str(tmp_path))
+    child.do("write", ["job", 1], ["job", 2])
+    reader = stream(f"tupelo://{child.address}/jobs", reconnect="20")
+    end = reader.latestOffset({}, ALL)
+    (task,) = reader.partitions({}, after(end))
+    child.kill()
+    planning = later(reader.partitions, {}, after(end))
+    reading = later(lambda: [row for batch in reader.read(task) for row in batch.to_pylist()])
+    company.child("kitchen", path=str(tmp_path), listen=port_of(child.address))
+    assert len(planning.result()) == 1
+    assert [row["position"] for row in reading.result()] == [1, 2]
 
 
 def test_a_host_must_be_met_once_and_may_be_away_later(tmp_path, company):

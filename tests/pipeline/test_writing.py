@@ -30,14 +30,24 @@ from pyspark.sql.types import (
 )
 
 import tupelo
-from tests.federation.company import Company
-from tupelo.errors import BadArgument, CannotReach, CannotSink, PeerLost, SpaceFull
+from tests.federation.company import Company, port_of
+from tupelo.errors import (
+    BadArgument,
+    CannotReach,
+    CannotSink,
+    NotAllowed,
+    PeerLost,
+    SpaceFull,
+    WrongPassword,
+)
 from tupelo.federation.client.handles import RemoteTransaction
+from tupelo.federation.identity.access import Access
 from tupelo.pipeline import writing
 from tupelo.pipeline.rows import spelling_of
 from tupelo.pipeline.writing import BatchWriter, SinkTask, Sunk, WriteOptions
 
 JOB = "tests.pipeline.test_writing:Errand"
+STRICT = "tests.pipeline.test_writing:Strict"
 
 
 @tupelo.entry("tests.pipeline.sunk_errand")
@@ -46,6 +56,14 @@ class Errand:
     name: str | None = None
     size: int | None = None
     id: UUID | None = None
+
+
+@tupelo.entry("tests.pipeline.sunk_strict")
+@dataclass
+class Strict:
+    name: str
+    size: int
+    id: UUID
 
 
 TEXT, LONG, INT = StringType(), LongType(), IntegerType()
@@ -180,12 +198,66 @@ def test_a_schema_that_does_not_fit_is_refused_before_anything_is_written(fields
         ({"path": "tupelo://host:7700/jobs", "lease": "long"}, "lease"),
         ({"path": "tupelo://host:7700/jobs", "lease": "-1"}, "lease"),
         ({"path": "tupelo://host:7700/jobs", "tls": "maybe"}, "tls"),
+        ({"path": "tupelo://host:7700/jobs", "reconnect": "-1"}, "reconnect"),
         ({"path": "tupelo://host:7700/jobs", "colour": "red"}, "colour"),
     ],
 )
 def test_options_that_say_nothing_are_refused(options, reason):
     with pytest.raises(BadArgument, match=reason):
         WriteOptions.read(options)
+
+
+def test_rows_that_do_not_fit_their_dataclass_are_refused_and_nothing_is_written(host, jobs):
+    schema = struct(("id", TEXT), ("size", LONG), ("name", TEXT))
+    good = pa.record_batch({"id": [str(UUID(int=7))], "size": [3], "name": ["resize"]})
+    for entry, bad, reason in [
+        (JOB, {"id": ["seven"], "size": [3], "name": ["x"]}, "id is 'seven' .* which is no UUID"),
+        (STRICT, {"id": [None], "size": [3], "name": ["x"]}, "id is null .* never None"),
+    ]:
+        sink = SinkTask(options_for(host), spelling_of(schema, entry), "q", 0, 0)
+        with pytest.raises(CannotSink, match=reason):
+            sink.write(iter([good, pa.record_batch(bad)]))
+    assert jobs.count() == 0
+
+
+def test_rows_that_come_slowly_are_in_one_transaction_all_the_same(company, clock):
+    host = company.host("kitchen", clock=clock)
+    jobs = host.space("jobs")
+
+    def slow() -> Any:
+        for batch in rows(*range(8)):
+            clock.advance(3_600)
+            yield batch
+
+    task(host).write(slow())
+    assert numbers(jobs) == [*range(8)]
+
+
+@pytest.mark.parametrize(
+    ("access", "error", "reason"),
+    [
+        (Access(password="secret"), WrongPassword, "'private' is protected"),
+        (Access(write=[]), NotAllowed, "not allowed to write in the space 'private'"),
+    ],
+)
+def test_a_space_that_refuses_us_gets_nothing(company, access, error, reason):
+    host = company.host("kitchen", space=False)
+    private = host.space("private", access=access)
+    options = WriteOptions.read({"path": host.url + "private", "password": "guess"})
+    sink = SinkTask(options, spelling_of(struct(("what", TEXT), ("n", LONG)), None), "q", 0, 0)
+    with pytest.raises(error, match=reason):
+        sink.write(rows(1, 2))
+    assert private.count() == 0
+
+
+def test_a_host_that_is_away_is_waited_for(tmp_path, company, later):
+    child = company.child("kitchen", path=str(tmp_path))
+    there = SimpleNamespace(url=f"tupelo://{child.address}/")
+    child.kill()
+    writing = later(task(there, reconnect="20").write, rows(*range(8)))
+    child = company.child("kitchen", path=str(tmp_path), listen=port_of(child.address))
+    assert writing.result().rows == 8
+    assert child.do("here", "job") == [["job", n] for n in range(8)]
 
 
 def test_a_space_is_not_overwritten(host):

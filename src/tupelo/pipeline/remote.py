@@ -114,14 +114,17 @@ class RemoteLog:
         names = sorted(needed_for(columns) | {"arrival"})
         with closing(self.way.connect(self.address, self.space, patiently=True)) as there:
             while first <= last:
-                host, life, _, _, found = _ask(there, self.space, names, first, last)
+                host, life, _, end, found = _ask(there, self.space, names, first, last)
                 if life != self.id:
                     raise PipelineError(
                         f"the log of {self.space!r} at {self.address} is another one now"
                     )
                 count = len(found[0])
                 if not count:
-                    return
+                    raise PipelineError(
+                        f"the log of {self.space!r} at {self.address} ends at {end}; the change at"
+                        f" {first} was asked for"
+                    )
                 raw = self._raw(names, found)
                 yield build(host, self.space, count, raw, columns, entry)
                 first += count

@@ -125,7 +125,7 @@ def _connected(address: str | None, options: dict[str, str]) -> SparkSession:
         made = builder.getOrCreate()
     except ImportError as error:
         raise PipelineError(
-            f'an address of Spark Connect needs {error.name}: pip install "pyspark[connect]"'
+            f'Spark Connect needs more packages: pip install "pyspark[connect]" ({error})'
         ) from error
     folder = Path(mkdtemp(prefix="tupelo-spark-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
