@@ -6,8 +6,9 @@ Entries stay as they are spelled. The file is read beside its space: nobody who 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -53,12 +54,11 @@ def tail_in(path: Path, names: Sequence[str], first: int, last: int) -> Tail:
             meta = dict(db.execute("SELECT key, value FROM meta"))
             (newest,) = db.execute("SELECT max(position) FROM change").fetchone()
             kept, durable = meta["first"], max(newest or 0, meta["position"])
-            rows = []
+            columns = _columns((), names)
             until = min(last, first + ROWS_MAX - 1, durable)
             if names and first <= until:
                 require_kept(first - 1, kept)
-                rows = _few(db.execute(query, (first, until)), names)
-        columns: list[Sequence[Any]] = [*zip(*rows, strict=True)] or [()] * len(names)
+                columns = _columns(db.execute(query, (first, until)), names)
         if "kind" in names:
             place = list(names).index("kind")
             columns[place] = [KINDS[code] for code in columns[place]]
@@ -73,23 +73,26 @@ def tail_of(journal: MemoryJournal, names: Sequence[str], first: int, last: int)
     changes: list[Change] = []
     if names and first <= last:
         changes = journal.read(first - 1, min(last - first + 1, ROWS_MAX))
-    rows = _few(([_READERS[name](change) for name in names] for change in changes), names)
-    return *journal.bounds(), [*zip(*rows, strict=True)] or [()] * len(names)
+    rows = ([_READERS[name](change) for name in names] for change in changes)
+    return *journal.bounds(), _columns(rows, names)
 
 
-def _few(rows: Any, names: Sequence[str]) -> list[Any]:
-    """As many as fit in an answer."""
-    if "payload" not in names:
-        return list(rows)
-    place = list(names).index("payload")
-    found: list[Any] = []
-    size = 0
-    for row in rows:
-        size += len(row[place] or b"")
-        if size > BYTES_MAX and found:
-            break
-        found.append(row)
-    return found
+def _columns(rows: Iterable[Sequence[Any]], names: Sequence[str]) -> list[Sequence[Any]]:
+    """The columns of these rows. No row is kept: that costs more than reading it."""
+    if "payload" in names:
+        rows = _few(rows, list(names).index("payload"))
+    cells = list(chain.from_iterable(rows))
+    return [cells[place :: len(names)] for place in range(len(names))]
+
+
+def _few(rows: Iterable[Sequence[Any]], place: int) -> Iterator[Sequence[Any]]:
+    """As many as fit in an answer; the entry is at this place of a row."""
+    left = BYTES_MAX
+    for number, row in enumerate(rows):
+        left -= len(row[place] or b"")
+        if left < 0 and number:
+            return
+        yield row
 
 
 def _check(names: Sequence[str]) -> None:
