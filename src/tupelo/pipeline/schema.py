@@ -65,7 +65,6 @@ _DERIVED = frozenset({"bytes", "type", "shape", "fields", TYPED})
 OF_THE_ENTRY = _DERIVED | {"origin", "n", "to", "payload"}
 """The columns that are the same in every change of an entry."""
 _FAR = 253_402_300_799.0  # the end of the year 9999: what is later, Python cannot show
-_NIL = b"\xc0"
 
 Raw = dict[str, Any]
 """Columns by name, as lists or as Arrow arrays: what a batch is made of."""
@@ -162,8 +161,13 @@ def build(
 def fill(raw: Raw, columns: Sequence[str], entry: Declared | None = None) -> dict[str, pa.Array]:
     """These columns, as Arrow has them; what is not known of an entry follows from its payload."""
     missing = [name for name in columns if name not in raw]
-    with no_collecting():
-        derived = _about_entries(raw["payload"], missing, entry) if missing else {}
+    derived: dict[str, pa.Array] = {}
+    if missing:
+        payloads = raw["payload"]
+        if not isinstance(payloads, pa.Array):
+            payloads = pa.array(payloads, pa.binary())
+        raw = {**raw, "payload": payloads}
+        derived = about_entries(payloads, missing, entry)
     filled: dict[str, pa.Array] = {}
     for name in columns:
         if name in derived:
@@ -189,7 +193,7 @@ def times(seconds: Sequence[float | None]) -> pa.Array:
 
 
 @contextmanager
-def no_collecting() -> Iterator[None]:
+def _no_collecting() -> Iterator[None]:
     """Thousands of entries are made in here and dropped soon: Python's collector would look at
     all of them again and again, for a third of the time, and find nothing."""
     collects = gc.isenabled()
@@ -219,12 +223,10 @@ class _Looks(dict[Any, int]):
     """Numbers the looks of entries, by what tells one from another."""
 
     def __init__(self) -> None:
-        self.known: list[_Look | None] = []
+        self.known: list[_Look] = []
 
     def __missing__(self, key: Any) -> int:
-        if key is None:
-            self.known.append(None)
-        elif key and isinstance(key[0], Kind):
+        if key and isinstance(key[0], Kind):
             self.known.append(_Look(key[0], key[1:]))
         else:
             self.known.append(_Look(None, key))
@@ -239,10 +241,10 @@ _decode_many = msgspec.msgpack.Decoder(list[Any], ext_hook=read_extension).decod
 
 def look_of(value: Any) -> Any:
     """What tells the look of an entry from others: types, with the kind before them if it has one.
-    The entry is a list of fields, `Typed`, or None."""
+    The entry is a list of fields, or `Typed`."""
     if type(value) is list:
         return types_of(value)  # type: ignore[arg-type]
-    return None if value is None else (value.kind, *map(type, value.values))
+    return (value.kind, *map(type, value.values))
 
 
 def _looks_of(values: list[Any]) -> list[Any]:
@@ -251,27 +253,39 @@ def _looks_of(values: list[Any]) -> list[Any]:
     return [look_of(value) for value in values]
 
 
-def _about_entries(
-    payloads: Sequence[bytes | None], columns: Sequence[str], entry: Declared | None
+def about_entries(
+    payloads: pa.Array, columns: Sequence[str], entry: Declared | None = None
 ) -> dict[str, pa.Array]:
+    """What these columns say of entries that are spelled so (null: of none). BadBytes if one of
+    them spells no entry."""
     found: dict[str, pa.Array] = {}
     if "bytes" in columns:
-        found["bytes"] = pc.binary_length(pa.array(payloads, pa.binary()))
+        found["bytes"] = pc.binary_length(payloads)
     if set(columns).isdisjoint({"type", "shape", "fields", TYPED}):
         return found
+    # An entry that is written, read and taken is looked at once.
+    spelled = payloads.dictionary_encode()
+    with _no_collecting():
+        about = _about_distinct(spelled.dictionary, columns, entry)
+    if len(spelled.dictionary) < len(payloads):
+        about = {name: array.take(spelled.indices) for name, array in about.items()}
+    return found | about
+
+
+def _about_distinct(
+    payloads: pa.Array, columns: Sequence[str], entry: Declared | None
+) -> dict[str, pa.Array]:
+    found: dict[str, pa.Array] = {}
     values = decode_many(payloads)
     numbers = _Looks()
-    looks = list(map(numbers.__getitem__, _looks_of(values)))
+    places = pa.array(list(map(numbers.__getitem__, _looks_of(values))), pa.int32())
     known = numbers.known
-    places = pa.array(looks, pa.int32())
     if "shape" in columns:
-        found["shape"] = _chosen([look.shape if look else None for look in known], places)
+        found["shape"] = _chosen([look.shape for look in known], places)
     if "type" in columns:
-        found["type"] = _chosen([look.type if look else None for look in known], places)
+        found["type"] = _chosen([look.type for look in known], places)
     if "fields" in columns:
-        said = values
-        if not all(look is None or look.native for look in known):
-            said = [value if value is None else _readable(value) for value in values]
+        said = values if all(look.native for look in known) else list(map(_readable, values))
         found["fields"] = _json(said)
     if entry is not None and TYPED in columns:
         found[TYPED] = entry.column(values)
@@ -282,20 +296,22 @@ def _chosen(texts: list[str | None], places: pa.Array) -> pa.Array:
     return pa.array(texts, pa.string()).take(places)
 
 
-def decode_many(payloads: Sequence[bytes | None]) -> list[Any]:
-    """The entries that are spelled so: lists of fields, `Typed` ones, and None for none. All in
-    one go, which costs a third of one by one. BadBytes if one of them spells no entry."""
+def decode_many(payloads: pa.Array) -> list[Any]:
+    """The entries that are spelled so, of which none is null: lists of fields, or `Typed` ones.
+    All in one go, which costs a third of one by one. BadBytes if one of them spells no entry."""
+    if not len(payloads):
+        return []
+    _, places, spelled = payloads.buffers()
+    ends = np.frombuffer(places, np.int32)[payloads.offset : payloads.offset + len(payloads) + 1]
     head = b"\xdd" + len(payloads).to_bytes(4, "big")
-    spelled = [_NIL if payload is None else payload for payload in payloads]
     try:
-        values = _decode_many(b"".join([head, *spelled]))
-        if {list, Typed, NoneType}.issuperset(map(type, values)):
+        values = _decode_many(head + memoryview(spelled)[ends[0] : ends[-1]])
+        if {list, Typed}.issuperset(map(type, values)):
             return values
     except (msgspec.DecodeError, BadBytes, ValueError, TypeError, ArithmeticError, RecursionError):
         pass
-    for payload in payloads:
-        if payload is not None:
-            decode_entry(payload)  # says what is wrong with the one that is
+    for payload in payloads.to_pylist():
+        decode_entry(payload)  # says what is wrong with the one that is
     raise BadBytes("these bytes do not spell entries")
 
 
@@ -307,11 +323,9 @@ def _json(values: list[Any]) -> pa.Array:
     offsets[1:] = np.flatnonzero(ends) - np.arange(len(values))
     if offsets[-1] > 2**31 - 1:
         raise BadArgument("rows", "fewer: the entries of one batch are beyond 2 GB", len(values))
-    absent = np.array([value is None for value in values], dtype=bool)
-    lines = pa.StringArray.from_buffers(
+    return pa.StringArray.from_buffers(
         len(values), pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(text[~ends])
     )
-    return pc.if_else(pa.array(absent), None, lines) if absent.any() else lines
 
 
 def _readable(value: Any) -> Any:

@@ -26,7 +26,7 @@ import pyarrow.parquet as pq
 
 from tupelo.errors import CorruptSegment, LogTrimmed, PipelineError, WrongSchema
 from tupelo.pipeline.declared import Declared
-from tupelo.pipeline.schema import CHANGES, SCHEMA_VERSION, TYPED, check_columns, decode_many
+from tupelo.pipeline.schema import CHANGES, SCHEMA_VERSION, TYPED, about_entries, check_columns
 from tupelo.store.filelock import FileLock, sync_folder
 from tupelo.values.codec import BadBytes
 
@@ -191,8 +191,8 @@ def _with_typed(
     batch: pa.RecordBatch, entry: Declared | None, columns: Sequence[str]
 ) -> pa.RecordBatch:
     if entry is not None and TYPED in columns:
-        values = decode_many(batch.column("payload").to_pylist())
-        batch = batch.append_column(pa.field(TYPED, entry.type), entry.column(values))
+        about = about_entries(batch.column("payload"), [TYPED], entry)
+        batch = batch.append_column(pa.field(TYPED, entry.type), about[TYPED])
     return batch.select(list(columns)).replace_schema_metadata(None)
 
 
