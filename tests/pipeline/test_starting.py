@@ -57,9 +57,10 @@ def test_without_pyspark_it_is_said_what_to_install(monkeypatch):
 
 
 @pytest.mark.skipif(find_spec("grpc") is not None, reason="pyspark[connect] is installed")
-def test_without_what_spark_connect_needs_it_is_said_what_to_install():
-    program = "from tupelo import pipeline; pipeline.session('sc://127.0.0.1:1')"
-    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+def test_without_what_spark_connect_needs_it_is_said_what_to_install(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text("from tupelo import pipeline; pipeline.session('sc://127.0.0.1:1')")
+    found = subprocess.run([sys.executable, str(program)], capture_output=True, text=True)
     assert 'pip install "pyspark[connect]"' in found.stderr
 
 
