@@ -13,11 +13,16 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
 
 import pytest
+import typer
+from typer.testing import CliRunner
+
+from tupelo.apps.commands import add_groups, app
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
@@ -168,16 +173,22 @@ def test_a_program_runs_and_prints_what_the_page_says(block, program, tmp_path):
 
 
 @pytest.mark.parametrize(("block", "line"), COMMANDS)
-def test_a_command_exists(block, line, tmp_path):
+def test_a_command_exists(block, line):
     place = f"{block.document}:{block.line}"
     program, *arguments = words(line)
     if program == "make":
         unknown = make_targets_named(arguments) - make_targets()
         assert not unknown, f"{place} names no target of the Makefile: {', '.join(unknown)}"
     else:
-        result = run([sys.executable, "-m", "tupelo.apps.cli", *arguments, "--help"], tmp_path)
-        assert result.returncode == 0, f"{place} {line}\n{result.stdout}{result.stderr}"
-        assert "usage" in result.stdout.lower(), f"{place} {line}\n{result.stdout}"
+        result = CliRunner().invoke(whole_command_line(), [*arguments, "--help"])
+        assert result.exit_code == 0, f"{place} {line}\n{result.output}"
+        assert "usage" in result.output.lower(), f"{place} {line}\n{result.output}"
+
+
+@cache
+def whole_command_line() -> typer.Typer:
+    add_groups()
+    return app
 
 
 def words(line: str) -> list[str]:
