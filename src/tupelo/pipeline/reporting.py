@@ -39,8 +39,10 @@ def report(
     password: Password = None,
     tls: Tls = None,
 ) -> None:
-    """Run every job on some logs: Parquet tables, and one page with plots. Fails if the audit does,
-    but is written."""
+    """Write what all jobs answer: Parquet tables, and one page with plots.
+
+    Ends with code 1 if the audit finds a fault; the report is written all the same.
+    """
     with clear_errors(), packages():
         from tupelo.pipeline import session
         from tupelo.pipeline.options import ReadOptions

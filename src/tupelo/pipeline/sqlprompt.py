@@ -55,7 +55,7 @@ def sql(
         typer.Option(
             metavar="LOG",
             help="The file of a durable space, the folder or the address of a host, or an archive;"
-            f" repeatable.  [default: tupelo://{LISTEN}/]",
+            f" repeatable. If not given, the host at {LISTEN}.",
         ),
     ] = None,
     archive: Archive = None,
