@@ -4,6 +4,7 @@ Hypothesis plays the same examples in every run; `HYPOTHESIS_PROFILE=explore` lo
 """
 
 import os
+import re
 import signal
 import threading
 import time
@@ -73,6 +74,11 @@ def until_true(condition: Callable[[], object], what: str = "it happens") -> Non
     while not condition():
         assert time.monotonic() < end, f"waited in vain until {what}"
         time.sleep(0.0005)
+
+
+def shown(value: object) -> str:
+    """The name of a case: what it looks like, but not where it is in memory."""
+    return re.sub(r" at 0x[0-9a-f]+", "", repr(value))
 
 
 def parked_at(core: Any) -> int:
