@@ -307,7 +307,8 @@ def closed_up(row: Row, hole: int) -> Row:
 
 
 def last_of(rows: list[Row], host: str) -> int:
-    return max(row["position"] for row in rows if row["host"] == host)
+    positions: list[int] = [row["position"] for row in rows if row["host"] == host]
+    return max(positions)
 
 
 def test_what_was_planted_is_found_and_named(spark, sound):
