@@ -131,6 +131,12 @@ def rows_of(answer: pa.Table, order: tuple[str, ...]) -> list[list[str | None]]:
 
 
 @pytest.fixture
+def shared(spark, monkeypatch):
+    """The command runs on the Spark of all tests."""
+    monkeypatch.setattr("tupelo.pipeline.session", lambda master: spark)
+
+
+@pytest.fixture
 def hosts(tmp_path, until):
     """The folders of two hosts that were engaged; one of them is at work."""
     company = Company()
@@ -145,7 +151,7 @@ def hosts(tmp_path, until):
     return tmp_path / "ada", tmp_path / "ben"
 
 
-@pytest.mark.usefixtures("spark")
+@pytest.mark.usefixtures("shared")
 def test_the_page_says_what_the_tables_have(hosts, tmp_path):
     folder = tmp_path / "out" / "report"
     result = run(*hosts, "--to", folder)
@@ -174,7 +180,7 @@ def test_the_page_says_what_the_tables_have(hosts, tmp_path):
     assert SYSTEM in str(page.rows["logs-1"]) and SYSTEM not in str(page.rows["overhead-1"])
 
 
-@pytest.mark.usefixtures("spark")
+@pytest.mark.usefixtures("shared")
 def test_a_log_that_cannot_be_is_told_and_the_report_is_written(tmp_path, monkeypatch):
     some = {name: JOBS[name] for name in ("audit", "life")}  # The others are tried above.
     monkeypatch.setattr(reports, "JOBS", some)

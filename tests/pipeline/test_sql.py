@@ -37,11 +37,13 @@ def company():
 
 
 @pytest.fixture
-def tables(spark):
-    """Nobody else's; and what a statement made into tables are none any more."""
-    spark.catalog.dropTempView("changes")
+def tables(spark, monkeypatch):
+    """The Spark of all tests; what a statement makes into tables there are none afterwards."""
+    monkeypatch.setattr("tupelo.pipeline.session", lambda master: spark)
+    spark.catalog.dropTempView("changes")  # Another's.
+    before = spark.catalog.listTables()
     yield
-    assert not spark.catalog.listTables()
+    assert spark.catalog.listTables() == before
 
 
 @pytest.fixture
