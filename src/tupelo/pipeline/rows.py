@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from decimal import Decimal
+from itertools import repeat
 from typing import Any, get_type_hints
 from uuid import UUID
 
@@ -58,9 +59,14 @@ class Spelling:
         for place in self._uuids:
             columns[place] = [self._uuid(place, text) for text in columns[place]]
         kind = None if self._name is None else kind_of(imported(self._name))
+        rows = zip(*columns, strict=True)
+        if batch.num_rows and not any(batch.column(name).null_count for name in self._columns):
+            # The values of a column are of one type then, and the entries of one shape.
+            shape = shape_of(kind, tuple([type(column[0]) for column in columns]))
+            return list(zip(repeat(shape, batch.num_rows), rows, strict=True))
         shapes: dict[tuple[type, ...], Shape] = {}
         items = []
-        for fields in zip(*columns, strict=True):
+        for fields in rows:
             types = types_of(fields)
             shape = shapes.get(types)
             if shape is None:

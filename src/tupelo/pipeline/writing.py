@@ -216,7 +216,8 @@ class SinkTask:
         self._rows += len(items)
         for start in range(0, len(items), ROWS_AT_ONCE):
             some = items[start : start + ROWS_AT_ONCE]
-            at_once(partial(space.written, some, self._options.lease, txn, None, 0, None))
+            lease = self._options.lease
+            at_once(partial(space.written, some, lease, txn, None, 0, None, leases=False))
 
     def _seal(self, space: RemoteSpace, txn: RemoteTransaction) -> Sunk | None:
         """Write with the entries what they are; the one of another attempt that was first."""
