@@ -7,8 +7,6 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from pyspark.sql.functions import rand
-
 from tupelo.errors import CorruptSegment
 from tupelo.pipeline.options import ReadOptions
 from tupelo.pipeline.schema import CHANGES, COLUMNS, ddl_of
@@ -26,12 +24,12 @@ def changes_of(
     asked = ReadOptions.read(given)
     through_us = spark.read.format("tupelo").options(**given)
     if asked.after or asked.entry or asked.template or asked.as_of is not None:
-        return _unfiltered(through_us.load())  # Spark knows nothing of entries.
+        return through_us.load()  # Spark knows nothing of entries.
     logs = resolve(asked)
     sealed = {name_of(log): found for log in logs if (found := _sealed(log)) is not None}
     files = [file for log in sealed.values() for file in _files(log)]
     if not files:
-        return _unfiltered(through_us.load())
+        return through_us.load()
     table = spark.read.schema(ddl_of(CHANGES)).parquet(*files)
     if asked.kinds is not None:
         table = table.where(table["kind"].isin(*asked.kinds))
@@ -39,14 +37,7 @@ def changes_of(
     if all(isinstance(log, ArchivedLog) for log in logs):
         return table
     after = {name: log.last for name, log in sealed.items()}
-    return table.unionAll(_unfiltered(through_us.option("after", json.dumps(after)).load()))
-
-
-def _unfiltered(table: DataFrame) -> DataFrame:
-    """A table that may be used more than once in a query. What Spark hands to a source in Python to
-    filter by, for one use of a table, it forgets to keep from its other uses (4.3 does): a log
-    joined with itself would lose rows. No filter goes past a condition that chance decides."""
-    return table.where(rand(0) >= 0)
+    return table.unionAll(through_us.option("after", json.dumps(after)).load())
 
 
 def _sealed(log: Log) -> ArchivedLog | None:
