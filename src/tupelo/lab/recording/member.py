@@ -37,10 +37,10 @@ class Orders(msgspec.Struct):
 
 
 class Doubts(msgspec.Struct):
-    """How many hosts are engaged, and how much is between two of them."""
+    """How many hosts are engaged, and what is between two of them, or a host and a client."""
 
     engaged: int
-    in_doubt: int
+    under_way: list[str]
 
 
 def main() -> None:
@@ -83,8 +83,13 @@ def count(host: tupelo.Host) -> int:
 
 def doubts(host: tupelo.Host) -> Doubts:
     core = host._core
-    promised = sum(len(hosted.operations.in_doubt()) for hosted in list(core.spaces.values()))
-    return Doubts(len(core.peers), promised + len(core.federation._unsettled))
+    under_way = [
+        f"{hosted.name}: {txn.id}"
+        for hosted in list(core.spaces.values())
+        for txn in hosted.operations.in_doubt()
+    ]
+    under_way += [f"from {one.peer_name}" for one in list(core.federation._unsettled.values())]
+    return Doubts(len(core.peers), under_way)
 
 
 if __name__ == "__main__":

@@ -157,7 +157,7 @@ class Member:
 
     async def doubts(self) -> Doubts:
         found = await self.child.tell("doubts", Doubts) if self.child is not None else None
-        return found or Doubts(0, 1)
+        return found or Doubts(0, [])
 
     async def stop(self) -> None:
         assert self.child is not None
@@ -300,7 +300,7 @@ class Recording:
             await one.stop()
 
     async def _is_at_rest(self) -> bool:
-        at_rest = Doubts(len(self._members) - 1, 0)
+        at_rest = Doubts(len(self._members) - 1, [])
         return all([await one.doubts() == at_rest for one in self._members])
 
     async def _clear_up(self) -> None:

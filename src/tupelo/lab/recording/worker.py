@@ -48,6 +48,7 @@ VERBS = {
 PATIENCE_SECONDS = 10.0
 """So long does a client try one thing; a host may be away."""
 RECONNECT_SECONDS = 3_600.0
+AGAIN_SECONDS = 0.05
 SESSION_READS_MAX = 30
 FEW = 8
 
@@ -101,25 +102,28 @@ class Client:
         self._session: Any = None
 
     async def run(self, stop: asyncio.Event) -> None:
-        reached = (
-            await self._reach(self._address, stop),
-            await self._reach(self._address_there, stop),
-        )
-        self._here, self._there = reached
-        if self._here is not None and self._there is not None:
-            self._mail = await self._here.space(MAIL)
+        spaces = [
+            await self._reach(self._address, JOBS, stop),
+            await self._reach(self._address, MAIL, stop),
+            await self._reach(self._address_there, JOBS, stop),
+        ]
+        if None not in spaces:
+            self._here, self._mail, self._there = spaces
             await self._work(stop)
-        for space in reached:
+        for space in spaces:
             if space is not None:
-                with suppress(TupeloError):
-                    await space.close()
+                with suppress(TupeloError, TimeoutError):
+                    async with asyncio.timeout(PATIENCE_SECONDS):
+                        await space.count((NEWS,))  # What we have received is said on a link.
+                await space.close()
 
-    async def _reach(self, address: str, stop: asyncio.Event) -> Any:
+    async def _reach(self, address: str, space: str, stop: asyncio.Event) -> Any:
+        """The space, as soon as its host can be reached; None if we are to stop before."""
         while not stop.is_set():
             with suppress(TupeloError):
-                url = f"tupelo://{address}/{JOBS}"
+                url = f"tupelo://{address}/{space}"
                 return await aio.connect(url, name=self.name, reconnect=RECONNECT_SECONDS)
-            await asyncio.sleep(0.2)
+            await asyncio.sleep(AGAIN_SECONDS)
         return None
 
     async def _work(self, stop: asyncio.Event) -> None:
@@ -132,7 +136,7 @@ class Client:
                 self._done[verb] += 1
             except (TupeloError, TimeoutError):
                 self._failed[verb] += 1
-                await asyncio.sleep(0.05)
+                await asyncio.sleep(AGAIN_SECONDS)
 
     async def _do(self, verb: str) -> None:
         rng, space = self._rng, self._here
