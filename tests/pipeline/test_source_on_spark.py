@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +12,14 @@ import pytest
 from pyspark.errors import PySparkException
 
 import tupelo
+from tests.conftest import until_true
 from tests.federation.company import Company
 from tupelo import pipeline
 from tupelo.errors import CorruptSegment
 from tupelo.pipeline.journal import JournalLog
-from tupelo.pipeline.segments import Archive, seal
+from tupelo.pipeline.segments import MANIFEST, Archive, seal
+
+AT_ONCE = "spark.sql.execution.arrow.maxRecordsPerBatch"
 
 
 @pytest.fixture
@@ -112,8 +117,16 @@ def test_bad_input_is_said_clearly(spark, path, tmp_path):
         read(spark, path, template="system('true')").collect()
     (segment,) = seal(JournalLog(path), tmp_path / "archive")
     (file,) = (tmp_path / "archive").rglob(Path(segment.file).name)
-    file.write_bytes(file.read_bytes()[:-100])
-    with pytest.raises(PySparkException, match=f"CorruptSegment: .*{file.name}"):
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-100])
+    with pytest.raises(PySparkException, match=f"CorruptSegment: .*{file.name} is damaged"):
+        read(spark, tmp_path / "archive").collect()
+    file.write_bytes(altered(whole))
+    with pytest.raises(PySparkException, match=f"CorruptSegment: .*{file.name} is damaged"):
+        read(spark, tmp_path / "archive").collect()
+    (manifest,) = (tmp_path / "archive").rglob(MANIFEST)
+    manifest.write_text(manifest.read_text().replace('"schema": 1', '"schema": 99'))
+    with pytest.raises(PySparkException, match=f"{MANIFEST} has version 99 of the schema"):
         read(spark, tmp_path / "archive").collect()
 
 
@@ -140,16 +153,33 @@ def test_every_host_of_a_federation_is_read(spark, tmp_path, company, until):
     assert table.where(f"host = '{ben.id}'").count() == 10
 
 
-def test_a_host_that_vanishes_is_a_clear_error(spark, tmp_path, company):
-    child = company.child("kitchen", path=str(tmp_path))
+def test_a_host_that_vanishes_while_it_is_read_is_a_clear_error(spark, tmp_path, company, later):
+    child = company.child("kitchen", path=str(tmp_path / "kitchen"))
     url = f"tupelo://{child.address}/jobs"
-    there = tupelo.connect(url)
-    there.write(("job", 1))
-    there.close()
-    table = read(spark, url)
-    assert table.count() == 1
-    child.kill()
-    with pytest.raises(PySparkException, match="CannotReach: 127"):
+    with closing(tupelo.connect(url)) as there:
+        for _ in range(40):
+            there.write_all([("job", b"x" * 100_000)] * 10)
+    table = read(spark, url, columns="payload", reconnect="0.1", partitions="1")
+    begun, gone = tmp_path / "begun", tmp_path / "gone"
+
+    def slowly(batches: Any) -> Any:
+        for batch in batches:
+            begun.touch()
+            until_true(gone.exists, "the host is gone")
+            yield batch
+
+    spark.conf.set(AT_ONCE, 10)  # or the first that anyone sees is all of them
+    try:
+        collected = later(table.mapInArrow(slowly, table.schema).count)
+        while collected.waits and not begun.exists():
+            time.sleep(0.01)
+        child.kill()
+        gone.touch()
+        with pytest.raises(PySparkException, match=rf"(PeerLost|CannotReach): {child.address}"):
+            collected.result()
+    finally:
+        spark.conf.unset(AT_ONCE)
+    with pytest.raises(PySparkException, match=rf"CannotReach: {child.address} cannot be reached"):
         table.collect()
 
 
@@ -173,6 +203,12 @@ def test_a_stream_goes_on_where_it_was(spark, tmp_path):
             drain(spark, path, tmp_path, "cp")
 
 
+def altered(whole: bytes) -> bytes:
+    """With one byte changed, in the middle of the rows."""
+    middle = len(whole) // 3
+    return whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :]
+
+
 def test_what_is_sealed_may_be_read_by_spark_itself(spark, path, tmp_path):
     archive = str(tmp_path / "archive")
     seal(JournalLog(path), archive, upto=1_700, rows_max=500)
@@ -188,6 +224,10 @@ def test_what_is_sealed_may_be_read_by_spark_itself(spark, path, tmp_path):
         assert sorted(map(str, fast.collect())) == sorted(map(str, ours.collect()))
     (segment,) = Archive(archive).logs()[0].segments[-1:]
     (file,) = Path(archive).rglob(Path(segment.file).name)
-    file.write_bytes(file.read_bytes()[:-100])
+    whole = file.read_bytes()
+    file.write_bytes(altered(whole))
+    with pytest.raises(Exception, match=file.name):  # as Spark says it
+        pipeline.changes(spark, archive).collect()
+    file.write_bytes(whole[:-100])
     with pytest.raises(CorruptSegment, match=file.name):
         pipeline.changes(spark, archive)

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
+_CHECKED = {"parquet.page.verify-checksum.enabled": "true"}
+"""What was altered on the disk is an error, as it is when we read it ourselves."""
+
+
 def changes_of(
     spark: SparkSession, locations: Sequence[str], options: Mapping[str, str]
 ) -> DataFrame:
@@ -30,7 +34,7 @@ def changes_of(
     files = [file for log in sealed.values() for file in _files(log)]
     if not files:
         return through_us.load()
-    table = spark.read.schema(ddl_of(CHANGES)).parquet(*files)
+    table = spark.read.options(**_CHECKED).schema(ddl_of(CHANGES)).parquet(*files)
     if asked.kinds is not None:
         table = table.where(table["kind"].isin(*asked.kinds))
     table = table.select(*(asked.columns or COLUMNS))
