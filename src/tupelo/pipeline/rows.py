@@ -62,8 +62,8 @@ class Spelling:
         rows = zip(*columns, strict=True)
         if batch.num_rows and not any(batch.column(name).null_count for name in self._columns):
             # The values of a column are of one type then, and the entries of one shape.
-            shape = shape_of(kind, tuple([type(column[0]) for column in columns]))
-            return list(zip(repeat(shape, batch.num_rows), rows, strict=True))
+            one = shape_of(kind, tuple([type(column[0]) for column in columns]))
+            return list(zip(repeat(one, batch.num_rows), rows, strict=True))
         shapes: dict[tuple[type, ...], Shape] = {}
         items = []
         for fields in rows:
