@@ -126,7 +126,9 @@ class Asked:
             raise BadArgument("to", f"a folder without {file.name}", str(self._to))
         spark = session(self._master)
         with spark_progress(spark, JOBS[name].title), complaints():
-            table = run(changes(spark, *self._logs, **self._options))
+            # Read once: what one use of a log in a query is filtered by, Spark may take for all.
+            read = changes(spark, *self._logs, **self._options).drop("payload").persist()
+            table = run(read)
             if file is not None:
                 table.write.parquet(str(file.resolve()))
                 return

@@ -15,7 +15,6 @@ import tupelo
 from tests.pipeline.jobs.recorded import Row, table_of
 from tupelo.errors import AuditFailed, BadArgument
 from tupelo.federation.hosts.presence import SYSTEM
-from tupelo.pipeline import changes as changes_of
 from tupelo.pipeline import jobs
 from tupelo.pipeline.commands import app
 from tupelo.pipeline.schema import COLUMNS
@@ -201,12 +200,6 @@ def test_clocks_that_differ_are_no_fault_if_it_is_said_by_how_much(spark, logs):
         jobs.require_sound(changes)
     assert failed.value.faults == {"duplicated": 1}
     jobs.require_sound(changes, skew_seconds=1.0)
-
-
-def test_a_log_that_lives_may_be_used_twice_in_a_query(spark, file):
-    changes = changes_of(spark, str(file))
-    written, taken = (changes.where(f"kind = '{kind}'") for kind in ("written", "taken"))
-    assert sorted(row["position"] for row in written.unionAll(taken).collect()) == [1, 2, 3, 4]
 
 
 # The commands

@@ -2,6 +2,9 @@
 starts nothing, and orders by positions and times that are in the rows, never by how rows come.
 
 faults = jobs.audit(tupelo.pipeline.changes(spark, "archive"))
+
+A log that is not sealed must be kept first: changes(spark, "jobs.tupelo").persist(). A job uses the
+table more than once, and Spark takes what one use is filtered by for all of them.
 """
 
 from __future__ import annotations
