@@ -14,6 +14,7 @@ from benchmarks import (
     federation,
     handover,
     index,
+    kills,
     lime,
     memory,
     queues,
@@ -33,7 +34,7 @@ THEMES = {
     "remote": remote.run,
     "federation": federation.run,
 }
-NAMES = [*THEMES, "lime", "thesis"]
+NAMES = [*THEMES, "kills", "lime", "thesis"]
 
 
 def main() -> None:
@@ -51,6 +52,8 @@ def main() -> None:
             # Each in a process of its own, so that none meets the heap that another has left.
             if name == "thesis":
                 rows = in_fresh_process(thesis.run, settings)
+            elif name == "kills":
+                tables += in_fresh_process(kills.tables, settings)
             elif name == "lime":
                 traffic = in_fresh_process(lime.traffic, settings)
                 tables += in_fresh_process(lime.tables, settings, traffic)
