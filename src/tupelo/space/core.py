@@ -351,7 +351,7 @@ class Core:
             session.seen.add(entry)
         if self.room is not None:
             self.room.touch(entry)
-        if self.log.reads:
+        if self.log.reads and entry.txn is None:  # Else it is not there yet for the log.
             txn_id, session_id = txn.id if txn else None, session.id if session else None
             self.log.add("read", entry, txn_id, waited, session=session_id)
 
