@@ -36,7 +36,7 @@ def reader_of(
     path: Path, *filters: Filter, columns: Sequence[str] = COLUMNS, **options: str
 ) -> tuple[Reader, list[Filter]]:
     """A reader that was told of filters, and those that it leaves to Spark."""
-    reader = Reader(ReadOptions.read({"path": str(path), **options}), columns)
+    reader = Reader(ReadOptions.read({"path": str(path), "pushdown": "true", **options}), columns)
     return reader, list(reader.pushFilters(list(filters)))
 
 
@@ -55,6 +55,13 @@ def read(path: Path, *filters: Filter, **options: Any) -> list[dict[str, Any]]:
     reader, left = reader_of(path, *filters, **options)
     assert not left
     return rows_of(reader)
+
+
+def test_without_pushdown_every_filter_is_left_to_spark(tmp_path):
+    """Spark would keep it for other uses of the same table."""
+    wish = EqualTo(("kind",), "written")
+    _, left = reader_of(tmp_path, wish, pushdown="false")
+    assert left == [wish]
 
 
 @pytest.fixture

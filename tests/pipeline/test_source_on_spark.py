@@ -75,15 +75,18 @@ def test_a_table(spark, path):
 
 
 def test_filters_go_down_and_the_answer_is_the_same(spark, path):
-    table = read(spark, path, partitions="3")
+    table = read(spark, path, partitions="3", pushdown="true")
     assert table.rdd.getNumPartitions() == 3
     wanted = table.where("kind = 'taken' and position > 2990 and fields like '%9%'")
     plan = wanted._jdf.queryExecution().executedPlan().toString()
     assert "Filter (" not in plan
     assert [row.position for row in wanted.select("position").collect()] == [*range(2_991, 3_001)]
+    table = read(spark, path)
     moment = table.where("position = 2000").first().time
     assert table.where(table.time <= moment).count() == 2_000
     assert table.where("waited >= 0 and kind != 'taken'").count() == 2_000
+    both = table.where("kind = 'taken'").select("kind").unionAll(table.select("kind"))
+    assert both.count() == 1_000 + 3_000
 
 
 def test_typed_columns_and_a_template(spark, path):

@@ -33,6 +33,7 @@ class ReadOptions:
                   or "module:Class"
     kinds         only changes of these kinds, with commas between
     template      only changes of entries that match, such as ("job", int, ANY)
+    pushdown      true: what Spark filters by, the reader passes over; for a table that is used once
     asOf          the entries at this position, or at this time (ISO 8601), instead of changes
     partitions    into so many tasks; of a batch
     rowsPerTask   so many changes a task at most
@@ -52,6 +53,7 @@ class ReadOptions:
     entry: Declared | None = None
     kinds: tuple[str, ...] | None = None
     template: str | None = None
+    pushdown: bool = False
     as_of: int | datetime | None = None
     partitions: int | None = None
     rows_a_task: int | None = None
@@ -87,6 +89,7 @@ class ReadOptions:
             entry=declared,
             kinds=_listed(given.get("kinds")),
             template=template,
+            pushdown=flag("pushdown", given.get("pushdown", "")),
             as_of=_moment(given.get("asof")),
             partitions=_count("partitions", given.get("partitions")),
             rows_a_task=_count("rowsPerTask", given.get("rowspertask")),
@@ -101,7 +104,7 @@ _KNOWN = {
     name.lower(): name
     for name in (
         *("path", "paths", "archive", "federation", "space", "columns", "entry", "kinds"),
-        *("template", "asOf", "partitions", "rowsPerTask", "maxRows", "startFrom"),
+        *("template", "pushdown", "asOf", "partitions", "rowsPerTask", "maxRows", "startFrom"),
         *("after", "password", "tls", "reconnect"),
     )
 }

@@ -105,8 +105,10 @@ class Reader(DataSourceReader):
         self._rows = Rows(columns, options.entry, self._wanted, options.template)
 
     def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:  # noqa: N802
+        """Those that are left to Spark. Only who asks for it gets more: up to 4.3, Spark keeps the
+        filters of one use of a table for all its other uses, which then miss rows."""
         for wish in filters:
-            if not self._wanted.add(wish):
+            if not (self._options.pushdown and self._wanted.add(wish)):
                 yield wish
 
     def partitions(self) -> Sequence[Task]:
