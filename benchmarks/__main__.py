@@ -17,6 +17,7 @@ from benchmarks import (
     kills,
     lime,
     memory,
+    pipeline,
     queues,
     remote,
     report,
@@ -33,6 +34,7 @@ THEMES = {
     "doors": doors.run,
     "remote": remote.run,
     "federation": federation.run,
+    "pipeline": pipeline.run,
 }
 NAMES = [*THEMES, "kills", "lime", "thesis"]
 
