@@ -166,7 +166,8 @@ def _one_of_many(settings: Settings, spark: SparkSession, archive: Path) -> Line
     for file in archive.rglob("*.parquet"):
         if "host=host-7" not in file.parts:
             file.unlink()
-    table = spark.read.format("tupelo").load(str(archive)).where("host = 'host-7'")
+    pushing = spark.read.format("tupelo").option("pushdown", True)
+    table = pushing.load(str(archive)).where("host = 'host-7'")
     require(table.count() == each, "all changes of this host, and of no other")
     read = manifests + _bytes(archive, "*.parquet")
     return Line(
