@@ -46,8 +46,8 @@ def run(settings: Settings) -> list[Line]:
     OUT.mkdir(exist_ok=True)
     with TemporaryDirectory(dir=OUT) as name:
         directory = Path(name)
-        quiet = {"spark.ui.enabled": False}
-        spark = session("local[2]", **quiet)
+        spark = session("local[2]")
+        spark.sparkContext.setLogLevel("OFF")  # A stream that is stopped says so as an error.
         try:
             return [
                 *_sealed(settings, spark, directory),
