@@ -66,6 +66,9 @@ def test_an_archive_is_every_log_that_is_sealed_there(tmp_path):
     logs = logs_at(tmp_path / "archive")
     assert sorted(log.space for log in logs) == ["jobs", "notes"]
     assert [positions(log) for log in logs] == [[1, 2, 3]] * 2
+    (one,) = logs_at(tmp_path / "archive", host=f"x, {logs[0].host}")
+    assert name_of(one) == name_of(logs[0])
+    assert logs_at(tmp_path / "archive", host="x") == []
 
 
 def test_what_is_nothing_is_refused(tmp_path):

@@ -126,7 +126,7 @@ class Asked:
             raise BadArgument("to", f"a folder without {file.name}", str(self._to))
         spark = session(self._master)
         with spark_progress(spark, JOBS[name].title), complaints():
-            # Read once: what one use of a log in a query is filtered by, Spark may take for all.
+            # Read once: a log that lives grows, and each use of it would see another end.
             read = changes(spark, *self._logs, **self._options).drop("payload").persist()
             table = run(read)
             if file is not None:

@@ -27,6 +27,7 @@ class ReadOptions:
                   tupelo://host:port/; several as load(["...", "..."])
     archive       a folder in which the past of these logs is sealed
     federation    true: at the hosts that this one is engaged with, too
+    host          only the logs of these hosts, by their ids, with commas between
     space         only the logs of these spaces, with commas between
     columns       only these columns, with commas between
     entry         typed columns f.name for entries such as "name string, size long"
@@ -48,6 +49,7 @@ class ReadOptions:
     locations: tuple[str, ...]
     archive: str | None = None
     federation: bool = False
+    hosts: tuple[str, ...] | None = None
     spaces: tuple[str, ...] | None = None
     columns: tuple[str, ...] | None = None
     entry: Declared | None = None
@@ -84,6 +86,7 @@ class ReadOptions:
             locations=locations,
             archive=given.get("archive"),
             federation=flag("federation", given.get("federation", "")),
+            hosts=_listed(given.get("host")),
             spaces=_listed(given.get("space")),
             columns=columns,
             entry=declared,
@@ -103,8 +106,17 @@ class ReadOptions:
 _KNOWN = {
     name.lower(): name
     for name in (
-        *("path", "paths", "archive", "federation", "space", "columns", "entry", "kinds"),
-        *("template", "pushdown", "asOf", "partitions", "rowsPerTask", "maxRows", "startFrom"),
+        *("path", "paths", "archive", "federation", "host", "space", "columns", "entry"),
+        *(
+            "kinds",
+            "template",
+            "pushdown",
+            "asOf",
+            "partitions",
+            "rowsPerTask",
+            "maxRows",
+            "startFrom",
+        ),
         *("after", "password", "tls", "reconnect"),
     )
 }

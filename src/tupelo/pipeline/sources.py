@@ -108,7 +108,8 @@ def resolve(options: ReadOptions, missing: list[str] | None = None) -> list[Log]
     found: dict[str, Log] = {}
     for location in options.locations:
         for log in _at(location, options, missing):
-            found.setdefault(name_of(log), log)
+            if options.hosts is None or log.host in options.hosts:
+                found.setdefault(name_of(log), log)
     logs = [found[name] for name in sorted(found)]
     if options.archive is None:
         return logs

@@ -3,8 +3,7 @@ starts nothing, and orders by positions and times that are in the rows, never by
 
 faults = jobs.audit(tupelo.pipeline.changes(spark, "archive"))
 
-A log that is not sealed must be kept first: changes(spark, "jobs.tupelo").persist(). A job uses the
-table more than once, and Spark takes what one use is filtered by for all of them.
+A job may use the table more than once: `persist` one that is slow to read, or that grows meanwhile.
 """
 
 from __future__ import annotations
