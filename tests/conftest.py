@@ -26,6 +26,21 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 PATIENCE_SECONDS = 10.0
 
 
+ON_SPARK = re.compile(
+    r"test_a_program_runs.*\bpipeline\b|test_examples.*\bsensors\b", re.IGNORECASE
+)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Where tests run side by side, those on Spark stay together, since one Spark is enough, and
+    begin first, since they take longest."""
+    for item in items:
+        if "spark" in getattr(item, "fixturenames", ()) or ON_SPARK.search(item.nodeid):
+            item.add_marker(pytest.mark.xdist_group("spark"))
+    items.sort(key=lambda item: item.get_closest_marker("xdist_group") is None)
+
+
 class HandClock(tupelo.ManualClock):
     """A manual clock that counts who has gone to sleep on it, so that a test need not guess."""
 
