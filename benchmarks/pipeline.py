@@ -22,8 +22,8 @@ from benchmarks.elsewhere import Elsewhere, run_store
 from benchmarks.logs import SPACE, TYPES, MadeLog, fields
 from benchmarks.measure import Line, Settings, Target, compare, require
 from benchmarks.report import OUT
-from tupelo.pipeline.journal import JournalLog
-from tupelo.pipeline.segments import MANIFEST, seal
+from tupelo.pipeline.logs.journal import JournalLog
+from tupelo.pipeline.logs.segments import MANIFEST, seal
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

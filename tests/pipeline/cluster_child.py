@@ -31,10 +31,10 @@ def packages(spark: SparkSession) -> list[list[str]]:
     task, each."""
 
     def found(rows: Any) -> Any:
-        import tupelo.pipeline.datasource
+        import tupelo.pipeline.source.datasource
 
         list(rows)
-        yield [str(Path.cwd()), str(Path(tupelo.pipeline.datasource.__file__).absolute())]
+        yield [str(Path.cwd()), str(Path(tupelo.pipeline.source.datasource.__file__).absolute())]
 
     return spark.sparkContext.parallelize(range(2), 2).mapPartitions(found).collect()
 

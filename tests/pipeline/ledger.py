@@ -14,8 +14,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from tupelo.pipeline.options import ReadOptions
-from tupelo.pipeline.sources import resolve
+from tupelo.pipeline.logs.sources import resolve
+from tupelo.pipeline.source.options import ReadOptions
 
 ENDINGS = {"taken", "moved", "expired", "cancelled", "evicted"}
 STAYS = {"renewed", "engaged", "disengaged"}

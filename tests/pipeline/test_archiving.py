@@ -14,11 +14,11 @@ from tests.federation.company import Company
 from tupelo import Archiving
 from tupelo.errors import BadArgument, LogTrimmed, PipelineError
 from tupelo.federation.hosts.presence import SYSTEM
-from tupelo.pipeline import archiving as policy
-from tupelo.pipeline.archiving import Archiver
-from tupelo.pipeline.commands import app
-from tupelo.pipeline.journal import JournalLog
-from tupelo.pipeline.segments import LOCK, Archive, ArchivedLog, seal
+from tupelo.pipeline.commands.pipeline import app
+from tupelo.pipeline.logs import archiving as policy
+from tupelo.pipeline.logs.archiving import Archiver
+from tupelo.pipeline.logs.journal import JournalLog
+from tupelo.pipeline.logs.segments import LOCK, Archive, ArchivedLog, seal
 from tupelo.store.filelock import FileLock
 
 NEVER = 1e6

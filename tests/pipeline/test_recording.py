@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import random
+from typing import Any
 
 import pytest
 
@@ -75,7 +76,7 @@ def test_the_ledger_sees_what_is_wrong(changes):
     ]
 
 
-def at_home(change):
+def at_home(change: dict[str, Any]) -> bool:
     """Is it the host itself that acts, or a client of it?"""
     return change["agent"].rpartition("@")[2] == change["host"]
 

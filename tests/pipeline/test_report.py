@@ -21,13 +21,13 @@ import tupelo
 from tests.federation.company import Company
 from tupelo.errors import BadArgument, PipelineError
 from tupelo.federation.hosts.presence import SYSTEM
-from tupelo.pipeline import report as reports
+from tupelo.pipeline.commands.reporting import report
 from tupelo.pipeline.jobs import JOBS
-from tupelo.pipeline.page import page_of
-from tupelo.pipeline.plots import bars, dots, lines, shortened, spans
-from tupelo.pipeline.report import MARK, PAGE, place_for
-from tupelo.pipeline.reporting import report
-from tupelo.pipeline.sections import BARS_MAX, POINTS_MAX, ROWS_SHOWN, Shown, section_of
+from tupelo.pipeline.reports import report as reports
+from tupelo.pipeline.reports.page import page_of
+from tupelo.pipeline.reports.plots import bars, dots, lines, shortened, spans
+from tupelo.pipeline.reports.report import MARK, PAGE, place_for
+from tupelo.pipeline.reports.sections import BARS_MAX, POINTS_MAX, ROWS_SHOWN, Shown, section_of
 
 app = typer.Typer(pretty_exceptions_enable=False)
 app.command()(report)

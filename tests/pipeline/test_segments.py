@@ -19,9 +19,9 @@ from tests.laws.kinds import Job
 from tupelo import ManualClock
 from tupelo.errors import BadArgument, CorruptSegment, LogTrimmed, PipelineError, WrongSchema
 from tupelo.pipeline.declared import Declared, typed
-from tupelo.pipeline.journal import JournalLog
+from tupelo.pipeline.logs.journal import JournalLog
+from tupelo.pipeline.logs.segments import MANIFEST, Archive, ArchivedLog, Segment, seal
 from tupelo.pipeline.schema import CHANGES, schema_of
-from tupelo.pipeline.segments import MANIFEST, Archive, ArchivedLog, Segment, seal
 
 DAY = 86_400.0
 NOON = datetime(2026, 11, 16, 12, tzinfo=UTC).timestamp()
@@ -388,8 +388,8 @@ def test_two_do_not_seal_one_log_at_once(space, log, archive):
 
 SEALER = """
 import sys
-from tupelo.pipeline.journal import JournalLog
-from tupelo.pipeline.segments import seal
+from tupelo.pipeline.logs.journal import JournalLog
+from tupelo.pipeline.logs.segments import seal
 def told(segment):
     print(segment.last, flush=True)
 seal(JournalLog(sys.argv[1]), sys.argv[2], rows_max=500, told=told)

@@ -16,8 +16,8 @@ from tests.conftest import until_true
 from tests.federation.company import Company
 from tupelo import pipeline
 from tupelo.errors import CorruptSegment
-from tupelo.pipeline.journal import JournalLog
-from tupelo.pipeline.segments import MANIFEST, Archive, seal
+from tupelo.pipeline.logs.journal import JournalLog
+from tupelo.pipeline.logs.segments import MANIFEST, Archive, seal
 
 AT_ONCE = "spark.sql.execution.arrow.maxRecordsPerBatch"
 

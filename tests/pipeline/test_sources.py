@@ -14,11 +14,11 @@ from tupelo.errors import BadArgument, CannotReach, LogTrimmed, PeerLost, Pipeli
 from tupelo.federation.client.doors import at_once
 from tupelo.federation.hosts.presence import SYSTEM
 from tupelo.federation.links import wire
-from tupelo.pipeline.filters import Wanted
-from tupelo.pipeline.options import ReadOptions
-from tupelo.pipeline.reading import Part, Rows
-from tupelo.pipeline.segments import seal
-from tupelo.pipeline.sources import JoinedLog, Log, name_of, resolve
+from tupelo.pipeline.logs.segments import seal
+from tupelo.pipeline.logs.sources import JoinedLog, Log, name_of, resolve
+from tupelo.pipeline.source.filters import Wanted
+from tupelo.pipeline.source.options import ReadOptions
+from tupelo.pipeline.source.reading import Part, Rows
 
 
 @pytest.fixture

@@ -16,12 +16,12 @@ from typer.testing import CliRunner
 import tupelo
 from tests.federation.company import Company
 from tupelo.apps import commands
-from tupelo.pipeline import sqlprompt
-from tupelo.pipeline.journal import JournalLog
-from tupelo.pipeline.prompt import in_a_line
-from tupelo.pipeline.segments import seal
-from tupelo.pipeline.showing import Format, show
-from tupelo.pipeline.sqlprompt import sql
+from tupelo.pipeline.commands import sqlprompt
+from tupelo.pipeline.commands.prompt import in_a_line
+from tupelo.pipeline.commands.showing import Format, show
+from tupelo.pipeline.commands.sqlprompt import sql
+from tupelo.pipeline.logs.journal import JournalLog
+from tupelo.pipeline.logs.segments import seal
 
 app = typer.Typer(pretty_exceptions_enable=False)
 app.command()(sql)

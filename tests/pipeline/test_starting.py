@@ -11,7 +11,7 @@ import pytest
 import tupelo
 from tupelo import pipeline
 from tupelo.errors import PipelineError
-from tupelo.pipeline import starting
+from tupelo.pipeline.spark import starting
 
 
 def test_what_spark_is_told():
@@ -42,7 +42,7 @@ def test_the_package_in_one_file_can_be_imported(tmp_path):
     program = (
         "import sys; sys.path = [p for p in sys.path if 'tupelo' not in p and p != ''];"
         f"sys.path.insert(0, {str(file)!r});"
-        "import tupelo.pipeline.datasource as d; print(d.__file__)"
+        "import tupelo.pipeline.source.datasource as d; print(d.__file__)"
     )
     found = subprocess.run(
         [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True

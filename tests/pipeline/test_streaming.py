@@ -10,10 +10,10 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 import tupelo
 from tests.federation.company import Company, port_of
 from tupelo.errors import BadArgument, CannotReach, LogTrimmed, PipelineError
-from tupelo.pipeline.journal import JournalLog
-from tupelo.pipeline.options import ReadOptions
-from tupelo.pipeline.segments import seal
-from tupelo.pipeline.streaming import Offset, StreamReader
+from tupelo.pipeline.logs.journal import JournalLog
+from tupelo.pipeline.logs.segments import seal
+from tupelo.pipeline.source.options import ReadOptions
+from tupelo.pipeline.source.streaming import Offset, StreamReader
 
 ALL = ReadAllAvailable()
 

@@ -42,9 +42,9 @@ from tupelo.errors import (
 )
 from tupelo.federation.client.handles import RemoteTransaction
 from tupelo.federation.identity.access import Access
-from tupelo.pipeline import writing
-from tupelo.pipeline.rows import spelling_of
-from tupelo.pipeline.writing import BatchWriter, SinkTask, Sunk, WriteOptions
+from tupelo.pipeline.sink import writing
+from tupelo.pipeline.sink.rows import spelling_of
+from tupelo.pipeline.sink.writing import BatchWriter, SinkTask, Sunk, WriteOptions
 
 JOB = "tests.pipeline.test_writing:Errand"
 STRICT = "tests.pipeline.test_writing:Strict"

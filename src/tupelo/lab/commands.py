@@ -18,7 +18,7 @@ from tupelo.apps.commands import clear_errors, complain
 from tupelo.lab.lime.simulate import simulate as simulate_lime
 from tupelo.lab.recording.record import Plan, RecordingFailed, record
 from tupelo.lab.simulate import Report, simulate, simulate_many
-from tupelo.pipeline.prompt import packages
+from tupelo.pipeline.commands.prompt import packages
 
 FAULTS_SHOWN = 5
 

@@ -16,7 +16,7 @@ from tests.pipeline.jobs.recorded import Row, table_of
 from tupelo.errors import AuditFailed, BadArgument
 from tupelo.federation.hosts.presence import SYSTEM
 from tupelo.pipeline import jobs
-from tupelo.pipeline.commands import app
+from tupelo.pipeline.commands.pipeline import app
 from tupelo.pipeline.schema import COLUMNS
 from tupelo.pipeline.titles import TITLES
 

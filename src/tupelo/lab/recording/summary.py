@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-from tupelo.pipeline.options import ReadOptions
-from tupelo.pipeline.sources import resolve
+from tupelo.pipeline.logs.sources import resolve
+from tupelo.pipeline.source.options import ReadOptions
 
 
 def kinds_in(folder: Path) -> dict[str, Counter[str]]:

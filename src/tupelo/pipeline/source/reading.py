@@ -15,12 +15,12 @@ from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
 from tupelo.errors import BadArgument, PipelineError
 from tupelo.pipeline.declared import Declared
-from tupelo.pipeline.filters import Wanted
-from tupelo.pipeline.moments import living
-from tupelo.pipeline.options import ReadOptions
-from tupelo.pipeline.segments import ArchivedLog, Segment
-from tupelo.pipeline.sources import JoinedLog, Log, name_of, resolve
-from tupelo.pipeline.templates import from_option, matching
+from tupelo.pipeline.logs.segments import ArchivedLog, Segment
+from tupelo.pipeline.logs.sources import JoinedLog, Log, name_of, resolve
+from tupelo.pipeline.source.filters import Wanted
+from tupelo.pipeline.source.moments import living
+from tupelo.pipeline.source.options import ReadOptions
+from tupelo.pipeline.source.templates import from_option, matching
 
 if TYPE_CHECKING:
     import pyarrow.compute as pc

@@ -8,8 +8,8 @@ import time
 
 from tupelo.errors import TupeloError
 from tupelo.federation.hosts.archiving import Archiving
-from tupelo.pipeline.journal import JournalLog
-from tupelo.pipeline.segments import seal, sealed_upto
+from tupelo.pipeline.logs.journal import JournalLog
+from tupelo.pipeline.logs.segments import seal, sealed_upto
 from tupelo.store.sqlite import SqliteJournal
 
 logger = logging.getLogger("tupelo")

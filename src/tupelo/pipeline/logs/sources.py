@@ -19,10 +19,10 @@ from tupelo.federation.hosts.folder import SPACE_FILE
 from tupelo.federation.hosts.presence import SYSTEM
 from tupelo.federation.links.address import parse_url
 from tupelo.pipeline.declared import Declared
-from tupelo.pipeline.journal import JournalLog
-from tupelo.pipeline.options import ReadOptions
-from tupelo.pipeline.remote import RemoteLog, Way, hosts_around, spaces_at
-from tupelo.pipeline.segments import Archive, ArchivedLog
+from tupelo.pipeline.logs.journal import JournalLog
+from tupelo.pipeline.logs.remote import RemoteLog, Way, hosts_around, spaces_at
+from tupelo.pipeline.logs.segments import Archive, ArchivedLog
+from tupelo.pipeline.source.options import ReadOptions
 
 _URL = "tupelo://"
 

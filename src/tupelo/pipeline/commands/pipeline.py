@@ -13,7 +13,7 @@ from rich.progress import Progress
 
 from tupelo.apps.commands import clear_errors, complain
 from tupelo.errors import BadArgument
-from tupelo.pipeline.prompt import (
+from tupelo.pipeline.commands.prompt import (
     Archive,
     Federation,
     Logs,
@@ -24,8 +24,8 @@ from tupelo.pipeline.prompt import (
     packages,
     reading,
 )
-from tupelo.pipeline.reporting import report
-from tupelo.pipeline.showing import Format, show
+from tupelo.pipeline.commands.reporting import report
+from tupelo.pipeline.commands.showing import Format, show
 from tupelo.pipeline.titles import TITLES
 
 if TYPE_CHECKING:
@@ -67,9 +67,9 @@ def archive(
 ) -> None:
     """Seal logs into an archive of Parquet files; their spaces may be in use meanwhile."""
     with clear_errors(), packages():
-        from tupelo.pipeline.options import ReadOptions
-        from tupelo.pipeline.segments import ArchivedLog, Segment, seal, sealed_upto
-        from tupelo.pipeline.sources import resolve
+        from tupelo.pipeline.logs.segments import ArchivedLog, Segment, seal, sealed_upto
+        from tupelo.pipeline.logs.sources import resolve
+        from tupelo.pipeline.source.options import ReadOptions
 
         found = resolve(ReadOptions(tuple(logs)))
         if any(isinstance(log, ArchivedLog) for log in found):
@@ -119,7 +119,7 @@ class Asked:
         """Run a job, and show its answer or write it."""
         from tupelo.pipeline import changes, session
         from tupelo.pipeline.jobs import JOBS
-        from tupelo.pipeline.progress import spark_progress
+        from tupelo.pipeline.spark.progress import spark_progress
 
         file = None if self._to is None else self._to / f"{name}.parquet"
         if file is not None and file.exists():

@@ -9,9 +9,9 @@ from datetime import UTC, datetime
 
 from tupelo.errors import BadArgument
 from tupelo.pipeline.declared import Declared, typed
-from tupelo.pipeline.remote import Way, flag
+from tupelo.pipeline.logs.remote import Way, flag
 from tupelo.pipeline.schema import check_columns
-from tupelo.pipeline.templates import from_option
+from tupelo.pipeline.source.templates import from_option
 
 ROWS_A_TASK = 250_000
 """So many changes of a stream a task reads at most, if nobody says otherwise."""

@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from tupelo.apps.commands import clear_errors
 from tupelo.errors import AuditFailed
-from tupelo.pipeline.prompt import (
+from tupelo.pipeline.commands.prompt import (
     Archive,
     Federation,
     Logs,
@@ -45,9 +45,9 @@ def report(
     """
     with clear_errors(), packages():
         from tupelo.pipeline import session
-        from tupelo.pipeline.options import ReadOptions
-        from tupelo.pipeline.report import PAGE, STEPS, place_for, write_report
-        from tupelo.pipeline.sources import resolve
+        from tupelo.pipeline.logs.sources import resolve
+        from tupelo.pipeline.reports.report import PAGE, STEPS, place_for, write_report
+        from tupelo.pipeline.source.options import ReadOptions
 
         options = reading(archive, federation, password, tls)
         found = resolve(ReadOptions.read({**options, "paths": json.dumps(logs)}))

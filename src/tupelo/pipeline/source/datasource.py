@@ -15,11 +15,11 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from tupelo.errors import BadArgument
-from tupelo.pipeline.options import ReadOptions
-from tupelo.pipeline.reading import Reader
 from tupelo.pipeline.schema import check_columns, ddl_of, schema_of
-from tupelo.pipeline.streaming import StreamReader
-from tupelo.pipeline.writing import BatchWriter, StreamWriter, WriteOptions
+from tupelo.pipeline.sink.writing import BatchWriter, StreamWriter, WriteOptions
+from tupelo.pipeline.source.options import ReadOptions
+from tupelo.pipeline.source.reading import Reader
+from tupelo.pipeline.source.streaming import StreamReader
 
 
 class TupeloSource(DataSource):

@@ -21,9 +21,9 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from tupelo.errors import BadArgument, LinkError, LogTrimmed, PipelineError
-from tupelo.pipeline.options import ROWS_A_TASK, ReadOptions
-from tupelo.pipeline.reading import Part, Rows, Task, tasks_of, wanted_by
-from tupelo.pipeline.sources import Log, name_of, resolve
+from tupelo.pipeline.logs.sources import Log, name_of, resolve
+from tupelo.pipeline.source.options import ROWS_A_TASK, ReadOptions
+from tupelo.pipeline.source.reading import Part, Rows, Task, tasks_of, wanted_by
 
 Offset = dict[str, dict[str, Any]]
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tupelo.pipeline import plots
+from tupelo.pipeline.reports import plots
 
 if TYPE_CHECKING:
     from tupelo.pipeline.jobs import Job

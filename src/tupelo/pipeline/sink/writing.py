@@ -33,8 +33,8 @@ from tupelo.federation.client.handles import RemoteTransaction
 from tupelo.federation.client.space import RemoteSpace
 from tupelo.federation.links.address import parse_url
 from tupelo.federation.spanning.scope import HERE
-from tupelo.pipeline.remote import Way
-from tupelo.pipeline.rows import Spelling, spelling_of
+from tupelo.pipeline.logs.remote import Way
+from tupelo.pipeline.sink.rows import Spelling, spelling_of
 from tupelo.values.kind import entry
 from tupelo.values.lease import check_lease
 from tupelo.values.parts import Between, Not

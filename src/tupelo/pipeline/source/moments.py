@@ -12,9 +12,9 @@ import pyarrow.compute as pc
 
 from tupelo.errors import BadArgument, LogTrimmed
 from tupelo.pipeline.declared import Declared
-from tupelo.pipeline.journal import JournalLog
+from tupelo.pipeline.logs.journal import JournalLog
+from tupelo.pipeline.logs.sources import Log
 from tupelo.pipeline.schema import TIME, check_columns
-from tupelo.pipeline.sources import Log
 
 ENDINGS = ("taken", "expired", "cancelled", "evicted", "moved")
 

@@ -24,15 +24,15 @@ from pyspark.sql import functions as f
 from tupelo.errors import BadArgument, PipelineError
 from tupelo.federation.hosts.presence import SYSTEM
 from tupelo.pipeline.jobs import JOBS, Job, audit, life
-from tupelo.pipeline.page import page_of
+from tupelo.pipeline.reports.page import page_of
+from tupelo.pipeline.reports.sections import Section, Shown, counts, section_of
 from tupelo.pipeline.schema import COLUMNS, TIME
-from tupelo.pipeline.sections import Section, Shown, counts, section_of
-from tupelo.pipeline.tables import changes_of
+from tupelo.pipeline.source.tables import changes_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from tupelo.pipeline.sources import Log
+    from tupelo.pipeline.logs.sources import Log
 
 PAGE = "report.html"
 MARK = "report.json"

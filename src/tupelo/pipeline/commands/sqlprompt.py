@@ -17,7 +17,7 @@ from rich.console import Console
 from tupelo.apps.commands import clear_errors, complain
 from tupelo.apps.hosting import LISTEN
 from tupelo.errors import CannotReach, PipelineError, UnknownTable
-from tupelo.pipeline.prompt import (
+from tupelo.pipeline.commands.prompt import (
     Archive,
     Federation,
     Master,
@@ -27,7 +27,7 @@ from tupelo.pipeline.prompt import (
     packages,
     reading,
 )
-from tupelo.pipeline.showing import Format, show
+from tupelo.pipeline.commands.showing import Format, show
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -107,8 +107,8 @@ def sql(
 
 def places(locations: Sequence[str], options: Mapping[str, str]) -> dict[str, list[str]]:
     """Where there are logs of which spaces. `changes` is everywhere."""
-    from tupelo.pipeline.options import ReadOptions
-    from tupelo.pipeline.sources import resolve
+    from tupelo.pipeline.logs.sources import resolve
+    from tupelo.pipeline.source.options import ReadOptions
 
     found: dict[str, list[str]] = {}
     for location in locations:

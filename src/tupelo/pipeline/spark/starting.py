@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING
 import tupelo
 from tupelo.errors import PipelineError
 from tupelo.federation.links.address import is_loopback
-from tupelo.pipeline.datasource import TupeloSource
-from tupelo.pipeline.java import java_home
+from tupelo.pipeline.source.datasource import TupeloSource
+from tupelo.pipeline.spark.java import java_home
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

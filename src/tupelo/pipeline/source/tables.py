@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from tupelo.errors import CorruptSegment
-from tupelo.pipeline.options import ReadOptions
+from tupelo.pipeline.logs.segments import ArchivedLog
+from tupelo.pipeline.logs.sources import JoinedLog, Log, name_of, resolve
 from tupelo.pipeline.schema import CHANGES, COLUMNS, ddl_of
-from tupelo.pipeline.segments import ArchivedLog
-from tupelo.pipeline.sources import JoinedLog, Log, name_of, resolve
+from tupelo.pipeline.source.options import ReadOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
