@@ -78,7 +78,7 @@ def test_the_ledger_sees_what_is_wrong(changes):
 
 def at_home(change: dict[str, Any]) -> bool:
     """Is it the host itself that acts, or a client of it?"""
-    return change["agent"].rpartition("@")[2] == change["host"]
+    return bool(change["agent"].rpartition("@")[2] == change["host"])
 
 
 def test_it_goes_into_a_folder_of_its_own(tmp_path):
