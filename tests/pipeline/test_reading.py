@@ -163,6 +163,12 @@ def test_kinds_and_templates_by_option(path):
     assert [row["n"] for row in both] == [1, 3, 5, 7]
 
 
+def test_kinds_by_option_hold_whatever_is_asked_of_the_kind_besides(path):
+    for wish in (IsNotNull(("kind",)), Not(EqualTo(("kind",), "read"))):
+        assert {r["kind"] for r in read(path, wish, kinds="written")} == {"written"}
+    assert read(path, EqualTo(("kind",), "taken"), kinds="written") == []
+
+
 def test_typed_columns(path):
     rows = read(path, columns=["f"], entry="what string, number long, parity string")
     assert rows[3]["f"] == {"what": "job", "number": 3, "parity": "odd"}

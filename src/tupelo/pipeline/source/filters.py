@@ -37,8 +37,9 @@ _LEFT = {"waited", "payload"}  # to Spark
 
 @dataclass
 class Wanted:
-    """The rows that are wanted. `among` and `between` say of some columns which values they can
-    have: a set, or the least and the greatest (None: any)."""
+    """The rows that are wanted: those that keep to `among` and to `filters`. `among` says of some
+    columns which values they have, and `between` from the filters which they can have: the least
+    and the greatest (None: any)."""
 
     among: dict[str, frozenset[str]] = field(default_factory=dict)
     between: dict[str, tuple[Any, Any]] = field(default_factory=dict)
@@ -48,14 +49,15 @@ class Wanted:
         """Want only these as well. False if that cannot be said here."""
         if _expression(wish) is None:
             return False
-        self.filters.append(wish)
         column = _column(wish)
         value: Any = getattr(wish, "value", None)
         match wish:
             case spark.EqualTo() if isinstance(value, str):
                 self.only(column, [value])
+                return True
             case spark.In() if all(isinstance(one, str) for one in value):
                 self.only(column, value)
+                return True
             case spark.EqualTo():
                 self._narrow(column, value, value)
             case spark.In():
@@ -64,6 +66,7 @@ class Wanted:
                 self._narrow(column, value, None)
             case spark.LessThan() | spark.LessThanOrEqual() if not isinstance(value, str):
                 self._narrow(column, None, value)
+        self.filters.append(wish)
         return True
 
     def only(self, column: str, values: Iterable[str]) -> None:
@@ -86,14 +89,9 @@ class Wanted:
         return column not in self.among or value in self.among[column]
 
     def expression(self) -> pc.Expression | None:
-        """What every row is asked; None if nothing. Hosts and spaces are asked of whole logs."""
+        """What every row is asked; None if nothing."""
         asked = [e for f in self.filters if (e := _expression(f)) is not None]
-        pushed = {_column(f) for f in self.filters}
-        asked += [
-            pc.field(column).isin(pa.array(sorted(values), pa.string()))
-            for column, values in self.among.items()
-            if column not in pushed
-        ]
+        asked += [_is_in(column, sorted(values)) for column, values in self.among.items()]
         return reduce(and_, asked) if asked else None
 
     @property
@@ -126,7 +124,7 @@ def _expression(wish: spark.Filter) -> pc.Expression | None:
         values = [_scalar(value, kind) for value in wish.value]
         if not values or None in values:
             return None
-        return pc.field(column).isin(pa.array([v.as_py() for v in values if v], kind))
+        return _is_in(column, [v.as_py() for v in values if v])
     value = _scalar(getattr(wish, "value", None), kind)
     if value is None:
         return None
@@ -134,6 +132,12 @@ def _expression(wish: spark.Filter) -> pc.Expression | None:
         return _FOUND_IN[type(wish)](pc.field(column), value.as_py())
     compare = _COMPARED.get(type(wish))
     return None if compare is None else compare(pc.field(column), value)
+
+
+def _is_in(column: str, values: list[Any]) -> pc.Expression:
+    """Of what is null this is unknown, to Spark and so here: its negation is not true either."""
+    found = pc.field(column).isin(pa.array(values, _TYPES[column]))
+    return pc.if_else(pc.field(column).is_valid(), found, pa.scalar(None, pa.bool_()))
 
 
 def _scalar(value: Any, kind: pa.DataType) -> pa.Scalar | None:
