@@ -320,6 +320,19 @@ def test_what_was_there_before_the_log_begins_is_known_to_the_file(path):
             read(path, asOf="7")
 
 
+def test_a_time_before_the_log_begins_is_refused(path, clock):
+    with tupelo.Space(path=path, clock=clock) as space:
+        space.trim(before=10)
+        assert len(entries(path, asOf=at(clock, 10).isoformat())) == 6
+        for moment in (at(clock, 10) - timedelta(microseconds=1), at(clock, 1)):
+            with pytest.raises(LogTrimmed, match="begins at 10, with what happened at"):
+                read(path, asOf=moment.isoformat())
+        space.trim(before=13)
+        with pytest.raises(LogTrimmed, match="nothing has happened since"):
+            read(path, asOf="2300-01-01")
+        assert len(entries(path, asOf="12")) == 4
+
+
 def test_a_position_is_of_one_log(tmp_path):
     for name in ("a", "b"):
         with tupelo.Space(name, path=tmp_path / f"{name}.tupelo") as space:

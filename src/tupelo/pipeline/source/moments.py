@@ -35,16 +35,8 @@ def living(
         if moment > last:
             raise BadArgument("asOf", f"at most {last}, the last position of the log", moment)
         last = moment
-    if first > 1 and not isinstance(log, JournalLog):
-        raise LogTrimmed(
-            f"what was in {log.space!r} cannot be told: its log begins at {first}, and what was"
-            " there before is not known",
-            first,
-        )
-    if last < first - 1:
-        raise LogTrimmed(
-            f"what was in {log.space!r} at {last} cannot be told: its log begins at {first}", first
-        )
+    if first > 1:
+        _check_known(log, moment, first, last)
     asked = list(dict.fromkeys([*columns, "arrival", "position", "kind", "expires"]))
     before = list(_before(log, first, asked, entry))
     history = _History(before)
@@ -56,6 +48,23 @@ def living(
     for begin, end in alive.ranges(first, last):
         for batch in log.batches(begin, end, asked, entry):
             yield from alive.of(batch, columns)
+
+
+def _check_known(log: Log, moment: int | datetime, first: int, last: int) -> None:
+    """LogTrimmed if it cannot be told from a log that begins later. Of what was there before, its
+    file knows what was left when it began, but not since when: a time must be in the log."""
+    told = f"what was in {log.space!r} at {moment} cannot be told: its log begins at {first}"
+    if not isinstance(log, JournalLog):
+        raise LogTrimmed(f"{told}, and what was there before is not known", first)
+    if isinstance(moment, int):
+        if last < first - 1:
+            raise LogTrimmed(told, first)
+        return
+    begun = [time for b in log.batches(first, first, ["time"]) for time in b.column("time")]
+    if not begun:
+        raise LogTrimmed(f"{told}, and nothing has happened since", first)
+    if pa.scalar(moment, TIME).value < begun[0].value:
+        raise LogTrimmed(f"{told}, with what happened at {begun[0]}", first)
 
 
 def _before(
