@@ -4,6 +4,7 @@ import json
 import pickle
 from contextlib import closing
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,8 +15,9 @@ from tupelo.errors import BadArgument, CannotReach, LogTrimmed, PeerLost, Pipeli
 from tupelo.federation.client.doors import at_once
 from tupelo.federation.hosts.presence import SYSTEM
 from tupelo.federation.links import wire
+from tupelo.pipeline.logs.journal import JournalLog
 from tupelo.pipeline.logs.segments import seal
-from tupelo.pipeline.logs.sources import JoinedLog, Log, name_of, resolve
+from tupelo.pipeline.logs.sources import JoinedLog, Log, by_name, name_of, resolve
 from tupelo.pipeline.source.filters import Wanted
 from tupelo.pipeline.source.options import ReadOptions
 from tupelo.pipeline.source.reading import Part, Rows
@@ -155,6 +157,61 @@ def test_the_archive_of_another_log_of_the_same_name_is_refused(tmp_path):
         assert isinstance(log, JoinedLog)
         with pytest.raises(PipelineError, match="another log"):
             log.bounds()
+
+
+# Several of one name
+
+
+def made_anew(tmp_path: Path, *counts: int) -> list[Any]:
+    """Archives of logs of one host and name, each made after the one before it was removed; the
+    file of the last is left."""
+    path, archives = tmp_path / "jobs.tupelo", []
+    for number, count in enumerate(counts):
+        path.unlink(missing_ok=True)
+        with tupelo.Space("jobs", path=path, agent="me") as space:
+            space.write_all([("job", n) for n in range(count)])
+        archives.append(tmp_path / f"archive{number}")
+        seal(JournalLog(path), archives[-1])
+    return archives
+
+
+def test_two_logs_of_one_name_are_both_read(tmp_path):
+    old, new = made_anew(tmp_path, 3, 5)
+    counts = sorted(len(positions(log)) for log in logs_at(old, new))
+    assert counts == [3, 5]
+    with pytest.raises(PipelineError, match="several logs me/jobs"):
+        by_name(logs_at(old, new))
+
+
+def test_an_archive_and_the_file_of_its_log_are_one_log_in_any_order(tmp_path):
+    (archive,) = made_anew(tmp_path, 5)
+    path = tmp_path / "jobs.tupelo"
+    with tupelo.Space("jobs", path=path, agent="me") as space:
+        space.write_all([("job", n) for n in range(4)])
+        space.trim(before=5)
+    for paths in ([archive, path], [path, archive], [path, archive, path, archive]):
+        (log,) = logs_at(*paths)
+        assert positions(log) == list(range(1, 10))
+
+
+def test_what_is_sealed_twice_is_not_read_twice(tmp_path):
+    (archive,) = made_anew(tmp_path, 5)
+    seal(JournalLog(tmp_path / "jobs.tupelo"), tmp_path / "other", upto=2)
+    with pytest.raises(PipelineError, match="read it from one of them"):
+        logs_at(archive, tmp_path / "other")
+
+
+def test_an_archive_in_the_folder_of_its_host_does_not_hide_what_lives(tmp_path):
+    with tupelo.Host("kitchen", path=tmp_path) as host:
+        jobs = host.space("jobs")
+        jobs.write_all([("job", n) for n in range(6)])
+        seal(JournalLog(tmp_path / "jobs.tupelo"), tmp_path)
+        jobs.write_all([("job", n) for n in range(3)])
+        host.space("other").write(("job", 1))
+        (log,) = logs_at(tmp_path, space="jobs")
+        assert positions(log) == list(range(1, 10))
+        (log,) = logs_at(tmp_path, space="other")
+        assert positions(log) == [1]
 
 
 # Hosts

@@ -8,6 +8,7 @@ that can be read now, and `batches` reads.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Protocol
 from urllib.parse import quote
@@ -105,18 +106,46 @@ def name_of(log: Log) -> str:
 def resolve(options: ReadOptions, missing: list[str] | None = None) -> list[Log]:
     """The logs that these options speak of. Hosts that do not answer are an error, or are told in
     `missing` if it is given."""
-    found: dict[str, Log] = {}
+    found: dict[tuple[str, str, str], list[Log]] = {}
     for location in options.locations:
         for log in _at(location, options, missing):
             if options.hosts is None or log.host in options.hosts:
-                found.setdefault(name_of(log), log)
-    logs = [found[name] for name in sorted(found)]
-    if options.archive is None:
-        return logs
-    archive = Path(options.archive).resolve()
-    if not archive.is_dir():
+                found.setdefault((log.host, log.space, log.id), []).append(log)
+    archive = None if options.archive is None else Path(options.archive).resolve()
+    if archive is not None and not archive.is_dir():
         raise BadArgument("archive", "a folder that is there", options.archive)
-    return [log if isinstance(log, ArchivedLog) else JoinedLog(log, archive) for log in logs]
+    return [log for key in sorted(found) for log in _joined(found[key], archive)]
+
+
+def _joined(found: list[Log], archive: Path | None) -> list[Log]:
+    """What was found of one log: what lives goes on where its archive ends."""
+    sealed = list({log.folder: log for log in found if isinstance(log, ArchivedLog)}.values())
+    live = next((log for log in found if not isinstance(log, ArchivedLog)), None)
+    if live is None and _are_apart(sealed):
+        return list(sealed)
+    if len(sealed) > 1:
+        folders = " and in ".join(str(log.folder) for log in sealed)
+        raise PipelineError(f"one log is sealed in {folders}; read it from one of them")
+    assert live is not None
+    if sealed:
+        archive = sealed[0].folder.parent.parent
+    return [live if archive is None else JoinedLog(live, archive)]
+
+
+def _are_apart(sealed: list[ArchivedLog]) -> bool:
+    ordered = sorted(sealed, key=lambda log: log.first)
+    return all(one.last < other.first for one, other in pairwise(ordered))
+
+
+def by_name(logs: Sequence[Log]) -> dict[str, Log]:
+    """The logs by their names, for those who know them by nothing else."""
+    named = {name_of(log): log for log in logs}
+    if len(named) < len(logs):
+        several = next(log for log in logs if named[name_of(log)] is not log)
+        raise PipelineError(
+            f"there are several logs {name_of(several)}: one was made anew; name one of them"
+        )
+    return named
 
 
 def _at(location: str, options: ReadOptions, missing: list[str] | None) -> Iterator[Log]:
@@ -136,11 +165,9 @@ def _in_files(path: Path) -> Iterator[Log]:
     if not path.is_dir():
         raise BadArgument("path", "a space's file, a host's folder or an archive", str(path))
     logs = Archive(path).logs()
-    if logs:
-        yield from logs
-        return
+    yield from logs
     files = [file for file in sorted(path.glob("*" + SPACE_FILE)) if file.stat().st_size]
-    if not files:
+    if not files and not logs:
         raise BadArgument("path", "a folder with spaces or sealed logs in it", str(path))
     for file in files:
         log = JournalLog(file)

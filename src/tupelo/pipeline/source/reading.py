@@ -16,7 +16,7 @@ from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from tupelo.errors import BadArgument, PipelineError
 from tupelo.pipeline.declared import Declared
 from tupelo.pipeline.logs.segments import ArchivedLog, Segment
-from tupelo.pipeline.logs.sources import JoinedLog, Log, name_of, resolve
+from tupelo.pipeline.logs.sources import JoinedLog, Log, by_name, name_of, resolve
 from tupelo.pipeline.source.filters import Wanted
 from tupelo.pipeline.source.moments import living
 from tupelo.pipeline.source.options import ReadOptions
@@ -112,7 +112,10 @@ class Reader(DataSourceReader):
                 yield wish
 
     def partitions(self) -> Sequence[Task]:
-        logs = [log for log in resolve(self._options) if self._may_hold(log)]
+        found = resolve(self._options)
+        if self._options.after:
+            by_name(found)
+        logs = [log for log in found if self._may_hold(log)]
         moment = self._options.as_of
         if moment is not None:
             return self._moments(logs, moment)

@@ -21,7 +21,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from tupelo.errors import BadArgument, LinkError, LogTrimmed, PipelineError
-from tupelo.pipeline.logs.sources import Log, name_of, resolve
+from tupelo.pipeline.logs.sources import Log, by_name, resolve
 from tupelo.pipeline.source.options import ROWS_A_TASK, ReadOptions
 from tupelo.pipeline.source.reading import Part, Rows, Task, tasks_of, wanted_by
 
@@ -97,9 +97,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _found(self) -> list[tuple[str, Log, int, int]]:
         """Every log that can be reached, with its bounds. Who was met once may be away later."""
         found = []
-        for log in resolve(self._options, [] if self._met else None):
+        logs = by_name(resolve(self._options, [] if self._met else None))
+        for name, log in logs.items():
             try:
-                found.append((name_of(log), log, *log.bounds()))
+                found.append((name, log, *log.bounds()))
             except LinkError:
                 if not self._met:
                     raise
@@ -128,7 +129,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         planned, and are waited for."""
         until = monotonic() + self._options.way.reconnect
         while True:
-            logs = {name_of(log): log for log in resolve(self._options, [])}
+            logs = by_name(resolve(self._options, []))
             if logs.keys() >= set(wanted) or monotonic() + _PAUSE_SECONDS > until:
                 return logs
             sleep(_PAUSE_SECONDS)
