@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as f
 
-from tupelo.pipeline.jobs.stays import ENTRY, of_kind
+from tupelo.pipeline.jobs.stays import ENTRY, gotten, of_kind
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -15,19 +15,18 @@ if TYPE_CHECKING:
 def delivery(changes: DataFrame) -> DataFrame:
     """One row for a writer, a shape of entries and a reader: how many were written, how many of
     these the reader has read or taken, and the rate. A template is not in the log, but the shape
-    of what it matched is. Of what nobody got the reader is null. Reads count where the space logs
-    them."""
-    kept = changes.where(f.col("n").isNotNull())
+    of what it matched is. Of what nobody got the reader is null; who took what was returned did not
+    get it. Reads count where the space logs them."""
     stream = ["space", "shape", "origin"]
     written = (
-        kept.where(of_kind("written"))
+        changes.where(of_kind("written") & f.col("n").isNotNull())
         .groupBy(*ENTRY, "shape")
         .agg(f.lit(1).alias("one"))
         .groupBy(*stream)
         .agg(f.count("*").alias("written"))
     )
     reached = (
-        kept.where(of_kind("read", "taken"))
+        gotten(changes)
         .groupBy(*ENTRY, "shape", "agent")
         .agg(f.max(of_kind("taken").cast("int")).alias("taken"))
         .groupBy(*stream, "agent")

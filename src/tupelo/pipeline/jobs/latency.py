@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as f
 
-from tupelo.pipeline.jobs.stays import ENTRY, of_kind
+from tupelo.pipeline.jobs.stays import ENTRY, gotten, of_kind
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -17,11 +17,11 @@ PERCENTILES = (50, 90, 99)
 def latency(changes: DataFrame) -> DataFrame:
     """One row for a reader and a way of getting, read or taken: percentiles of the seconds since
     the entry was first written, at whichever host. The first read of a reader counts, and the last
-    take: the others were returned."""
-    kept = changes.where(f.col("n").isNotNull())
-    written = kept.where(of_kind("written")).groupBy(*ENTRY).agg(f.min("time").alias("written_at"))
+    take that was not returned."""
+    writes = changes.where(of_kind("written") & f.col("n").isNotNull())
+    written = writes.groupBy(*ENTRY).agg(f.min("time").alias("written_at"))
     got = (
-        kept.where(of_kind("read", "taken"))
+        gotten(changes)
         .groupBy(*ENTRY, "agent", "kind")
         .agg(f.min("time").alias("first"), f.max("time").alias("last"))
         .withColumn("got_at", f.when(of_kind("read"), f.col("first")).otherwise(f.col("last")))

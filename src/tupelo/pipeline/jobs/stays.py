@@ -81,6 +81,23 @@ def stays(changes: DataFrame) -> DataFrame:
     )
 
 
+def gotten(changes: DataFrame) -> DataFrame:
+    """The reads and takes that stand. Whoever took what was returned did not get it: in a stay only
+    what is taken after the last return counts."""
+    stay = ["host", "space", "arrival"]
+    returns = changes.where(of_kind("returned") & f.col("n").isNotNull())
+    last = returns.groupBy(*stay).agg(f.max("position").alias("returned_at"))
+    return (
+        changes.where(of_kind("read", "taken") & f.col("n").isNotNull())
+        .join(last, stay, "left")
+        .where(
+            of_kind("read")
+            | f.col("returned_at").isNull()
+            | (f.col("position") > f.col("returned_at"))
+        )
+    )
+
+
 def logs(changes: DataFrame) -> DataFrame:
     """One row a log: where it begins, and how many `parcels` were on their way when it ended."""
     parcels = of_kind(*_DECISIONS) & f.col("txn").startswith(_PARCEL)
