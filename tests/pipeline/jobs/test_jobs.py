@@ -65,6 +65,8 @@ def test_delivery_says_how_much_of_each_writer_reached_each_reader(spark, logs):
     for entry in entries[:3]:
         logs.add("a", 1, "read", agent="ann", **entry)
         logs.add("a", 2, "read", agent="ann", **entry)
+    logs.add("a", 3, "taken", agent="carl", **entries[0])
+    logs.add("a", 3, "returned", **entries[0])  # Carl vanished before he had it.
     logs.add("a", 3, "taken", agent="bob", **entries[0])
     assert answer(jobs.delivery(table_of(spark, logs.rows))) == [
         ("jobs", SHAPE, "a", "ann", 4, 3, 0, 0.75),
@@ -81,6 +83,8 @@ def test_latency_counts_from_the_first_writing_to_the_first_read_and_the_last_ta
         if n == 1:
             logs.add("a", n + 1, "taken", agent="bob", **entry)
             logs.add("a", n + 1, "returned", agent="bob", **entry)
+            logs.add("a", n + 2, "taken", agent="carl", **entry)
+            logs.add("a", n + 2, "returned", **entry)
             logs.add("a", n + 4, "taken", agent="bob", **entry)
     read, taken = answer(jobs.latency(table_of(spark, logs.rows)))
     assert read[:4] == ("jobs", "ann", "read", 10)
@@ -232,6 +236,15 @@ def test_a_sound_log_passes_the_audit_and_one_that_should_be_empty_fails(spark, 
     assert failed.exit_code == 1
     assert [row["fault"] for row in json.loads(failed.stdout)] == ["never taken"] * 2
     assert "the audit failed: never taken 2" in failed.stderr
+
+
+def test_an_audit_of_nothing_fails(spark, file):
+    with pytest.raises(AuditFailed, match="empty 1"):
+        jobs.require_sound(table_of(spark, []))
+    for misspelt in ("jbos", "jobs,jbos", ","):
+        failed = run("audit", file, "--space", misspelt)
+        assert failed.exit_code == 1
+        assert "spaces of which there is a log here" in failed.stderr
 
 
 def test_a_command_writes_parquet_or_shows_a_table(spark, file, tmp_path):

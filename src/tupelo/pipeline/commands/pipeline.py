@@ -3,6 +3,7 @@ them. What they need is loaded when one of them is run."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -124,6 +125,7 @@ class Asked:
         file = None if self._to is None else self._to / f"{name}.parquet"
         if file is not None and file.exists():
             raise BadArgument("to", f"a folder without {file.name}", str(self._to))
+        self._require_spaces()
         spark = session(self._master)
         with spark_progress(spark, JOBS[name].title), complaints():
             # Read once: a log that lives grows, and each use of it would see another end.
@@ -136,6 +138,20 @@ class Asked:
         show(rows.slice(0, self._limit), self._how)
         if rows.num_rows > self._limit:
             complain(f"there are more than these {self._limit} rows; see --limit and --to")
+
+    def _require_spaces(self) -> None:
+        """BadArgument if a space is named that has no log here: its answer would be an empty one,
+        and look as if all were well."""
+        from tupelo.pipeline.logs.sources import resolve
+        from tupelo.pipeline.source.options import ReadOptions
+
+        asked = ReadOptions.read({**self._options, "paths": json.dumps(self._logs)})
+        if asked.spaces is not None:
+            there = {log.space for log in resolve(asked)}
+            missing = [repr(name) for name in asked.spaces if name not in there]
+            if missing or not there:
+                expected = "spaces of which there is a log here"
+                raise BadArgument("space", expected, ", ".join(missing) or None)
 
 
 @app.command(help=f"{TITLES['audit']}. Ends with code 1 if there is a fault.")

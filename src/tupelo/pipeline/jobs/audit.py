@@ -10,6 +10,7 @@ never taken     it is there still; a fault only if it was said that the space is
 reordered       it stands before or behind where its number says
 gap             positions of a log are missing
 repeated        positions of a log are there more than once
+empty           there are no changes at all: nothing was looked at, and nothing is known to be sound
 
 What it cannot know: what was done in spaces that keep no log; and what a reader was given that the
 log does not say. It reads logs as they are: logs of hosts that go on are of different moments, and
@@ -30,7 +31,7 @@ from tupelo.pipeline.jobs.ordered import reordered
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Observation
 
-FAULTS = (*FAULTY, "never taken", "reordered", "gap", "repeated")
+FAULTS = (*FAULTY, "never taken", "reordered", "gap", "repeated", "empty")
 
 _TALLY = ("written", "taken", "returned", "moved", "expired", "cancelled", "evicted")
 
@@ -93,7 +94,18 @@ def audit(
         .otherwise("these positions are not there")
         .alias("told"),
     )
-    return of_entries.unionAll(late).unionAll(of_logs)
+    of_nothing = (
+        changes.limit(1)
+        .agg(f.count(f.lit(1)).alias("changes"))
+        .where("changes = 0")
+        .select(
+            f.lit("empty").alias("fault"),
+            *(nowhere.cast("string").alias(name) for name in ("host", "space", "origin")),
+            *(nowhere.cast("long").alias(name) for name in ("n", "first", "last")),
+            f.lit("there are no changes to look at").alias("told"),
+        )
+    )
+    return of_entries.unionAll(late).unionAll(of_logs).unionAll(of_nothing)
 
 
 def _told() -> Column:
