@@ -13,7 +13,7 @@ import pytest
 
 import tupelo
 from tests.laws.kinds import Job
-from tests.store.test_reopening import make_older
+from tests.store.test_reopening import OLDER, make_older
 from tupelo.errors import DamagedFile, ForeignFile, JournalFailed, LogTrimmed
 from tupelo.pipeline.declared import Declared, typed
 from tupelo.pipeline.logs import journal
@@ -166,7 +166,7 @@ def test_a_log_of_which_everything_was_trimmed_is_empty(path):
     assert JournalLog(path).bounds() == (3, 2)
 
 
-@pytest.mark.parametrize(("form", "lacking"), [(1, ["dest", "session"]), (2, ["session"])])
+@pytest.mark.parametrize(("form", "lacking"), OLDER)
 def test_files_of_older_formats_can_be_read_and_stay_what_they_are(path, form, lacking):
     with tupelo.Space("jobs", path=path) as space:
         space.write(("old", 1))

@@ -307,8 +307,27 @@ def test_leases_and_returns_count_as_they_were_then(tmp_path, clock):
         assert there(0) == there(24) == ['["long"]', '["short"]']
         assert there(26) == ['["long"]']  # though nobody had noticed yet
         assert there(65) == ['["later"]', '["long"]']
-        (short,) = (r for r in read(file, asOf="3") if r["fields"] == '["short"]')
-        assert short["expires"] == datetime.fromtimestamp(start + 25, UTC)
+        assert lease_of("short", read(file, asOf="2")) == start + 10
+        assert lease_of("short", read(file, asOf="3")) == start + 25
+        assert lease_of("short", read(file, kinds="written")) == start + 10  # as when it was sealed
+
+
+def lease_of(name: str, rows: list[dict[str, Any]]) -> float:
+    (expires,) = (row["expires"] for row in rows if row["fields"] == f'["{name}"]')
+    seconds: float = expires.timestamp()
+    return seconds
+
+
+def test_leases_from_before_the_log_begins_count_as_they_were_when_it_begins(tmp_path, clock):
+    file = tmp_path / "jobs.tupelo"
+    with tupelo.Space("jobs", path=file, clock=clock) as space:
+        start = clock.now()
+        lease = space.write(("short",), lease=10)  # 1
+        for seconds in (20, 40, 80):  # 2, 3, 4
+            lease.renew(seconds)
+        space.trim(before=4)
+        assert lease_of("short", read(file, asOf="3")) == start + 40
+        assert lease_of("short", read(file, asOf="4")) == start + 80
 
 
 def test_what_was_there_before_the_log_begins_is_known_to_the_file(path):

@@ -9,7 +9,7 @@ from typing import NoReturn
 from tupelo.errors import DamagedFile, ForeignFile, JournalFailed
 
 APPLICATION_ID = 0x7457_0E10
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 
 
 def check_header(path: Path) -> None:
