@@ -1,6 +1,7 @@
 """A host that archives: its logs are sealed by its policy, and never trimmed before that."""
 
 import logging
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -97,6 +98,21 @@ def test_a_host_that_is_closed_has_sealed_everything(company, tmp_path, folder):
     again.close()
     (log,) = [log for log in Archive(folder).logs() if log.space == "jobs"]
     assert positions(log) == list(range(1, 11))
+
+
+def test_what_is_sealed_is_on_the_disk_in_the_journal_too(company, tmp_path, folder, monkeypatch):
+    host = company.host("one", space=False, path=tmp_path / "one", archive=Archiving(folder, 10))
+    synced: list[str] = []
+    real = os.fsync
+
+    def fsync(handle: int) -> None:
+        synced.append(Path(f"/proc/self/fd/{handle}").readlink().name)
+        real(handle)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    fill(host.space("jobs", durability="process"), 10)
+    until_true(lambda: sealed(folder) == 10)
+    assert synced.index("jobs.tupelo-wal") < synced.index(".1.new")
 
 
 # What is trimmed

@@ -3,9 +3,11 @@
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -21,7 +23,9 @@ from tupelo.errors import BadArgument, CorruptSegment, LogTrimmed, PipelineError
 from tupelo.pipeline.declared import Declared, typed
 from tupelo.pipeline.logs.journal import JournalLog
 from tupelo.pipeline.logs.segments import MANIFEST, Archive, ArchivedLog, Segment, seal
+from tupelo.pipeline.logs.sources import JoinedLog, resolve
 from tupelo.pipeline.schema import CHANGES, schema_of
+from tupelo.pipeline.source.options import ReadOptions
 
 DAY = 86_400.0
 NOON = datetime(2026, 11, 16, 12, tzinfo=UTC).timestamp()
@@ -211,6 +215,46 @@ def test_another_log_of_the_same_name_is_refused(tmp_path, archive):
     seal(JournalLog(tmp_path / "1.tupelo"), archive)
     with pytest.raises(PipelineError, match="another log of this name"):
         seal(JournalLog(tmp_path / "2.tupelo"), archive)
+    assert positions(the_log(archive)) == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("more", [1, 2, 9])
+def test_a_log_that_lost_what_is_sealed_is_refused(tmp_path, archive, more):
+    """As an older copy of the file, or what a power cut has left of it: shorter than what is
+    sealed, as long, or longer again."""
+    path = tmp_path / "jobs.tupelo"
+    with tupelo.Space("jobs", path=path, agent="me") as space:
+        fill(space, 3)
+    older = path.read_bytes()
+    with tupelo.Space("jobs", path=path, agent="me") as space:
+        fill(space, 2)
+    seal(JournalLog(path), archive)
+    path.write_bytes(older)
+    with tupelo.Space("jobs", path=path, agent="me") as space:
+        fill(space, more)
+        with pytest.raises(PipelineError, match="has lost changes that are sealed"):
+            seal(JournalLog(path), archive)
+        with pytest.raises(PipelineError, match="has lost changes that are sealed"):
+            JoinedLog(JournalLog(path), archive).bounds()
+
+
+def test_a_log_that_was_sealed_before_it_had_an_id_goes_on(tmp_path, archive):
+    path, other = tmp_path / "jobs.tupelo", tmp_path / "other.tupelo"
+    with tupelo.Space("jobs", path=path, agent="me") as space:
+        fill(space, 3)
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("DELETE FROM meta WHERE key = 'id'")
+    seal(JournalLog(path), archive)
+    assert the_log(archive).id == ""
+    for file in (path, other):
+        with tupelo.Space("jobs", path=file, agent="me") as space:
+            fill(space, 2)
+    with pytest.raises(PipelineError, match="another log of this name"):
+        seal(JournalLog(other), archive)
+    (joined,) = resolve(ReadOptions((str(archive), str(path))))
+    assert joined.bounds() == (1, 5)
+    seal(JournalLog(path), archive)
+    assert the_log(archive).id == JournalLog(path).id != ""
     assert positions(the_log(archive)) == [1, 2, 3, 4, 5]
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
+from pathlib import Path
 
-from tupelo.errors import TupeloError
+from tupelo.errors import PipelineError, TupeloError
 from tupelo.federation.hosts.archiving import Archiving
 from tupelo.pipeline.logs.journal import JournalLog
 from tupelo.pipeline.logs.segments import seal, sealed_upto
@@ -83,6 +85,7 @@ class _Kept:
         """Seal it. What stands in the way is said once, and tried again later."""
         self._since = time.monotonic()
         try:
+            _sync(self._journal.path)
             seal(self._log, self._archiving.folder)
             self._sealed = sealed_upto(self._log, self._archiving.folder)
             self._complaint = ""
@@ -90,3 +93,15 @@ class _Kept:
             if str(error) != self._complaint:
                 self._complaint = str(error)
                 logger.warning("the log of %r is not sealed: %s", self._log.space, error)
+
+
+def _sync(path: Path) -> None:
+    """Let nothing be sealed that a power cut could take from the log: changes that come later
+    would have the same positions. The file itself is synced when it is written."""
+    try:
+        with Path(f"{path}-wal").open("rb") as file:
+            os.fsync(file.fileno())
+    except FileNotFoundError:
+        return  # Everything is in the file.
+    except OSError as error:
+        raise PipelineError(f"{path} cannot be synced: {error.strerror}") from error

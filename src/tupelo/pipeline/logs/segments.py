@@ -40,6 +40,7 @@ DRAFT = ".new"
 _VERSION = b"tupelo.schema"
 _DAY = 86_400_000_000  # in microseconds
 _FEW = ["host", "space", "kind", "origin", "agent", "session", "to", "type", "shape"]
+_TELLING = ["time", "kind", "arrival", "n"]  # by which a change is known again
 
 
 class SealedFrom(Protocol):
@@ -242,7 +243,7 @@ def _load(folder: Path) -> Manifest | None:
         if segment.first != expected or segment.rows != segment.last - segment.first + 1:
             raise CorruptSegment(str(path), f"{segment.file} does not begin at {expected}")
         expected = segment.last + 1
-    if expected != manifest.sealed + 1:
+    if not manifest.segments or expected != manifest.sealed + 1:
         raise CorruptSegment(str(path), f"nothing reaches {manifest.sealed}")
     return manifest
 
@@ -265,7 +266,8 @@ def seal(
     """Seal what of this log is durable and not sealed yet, up to a position; the new segments,
     each of which is told as soon as it is there.
 
-    PipelineError if another log of this name is sealed there, or another program seals it now;
+    PipelineError if another log of this name is sealed there, or another program seals it now, or
+    changes that were sealed are no longer what the log has;
     LogTrimmed if changes that should be sealed next are no longer kept.
     """
     folder = Archive(archive).folder_of(log.host, log.space)
@@ -299,17 +301,45 @@ def _begun(log: SealedFrom, folder: Path) -> Manifest:
         return Manifest(
             host=log.host, space=log.space, id=log.id, first=first, sealed=first - 1, segments=[]
         )
-    if manifest.id != log.id:
-        raise PipelineError(
-            f"{folder} is the archive of another log of this name; seal this one elsewhere"
-        )
+    check_continues(log, ArchivedLog(folder))
     if manifest.sealed + 1 < first:
         raise LogTrimmed(
             f"{log.space!r} is sealed up to {manifest.sealed}, but its log begins at {first}:"
             " what was between is lost; seal what is left elsewhere",
             first,
         )
+    manifest.id = log.id  # A log from before there were ids has one since it was opened again.
     return manifest
+
+
+def check_continues(log: SealedFrom, sealed: ArchivedLog) -> None:
+    """PipelineError if this log is not the one that is sealed there, or has lost its end since: by
+    a power cut, or because the file is an older copy. Then the positions after that are of other
+    changes now than those that are sealed."""
+    another = PipelineError(
+        f"{sealed.folder} is the archive of another log of this name; seal this one elsewhere"
+    )
+    if sealed.id not in ("", log.id):
+        raise another
+    ends = log.bounds()[1]
+    try:
+        here = _told(log.batches(sealed.last, sealed.last)) if ends >= sealed.last else None
+    except LogTrimmed:  # What is sealed need not be kept.
+        if not sealed.id:
+            raise another from None
+        return
+    if here != _told(sealed.batches(sealed.last, sealed.last, _TELLING)):
+        if not sealed.id:
+            raise another
+        raise PipelineError(
+            f"the log of {log.space!r} has lost changes that are sealed in {sealed.folder}, up to"
+            f" {sealed.last}; it ends at {ends} now: seal it elsewhere, under another name"
+        )
+
+
+def _told(batches: Iterator[pa.RecordBatch]) -> dict[str, Any]:
+    row: dict[str, Any] = next(batches).select(_TELLING).to_pylist()[0]
+    return row
 
 
 def _seal(log: SealedFrom, folder: Path, upto: int | None, rows_max: int) -> Iterator[Segment]:

@@ -22,7 +22,7 @@ from tupelo.federation.links.address import parse_url
 from tupelo.pipeline.declared import Declared
 from tupelo.pipeline.logs.journal import JournalLog
 from tupelo.pipeline.logs.remote import RemoteLog, Way, hosts_around, spaces_at
-from tupelo.pipeline.logs.segments import Archive, ArchivedLog
+from tupelo.pipeline.logs.segments import Archive, ArchivedLog, check_continues
 from tupelo.pipeline.source.options import ReadOptions
 
 _URL = "tupelo://"
@@ -57,7 +57,7 @@ class JoinedLog:
     def sealed(self) -> ArchivedLog | None:
         """What is sealed by now."""
         found = Archive(self.archive).log(self.host, self.space)
-        if found is not None and found.id != self.id:
+        if found is not None and found.id not in ("", self.id):
             raise PipelineError(
                 f"what is sealed of {self.space!r} in {self.archive} is of another log"
             )
@@ -67,6 +67,7 @@ class JoinedLog:
         sealed = self.sealed()  # First: what is trimmed by the next line was sealed before it.
         first, last = self.live.bounds()
         if sealed is not None:
+            check_continues(self.live, sealed)
             first = min(first, sealed.first)
         return first, last
 
@@ -111,6 +112,10 @@ def resolve(options: ReadOptions, missing: list[str] | None = None) -> list[Log]
         for log in _at(location, options, missing):
             if options.hosts is None or log.host in options.hosts:
                 found.setdefault((log.host, log.space, log.id), []).append(log)
+    for key in [key for key in found if not key[2]]:
+        others = [other for other in found if other[:2] == key[:2] and other[2]]
+        if len(others) == 1 and all(isinstance(log, ArchivedLog) for log in found[key]):
+            found[others[0]] += found.pop(key)  # It was sealed before it had an id.
     archive = None if options.archive is None else Path(options.archive).resolve()
     if archive is not None and not archive.is_dir():
         raise BadArgument("archive", "a folder that is there", options.archive)

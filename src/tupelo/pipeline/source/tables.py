@@ -33,9 +33,7 @@ def changes_of(
     sealed = {name_of(log): found for log in logs if (found := _sealed(log)) is not None}
     files = [file for log in sealed.values() for file in _files(log)]
     if not files or len({name_of(log) for log in logs}) < len(logs):
-        return (
-            through_us.load()
-        )  # Where names are shared, nobody could say what is left.
+        return through_us.load()  # Where names are shared, nobody could say what is left.
     table = spark.read.options(**_CHECKED).schema(ddl_of(CHANGES)).parquet(*files)
     if asked.kinds is not None:
         table = table.where(table["kind"].isin(*asked.kinds))
