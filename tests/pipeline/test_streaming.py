@@ -188,6 +188,38 @@ def test_a_log_that_was_made_anew_is_not_taken_for_the_old_one(tmp_path):
             stream(path).partitions({}, after(offset))
 
 
+def test_a_log_made_anew_that_is_shorter_is_noticed_by_who_takes_what_there_is(
+    tmp_path,
+):
+    path = tmp_path / "jobs.tupelo"
+    with tupelo.Space("jobs", path=path, agent="me") as space:
+        fill(space, 5)
+        offset = stream(path).latestOffset({}, ALL)
+    path.unlink()
+    with tupelo.Space("jobs", path=path, agent="me") as space:
+        fill(space, 2)
+        reader = stream(path)
+        reader.prepareForTriggerAvailableNow()
+        with pytest.raises(PipelineError, match="made anew"):
+            reader.latestOffset(after(offset), ALL)
+
+
+def test_a_log_that_lost_what_was_read_is_an_error(tmp_path):
+    path = tmp_path / "jobs.tupelo"
+    with tupelo.Space("jobs", path=path, agent="me") as space:
+        fill(space, 2)
+    older = path.read_bytes()
+    with tupelo.Space("jobs", path=path, agent="me") as space:
+        fill(space, 3)
+    offset = stream(path).latestOffset({}, ALL)
+    path.write_bytes(older)
+    at_once = stream(path)
+    at_once.prepareForTriggerAvailableNow()
+    for reader in (stream(path), at_once):
+        with pytest.raises(PipelineError, match="was read up to 5, but it ends at 2"):
+            reader.latestOffset(after(offset), ALL)
+
+
 def test_a_stream_has_no_moment(tmp_path):
     with pytest.raises(BadArgument, match="asOf"):
         stream(tmp_path, asOf="3")

@@ -65,34 +65,29 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return None
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        self._target = {
-            name: {"id": log.id, "after": first - 1, "upto": last}
-            for name, log, first, last in self._found()
-        }
+        self._target = self._now()
 
     def _ends(self, start: Offset) -> Offset:
         """Where everything ends now, or ended when the query began if it takes only that."""
         ends = dict(start)
-        if self._target is not None:
-            for name, target in self._target.items():
-                begun = start.get(name)
-                if begun is None:
-                    ends[name] = target
-                elif target["upto"] > begun["upto"]:
-                    _check_same(name, begun, target["id"])
-                    _check_kept(name, begun, target["after"] + 1)
-                    ends[name] = {**begun, "upto": target["upto"]}
-            return ends
-        for name, log, first, last in self._found():
+        for name, now in (self._now() if self._target is None else self._target).items():
             begun = start.get(name)
             if begun is None:
-                ends[name] = {"id": log.id, "after": first - 1, "upto": last}
+                ends[name] = now
                 continue
-            _check_same(name, begun, log.id)
-            if last > begun["upto"]:
-                _check_kept(name, begun, first)
-                ends[name] = {**begun, "upto": last}
+            _check_same(name, begun, now["id"])
+            if now["upto"] > begun["upto"]:
+                _check_kept(name, begun, now["after"] + 1)
+                ends[name] = {**begun, "upto": now["upto"]}
+            elif self._target is None or begun["upto"] > begun["after"]:
+                _check_whole(name, begun, now["upto"])
         return ends
+
+    def _now(self) -> Offset:
+        return {
+            name: {"id": log.id, "after": first - 1, "upto": last}
+            for name, log, first, last in self._found()
+        }
 
     def _found(self) -> list[tuple[str, Log, int, int]]:
         """Every log that can be reached, with its bounds. Who was met once may be away later."""
@@ -165,6 +160,14 @@ def _check_same(name: str, begun: dict[str, Any], found: str) -> None:
         raise PipelineError(
             f"the log {name} is another one than the query began with: it was made anew; begin with"
             " another checkpoint"
+        )
+
+
+def _check_whole(name: str, begun: dict[str, Any], last: int) -> None:
+    if last < begun["upto"]:
+        raise PipelineError(
+            f"the log {name} was read up to {begun['upto']}, but it ends at {last} now: it has lost"
+            " changes, and those that come will have their positions; begin with another checkpoint"
         )
 
 
