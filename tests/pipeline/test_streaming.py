@@ -119,6 +119,20 @@ def test_no_more_rows_than_asked_for_and_each_log_gets_its_share(tmp_path):
         assert reader.latestOffset({}, ReadMaxRows(2)).keys() == {"x/a", "x/b"}
 
 
+@pytest.mark.parametrize("rows", [1, 2, 3])
+def test_no_log_waits_for_ever_for_a_busy_one(tmp_path, rows):
+    names = ["a", "b", "c", "d"]
+    for name in names:
+        with tupelo.Space(name, path=tmp_path / f"{name}.tupelo", agent="x") as space:
+            fill(space, 50)
+    reader = stream(tmp_path)
+    offset: Offset = {}
+    for _ in range(12):
+        offset = reader.latestOffset(after(offset), ReadMaxRows(rows))
+    read = [offset[f"x/{name}"]["upto"] for name in names]
+    assert read == [12 * rows / 4] * 4
+
+
 def test_only_what_there_is_now(tmp_path):
     with tupelo.Space("jobs", path=tmp_path / "jobs.tupelo") as space:
         fill(space, 5)

@@ -140,6 +140,9 @@ def _admitted(start: Offset, ends: Offset, rows: int) -> Offset:
     left = {name: end["upto"] - begins[name] for name, end in ends.items()}
     granted = dict.fromkeys(left, 0)
     waiting = sorted(name for name, count in left.items() if count)
+    if waiting:  # Each may be the first in its turn: there may be fewer rows than logs.
+        turn = sum(begins.values()) % len(waiting)
+        waiting = waiting[turn:] + waiting[:turn]
     while rows and waiting:
         share = max(1, rows // len(waiting))
         for name in waiting:
