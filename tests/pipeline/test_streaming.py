@@ -119,6 +119,19 @@ def test_no_more_rows_than_asked_for_and_each_log_gets_its_share(tmp_path):
         assert reader.latestOffset({}, ReadMaxRows(2)).keys() == {"x/a", "x/b"}
 
 
+def test_the_first_batch_from_the_latest_on_can_be_read_again(tmp_path):
+    """Spark asks for its start again: by then the latest is later."""
+    with tupelo.Space("jobs", path=tmp_path / "jobs.tupelo") as space:
+        fill(space, 6)
+        start = stream(tmp_path, startFrom="latest").initialOffset()
+        fill(space, 3)
+        end = stream(tmp_path).latestOffset(after(start), ALL)
+        fill(space, 4)
+        reader = stream(tmp_path, startFrom="latest")
+        again = between(reader, reader.initialOffset(), end)
+        assert again == [("jobs", 7), ("jobs", 8), ("jobs", 9)]
+
+
 @pytest.mark.parametrize("rows", [1, 2, 3])
 def test_no_log_waits_for_ever_for_a_busy_one(tmp_path, rows):
     names = ["a", "b", "c", "d"]

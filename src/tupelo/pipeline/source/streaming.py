@@ -105,7 +105,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # Reading
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[Task]:
-        begins = {name: start.get(name, {"upto": end[name]["after"]})["upto"] for name in end}
+        begins = {name: _begin(start.get(name), end[name]) for name in end}
         wanted = {name: after for name, after in begins.items() if end[name]["upto"] > after}
         logs = self._logs(wanted) if wanted else {}
         parts = []
@@ -134,9 +134,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._rows.read(partition.parts)
 
 
+def _begin(start: dict[str, Any] | None, end: dict[str, Any]) -> int:
+    """After which position a batch begins with a log. Of a start that is not the one that the end
+    goes back to nothing is kept: "latest" was asked for again, and is later now."""
+    if start is None or start["after"] != end["after"]:
+        return int(end["after"])
+    return int(start["upto"])
+
+
 def _admitted(start: Offset, ends: Offset, rows: int) -> Offset:
     """So many rows at most, shared evenly: no log waits for a longer one."""
-    begins = {name: start.get(name, {"upto": end["after"]})["upto"] for name, end in ends.items()}
+    begins = {name: _begin(start.get(name), end) for name, end in ends.items()}
     left = {name: end["upto"] - begins[name] for name, end in ends.items()}
     granted = dict.fromkeys(left, 0)
     waiting = sorted(name for name, count in left.items() if count)
