@@ -20,7 +20,7 @@ from tupelo.pipeline.logs.segments import seal
 from tupelo.pipeline.logs.sources import JoinedLog, Log, by_name, name_of, resolve
 from tupelo.pipeline.source.filters import Wanted
 from tupelo.pipeline.source.options import ReadOptions
-from tupelo.pipeline.source.reading import Part, Rows
+from tupelo.pipeline.source.reading import Part, Reader, Rows
 
 
 @pytest.fixture
@@ -157,6 +157,36 @@ def test_the_archive_of_another_log_of_the_same_name_is_refused(tmp_path):
         assert isinstance(log, JoinedLog)
         with pytest.raises(PipelineError, match="another log"):
             log.bounds()
+
+
+# After a position
+
+
+def read_after(path: Path, **options: str) -> list[int]:
+    reader = Reader(ReadOptions.read({"path": str(path), **options}), ["position"])
+    batches = [batch for task in reader.partitions() for batch in reader.read(task)]
+    return [n for batch in batches for n in batch.column("position").to_pylist()]
+
+
+def test_what_was_trimmed_after_a_position_is_an_error(tmp_path):
+    path, archive = tmp_path / "jobs.tupelo", tmp_path / "archive"
+    with tupelo.Space("jobs", path=path, agent="me") as space:
+        space.write_all([("job", n) for n in range(7)])
+        seal(JournalLog(path), archive)
+        space.trim(before=5)
+    assert read_after(path, after='{"me/jobs": 4}') == [5, 6, 7]
+    assert read_after(path, after='{"me/jobs": 7}') == []
+    with pytest.raises(LogTrimmed, match="me/jobs was asked for after 1, but it begins at 5"):
+        read_after(path, after='{"me/jobs": 1}')
+    assert read_after(path, after='{"me/jobs": 1}', archive=str(archive)) == [2, 3, 4, 5, 6, 7]
+
+
+def test_a_position_of_no_log_is_refused(tmp_path):
+    path = tmp_path / "jobs.tupelo"
+    with tupelo.Space("jobs", path=path, agent="me") as space:
+        space.write(("job", 1))
+    with pytest.raises(BadArgument, match="me/jbos"):
+        read_after(path, after='{"me/jobs": 0, "me/jbos": 6}')
 
 
 # Several of one name

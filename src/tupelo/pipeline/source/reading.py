@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
-from tupelo.errors import BadArgument, PipelineError
+from tupelo.errors import BadArgument, LogTrimmed, PipelineError
 from tupelo.pipeline.declared import Declared
 from tupelo.pipeline.logs.segments import ArchivedLog, Segment
 from tupelo.pipeline.logs.sources import JoinedLog, Log, by_name, name_of, resolve
@@ -113,15 +113,16 @@ class Reader(DataSourceReader):
 
     def partitions(self) -> Sequence[Task]:
         found = resolve(self._options)
-        if self._options.after:
-            by_name(found)
+        after = self._options.after
+        if after and (unknown := after.keys() - by_name(found).keys()):
+            named = ", ".join(sorted(unknown))
+            raise BadArgument("after", "the names of logs that are read", named)
         logs = [log for log in found if self._may_hold(log)]
         moment = self._options.as_of
         if moment is not None:
             return self._moments(logs, moment)
-        after = self._options.after
         parts = [
-            part for log in logs for part in parts_of(log, self._wanted, after.get(name_of(log), 0))
+            part for log in logs for part in parts_of(log, self._wanted, after.get(name_of(log)))
         ]
         total = sum(part.rows for part in parts)
         return tasks_of(parts, self._task_rows(total)) or [Task([])]
@@ -163,11 +164,20 @@ def wanted_by(options: ReadOptions) -> Wanted:
     return wanted
 
 
-def parts_of(log: Log, wanted: Wanted, after: int = 0) -> list[Part]:
-    """What of a log, after a position, may hold rows that are wanted."""
+def parts_of(log: Log, wanted: Wanted, after: int | None = None) -> list[Part]:
+    """What of a log, after a position, may hold rows that are wanted. LogTrimmed if what comes
+    after it is no longer all kept."""
+    first, last = log.bounds()
+    if after is None:
+        after = first - 1
+    elif after + 1 < first:
+        raise LogTrimmed(
+            f"the log {name_of(log)} was asked for after {after}, but it begins at {first}: what"
+            " was between is no longer kept; give an archive= that has it",
+            first,
+        )
     if isinstance(log, ArchivedLog):
         return _sealed_parts(log, wanted, after)
-    first, last = log.bounds()
     first = max(first, after + 1)
     parts: list[Part] = []
     if isinstance(log, JoinedLog) and (sealed := log.sealed()) is not None:
