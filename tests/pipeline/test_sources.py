@@ -11,9 +11,17 @@ import pytest
 
 import tupelo
 from tests.federation.company import Company
-from tupelo.errors import BadArgument, CannotReach, LogTrimmed, PeerLost, PipelineError
+from tupelo.errors import (
+    BadArgument,
+    CannotReach,
+    LogTrimmed,
+    PeerLost,
+    PipelineError,
+    WrongPassword,
+)
 from tupelo.federation.client.doors import at_once
 from tupelo.federation.hosts.presence import SYSTEM
+from tupelo.federation.identity.access import Access
 from tupelo.federation.links import wire
 from tupelo.pipeline.logs.journal import JournalLog
 from tupelo.pipeline.logs.segments import seal
@@ -301,6 +309,17 @@ def test_a_log_in_memory_is_read_too(company):
         positions(log, 3)
     with pytest.raises(LogTrimmed, match="keeps no log"):
         logs_at(host.url + "silent")
+
+
+def test_a_space_that_refuses_us_is_not_left_out_silently(company):
+    host = company.host("kitchen", space=False)
+    host.space("jobs", log_keep=10).write(("job", 1))
+    host.space("secret", log_keep=10, access=Access(password="x")).write(("job", 1))
+    for given in ({}, {"password": "no"}):
+        with pytest.raises(WrongPassword, match="secret"):
+            logs_at(host.url, **given)
+    assert [log.space for log in logs_at(host.url, space="jobs")] == ["jobs"]
+    assert [log.space for log in logs_at(host.url, password="x")] == ["jobs", "secret"]
 
 
 def test_a_federation_is_every_engaged_host(tmp_path, company, until):

@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 import pyarrow as pa
 
-from tupelo.errors import AccessError, BadArgument, LinkError, LogTrimmed, PipelineError
+from tupelo.errors import BadArgument, LinkError, LogTrimmed, PipelineError
 from tupelo.federation.hosts.folder import SPACE_FILE
 from tupelo.federation.hosts.presence import SYSTEM
 from tupelo.federation.links.address import parse_url
@@ -207,7 +207,7 @@ def _at_host(address: str, space: str | None, options: ReadOptions) -> list[Log]
                 continue
             try:
                 logs.append(RemoteLog(address, name, way))
-            except (LogTrimmed, AccessError):
+            except LogTrimmed:
                 if space is not None or options.spaces is not None:
                     raise  # It was asked for by its name; else what keeps no log has none to read.
     return logs
