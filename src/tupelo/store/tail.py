@@ -26,11 +26,12 @@ COLUMNS = (
 that is None is the space's own, and so is the origin of an entry."""
 ROWS_MAX = 16_384
 BYTES_MAX = 4 * 2**20
-"""Of the entries in one answer, beyond the first."""
+"""Of the texts and entries in one answer, beyond those of the first change."""
 
 Tail = tuple[int, int, list[Sequence[Any]]]
 """The first and the last position of the log, and the columns that were asked for."""
 
+_LONG = {"payload", "origin", "agent", "session", "txn", "to"}
 _OF_ENTRY = {"origin": "w.origin", "n": "w.n", "to": "w.dest", "payload": "w.payload"}
 
 
@@ -79,25 +80,27 @@ def tail_of(journal: MemoryJournal, names: Sequence[str], first: int, last: int)
 
 def _columns(rows: Iterable[Sequence[Any]], names: Sequence[str]) -> list[Sequence[Any]]:
     """The columns of these rows. No row is kept: that costs more than reading it."""
-    if "payload" in names:
-        rows = _few(rows, list(names).index("payload"))
+    if places := [place for place, name in enumerate(names) if name in _LONG]:
+        rows = _few(rows, places)
     cells = list(chain.from_iterable(rows))
     return [cells[place :: len(names)] for place in range(len(names))]
 
 
-def _few(rows: Iterable[Sequence[Any]], place: int) -> Iterator[Sequence[Any]]:
-    """As many as fit in an answer; the entry is at this place of a row."""
+def _few(rows: Iterable[Sequence[Any]], places: list[int]) -> Iterator[Sequence[Any]]:
+    """As many as fit in an answer; what may be long is at these places of a row."""
     left = BYTES_MAX
     for number, row in enumerate(rows):
-        left -= len(row[place] or b"")
+        for place in places:
+            if (cell := row[place]) is not None:
+                left -= len(cell)
         if left < 0 and number:
             return
         yield row
 
 
 def _check(names: Sequence[str]) -> None:
-    if not set(names) <= set(COLUMNS):
-        raise BadArgument("names", f"some of {', '.join(COLUMNS)}", list(names))
+    if not set(names) <= set(COLUMNS) or len(names) > len(set(names)):
+        raise BadArgument("names", f"some of {', '.join(COLUMNS)}, each once", list(names))
 
 
 def _payload(change: Change) -> bytes | None:
