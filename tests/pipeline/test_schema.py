@@ -201,6 +201,15 @@ def test_spark_has_a_name_for_every_type():
     )
 
 
+def test_what_is_torn_does_not_go_on_in_the_next_entry():
+    torn = [b"\x92\x01", b"\x02\x91\x03"]  # joined: [1, 2] and [3]
+    with pytest.raises(BadBytes):
+        decode_many(pa.array(torn, pa.binary()))
+    whole = [b"\x92\x01\x02", b"\x91\x03", b"\x91\x04"]
+    assert decode_many(pa.array(whole, pa.binary())) == [[1, 2], [3], [4]]
+    assert decode_many(pa.array(whole, pa.binary())[1:]) == [[3], [4]]
+
+
 def test_bytes_that_spell_no_entry_are_refused():
     good = encode_entry(*freeze(("a", 1)))
     spelled = pa.array([good, good, good], pa.binary())

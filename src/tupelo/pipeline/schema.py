@@ -237,6 +237,7 @@ class _Looks(dict[Any, int]):
 _TYPE_NAMES = {NoneType: "None", Typed: "dataclass"}
 _lines = msgspec.json.Encoder().encode_lines
 _decode_many = msgspec.msgpack.Decoder(list[Any], ext_hook=read_extension).decode
+_spelled_in = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
 
 
 def look_of(value: Any) -> Any:
@@ -303,10 +304,12 @@ def decode_many(payloads: pa.Array) -> list[Any]:
         return []
     _, places, spelled = payloads.buffers()
     ends = np.frombuffer(places, np.int32)[payloads.offset : payloads.offset + len(payloads) + 1]
-    head = b"\xdd" + len(payloads).to_bytes(4, "big")
+    joined = b"\xdd" + len(payloads).to_bytes(4, "big") + memoryview(spelled)[ends[0] : ends[-1]]
     try:
-        values = _decode_many(head + memoryview(spelled)[ends[0] : ends[-1]])
-        if {list, Typed}.issuperset(map(type, values)):
+        values = _decode_many(joined)
+        # One that is torn may go on in the next: each must end where its bytes end.
+        lengths = list(map(len, _spelled_in(joined)))
+        if {list, Typed}.issuperset(map(type, values)) and lengths == np.diff(ends).tolist():
             return values
     except (msgspec.DecodeError, BadBytes, ValueError, TypeError, ArithmeticError, RecursionError):
         pass
