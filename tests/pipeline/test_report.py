@@ -365,6 +365,15 @@ def test_what_is_no_report_is_left_alone(tmp_path):
     assert (to / "thesis.txt").read_text() == "mine"
 
 
+def test_what_was_put_beside_a_report_is_left_alone(tmp_path):
+    to = tmp_path / "report"
+    made(to, "one", "jobs")
+    (to / "thesis.txt").write_text("mine")
+    with pytest.raises(PipelineError, match=r"has thesis\.txt in it"):
+        made(to, "two", "jobs")
+    assert (to / "thesis.txt").read_text() == "mine" and (to / PAGE).read_text() == "one"
+
+
 def test_nothing_half_written_is_left(tmp_path):
     to = tmp_path / "report"
     made(to, "one", "jobs")

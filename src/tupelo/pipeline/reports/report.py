@@ -149,8 +149,11 @@ def _check(to: Path, mine: list[list[str]]) -> None:
         known = mark["tupelo report"] == VERSION
     except (FileNotFoundError, ValueError, KeyError, TypeError):
         known = False
-    if not known:
-        raise PipelineError(f"{to} has something else than a report in it; it was left as it was")
+    ours = {PAGE, MARK, *(f"{name}.parquet" for name in JOBS)}
+    beside = sorted(file.name for file in to.iterdir() if file.name not in ours)
+    if not known or beside:
+        what = ", ".join(beside) if known else "something else than a report"
+        raise PipelineError(f"{to} has {what} in it; it was left as it was")
     others = [
         f"{space!r} of {host}" for host, space, life in theirs if [host, space, life] not in mine
     ]
