@@ -178,7 +178,7 @@ class Core:
             txn.require("active")
         payloads = [encode_entry(*item) for item in items] if self._spells else None
         asked = lease if isinstance(lease, list) else [lease] * len(items)
-        expires = [self.grant("entry", seconds, now) for seconds in asked]
+        expires = leases.grant_entries(self.lease_policy, items, asked, now)
         entries = []
         for (shape, fields), until in zip(items, expires, strict=True):
             self.arrivals = n = self.arrivals + 1
