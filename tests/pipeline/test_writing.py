@@ -11,6 +11,7 @@ from uuid import UUID
 
 import pyarrow as pa
 import pytest
+from pyspark import TaskContext
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -45,6 +46,7 @@ from tupelo.federation.identity.access import Access
 from tupelo.pipeline.sink import writing
 from tupelo.pipeline.sink.rows import spelling_of
 from tupelo.pipeline.sink.writing import BatchWriter, SinkTask, Sunk, WriteOptions
+from tupelo.values.lease import longest
 
 JOB = "tests.pipeline.test_writing:Errand"
 STRICT = "tests.pipeline.test_writing:Strict"
@@ -317,7 +319,45 @@ def test_other_rows_in_the_same_partition_are_an_error_and_no_loss(host, jobs):
     task(host).write(rows(*range(5)))
     with pytest.raises(CannotSink, match="5 rows before, and has 3 now"):
         task(host).write(rows(*range(3)))
+    with pytest.raises(CannotSink, match="5 rows before, and has 0 now"):
+        task(host).write(rows())
     assert numbers(jobs) == [*range(5)]
+
+
+@pytest.mark.parametrize("evict", ["fifo", "lru"])
+def test_a_space_that_forgets_entries_remembers_what_was_sunk(company, evict):
+    host = company.host("kitchen", space=False)
+    bounds = tupelo.Capacity(entries=10, evict=evict)
+    jobs = host.space("jobs", capacity=bounds)
+    task(host).write(rows(1, 2, 3))
+    jobs.write_all([("other", n) for n in range(9)])
+    assert memory(jobs) == [("q", 0, 0, 3)] and jobs.count() == 10
+    assert task(host).write(rows(1, 2, 3)).again
+    assert numbers(jobs) == []
+
+
+def test_a_space_that_bounds_leases_remembers_what_was_sunk(company, clock):
+    host = company.host("kitchen", space=False, clock=clock)
+    jobs = host.space("jobs", lease_policy=longest(30))
+    task(host).write(rows(1, 2, 3))
+    clock.advance(3_600)
+    assert numbers(jobs) == []
+    assert task(host).write(rows(1, 2, 3)).again
+    assert numbers(jobs) == []
+
+
+def test_a_batch_that_nobody_can_write_again_is_forgotten_in_time(company, clock, monkeypatch):
+    host = company.host("kitchen", clock=clock)
+    jobs = host.space("jobs")
+    monkeypatch.setattr(TaskContext, "get", lambda: SimpleNamespace(partitionId=lambda: 0))
+    schema = struct(("what", TEXT), ("n", LONG))
+    for number, options in enumerate([{}, {}, {"writeId": "night"}, {"writeId": "night"}]):
+        writer = BatchWriter(options_for(host, **options), schema, False)
+        for _ in range(2):  # A task that is tried again.
+            writer.write(rows(number))
+    assert sorted(numbers(jobs)) == [0, 1, 2]
+    clock.advance(writing.FORGET_SECONDS + 1)
+    assert memory(jobs) == [("write night", 0, 0, 1)]
 
 
 def test_one_who_is_about_to_commit_is_waited_for(host, jobs, later, until, monkeypatch):
@@ -338,6 +378,29 @@ def test_one_who_is_about_to_commit_is_waited_for(host, jobs, later, until, monk
     assert second.waits
     go.append(True)
     assert not first.result().again and second.result().again
+    assert numbers(jobs) == [*range(5)]
+
+
+def test_one_who_is_about_to_for_too_long_is_not_taken_for_none(
+    host, jobs, later, until, monkeypatch
+):
+    monkeypatch.setattr(writing, "RIVAL_SECONDS", 0.3)
+    arrived: list[Any] = []
+    go: list[bool] = []
+    commit = RemoteTransaction.commit
+
+    def slow(txn):
+        arrived.append(txn)
+        until(lambda: go, "it may commit")
+        return commit(txn)
+
+    monkeypatch.setattr(RemoteTransaction, "commit", slow)
+    first = later(task(host).write, rows(*range(5)))
+    until(lambda: arrived)
+    with pytest.raises(CannotSink, match="under way, and does not end"):
+        task(host).write(rows(*range(5)))
+    go.append(True)
+    assert not first.result().again
     assert numbers(jobs) == [*range(5)]
 
 

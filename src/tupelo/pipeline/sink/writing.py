@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import partial
+from time import monotonic
 from typing import Any
 from uuid import uuid4
 
@@ -35,6 +36,7 @@ from tupelo.federation.links.address import parse_url
 from tupelo.federation.spanning.scope import HERE
 from tupelo.pipeline.logs.remote import Way
 from tupelo.pipeline.sink.rows import Spelling, spelling_of
+from tupelo.space.lasting import SUNK
 from tupelo.values.kind import entry
 from tupelo.values.lease import check_lease
 from tupelo.values.parts import Between, Not
@@ -43,6 +45,9 @@ ROWS_AT_ONCE = 2_000
 """So many entries go in one message."""
 RIVAL_SECONDS = 120.0
 """So long another attempt of the same task is waited for."""
+FORGET_SECONDS = 86_400.0
+"""So long a batch is remembered that nobody can write again, since its id is its own. An attempt of
+one of its tasks may come late; none comes a day later."""
 
 _BATCH_MAX = 2**63 - 1
 _KNOWN = {
@@ -54,7 +59,7 @@ _KNOWN = {
 }
 
 
-@entry("tupelo.sunk")
+@entry(SUNK)
 @dataclass(frozen=True)
 class Sunk:
     """What a space remembers of a query that writes to it: the last batch of which a partition was
@@ -84,7 +89,7 @@ class WriteOptions:
     space: str
     entry: str | None
     lease: float | None
-    write_id: str
+    write_id: str | None
     way: Way
 
     @classmethod
@@ -106,7 +111,7 @@ class WriteOptions:
             space,
             given.get("entry"),
             _lease(given.get("lease")),
-            given.get("writeid") or uuid4().hex,
+            given.get("writeid") or None,
             Way.read(given),
         )
 
@@ -136,18 +141,31 @@ class _Sink:
         self._options = options
         self._spelling = spelling_of(schema, options.entry)
 
-    def _write(self, query: str, batch: int, rows: Iterator[pa.RecordBatch]) -> Wrote:
+    def _write(
+        self,
+        query: str,
+        batch: int,
+        rows: Iterator[pa.RecordBatch],
+        forget_seconds: float | None = None,
+    ) -> Wrote:
         context = TaskContext.get()
         assert context is not None
-        task = SinkTask(self._options, self._spelling, query, batch, context.partitionId())
-        return task.write(rows)
+        part = context.partitionId()
+        return SinkTask(
+            self._options, self._spelling, query, batch, part, forget_seconds=forget_seconds
+        ).write(rows)
 
 
 class BatchWriter(_Sink, DataSourceArrowWriter):
     """df.write.format("tupelo")"""
 
+    def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
+        super().__init__(options, schema, overwrite)
+        self._id = options.write_id or uuid4().hex
+
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        return self._write(f"write {self._options.write_id}", 0, iterator)
+        forget = FORGET_SECONDS if self._options.write_id is None else None
+        return self._write(f"write {self._id}", 0, iterator, forget)
 
 
 class StreamWriter(_Sink, DataSourceStreamArrowWriter):
@@ -167,25 +185,34 @@ class SinkTask:
     """One attempt to write one partition of one batch."""
 
     def __init__(
-        self, options: WriteOptions, spelling: Spelling, query: str, batch: int, partition: int
+        self,
+        options: WriteOptions,
+        spelling: Spelling,
+        query: str,
+        batch: int,
+        partition: int,
+        *,
+        forget_seconds: float | None = None,
     ) -> None:
         self._options = options
         self._spelling = spelling
         self._query = query
         self._batch = batch
         self._partition = partition
+        self._forget_seconds = forget_seconds
         self._attempt = uuid4().hex
         self._rows = 0
 
     def write(self, batches: Iterator[pa.RecordBatch]) -> Wrote:
         first = next((batch for batch in batches if batch.num_rows), None)
-        if first is None:
-            return Wrote(self._partition, 0)
         with closing(self._connect()) as space:
-            done = space.read(self._sunk(), wait=RIVAL_SECONDS, if_exists=True, scope=HERE)
+            done = self._look(space)
             if done is not None:
-                self._rows = first.num_rows + sum(batch.num_rows for batch in batches)
+                more = sum(batch.num_rows for batch in batches)
+                self._rows = more if first is None else first.num_rows + more
                 return self._again(done)
+            if first is None:
+                return Wrote(self._partition, 0)
             txn = space.transaction()  # It ends with the link, however slowly the rows come.
             try:
                 self._write_rows(space, txn, first)
@@ -224,14 +251,12 @@ class SinkTask:
         older = Sunk(self._query, self._partition, Between(-1, self._batch - 1))
         space.take_all(older, txn=txn)
         mine = Sunk(self._query, self._partition, self._batch, self._attempt, self._rows)
-        space.write(mine, txn=txn)
+        space.write(mine, lease=self._forget_seconds, txn=txn)
         try:
-            rival: Sunk | None = space.read(
-                self._sunk(), wait=RIVAL_SECONDS, if_exists=True, txn=txn
-            )
+            rival = self._look(space, txn)
         except Deadlock:  # Each waits for what becomes of the other: we give way.
             txn.abort()
-            rival = space.read(self._sunk(), wait=RIVAL_SECONDS, if_exists=True, scope=HERE)
+            rival = self._look(space)
             if rival is None:
                 raise CannotSink(
                     f"another attempt to write partition {self._partition} was under way, and"
@@ -239,10 +264,22 @@ class SinkTask:
                 ) from None
         return rival
 
-    def _sunk(self) -> Sunk:
-        """What another attempt writes, of this batch or of a later one."""
-        later = Between(self._batch, _BATCH_MAX)
-        return Sunk(self._query, self._partition, later, Not(self._attempt))
+    def _look(self, space: RemoteSpace, txn: RemoteTransaction | None = None) -> Sunk | None:
+        """What another attempt has written, of this batch or of a later one. One that is about to
+        is waited for; CannotSink if it still is when the time is up."""
+        theirs = Sunk(
+            self._query, self._partition, Between(self._batch, _BATCH_MAX), Not(self._attempt)
+        )
+        where = {"scope": HERE} if txn is None else {"txn": txn}
+        begun = monotonic()
+        found: Sunk | None = space.read(theirs, wait=RIVAL_SECONDS, if_exists=True, **where)
+        # That there is none is said at once; after a long time it may only not be known.
+        if found is None and monotonic() - begun > RIVAL_SECONDS / 2:
+            raise CannotSink(
+                f"another attempt to write partition {self._partition} of batch {self._batch} is"
+                " under way, and does not end"
+            )
+        return found
 
     def _find_out(self, lost: PeerLost) -> Sunk:
         """The link was lost. If that was while it was committed, it may have been done."""
