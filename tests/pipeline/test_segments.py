@@ -22,7 +22,8 @@ from tupelo import ManualClock
 from tupelo.errors import BadArgument, CorruptSegment, LogTrimmed, PipelineError, WrongSchema
 from tupelo.pipeline.declared import Declared, typed
 from tupelo.pipeline.logs.journal import JournalLog
-from tupelo.pipeline.logs.segments import MANIFEST, Archive, ArchivedLog, Segment, seal
+from tupelo.pipeline.logs.manifest import MANIFEST, Segment
+from tupelo.pipeline.logs.segments import Archive, ArchivedLog, seal
 from tupelo.pipeline.logs.sources import JoinedLog, resolve
 from tupelo.pipeline.schema import CHANGES, schema_of
 from tupelo.pipeline.source.options import ReadOptions
@@ -365,6 +366,18 @@ def change_manifest(archive: Path, change: Callable[[Any], object]) -> None:
         (lambda said: said["segments"].pop(), CorruptSegment),
         (lambda said: said["segments"][0].update(rows="many"), CorruptSegment),
         (lambda said: said["segments"][0].update(rows=999), CorruptSegment),
+        (lambda said: said["segments"][0].update(file="/elsewhere/1-1000.parquet"), CorruptSegment),
+        (
+            lambda said: said["segments"][0].update(file="day=2026-11-16/../1-1000.parquet"),
+            CorruptSegment,
+        ),
+        (
+            lambda said: said["segments"][0].update(file="day=2026-11-16/1-999.parquet"),
+            CorruptSegment,
+        ),
+        (lambda said: said.update(space="other"), CorruptSegment),
+        (lambda said: said.update(host="you"), CorruptSegment),
+        (lambda said: _reach(said, 2**60), CorruptSegment),
     ],
 )
 def test_a_manifest_that_cannot_be_is_told(sealed, log, archive, change, error):
@@ -373,6 +386,23 @@ def test_a_manifest_that_cannot_be_is_told(sealed, log, archive, change, error):
         Archive(archive).logs()
     with pytest.raises(error, match=MANIFEST):
         seal(log, archive)
+
+
+def _reach(said: Any, last: int) -> None:
+    day, _ = said["segments"][0]["file"].split("/")
+    said["segments"][0].update(last=last, rows=last, file=f"{day}/1-{last}.parquet")
+    said["sealed"] = last
+
+
+def test_a_segment_of_another_log_is_told(sealed, archive, tmp_path):
+    path = tmp_path / "other.tupelo"
+    with tupelo.Space("other", path=path, agent="me") as space:
+        fill(space, 1_000)
+    (segment,) = seal(JournalLog(path), tmp_path / "elsewhere")
+    (tmp_path / "elsewhere/host=me/space=other" / segment.file).replace(sealed)
+    pad(sealed, archive)
+    with pytest.raises(CorruptSegment, match="its space is 'other'"):
+        positions(the_log(archive))
 
 
 def test_a_manifest_that_is_no_json_is_told(sealed, archive):

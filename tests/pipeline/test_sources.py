@@ -2,6 +2,7 @@
 
 import json
 import pickle
+from collections.abc import Iterator
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -28,7 +29,7 @@ from tupelo.pipeline.logs.segments import seal
 from tupelo.pipeline.logs.sources import JoinedLog, Log, by_name, name_of, resolve
 from tupelo.pipeline.source.filters import Wanted
 from tupelo.pipeline.source.options import ReadOptions
-from tupelo.pipeline.source.reading import Part, Reader, Rows
+from tupelo.pipeline.source.reading import TASKS_MAX, Part, Reader, Rows, parts_of, tasks_of
 
 
 @pytest.fixture
@@ -195,6 +196,34 @@ def test_a_position_of_no_log_is_refused(tmp_path):
         space.write(("job", 1))
     with pytest.raises(BadArgument, match="me/jbos"):
         read_after(path, after='{"me/jobs": 0, "me/jbos": 6}')
+
+
+class Boasting:
+    """A log that says what it likes of itself."""
+
+    host, space, id = "me", "jobs", "x"
+
+    def __init__(self, first: int, last: int) -> None:
+        self._bounds = first, last
+
+    def bounds(self) -> tuple[int, int]:
+        return self._bounds
+
+    def batches(self, *args: Any) -> Iterator[Any]:
+        return iter(())
+
+
+@pytest.mark.parametrize("bounds", [(1, 2**62), (5, 3), (0, 4), (-(2**63), 2**63 - 1)])
+def test_bounds_that_cannot_be_are_refused(bounds):
+    with pytest.raises(PipelineError, match="says that it goes from"):
+        parts_of(Boasting(*bounds), Wanted())
+
+
+def test_however_long_logs_are_the_tasks_are_not_too_many():
+    parts = [Part(log, *log.bounds()) for log in (Boasting(1, 2**52), Boasting(1, 7))]
+    tasks = tasks_of(parts, 1_000)
+    assert len(tasks) <= TASKS_MAX
+    assert sum(part.rows for task in tasks for part in task.parts) == 2**52 + 7
 
 
 # Several of one name

@@ -68,7 +68,8 @@ def archive(
 ) -> None:
     """Seal logs into an archive of Parquet files; their spaces may be in use meanwhile."""
     with clear_errors(), packages():
-        from tupelo.pipeline.logs.segments import ArchivedLog, Segment, seal, sealed_upto
+        from tupelo.pipeline.logs.manifest import Segment
+        from tupelo.pipeline.logs.segments import ArchivedLog, seal, sealed_upto
         from tupelo.pipeline.logs.sources import resolve
         from tupelo.pipeline.source.options import ReadOptions
 

@@ -13,10 +13,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
-from urllib.parse import quote
 
 import msgspec
 import numpy as np
@@ -26,14 +24,13 @@ import pyarrow.parquet as pq
 
 from tupelo.errors import CorruptSegment, LogTrimmed, PipelineError, WrongSchema
 from tupelo.pipeline.declared import Declared
+from tupelo.pipeline.logs.manifest import MANIFEST, Manifest, Segment, folder_of, load, whole
 from tupelo.pipeline.schema import CHANGES, SCHEMA_VERSION, TYPED, about_entries, check_columns
 from tupelo.store.filelock import FileLock, sync_folder
-from tupelo.values.codec import BadBytes
 
 ROWS_MAX = 262_144
 """So many changes has a segment at most, if nobody says otherwise."""
 GROUP_ROWS, GROUP_BYTES = 65_536, 64 * 2**20
-MANIFEST = "_manifest.json"
 LOCK = "_seal.lock"
 DRAFT = ".new"
 
@@ -53,32 +50,6 @@ class SealedFrom(Protocol):
     def bounds(self) -> tuple[int, int]: ...
 
     def batches(self, first: int, last: int) -> Iterator[pa.RecordBatch]: ...
-
-
-class Segment(msgspec.Struct, frozen=True, kw_only=True):
-    """One file of an archive: `file` is its path within the log's folder. Times are microseconds
-    since 1970, the earliest and the latest; `kinds` says how many changes there are of each."""
-
-    file: str
-    first: int
-    last: int
-    first_time: int
-    last_time: int
-    rows: int
-    bytes: int
-    kinds: dict[str, int]
-
-
-class Manifest(msgspec.Struct, kw_only=True):
-    """What there is of one log; `sealed` is the high-water mark."""
-
-    schema: int = SCHEMA_VERSION
-    host: str
-    space: str
-    id: str
-    first: int
-    sealed: int
-    segments: list[Segment]
 
 
 # Reading
@@ -101,7 +72,7 @@ class Archive:
         return ArchivedLog(folder) if (folder / MANIFEST).exists() else None
 
     def folder_of(self, host: str, space: str) -> Path:
-        return self.path / f"host={quote(host, safe='')}" / f"space={quote(space, safe='')}"
+        return folder_of(self.path, host, space)
 
 
 class ArchivedLog:
@@ -109,7 +80,7 @@ class ArchivedLog:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        manifest = _load(folder)
+        manifest = load(folder)
         if manifest is None:
             raise CorruptSegment(str(folder / MANIFEST), "it is gone")
         self.host = manifest.host
@@ -151,17 +122,18 @@ class ArchivedLog:
         """The changes of one segment, or those of them between two positions."""
         columns = check_columns(columns, entry)
         path = self.folder / segment.file
-        with _whole(path):
+        with whole(path):
             if path.stat().st_size != segment.bytes:
                 raise CorruptSegment(
                     str(path), f"it has {path.stat().st_size} bytes of {segment.bytes}"
                 )
             file = pq.ParquetFile(path, memory_map=True, page_checksum_verification=True)
         with file:
-            with _whole(path):
+            with whole(path):
                 _check_schema(path, file.schema_arrow)
                 if file.metadata.num_rows != segment.rows:
                     raise CorruptSegment(str(path), f"{file.metadata.num_rows} rows")
+                self._check_own(path, file, segment)
             cut = first > segment.first or last < segment.last
             named = [name for name in columns if name != TYPED]
             asked = list(dict.fromkeys([*named, *(["position"] if cut or not named else [])]))
@@ -171,7 +143,7 @@ class ArchivedLog:
                 batch_size=GROUP_ROWS, row_groups=_groups(file, first, last), columns=asked
             )
             while True:
-                with _whole(path):
+                with whole(path):
                     batch = next(found, None)
                     if batch is None:
                         return
@@ -183,6 +155,22 @@ class ArchivedLog:
                     batch = _with_typed(batch, entry, columns)
                 if batch.num_rows:
                     yield batch
+
+    def _check_own(self, path: Path, file: pq.ParquetFile, segment: Segment) -> None:
+        """Its rows are of this log and of these positions, as far as it says so itself."""
+        due = {
+            "host": (self.host, self.host),
+            "space": (self.space, self.space),
+            "position": (segment.first, segment.last),
+        }
+        for name, (low, high) in due.items():
+            place = file.schema_arrow.get_field_index(name)
+            for number in range(file.num_row_groups):
+                known = file.metadata.row_group(number).column(place).statistics
+                if known is None or not known.has_min_max:
+                    continue
+                if not low <= known.min <= known.max <= high:
+                    raise CorruptSegment(str(path), f"its {name} is {known.min!r}")
 
     def __repr__(self) -> str:
         return f"ArchivedLog({str(self.folder)!r})"
@@ -214,42 +202,6 @@ def _check_schema(path: Path, schema: pa.Schema) -> None:
         raise WrongSchema(str(path), version, SCHEMA_VERSION)
     if not schema.remove_metadata().equals(CHANGES):
         raise CorruptSegment(str(path), "its columns are not those of changes")
-
-
-@contextmanager
-def _whole(path: Path) -> Iterator[None]:
-    """What goes wrong in here is the fault of this file."""
-    try:
-        yield
-    except FileNotFoundError as error:
-        raise CorruptSegment(str(path), "it is gone") from error
-    except (OSError, pa.ArrowException, BadBytes, ValueError) as error:
-        raise CorruptSegment(str(path), str(error)) from error
-
-
-def _load(folder: Path) -> Manifest | None:
-    path = folder / MANIFEST
-    try:
-        spelled = path.read_bytes()
-    except FileNotFoundError:
-        return None
-    with _whole(path):
-        version = msgspec.json.decode(spelled, type=_Versioned).schema
-        if version != SCHEMA_VERSION:
-            raise WrongSchema(str(path), version, SCHEMA_VERSION)
-        manifest = msgspec.json.decode(spelled, type=Manifest)
-    expected = manifest.first
-    for segment in manifest.segments:
-        if segment.first != expected or segment.rows != segment.last - segment.first + 1:
-            raise CorruptSegment(str(path), f"{segment.file} does not begin at {expected}")
-        expected = segment.last + 1
-    if not manifest.segments or expected != manifest.sealed + 1:
-        raise CorruptSegment(str(path), f"nothing reaches {manifest.sealed}")
-    return manifest
-
-
-class _Versioned(msgspec.Struct):
-    schema: int
 
 
 # Sealing
@@ -296,7 +248,7 @@ def sealed_upto(log: SealedFrom, archive: str | Path) -> int:
 
 def _begun(log: SealedFrom, folder: Path) -> Manifest:
     first, _ = log.bounds()
-    manifest = _load(folder)
+    manifest = load(folder)
     if manifest is None:
         return Manifest(
             host=log.host, space=log.space, id=log.id, first=first, sealed=first - 1, segments=[]

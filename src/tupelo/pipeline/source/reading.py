@@ -15,7 +15,8 @@ from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
 from tupelo.errors import BadArgument, LogTrimmed, PipelineError
 from tupelo.pipeline.declared import Declared
-from tupelo.pipeline.logs.segments import ArchivedLog, Segment
+from tupelo.pipeline.logs.manifest import POSITION_MAX, Segment
+from tupelo.pipeline.logs.segments import ArchivedLog
 from tupelo.pipeline.logs.sources import JoinedLog, Log, by_name, name_of, resolve
 from tupelo.pipeline.source.filters import Wanted
 from tupelo.pipeline.source.moments import living
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     import pyarrow.compute as pc
 
 TASK_ROWS_MIN, TASK_ROWS_MAX = 50_000, 1_000_000
+TASKS_MAX = 10_000
+"""So many tasks has a query at most: then each has more rows."""
 
 
 @dataclass(frozen=True)
@@ -134,7 +137,7 @@ class Reader(DataSourceReader):
         if isinstance(moment, int) and len(logs) > 1:
             expected = "a time: positions are of one log, and there are several"
             raise BadArgument("asOf", expected, moment)
-        return [Task([Part(log, *log.bounds())]) for log in logs] or [Task([])]
+        return [Task([Part(log, *bounds_of(log))]) for log in logs] or [Task([])]
 
     def _task_rows(self, total: int) -> int:
         if self._options.partitions is not None:
@@ -167,7 +170,7 @@ def wanted_by(options: ReadOptions) -> Wanted:
 def parts_of(log: Log, wanted: Wanted, after: int | None = None) -> list[Part]:
     """What of a log, after a position, may hold rows that are wanted. LogTrimmed if what comes
     after it is no longer all kept."""
-    first, last = log.bounds()
+    first, last = bounds_of(log)
     if after is None:
         after = first - 1
     elif after + 1 < first:
@@ -184,6 +187,14 @@ def parts_of(log: Log, wanted: Wanted, after: int | None = None) -> list[Part]:
         parts = _sealed_parts(sealed, wanted, after)
         first = max(first, sealed.last + 1)
     return [*parts, *_narrowed(log, first, last, wanted)]
+
+
+def bounds_of(log: Log) -> tuple[int, int]:
+    """What it says of itself, if it can be true: it may be a host's answer."""
+    first, last = log.bounds()
+    if not 1 <= first <= last + 1 <= POSITION_MAX + 1:
+        raise PipelineError(f"{log!r} says that it goes from {first} to {last}")
+    return first, last
 
 
 def _sealed_parts(log: ArchivedLog, wanted: Wanted, after: int) -> list[Part]:
@@ -225,6 +236,8 @@ def tasks_of(parts: Iterable[Part], rows: int) -> list[Task]:
 
     The same parts always become the same tasks: a sink that has seen one knows it again.
     """
+    parts = list(parts)
+    rows = max(rows, ceil(sum(part.rows for part in parts) / TASKS_MAX))
     tasks: list[Task] = []
     gathered: list[Part] = []
     room = rows

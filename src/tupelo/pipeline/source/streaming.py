@@ -23,7 +23,7 @@ from pyspark.sql.streaming.datasource import (
 from tupelo.errors import BadArgument, LinkError, LogTrimmed, PipelineError
 from tupelo.pipeline.logs.sources import Log, by_name, resolve
 from tupelo.pipeline.source.options import ROWS_A_TASK, ReadOptions
-from tupelo.pipeline.source.reading import Part, Rows, Task, tasks_of, wanted_by
+from tupelo.pipeline.source.reading import Part, Rows, Task, bounds_of, tasks_of, wanted_by
 
 Offset = dict[str, dict[str, Any]]
 
@@ -95,7 +95,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         logs = by_name(resolve(self._options, [] if self._met else None))
         for name, log in logs.items():
             try:
-                found.append((name, log, *log.bounds()))
+                found.append((name, log, *bounds_of(log)))
             except LinkError:
                 if not self._met:
                     raise
