@@ -4,17 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
 from time import monotonic, sleep
 from typing import Any
 from urllib.parse import quote
 
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tupelo.errors import BadArgument, CannotReach, LogTrimmed, PeerLost, PipelineError
+from tupelo.errors import (
+    BadArgument,
+    CannotReach,
+    LogTrimmed,
+    PeerLost,
+    PipelineError,
+    WrongPassword,
+)
 from tupelo.federation.client.connect import connect
 from tupelo.federation.client.doors import at_once
 from tupelo.federation.client.space import RemoteSpace
@@ -22,10 +30,13 @@ from tupelo.federation.hosts.presence import SYSTEM, HostPresence
 from tupelo.federation.links import wire
 from tupelo.pipeline.declared import Declared
 from tupelo.pipeline.schema import build, check_columns, needed_for
+from tupelo.values.codec import BadBytes
 
 RECONNECT_SECONDS = 10.0
 """So long a task waits for a host that is away, if nobody says otherwise."""
 
+_Answer = tuple[str, str, int, int, list[list[Any]]]
+"""Whose log and which, from where to where it goes, and the columns that were asked for."""
 _PAUSE_SECONDS = 0.2
 _TRUE, _FALSE = {"true", "1", "yes"}, {"false", "0", "no", ""}
 
@@ -92,14 +103,23 @@ class RemoteLog:
     def __init__(self, address: str, space: str, way: Way) -> None:
         self.address = address
         self.space = space
-        self.way = way
-        with closing(way.connect(address, space)) as there:
-            self.host, self.id, *_ = _ask(there, space, [], 1, 0)
+        self.way = replace(way, password=None)  # It is shown only to a space that asks for one.
+        try:
+            self.host, self.id, *_ = self._ends()
+        except WrongPassword:
+            if way.password is None:
+                raise
+            self.way = way
+            self.host, self.id, *_ = self._ends()
 
     def bounds(self) -> tuple[int, int]:
-        with closing(self.way.connect(self.address, self.space)) as there:
-            _, _, first, last, _ = _ask(there, self.space, [], 1, 0)
+        _, _, first, last = self._ends()
         return first, last
+
+    def _ends(self) -> tuple[str, str, int, int]:
+        with closing(self.way.connect(self.address, self.space)) as there:
+            host, life, first, last, _ = _ask(there, self.space, [], 1, 0)
+        return host, life, first, last
 
     def batches(
         self,
@@ -111,10 +131,10 @@ class RemoteLog:
         """The changes from one position to another, both included. LogTrimmed if they are not, or
         while they are read are no longer, all kept."""
         columns = check_columns(columns, entry)
-        names = sorted(needed_for(columns) | {"arrival"})
+        names = sorted(needed_for(columns) | {"arrival", "position"})
         with closing(self.way.connect(self.address, self.space, patiently=True)) as there:
             while first <= last:
-                host, life, _, end, found = _ask(there, self.space, names, first, last)
+                _, life, _, end, found = _ask(there, self.space, names, first, last)
                 if life != self.id:
                     raise PipelineError(
                         f"the log of {self.space!r} at {self.address} is another one now"
@@ -125,12 +145,23 @@ class RemoteLog:
                         f"the log of {self.space!r} at {self.address} ends at {end}; the change at"
                         f" {first} was asked for"
                     )
-                raw = self._raw(names, found)
-                yield build(host, self.space, count, raw, columns, entry)
+                yield self._batch(dict(zip(names, found, strict=True)), first, columns, entry)
                 first += count
 
-    def _raw(self, names: Sequence[str], found: list[Any]) -> dict[str, Any]:
-        raw: dict[str, Any] = dict(zip(names, found, strict=True))
+    def _batch(
+        self, raw: dict[str, Any], first: int, columns: Sequence[str], entry: Declared | None
+    ) -> pa.RecordBatch:
+        """What was answered, as a batch. A host may answer anything."""
+        count = len(raw["position"])
+        if raw["position"] != [*range(first, first + count)]:
+            raise _nonsense(self.address, self.space, f"it has not the changes from {first} on")
+        try:
+            return build(self.host, self.space, count, self._raw(raw), columns, entry)
+        except (ValueError, TypeError, ArithmeticError, BadBytes) as error:
+            raise _nonsense(self.address, self.space, str(error)) from error
+
+    def _raw(self, raw: dict[str, Any]) -> dict[str, Any]:
+        """With what is left out where it is the host itself."""
         if "agent" in raw:
             raw["agent"] = pc.fill_null(pa.array(raw["agent"], pa.string()), self.host)
         if "origin" in raw:
@@ -160,7 +191,18 @@ def hosts_around(address: str, way: Way) -> list[str]:
 def _ask(there: RemoteSpace, space: str, names: list[str], first: int, last: int) -> list[Any]:
     """Ask for a part of the log. What is in the way is said with the address."""
     try:
-        answer: list[Any] = at_once(partial(there.ask, wire.Log(0, space, names, first, last)))
-        return answer
+        answer = at_once(partial(there.ask, wire.Log(0, space, names, first, last)))
     except LogTrimmed as error:
         raise LogTrimmed(f"{there.peer}, space {space!r}: {error}", error.first) from error
+    try:
+        host, life, begin, end, found = msgspec.convert(answer, _Answer)
+    except msgspec.ValidationError as error:
+        raise _nonsense(there.peer, space, str(error)) from error
+    count = len(found[0]) if found else 0
+    if len(found) != len(names) or any(len(column) != count for column in found):
+        raise _nonsense(there.peer, space, "it has not the columns that were asked for")
+    return [host, life, begin, end, found]
+
+
+def _nonsense(address: str, space: str, why: str) -> PipelineError:
+    return PipelineError(f"what {address} answers is no part of the log of {space!r}: {why}")
