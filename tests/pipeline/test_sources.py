@@ -101,7 +101,9 @@ def test_what_is_nothing_is_refused(tmp_path):
     [
         *[("columns", "kind,color"), ("partitions", "0"), ("maxRows", "-1"), ("rowsPerTask", "x")],
         *[("federation", "maybe"), ("asOf", "yesterday"), ("startFrom", "12"), ("colour", "red")],
-        *[("entry", "name text"), ("tls", "perhaps")],
+        *[("entry", "name text"), ("tls", "perhaps"), ("asOf", "5" * 5_000)],
+        *[("paths", "nonsense"), ("paths", '"ab"'), ("paths", "[1]"), ("paths", "[" * 100_000)],
+        *[("after", "[]"), ("after", '{"a/b": 1' + "0" * 5_000 + "}"), ("maxRows", "5" * 5_000)],
     ],
 )
 def test_an_option_that_says_nothing_is_refused_by_its_name(option, value):

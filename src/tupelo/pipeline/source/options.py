@@ -17,6 +17,7 @@ ROWS_A_TASK = 250_000
 """So many changes of a stream a task reads at most, if nobody says otherwise."""
 
 WAY = Way()
+_DIGITS_MAX = 18
 
 
 @dataclass(frozen=True)
@@ -125,8 +126,18 @@ _KNOWN = {
 def _locations(given: Mapping[str, str]) -> tuple[str, ...]:
     found = [given["path"]] if given.get("path") else []
     if given.get("paths"):
-        found += json.loads(given["paths"])
+        found += _paths(given["paths"])
     return tuple(dict.fromkeys(found))
+
+
+def _paths(value: str) -> list[str]:
+    try:
+        found = json.loads(value)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, list) or not all(isinstance(path, str) and path for path in found):
+        raise BadArgument("paths", 'locations, as JSON: ["jobs.tupelo", "archive"]', value)
+    return found
 
 
 def _listed(value: str | None) -> tuple[str, ...] | None:
@@ -138,9 +149,17 @@ def _listed(value: str | None) -> tuple[str, ...] | None:
 def _count(name: str, value: str | None) -> int | None:
     if value is None:
         return None
-    if not (value.isascii() and value.isdigit() and int(value) > 0):
+    number = _number(value)
+    if not number:
         raise BadArgument(name, "a number above 0", value)
-    return int(value)
+    return number
+
+
+def _number(value: str) -> int | None:
+    """None if it is none, or larger than any position."""
+    if value.isascii() and value.isdigit() and len(value) <= _DIGITS_MAX:
+        return int(value)
+    return None
 
 
 def _start(value: str) -> bool:
@@ -152,7 +171,7 @@ def _start(value: str) -> bool:
 def _positions(value: str) -> dict[str, int]:
     try:
         found = json.loads(value)
-    except ValueError:
+    except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict) or not all(type(n) is int for n in found.values()):
         raise BadArgument("after", 'positions by log, as JSON: {"host/space": 120}', value)
@@ -162,8 +181,9 @@ def _positions(value: str) -> dict[str, int]:
 def _moment(value: str | None) -> int | datetime | None:
     if value is None:
         return None
-    if value.isascii() and value.isdigit():
-        return int(value)
+    position = _number(value)
+    if position is not None:
+        return position
     try:
         moment = datetime.fromisoformat(value)
     except ValueError:
