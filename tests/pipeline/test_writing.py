@@ -384,7 +384,6 @@ def test_one_who_is_about_to_commit_is_waited_for(host, jobs, later, until, monk
 def test_one_who_is_about_to_for_too_long_is_not_taken_for_none(
     host, jobs, later, until, monkeypatch
 ):
-    monkeypatch.setattr(writing, "RIVAL_SECONDS", 0.3)
     arrived: list[Any] = []
     go: list[bool] = []
     commit = RemoteTransaction.commit
@@ -397,6 +396,7 @@ def test_one_who_is_about_to_for_too_long_is_not_taken_for_none(
     monkeypatch.setattr(RemoteTransaction, "commit", slow)
     first = later(task(host).write, rows(*range(5)))
     until(lambda: arrived)
+    monkeypatch.setattr(writing, "RIVAL_SECONDS", 0.3)
     with pytest.raises(CannotSink, match="under way, and does not end"):
         task(host).write(rows(*range(5)))
     go.append(True)
@@ -449,7 +449,7 @@ def test_if_the_answer_to_a_commit_is_lost_it_is_found_out(host, jobs, monkeypat
 
 
 def test_a_host_that_dies_before_the_commit_has_nothing_of_it(tmp_path, company, monkeypatch):
-    monkeypatch.setattr(writing, "RIVAL_SECONDS", 1.0)
+    monkeypatch.setattr(writing, "RIVAL_SECONDS", 10.0)
     child = company.child("kitchen", path=str(tmp_path))
     there = SimpleNamespace(url=f"tupelo://{child.address}/")
 
