@@ -18,6 +18,7 @@ from tupelo.federation.hosts.presence import SYSTEM
 from tupelo.pipeline import jobs
 from tupelo.pipeline.commands.pipeline import app
 from tupelo.pipeline.schema import COLUMNS
+from tupelo.pipeline.sink.writing import Sunk
 from tupelo.pipeline.titles import TITLES
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
@@ -213,6 +214,7 @@ def test_clocks_that_differ_are_no_fault_if_it_is_said_by_how_much(spark, logs):
 def file(tmp_path: Path) -> Path:
     with tupelo.Space("jobs", path=tmp_path / "jobs.tupelo") as space:
         space.write_all([("job", number) for number in range(3)])
+        space.write(Sunk("a query", 0, 0, "an attempt", 3))
         space.take(("job", 1))
     return tmp_path / "jobs.tupelo"
 
@@ -230,7 +232,7 @@ def test_every_job_is_a_command():
 def test_a_sound_log_passes_the_audit_and_one_that_should_be_empty_fails(spark, file):
     passed = run("audit", file)
     assert passed.exit_code == 0
-    assert "3 entries: 2 are there still, and 0 are in doubt" in passed.stdout
+    assert "4 entries: 3 are there still, and 0 are in doubt" in passed.stdout
     assert "no fault was found" in passed.stdout
     failed = run("audit", file, "--drained", "--format", "json")
     assert failed.exit_code == 1
@@ -250,7 +252,7 @@ def test_an_audit_of_nothing_fails(spark, file):
 def test_a_command_writes_parquet_or_shows_a_table(spark, file, tmp_path):
     assert run("life", file, "--to", tmp_path / "tables").exit_code == 0
     written = pq.read_table(tmp_path / "tables" / "life.parquet")
-    assert sorted(written.column("fate").to_pylist()) == ["living", "living", "taken"]
+    assert sorted(written.column("fate").to_pylist()) == ["living", "living", "living", "taken"]
     refused = run("life", file, "--to", tmp_path / "tables")
     assert refused.exit_code == 1
     assert "life.parquet" in refused.stderr

@@ -6,7 +6,8 @@ taken twice     and was taken in both, or from one place more than once
 ended twice     it was taken, say, and expired as well
 returned twice  it was given back more often than it was taken
 never written   the log speaks of it, and not of its writing
-never taken     it is there still; a fault only if it was said that the space is drained
+never taken     it is there still; a fault only if it was said that the space is drained, and not of
+                what a space remembers of a sink
 reordered       it stands before or behind where its number says
 gap             positions of a log are missing
 repeated        positions of a log are there more than once
@@ -27,6 +28,8 @@ from tupelo.errors import AuditFailed
 from tupelo.pipeline.jobs.gaps import gaps
 from tupelo.pipeline.jobs.life import FAULTY, lives
 from tupelo.pipeline.jobs.ordered import reordered
+from tupelo.pipeline.jobs.stays import ENTRY, of_kind
+from tupelo.space.lasting import SUNK
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Observation
@@ -48,6 +51,8 @@ def audit(
     `observed` is told how many `entries` there are, how many `living`, and how many `in_doubt`.
     """
     found = lives(changes, skew_seconds)
+    if drained:
+        found = found.join(_remembered(changes), [*ENTRY], "left")
     if observed is not None:
         found = found.observe(
             observed,
@@ -60,7 +65,8 @@ def audit(
         f.when(f.col("astray") > 0, "reordered"),
     ]
     if drained:
-        kinds.append(f.when(f.col("fate") == "living", "never taken"))
+        left = (f.col("fate") == "living") & f.col("remembered").isNull()
+        kinds.append(f.when(left, "never taken"))
     nowhere = f.lit(None)
     of_entries = found.withColumn("fault", f.explode(f.array_compact(f.array(*kinds)))).select(
         "fault",
@@ -106,6 +112,12 @@ def audit(
         )
     )
     return of_entries.unionAll(late).unionAll(of_logs).unionAll(of_nothing)
+
+
+def _remembered(changes: DataFrame) -> DataFrame:
+    """The entries by which spaces remember what Spark wrote: nobody is to take them."""
+    sunk = changes.where(of_kind("written") & (f.col("type") == SUNK))
+    return sunk.select(*ENTRY).distinct().withColumn("remembered", f.lit(True))
 
 
 def _told() -> Column:
