@@ -83,13 +83,32 @@ def linked_home(home: Path, within: Path) -> Path:
     java = real / "bin" / "java"
     made = within / ("java-" + sha256(os.fsencode(real)).hexdigest()[:16])
     script = _SCRIPT.format(real=str(java).replace("'", "'\\''"), left_out=_LEFT_OUT)
-    try:
-        if (made / "bin" / "java").read_text() == script:
-            return made
-    except OSError:
-        pass
+    if _says(made, script):
+        return made
     within.mkdir(parents=True, exist_ok=True)
     draft = Path(mkdtemp(dir=within))  # then all at once: other programs may start Spark as well
+    try:
+        _link(real, draft, script)
+        try:
+            draft.rename(made)
+        except OSError:  # Another program was first, or an old one is in the way.
+            if not _says(made, script):
+                shutil.rmtree(made, ignore_errors=True)
+                draft.rename(made)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+    return made
+
+
+def _says(home: Path, script: str) -> bool:
+    try:
+        return (home / "bin" / "java").read_bytes() == script.encode()
+    except OSError:
+        return False
+
+
+def _link(real: Path, draft: Path, script: str) -> None:
+    draft.chmod(0o755)
     (draft / "bin").mkdir()
     for part in real.iterdir():
         if part.name != "bin":
@@ -97,18 +116,8 @@ def linked_home(home: Path, within: Path) -> Path:
     for part in (real / "bin").iterdir():
         if part.name != "java":
             (draft / "bin" / part.name).symlink_to(part)
-    (draft / "bin" / "java").write_text(script)
+    (draft / "bin" / "java").write_bytes(script.encode())
     (draft / "bin" / "java").chmod(0o755)
-    try:
-        draft.chmod(0o755)
-        draft.rename(made)
-    except OSError:  # Another program was first, or an old one is in the way.
-        if (made / "bin" / "java").exists():
-            shutil.rmtree(draft)
-        else:
-            shutil.rmtree(made, ignore_errors=True)
-            draft.rename(made)
-    return made
 
 
 def cache_folder() -> Path:
