@@ -116,6 +116,7 @@ def test_a_dataclass_is_an_object_and_has_a_type():
         ([1, [2]], [1, [2]]),
         ({"a": (1,)}, {"a": [1]}),
         ({1: "x", (2, "y"): None}, {"1": "x", '[2,"y"]': None}),
+        ({1: "x", "1": (2,)}, [[1, "x"], ["1", [2]]]),  # None is lost.
         (Job("n", 1), {"name": "n", "size": 1}),
         ([10**40, float("nan")], [10**40, None]),
     ],

@@ -4,7 +4,8 @@ What an entry holds is there three times: `payload` is its faithful spelling (`v
 `fields` is the same as JSON, for people; and the struct `f` has typed columns, where a shape is
 declared. The JSON of a tuple is an array, and that of a dataclass an object. It cannot tell a
 tuple from a list or the name of a nested class; times, UUIDs and decimals are texts, bytes are
-base64, keys are texts, and numbers that are not finite are null.
+base64, keys are texts (a dict in which two would be the same text is an array of pairs), and
+numbers that are not finite are null.
 """
 
 from __future__ import annotations
@@ -342,7 +343,8 @@ def _readable(value: Any) -> Any:
     if cls is list or cls is tuple:
         return [_readable(inner) for inner in value]
     if cls is dict:
-        return {_key(key): _readable(inner) for key, inner in value.items()}
+        said = {_key(key): _readable(inner) for key, inner in value.items()}
+        return said if len(said) == len(value) else _readable(list(value.items()))
     if cls is datetime:
         return value.isoformat()
     if cls is UUID or cls is Decimal:
