@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from tests.federation.company import Company
 from tupelo.errors import PipelineError, WrongPassword
 from tupelo.federation.client.space import RemoteSpace
 from tupelo.federation.hosts.serving import Serving
 from tupelo.federation.identity.access import Access
+from tupelo.pipeline.commands.pipeline import app
 from tupelo.pipeline.logs.remote import RemoteLog, Way
 
 
@@ -76,3 +78,19 @@ def test_what_is_no_answer_is_said_with_the_address(company, monkeypatch, altere
 
 def is_payload(column: list[Any]) -> bool:
     return type(column[0]) is bytes
+
+
+def test_a_space_with_a_password_is_sealed_from_the_prompt(company, tmp_path):
+    host = company.host("kitchen", space=False, path=tmp_path / "kitchen")
+    host.space("jobs").write(("job", 1))
+    host.space("locked", access=Access(password="secret")).write_all([("job", 1), ("job", 2)])
+
+    def sealed(*words: object) -> Any:
+        words = ("archive", host.url, "--to", tmp_path / "archive", *words)
+        return CliRunner().invoke(app, [str(word) for word in words])
+
+    refused = sealed()
+    assert refused.exit_code == 1 and "'locked' is protected" in refused.stderr
+    assert sealed("--space", "jobs").exit_code == 0
+    told = sealed("--password", "secret")
+    assert told.exit_code == 0 and "'locked' of" in told.stdout and "2 changes" in told.stdout

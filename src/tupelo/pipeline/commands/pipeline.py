@@ -65,6 +65,10 @@ def archive(
         ),
     ],
     to: Annotated[Path, typer.Option(metavar="DIR", help="The archive.")],
+    space: Space = None,
+    federation: Federation = False,
+    password: Password = None,
+    tls: Tls = None,
 ) -> None:
     """Seal logs into an archive of Parquet files; their spaces may be in use meanwhile."""
     with clear_errors(), packages():
@@ -73,7 +77,8 @@ def archive(
         from tupelo.pipeline.logs.sources import resolve
         from tupelo.pipeline.source.options import ReadOptions
 
-        found = resolve(ReadOptions(tuple(logs)))
+        options = reading(None, federation, password, tls, space=space)
+        found = resolve(ReadOptions.read({**options, "paths": json.dumps(logs)}))
         if any(isinstance(log, ArchivedLog) for log in found):
             raise BadArgument("LOG", "a log that lives (what an archive has is sealed)", logs)
         console = Console(highlight=False, soft_wrap=True)
