@@ -3,6 +3,7 @@
 import logging
 import os
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import tupelo
 from tests.conftest import until_true
 from tests.federation.company import Company
 from tupelo import Archiving
-from tupelo.errors import BadArgument, LogTrimmed, PipelineError
+from tupelo.errors import BadArgument, JournalFailed, LogTrimmed, PipelineError
 from tupelo.federation.hosts.presence import SYSTEM
 from tupelo.pipeline.commands.pipeline import app
 from tupelo.pipeline.logs import archiving as policy
@@ -188,6 +189,32 @@ def test_sealing_that_fails_is_told_once_and_tried_again(
         until_true(lambda: sealed(folder) == 100)
     assert caplog.text.count("another program") == 1
     until_true(lambda: space.trim(before=50) or first_kept(space) == 50)
+
+
+def test_whatever_fails_the_others_are_sealed_and_the_host_is_closed(
+    company, tmp_path, folder, caplog, monkeypatch
+):
+    def failing(log: JournalLog, *more: Any) -> Any:
+        if log.space == "jobs":
+            raise MemoryError("no more")
+        return seal(log, *more)
+
+    monkeypatch.setattr(policy, "seal", failing)
+    host = company.host("one", path=tmp_path / "one", archive=Archiving(folder, 10))
+    with caplog.at_level(logging.WARNING, "tupelo"):
+        fill(host.space("jobs"), 10)
+        until_true(lambda: "not sealed: MemoryError('no more')" in caplog.text)
+        fill(host.space("other"), 10)
+        until_true(lambda: sealed(folder, "other") == 10)
+        host.close()
+    assert sealed(folder) == 0
+
+
+def test_a_host_that_cannot_begin_leaves_nobody_behind_who_seals(company, tmp_path, folder):
+    (tmp_path / "one" / "tupelo.decisions.tupelo").mkdir(parents=True)
+    with pytest.raises(JournalFailed):
+        company.host("one", path=tmp_path / "one", archive=folder)
+    assert "tupelo-archive" not in {thread.name for thread in threading.enumerate()}
 
 
 # What cannot be

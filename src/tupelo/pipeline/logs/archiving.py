@@ -82,17 +82,19 @@ class _Kept:
         return more >= self._archiving.changes or (more > 0 and waited >= self._archiving.seconds)
 
     def seal(self) -> None:
-        """Seal it. What stands in the way is said once, and tried again later."""
+        """Seal it. What stands in the way, whatever it is, is said once, and tried again later: the
+        other logs are to be sealed all the same, and the host to be closed."""
         self._since = time.monotonic()
         try:
             _sync(self._journal.path)
             seal(self._log, self._archiving.folder)
             self._sealed = sealed_upto(self._log, self._archiving.folder)
             self._complaint = ""
-        except TupeloError as error:
-            if str(error) != self._complaint:
-                self._complaint = str(error)
-                logger.warning("the log of %r is not sealed: %s", self._log.space, error)
+        except Exception as error:
+            complaint = str(error) if isinstance(error, TupeloError) else repr(error)
+            if complaint != self._complaint:
+                self._complaint = complaint
+                logger.warning("the log of %r is not sealed: %s", self._log.space, complaint)
 
 
 def _sync(path: Path) -> None:
