@@ -214,10 +214,10 @@ def _fill(url: str, count: int) -> None:
 
 def _settled(log: JournalLog) -> int:
     """How many changes there are when no more come: what was taken is confirmed a little later."""
-    seen, last = 0, log.last
+    seen, last = 0, log.bounds()[1]
     while seen < last:
         sleep(1.0)
-        seen, last = last, log.last
+        seen, last = last, log.bounds()[1]
     return last
 
 

@@ -12,7 +12,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from tupelo.errors import BadArgument, DamagedFile
+from tupelo.errors import BadArgument, DamagedFile, JournalFailed
+from tupelo.store.header import is_damage
 from tupelo.store.journal import MemoryJournal, require_kept
 from tupelo.store.sqlite import KINDS
 from tupelo.values.change import Change
@@ -52,9 +53,7 @@ def tail_in(path: Path, names: Sequence[str], first: int, last: int) -> Tail:
         uri = f"{path.as_uri()}?mode=ro"
         with closing(sqlite3.connect(uri, uri=True, isolation_level=None)) as db:
             db.execute("BEGIN")
-            meta = dict(db.execute("SELECT key, value FROM meta"))
-            (newest,) = db.execute("SELECT max(position) FROM change").fetchone()
-            kept, durable = meta["first"], max(newest or 0, meta["position"])
+            kept, durable = bounds_in(db)
             columns = _columns((), names)
             until = min(last, first + ROWS_MAX - 1, durable)
             if names and first <= until:
@@ -64,8 +63,18 @@ def tail_in(path: Path, names: Sequence[str], first: int, last: int) -> Tail:
             place = list(names).index("kind")
             columns[place] = [KINDS[code] for code in columns[place]]
     except (sqlite3.Error, LookupError, TypeError) as error:
+        if not is_damage(error):
+            raise JournalFailed(f"{path} cannot be read: {error}") from error
         raise DamagedFile(f"{path} is damaged ({error})") from error
     return kept, durable, columns
+
+
+def bounds_in(db: sqlite3.Connection) -> tuple[int, int]:
+    """The first position that is kept, and the last that is durable; it is one less than the first
+    if there is none."""
+    meta = dict(db.execute("SELECT key, value FROM meta WHERE key IN ('first', 'position')"))
+    (newest,) = db.execute("SELECT max(position) FROM change").fetchone()
+    return meta["first"], max(newest or 0, meta["position"])
 
 
 def tail_of(journal: MemoryJournal, names: Sequence[str], first: int, last: int) -> Tail:

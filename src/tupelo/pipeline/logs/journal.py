@@ -1,15 +1,17 @@
 """The log in the file of a durable space, read as Arrow batches while its space may be open in
-another program: no lock is taken, and nothing is written."""
+another program: whoever writes does not wait, and one at rest is left without a
+trace."""
 
 from __future__ import annotations
 
+import os
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
 from functools import cache
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
@@ -19,12 +21,15 @@ import pyarrow.compute as pc
 from tupelo.errors import DamagedFile, JournalFailed, LogTrimmed
 from tupelo.pipeline.declared import Declared
 from tupelo.pipeline.schema import OF_THE_ENTRY, Raw, build, check_columns, fill, needed_for
-from tupelo.store.header import check_header
+from tupelo.store.header import check_header, is_damage
 from tupelo.store.sqlite import KINDS
+from tupelo.store.tail import bounds_in
 from tupelo.values.codec import BadBytes
 
 ROWS, BYTES = 16_384, 16 * 2**20
 """So many rows has a batch at most, and about so many bytes."""
+
+T = TypeVar("T")
 
 _WRITTEN = KINDS.index("written")
 _SINCE = {"to": 2, "session": 3}
@@ -37,8 +42,7 @@ class JournalLog:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        with self._reading() as db:
-            meta = dict(db.execute("SELECT key, value FROM meta"))
+        meta = self._look(lambda db: dict(db.execute("SELECT key, value FROM meta")))
         try:
             self.host: str = meta["agent"]
             self.space: str = meta["name"]
@@ -49,16 +53,7 @@ class JournalLog:
     def bounds(self) -> tuple[int, int]:
         """The first position that is kept, and the last that is durable; it is one less than the
         first if there is none."""
-        with self._reading() as db:
-            return _bounds(db)
-
-    @property
-    def first(self) -> int:
-        return self.bounds()[0]
-
-    @property
-    def last(self) -> int:
-        return self.bounds()[1]
+        return self._look(bounds_in)
 
     def batches(
         self,
@@ -74,15 +69,14 @@ class JournalLog:
         """
         columns = check_columns(columns, entry)
         rows = max(1, ROWS // 64)  # until it is known how large the entries are
-        with closing(self._connect()) as db:
-            while first <= last:
-                batch = self._batch(db, first, min(last, first + rows - 1), columns, entry)
-                if not batch.num_rows:
-                    return
-                yield batch
-                first += batch.num_rows
-                fitting = batch.num_rows * BYTES // max(1, batch.nbytes)
-                rows = max(1, min(ROWS, fitting, rows * 8))
+        while first <= last:
+            batch = self._batch(first, min(last, first + rows - 1), columns, entry)
+            if not batch.num_rows:
+                return
+            yield batch
+            first += batch.num_rows
+            fitting = batch.num_rows * BYTES // max(1, batch.nbytes)
+            rows = max(1, min(ROWS, fitting, rows * 8))
 
     def before(
         self, columns: Sequence[str] | None = None, entry: Declared | None = None
@@ -91,12 +85,14 @@ class JournalLog:
         of their writing. The file keeps them for as long as a change that is kept speaks of them,
         or they live."""
         columns = check_columns(columns, entry)
-        with self._reading() as db:
-            kept, _ = _bounds(db)
-            (form,) = db.execute("PRAGMA user_version").fetchone()
-            needed = needed_for(columns) | {"position"}
+        needed = needed_for(columns) | {"position"}
+
+        def select(db: sqlite3.Connection) -> Raw:
+            kept, _ = bounds_in(db)
             where = f"WHERE position < ? AND kind = {_WRITTEN}"
-            raw = _select(db, form, needed, where, (kept,))
+            return _select(db, _form(db), needed, where, (kept,))
+
+        raw = self._look(select)
         if "kind" in raw:
             raw["kind"] = pa.repeat("written", len(raw["position"]))
         for name in {"agent", "origin"} & raw.keys():
@@ -104,48 +100,49 @@ class JournalLog:
         return build(self.host, self.space, len(raw["position"]), raw, columns, entry)
 
     def _batch(
-        self,
-        db: sqlite3.Connection,
-        first: int,
-        last: int,
-        columns: Sequence[str],
-        entry: Declared | None,
+        self, first: int, last: int, columns: Sequence[str], entry: Declared | None
     ) -> pa.RecordBatch:
         """A batch of these changes, or of the first of them."""
         about = [name for name in columns if name in OF_THE_ENTRY]
         needed = (needed_for(columns) - OF_THE_ENTRY) | {"arrival"}
         try:
-            with _snapshot(db):
-                kept, durable = _bounds(db)
-                if first < kept:
-                    raise LogTrimmed(
-                        f"{self.path}: the change at {first} was asked for, but the log of"
-                        f" {self.space!r} begins at {kept}",
-                        kept,
-                    )
-                last = min(last, durable)
-                (form,) = db.execute("PRAGMA user_version").fetchone()
-                where = "WHERE position BETWEEN ? AND ?"
-                raw = _select(db, form, needed, where, (first, last))
-                count = len(raw["arrival"])
-                if count != max(0, last - first + 1):
-                    raise DamagedFile(
-                        f"{self.path} is damaged: not all changes from {first} to {last} are there"
-                    )
-                if about:
-                    arrivals = np.array(raw["arrival"], dtype=np.float64)
-                    entries = _entries(db, form, needed_for(about), arrivals, first, last)
+            raw, entries = self._look(lambda db: self._select(db, needed, about, first, last))
+            count = len(raw["arrival"])
             if "kind" in raw:
                 raw["kind"] = _kinds().take(pa.array(raw["kind"], pa.int8()))
             if "agent" in raw:
                 raw["agent"] = pc.fill_null(pa.array(raw["agent"], pa.string()), self.host)
             if about:
+                arrivals = np.array(raw["arrival"], dtype=np.float64)
                 raw |= self._about(about, entries, arrivals, entry)
             return build(self.host, self.space, count, raw, columns, entry)
-        except (sqlite3.Error, BadBytes, pa.ArrowException, TypeError, ValueError) as error:
+        except (BadBytes, pa.ArrowException, TypeError, ValueError) as error:
             raise DamagedFile(
                 f"{self.path} is damaged between {first} and {last} ({error})"
             ) from error
+
+    def _select(
+        self, db: sqlite3.Connection, needed: set[str], about: Sequence[str], first: int, last: int
+    ) -> tuple[Raw, Raw]:
+        """Of these changes, or the first of them, and of their entries, what is needed."""
+        kept, durable = bounds_in(db)
+        if first < kept:
+            raise LogTrimmed(
+                f"{self.path}: the change at {first} was asked for, but the log of"
+                f" {self.space!r} begins at {kept}",
+                kept,
+            )
+        last = min(last, durable)
+        form = _form(db)
+        raw = _select(db, form, needed, "WHERE position BETWEEN ? AND ?", (first, last))
+        if len(raw["arrival"]) != max(0, last - first + 1):
+            raise DamagedFile(
+                f"{self.path} is damaged: not all changes from {first} to {last} are there"
+            )
+        if not about:
+            return raw, {}
+        arrivals = np.array(raw["arrival"], dtype=np.float64)
+        return raw, _entries(db, form, needed_for(about), arrivals, first, last)
 
     def _about(
         self, about: Sequence[str], entries: Raw, arrivals: Any, entry: Declared | None
@@ -162,25 +159,51 @@ class JournalLog:
 
     # The file
 
-    def _connect(self) -> sqlite3.Connection:
+    def _look(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """What this work finds, all of one moment. Not for long: it keeps the file from being
+        swept."""
         try:
-            check_header(self.path)
-            return sqlite3.connect(
-                f"{self.path.resolve().as_uri()}?mode=ro", uri=True, isolation_level=None
-            )
+            while True:
+                before, at_rest = self.path.stat(), self._is_at_rest()
+                try:
+                    found = self._found(work, at_rest)
+                except DamagedFile:
+                    if not self._was_written(before, at_rest):
+                        raise
+                else:
+                    if not self._was_written(before, at_rest):
+                        return found
         except OSError as error:
             raise JournalFailed(f"{self.path} cannot be opened: {error.strerror}") from error
-        except sqlite3.Error as error:
-            raise JournalFailed(f"{self.path} cannot be opened: {error}") from error
 
-    @contextmanager
-    def _reading(self) -> Iterator[sqlite3.Connection]:
-        with closing(self._connect()) as db:
-            try:
-                with _snapshot(db):
-                    yield db
-            except sqlite3.Error as error:
-                raise DamagedFile(f"{self.path} is damaged ({error})") from error
+    def _found(self, work: Callable[[sqlite3.Connection], T], at_rest: bool) -> T:
+        check_header(self.path)
+        # Of a file at rest SQLite need not lock anything, for which it would make files beside it
+        # and leave them there; it may be where nobody may write.
+        mode = "mode=ro&immutable=1" if at_rest else "mode=ro"
+        uri = f"{self.path.resolve().as_uri()}?{mode}"
+        try:
+            with closing(sqlite3.connect(uri, uri=True, isolation_level=None)) as db:
+                db.execute("BEGIN")
+                return work(db)
+        except (sqlite3.Error, LookupError, TypeError, ValueError) as error:
+            if not is_damage(error):
+                raise JournalFailed(f"{self.path} cannot be read: {error}") from error
+            raise DamagedFile(f"{self.path} is damaged ({error})") from error
+
+    def _is_at_rest(self) -> bool:
+        """Is everything in this one file? SQLite's log is beside it where a space is open, and
+        after a crash."""
+        try:
+            file = self.path.resolve()
+            return not file.with_name(file.name + "-wal").stat().st_size
+        except FileNotFoundError:
+            return True
+
+    def _was_written(self, before: os.stat_result, at_rest: bool) -> bool:
+        """Was what was read without a lock written meanwhile?"""
+        now = self.path.stat()
+        return at_rest and (now.st_mtime_ns, now.st_size) != (before.st_mtime_ns, before.st_size)
 
     def __repr__(self) -> str:
         return f"JournalLog({str(self.path)!r})"
@@ -192,20 +215,9 @@ def _kinds() -> pa.Array:
     return pa.array(KINDS, pa.string())
 
 
-@contextmanager
-def _snapshot(db: sqlite3.Connection) -> Iterator[None]:
-    """What is read in here is of one moment. Not for long: it keeps the file from being swept."""
-    db.execute("BEGIN")
-    try:
-        yield
-    finally:
-        db.execute("ROLLBACK")
-
-
-def _bounds(db: sqlite3.Connection) -> tuple[int, int]:
-    meta = dict(db.execute("SELECT key, value FROM meta WHERE key IN ('first', 'position')"))
-    (last,) = db.execute("SELECT max(position) FROM change").fetchone()
-    return meta["first"], max(last or 0, meta["position"])
+def _form(db: sqlite3.Connection) -> int:
+    (form,) = db.execute("PRAGMA user_version").fetchone()
+    return int(form)
 
 
 def _select(
