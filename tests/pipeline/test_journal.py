@@ -15,12 +15,13 @@ import pytest
 
 import tupelo
 from tests.laws.kinds import Job
+from tests.pipeline.rows import batch_of
 from tests.store.test_reopening import OLDER, make_older
 from tupelo.errors import DamagedFile, ForeignFile, JournalFailed, LogTrimmed
 from tupelo.pipeline.declared import Declared, typed
 from tupelo.pipeline.logs import journal
 from tupelo.pipeline.logs.journal import JournalLog
-from tupelo.pipeline.schema import COLUMNS, batch_of, schema_of
+from tupelo.pipeline.schema import COLUMNS, schema_of
 from tupelo.store.tail import bounds_in
 
 

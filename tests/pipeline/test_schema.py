@@ -13,11 +13,12 @@ import pytest
 from hypothesis import given, settings
 
 from tests.laws.kinds import Job, PrintJob
+from tests.pipeline.rows import batch_of
 from tests.values.strategies import entries
 from tupelo import Change
 from tupelo.errors import BadArgument
 from tupelo.pipeline.declared import Declared, typed
-from tupelo.pipeline.schema import CHANGES, COLUMNS, batch_of, ddl_of, decode_many, schema_of
+from tupelo.pipeline.schema import CHANGES, COLUMNS, ddl_of, decode_many, schema_of
 from tupelo.values.codec import BadBytes, decode_entry, encode_entry
 from tupelo.values.entry import freeze
 from tupelo.values.kind import name_of

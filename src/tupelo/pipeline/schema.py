@@ -27,8 +27,7 @@ import pyarrow.compute as pc
 
 from tupelo.errors import BadArgument
 from tupelo.pipeline.declared import Declared
-from tupelo.values.change import Change
-from tupelo.values.codec import BadBytes, decode_entry, encode_entry, read_extension
+from tupelo.values.codec import BadBytes, decode_entry, read_extension
 from tupelo.values.entry import NATIVE, Typed, types_of
 from tupelo.values.kind import Kind
 
@@ -117,32 +116,6 @@ def needed_for(columns: Sequence[str]) -> set[str]:
 
 
 # Batches
-
-
-def batch_of(
-    host: str,
-    space: str,
-    changes: Sequence[Change],
-    columns: Sequence[str] | None = None,
-    entry: Declared | None = None,
-) -> pa.RecordBatch:
-    """These changes of one space, as rows."""
-    columns = check_columns(columns, entry)
-    raw: Raw = {}
-    for name in needed_for(columns):
-        if name == "payload":
-            raw[name] = [_payload(change) for change in changes]
-        elif name in ("origin", "n", "arrival"):
-            raw[name] = [getattr(c, name) if c.arrival else None for c in changes]
-        else:
-            raw[name] = [getattr(change, name) for change in changes]
-    return build(host, space, len(changes), raw, columns, entry)
-
-
-def _payload(change: Change) -> bytes | None:
-    if change.payload is None and change.shape is not None and change.fields is not None:
-        return encode_entry(change.shape, change.fields)
-    return change.payload
 
 
 def build(
