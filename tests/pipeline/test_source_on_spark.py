@@ -215,13 +215,16 @@ def altered(whole: bytes) -> bytes:
 
 def test_what_is_sealed_may_be_read_by_spark_itself(spark, path, tmp_path):
     archive = str(tmp_path / "archive")
-    seal(JournalLog(path), archive, upto=1_700, rows_max=500)
+    odd = str(tmp_path / "the [a]{b,c}*? of: 100%")  # a name, and no pattern
+    for folder in (archive, odd):
+        seal(JournalLog(path), folder, upto=1_700, rows_max=500)
     for place, options in [
         (archive, {}),
         (str(path), {}),
         (str(path), {"archive": archive}),
         (str(path), {"archive": archive, "kinds": "taken", "columns": "position,n"}),
         (archive, {"template": '("job", Between(10, 12), ANY)'}),
+        (odd, {}),
     ]:
         fast, ours = pipeline.changes(spark, place, **options), read(spark, place, **options)
         assert fast.schema == ours.schema
