@@ -10,7 +10,7 @@ VENV_STAMP := $(VENV)/.stamp-venv
 RUN_STAMP := $(VENV)/.stamp-run
 DEV_STAMP := $(VENV)/.stamp-dev
 
-SIDE_BY_SIDE := --numprocesses auto --maxprocesses 4 --dist loadgroup
+SIDE_BY_SIDE := --numprocesses auto --maxprocesses 4 --dist loadscope
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:

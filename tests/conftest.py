@@ -27,18 +27,23 @@ PATIENCE_SECONDS = 10.0
 
 
 ON_SPARK = re.compile(
-    r"test_a_program_runs.*\bpipeline\b|test_examples.*\bsensors\b", re.IGNORECASE
+    r"tests/pipeline/(jobs/|test_(cluster|recording|report|sink_on|source_on|sql|starting))"
+    r"|test_a_program_runs.*\bpipeline\b|test_examples.*\bsensors\b",
+    re.IGNORECASE,
 )
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Where tests run side by side, those on Spark stay together, since one Spark is enough, and
-    begin first, since they take longest."""
-    for item in items:
-        if "spark" in getattr(item, "fixturenames", ()) or ON_SPARK.search(item.nodeid):
-            item.add_marker(pytest.mark.xdist_group("spark"))
-    items.sort(key=lambda item: item.get_closest_marker("xdist_group") is None)
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: Any, log: Any) -> object:
+    """Where tests run side by side, those on Spark stay together, since one Spark is enough; and
+    begin first, since the largest group does."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Scheduling(LoadScopeScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            return "on Spark" if ON_SPARK.search(nodeid) else nodeid
+
+    return Scheduling(config, log)
 
 
 class HandClock(tupelo.ManualClock):

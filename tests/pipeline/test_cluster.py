@@ -15,8 +15,6 @@ from tests.pipeline import kills
 from tests.pipeline.cluster import Cluster, driver
 from tupelo.pipeline.sink.writing import Sunk
 
-pytestmark = pytest.mark.xdist_group("spark")  # There is one cluster, too.
-
 ROWS = 600
 CHILD = Path(__file__).with_name("cluster_child.py")
 

@@ -18,9 +18,7 @@ from tupelo.lab.recording.record import Plan, Recorded, RecordingFailed, record
 MANY = int(os.environ.get("TUPELO_RECORDED_CHANGES", "0"))
 SEED = random.randrange(10**9) if MANY else 6
 
-pytestmark = [pytest.mark.xdist_group("spark")]  # All of them: one recording is enough.
-if MANY:
-    pytestmark.append(pytest.mark.timeout(0))
+pytestmark = pytest.mark.timeout(0 if MANY else 300)
 
 
 @pytest.fixture(scope="module")
