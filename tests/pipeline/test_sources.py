@@ -389,6 +389,14 @@ def test_a_host_that_vanishes_while_it_is_read_is_named(tmp_path, company):
         list(batches)
 
 
+def test_asking_for_a_log_makes_no_space(tmp_path, company):
+    host = company.host("ada", path=tmp_path)
+    host.space("jobs").write(("job", 1))
+    with pytest.raises(BadArgument, match=r"a space of this host: jobs.*, not 'jbos'"):
+        logs_at(host.url + "jbos")
+    assert "jbos" not in {log.space for log in logs_at(tmp_path)}
+
+
 def test_who_does_not_answer_is_an_error_or_is_told(tmp_path, company):
     child = company.child("kitchen", path=str(tmp_path))
     url = f"tupelo://{child.address}/jobs"

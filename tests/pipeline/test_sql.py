@@ -146,6 +146,29 @@ def test_where_nothing_is_nothing_is_asked(tmp_path, monkeypatch):
     assert "127.0.0.1:1 cannot be reached" in result.stderr and "--on" in result.stderr
 
 
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "create table q as select 1",
+        "insert into jobs values (1)",
+        "drop table jobs",
+        "from jobs insert into q select *",
+        "with a as (select 1) insert overwrite q select * from a",
+        "",
+    ],
+)
+def test_what_would_write_is_refused(statement, tmp_path):
+    answer = run(statement, "--on", tmp_path)
+    assert answer.exit_code == 1
+    assert "STATEMENT" in answer.stderr
+    assert "a question" in answer.stderr
+
+
+@pytest.mark.parametrize("statement", ["SELECT 1", " (select 1)", "show tables", "with a as (x) y"])
+def test_what_asks_is_a_question(statement):
+    assert sqlprompt.is_question(statement)
+
+
 def test_spaces_that_sql_cannot_tell_apart():
     known = {"jobs": ["here"], "Jobs": ["here"], "a.b": ["here"]}
     with pytest.raises(tupelo.errors.PipelineError, match="changes where space = 'JOBS'"):

@@ -16,7 +16,7 @@ from rich.console import Console
 
 from tupelo.apps.commands import clear_errors, complain
 from tupelo.apps.hosting import LISTEN
-from tupelo.errors import CannotReach, PipelineError, UnknownTable
+from tupelo.errors import BadArgument, CannotReach, PipelineError, UnknownTable
 from tupelo.pipeline.commands.prompt import (
     Archive,
     Federation,
@@ -38,6 +38,10 @@ ALL = "changes"
 SHOWN_MAX = 1_000
 """So many rows are shown as a table, if nobody says otherwise."""
 
+_QUESTION = re.compile(
+    r"[\s(]*(select|with|from|values|table|show|describe|desc|explain)\b", re.IGNORECASE
+)
+_WRITING = re.compile(r"^\s*(with|from|explain)\b.*\binsert\s+(into|overwrite)\b", re.I | re.S)
 _MISSING = "TABLE_OR_VIEW_NOT_FOUND"
 _NOT_A_FILE = "UNSUPPORTED_DATASOURCE_FOR_DIRECT_QUERY"
 """So Spark takes tupelo.presence, as it would take parquet.`a/file`."""
@@ -87,6 +91,9 @@ def sql(
     with clear_errors(), packages():
         from tupelo.pipeline import session
 
+        if not is_question(statement):
+            expected = "a question: select, with, values, show, describe or explain"
+            raise BadArgument("STATEMENT", expected, statement)
         locations = on or [f"tupelo://{LISTEN}/"]
         options = reading(archive, federation, password, tls, asOf=as_of, entry=entry)
         try:
@@ -103,6 +110,11 @@ def sql(
         show(rows.slice(0, limit), how)
         if limit is not None and rows.num_rows > limit:
             complain(f"there are more than these {limit} rows; see --limit")
+
+
+def is_question(statement: str) -> bool:
+    """Does it only ask? What would write has no place at this prompt, and goes through Spark."""
+    return _QUESTION.match(statement) is not None and _WRITING.search(statement) is None
 
 
 def places(locations: Sequence[str], options: Mapping[str, str]) -> dict[str, list[str]]:

@@ -199,6 +199,10 @@ def _at_hosts(url: str, options: ReadOptions, missing: list[str] | None) -> Iter
 def _at_host(address: str, space: str | None, options: ReadOptions) -> list[Log]:
     way: Way = options.way
     if space is not None and not options.federation:
+        there = spaces_at(address, way)
+        if space not in there:  # To ask for its log would make it.
+            known = ", ".join(name for name in there if not is_internal(name))
+            raise BadArgument("path", f"one that names a space of this host: {known}", space)
         return [RemoteLog(address, space, way)]
     logs: list[Log] = []
     for name in spaces_at(address, way):
