@@ -43,7 +43,7 @@ def test_the_commands_are_listed_without_it(run):
         "pipeline archive jobs.tupelo --to archive",
         "pipeline audit jobs.tupelo",
         "pipeline report jobs.tupelo --to report",
-        "sql tables",
+        "sql select",
     ],
 )
 def test_a_command_that_needs_it_says_what_to_install(run, arguments):
