@@ -121,7 +121,8 @@ def test_rows_as_json_and_as_a_table(folder):
 @pytest.mark.usefixtures("tables")
 def test_what_is_wrong_is_said_in_a_line(folder):
     for arguments, said in [
-        (["selec 1"], "Syntax error at or near 'selec'"),
+        (["selec 1"], "STATEMENT= must be a question"),
+        (["select count( from jobs"], "Syntax error at or near"),
         (["select * from job"], "there is no table 'job': there are changes, jobs, odd"),
         (["select * from tupelo.presence"], "is quoted: `tupelo.presence`"),
         (["select nothing from jobs"], "`nothing` cannot be resolved"),
