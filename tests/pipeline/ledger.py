@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from tupelo.pipeline.logs.sources import resolve
+from tupelo.pipeline.source.locations import resolve
 from tupelo.pipeline.source.options import ReadOptions
 
 ENDINGS = {"taken", "moved", "expired", "cancelled", "evicted"}

@@ -24,8 +24,8 @@ from tupelo.pipeline.declared import Declared, typed
 from tupelo.pipeline.logs.journal import JournalLog
 from tupelo.pipeline.logs.manifest import MANIFEST, Segment
 from tupelo.pipeline.logs.segments import Archive, ArchivedLog, seal
-from tupelo.pipeline.logs.sources import JoinedLog, resolve
 from tupelo.pipeline.schema import CHANGES, schema_of
+from tupelo.pipeline.source.locations import JoinedLog, resolve
 from tupelo.pipeline.source.options import ReadOptions
 
 DAY = 86_400.0

@@ -26,8 +26,8 @@ from tupelo.federation.identity.access import Access
 from tupelo.federation.links import wire
 from tupelo.pipeline.logs.journal import JournalLog
 from tupelo.pipeline.logs.segments import seal
-from tupelo.pipeline.logs.sources import JoinedLog, Log, by_name, name_of, resolve
 from tupelo.pipeline.source.filters import Wanted
+from tupelo.pipeline.source.locations import JoinedLog, Log, by_name, name_of, resolve
 from tupelo.pipeline.source.options import ReadOptions
 from tupelo.pipeline.source.reading import TASKS_MAX, Part, Reader, Rows, parts_of, tasks_of
 

@@ -26,7 +26,7 @@ from tupelo.store.format import SCHEMA, take_over
 from tupelo.store.groupcommit import GroupCommit, execute_many
 from tupelo.store.header import APPLICATION_ID, FORMAT_VERSION, check_header, refuse
 from tupelo.store.journal import require_kept
-from tupelo.values.change import Change, ChangeKind, Promise
+from tupelo.values.change import ENDINGS, Change, ChangeKind, Promise
 from tupelo.values.codec import BadBytes, decode_entry, encode_entry
 
 Durability = Literal["full", "process", "none"]
@@ -38,7 +38,6 @@ LOG_KEEP = 100_000
 _WRITE_BEHIND = 4_096
 KINDS: tuple[ChangeKind, ...] = get_args(ChangeKind)
 _CODES = {kind: code for code, kind in enumerate(KINDS)}
-_ENDINGS = frozenset({"taken", "expired", "cancelled", "evicted", "moved"})
 _REMARKS = frozenset({"read", "engaged", "disengaged"})  # The entry is as it was.
 _WRITTEN, _RENEWED = _CODES["written"], _CODES["renewed"]
 
@@ -340,7 +339,7 @@ class SqliteJournal:
             if not arrival:
                 decisions.append(c)
             elif kind not in _REMARKS:
-                ended = c.position if kind in _ENDINGS else None
+                ended = c.position if kind in ENDINGS else None
                 if arrival in written:
                     written[arrival][8], written[arrival][14] = ended, c.expires
                 else:

@@ -16,8 +16,8 @@ import tupelo
 from tests.conftest import HandClock
 from tupelo import aio
 from tupelo.errors import ReactionError, Refused, TupeloError
-from tupelo.pipeline.logs.sources import resolve
 from tupelo.pipeline.schema import CHANGES
+from tupelo.pipeline.source.locations import resolve
 from tupelo.pipeline.source.options import ReadOptions
 
 Row = dict[str, Any]

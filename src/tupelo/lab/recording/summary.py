@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-from tupelo.pipeline.logs.sources import resolve
+from tupelo.pipeline.source.locations import resolve
 from tupelo.pipeline.source.options import ReadOptions
 
 

@@ -50,11 +50,6 @@ How = Annotated[Format, typer.Option("--format", help="How rows are shown.")]
 app = typer.Typer(no_args_is_help=True, help="The log of what happened, as tables.")
 
 
-@app.callback()
-def pipeline() -> None:
-    """With one command only, its name would be left out."""
-
-
 @app.command()
 def archive(
     logs: Annotated[
@@ -74,7 +69,7 @@ def archive(
     with clear_errors(), packages():
         from tupelo.pipeline.logs.manifest import Segment
         from tupelo.pipeline.logs.segments import ArchivedLog, seal, sealed_upto
-        from tupelo.pipeline.logs.sources import resolve
+        from tupelo.pipeline.source.locations import resolve
         from tupelo.pipeline.source.options import ReadOptions
 
         options = reading(None, federation, password, tls, space=space)
@@ -148,7 +143,7 @@ class Asked:
     def _require_spaces(self) -> None:
         """BadArgument if a space is named that has no log here: its answer would be an empty one,
         and look as if all were well."""
-        from tupelo.pipeline.logs.sources import resolve
+        from tupelo.pipeline.source.locations import resolve
         from tupelo.pipeline.source.options import ReadOptions
 
         asked = ReadOptions.read({**self._options, "paths": json.dumps(self._logs)})

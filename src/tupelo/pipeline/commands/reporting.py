@@ -45,8 +45,8 @@ def report(
     """
     with clear_errors(), packages():
         from tupelo.pipeline import session
-        from tupelo.pipeline.logs.sources import resolve
         from tupelo.pipeline.reports.report import PAGE, STEPS, place_for, write_report
+        from tupelo.pipeline.source.locations import resolve
         from tupelo.pipeline.source.options import ReadOptions
 
         options = reading(archive, federation, password, tls)

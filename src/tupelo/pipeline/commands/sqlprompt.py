@@ -119,7 +119,7 @@ def is_question(statement: str) -> bool:
 
 def places(locations: Sequence[str], options: Mapping[str, str]) -> dict[str, list[str]]:
     """Where there are logs of which spaces. `changes` is everywhere."""
-    from tupelo.pipeline.logs.sources import resolve
+    from tupelo.pipeline.source.locations import resolve
     from tupelo.pipeline.source.options import ReadOptions
 
     found: dict[str, list[str]] = {}

@@ -8,7 +8,7 @@ from pyspark.sql import Window
 from pyspark.sql import functions as f
 
 from tupelo.pipeline.jobs.stays import ENTRY, logs, stays
-from tupelo.pipeline.source.moments import ENDINGS
+from tupelo.values.change import ENDINGS
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as f
 
-from tupelo.pipeline.source.moments import ENDINGS
+from tupelo.values.change import ENDINGS
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -32,7 +32,7 @@ from tupelo.pipeline.source.tables import changes_of
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from tupelo.pipeline.logs.sources import Log
+    from tupelo.pipeline.source.locations import Log
 
 PAGE = "report.html"
 MARK = "report.json"

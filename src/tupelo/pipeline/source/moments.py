@@ -13,10 +13,9 @@ import pyarrow.compute as pc
 from tupelo.errors import BadArgument, LogTrimmed
 from tupelo.pipeline.declared import Declared
 from tupelo.pipeline.logs.journal import JournalLog
-from tupelo.pipeline.logs.sources import Log
 from tupelo.pipeline.schema import TIME, check_columns
-
-ENDINGS = ("taken", "expired", "cancelled", "evicted", "moved")
+from tupelo.pipeline.source.locations import Log
+from tupelo.values.change import ENDINGS
 
 _ABOUT = ["position", "arrival", "kind", "time", "expires"]
 _NEVER = np.iinfo(np.int64).max

@@ -17,8 +17,8 @@ from tupelo.errors import BadArgument, LogTrimmed, PipelineError
 from tupelo.pipeline.declared import Declared
 from tupelo.pipeline.logs.manifest import POSITION_MAX, Segment
 from tupelo.pipeline.logs.segments import ArchivedLog
-from tupelo.pipeline.logs.sources import JoinedLog, Log, by_name, name_of, resolve
 from tupelo.pipeline.source.filters import Wanted
+from tupelo.pipeline.source.locations import JoinedLog, Log, by_name, name_of, resolve
 from tupelo.pipeline.source.moments import living
 from tupelo.pipeline.source.options import ReadOptions
 from tupelo.pipeline.source.templates import from_option, matching

@@ -21,7 +21,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from tupelo.errors import BadArgument, LinkError, LogTrimmed, PipelineError
-from tupelo.pipeline.logs.sources import Log, by_name, resolve
+from tupelo.pipeline.source.locations import Log, by_name, resolve
 from tupelo.pipeline.source.options import ROWS_A_TASK, ReadOptions
 from tupelo.pipeline.source.reading import Part, Rows, Task, bounds_of, tasks_of, wanted_by
 

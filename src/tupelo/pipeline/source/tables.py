@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from tupelo.errors import CorruptSegment
 from tupelo.pipeline.logs.segments import ArchivedLog
-from tupelo.pipeline.logs.sources import JoinedLog, Log, name_of, resolve
 from tupelo.pipeline.schema import CHANGES, COLUMNS, ddl_of
+from tupelo.pipeline.source.locations import JoinedLog, Log, name_of, resolve
 from tupelo.pipeline.source.options import ReadOptions
 
 if TYPE_CHECKING:
