@@ -10,6 +10,8 @@ VENV_STAMP := $(VENV)/.stamp-venv
 RUN_STAMP := $(VENV)/.stamp-run
 DEV_STAMP := $(VENV)/.stamp-dev
 
+SIDE_BY_SIDE := --numprocesses auto --maxprocesses 4 --dist loadscope
+
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help run test quick check format bench clean
@@ -27,7 +29,7 @@ run: $(RUN_STAMP) ## take the tour
 
 # Sockets, processes and threads on a busy machine: what fails is run once more, and both are shown.
 test: check ## check, then run the tests; what fails is run once more
-	@$(BIN)/python -m pytest --cache-clear $(ARGS) || { [ $$? -eq 1 ] && \
+	@$(BIN)/python -m pytest --cache-clear $(SIDE_BY_SIDE) $(ARGS) || { [ $$? -eq 1 ] && \
 		echo "Once more, what failed:" && \
 		$(BIN)/python -m pytest --last-failed --last-failed-no-failures none $(ARGS); }
 

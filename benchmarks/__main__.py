@@ -14,8 +14,10 @@ from benchmarks import (
     federation,
     handover,
     index,
+    kills,
     lime,
     memory,
+    pipeline,
     queues,
     remote,
     report,
@@ -32,8 +34,9 @@ THEMES = {
     "doors": doors.run,
     "remote": remote.run,
     "federation": federation.run,
+    "pipeline": pipeline.run,
 }
-NAMES = [*THEMES, "lime", "thesis"]
+NAMES = [*THEMES, "kills", "lime", "thesis"]
 
 
 def main() -> None:
@@ -51,6 +54,8 @@ def main() -> None:
             # Each in a process of its own, so that none meets the heap that another has left.
             if name == "thesis":
                 rows = in_fresh_process(thesis.run, settings)
+            elif name == "kills":
+                tables += in_fresh_process(kills.tables, settings)
             elif name == "lime":
                 traffic = in_fresh_process(lime.traffic, settings)
                 tables += in_fresh_process(lime.tables, settings, traffic)

@@ -14,13 +14,14 @@ from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager, suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
-from time import sleep
+from time import perf_counter, sleep
 from typing import Any, Concatenate, ParamSpec, Self
 
 import uvloop
 from redis import Redis
 from redis.exceptions import RedisError
 
+import tupelo
 from tupelo import aio
 from tupelo.federation.spanning.space import FederatedSpace
 
@@ -29,6 +30,8 @@ P = ParamSpec("P")
 SPACE = "jobs"
 NO_REDIS = "there is no redis-server here to compare with"
 PATIENCE_SECONDS = 60.0
+
+STORE_AT_ONCE = 10_000
 
 Job = tuple[str, int, str]
 TEXT = "x" * 100
@@ -100,6 +103,11 @@ class Elsewhere:
         """What it has to say, once it is ready."""
         if not self._pipe.poll(PATIENCE_SECONDS):
             raise RuntimeError("a process of the benchmark does not get ready")
+        return self._pipe.recv()
+
+    def ask(self, question: Any) -> Any:
+        """What it answers, if it is a function that does."""
+        self._pipe.send(question)
         return self._pipe.recv()
 
     @property
@@ -179,3 +187,25 @@ async def _run_waiters(pipe: Connection, url: str, clients: int, each: int) -> N
         for task in waiting:
             task.cancel()
         await asyncio.gather(*waiting, return_exceptions=True)
+
+
+def run_store(pipe: Connection, folder: str) -> None:
+    """A host with durable spaces. It says its address; then it is asked to write so many entries
+    into the space "sunk" by itself, and says in how many seconds, or to empty it of so many."""
+    with tupelo.Host("store", listen="127.0.0.1:0", path=folder) as host:
+        host.space(SPACE, log_keep="all")
+        space = host.space("sunk")
+        pipe.send(host.address)
+        while (question := pipe.recv()) is not None:
+            verb, count = question
+            if verb == "write":
+                entries = [("resize", i, i / 7, f"image-{i}.png") for i in range(count)]
+                start = perf_counter()
+                for first in range(0, count, STORE_AT_ONCE):
+                    space.write_all(entries[first : first + STORE_AT_ONCE])
+                seconds = perf_counter() - start
+                del entries
+                space.take_all((str, int, float, str))
+                pipe.send(seconds)
+            else:
+                pipe.send(len(space.take_all((str, int, float, str), limit=count)))

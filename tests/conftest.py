@@ -4,6 +4,7 @@ Hypothesis plays the same examples in every run; `HYPOTHESIS_PROFILE=explore` lo
 """
 
 import os
+import re
 import signal
 import threading
 import time
@@ -23,6 +24,26 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "replay"))
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 PATIENCE_SECONDS = 10.0
+
+
+ON_SPARK = re.compile(
+    r"tests/pipeline/(jobs/|test_(cluster|recording|report|sink_on|source_on|sql|starting))"
+    r"|test_a_program_runs.*\bpipeline\b|test_examples.*\bsensors\b",
+    re.IGNORECASE,
+)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: Any, log: Any) -> object:
+    """Where tests run side by side, those on Spark stay together, since one Spark is enough; and
+    begin first, since the largest group does."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Scheduling(LoadScopeScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            return "on Spark" if ON_SPARK.search(nodeid) else nodeid
+
+    return Scheduling(config, log)
 
 
 class HandClock(tupelo.ManualClock):
@@ -73,6 +94,11 @@ def until_true(condition: Callable[[], object], what: str = "it happens") -> Non
     while not condition():
         assert time.monotonic() < end, f"waited in vain until {what}"
         time.sleep(0.0005)
+
+
+def shown(value: object) -> str:
+    """The name of a case: what it looks like, but not where it is in memory."""
+    return re.sub(r" at 0x[0-9a-f]+", "", repr(value))
 
 
 def parked_at(core: Any) -> int:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-TIMEOUT_SECONDS = 60
+TIMEOUT_SECONDS = 240
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 

@@ -158,6 +158,25 @@ in order at each: True
 jobs left: 0
 """
 
+SENSORS = """\
+north: 3 was overtaken by 1: reset the radio
+south: 2 to 3 are missing: send them again
+south: 2 is there after all
+south: 3 is there after all
+west: 33.8 degrees: slow down
+7 alerts, 7 windows closed by the stream
+north from  0 s: 20.8 degrees in 5 readings, as in the stream
+north from 10 s: 21.0 degrees in 5 readings, as in the stream
+north from 20 s: 21.5 degrees in 2 readings, open in the stream
+south from  0 s: 24.8 degrees in 5 readings, as in the stream
+south from 10 s: 25.0 degrees in 5 readings, as in the stream
+south from 20 s: 25.5 degrees in 2 readings, open in the stream
+west  from  0 s: 33.8 degrees in 5 readings, as in the stream
+west  from 10 s: 34.0 degrees in 3 readings, as in the stream
+west  from 20 s: 34.0 degrees in 2 readings, as in the stream
+west  from 30 s: 34.5 degrees in 2 readings, open in the stream
+"""
+
 OUTPUT = {
     "job_queue.py": JOB_QUEUE,
     "chat.py": CHAT,
@@ -172,6 +191,7 @@ OUTPUT = {
     "melon_news.py": MELON_NEWS,
     "melon_chat.py": MELON_CHAT,
     "melon_jobs.py": MELON_JOBS,
+    "sensors.py": SENSORS,
 }
 
 
@@ -184,6 +204,15 @@ def test_an_example_prints_what_it_should(name, run):
     result = run("-W", "error", EXAMPLES / name)
     assert (result.returncode, result.stderr) == (0, "")
     assert result.stdout == OUTPUT[name]
+
+
+def test_an_example_on_spark_says_what_to_install(run):
+    program = (
+        "import sys, runpy; sys.modules['pyspark'] = None; runpy.run_path(sys.argv[1], {}, %r)"
+    )
+    result = run("-c", program % "__main__", EXAMPLES / "sensors.py")
+    assert result.returncode == 1
+    assert result.stderr == 'the pipeline needs pyspark: pip install "tupelo[pipeline]"\n'
 
 
 def test_the_job_queue_goes_on_where_its_file_ends(run):

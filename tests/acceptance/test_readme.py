@@ -1,6 +1,7 @@
 """The README and the pages of docs/ keep their word: what they show runs, and prints what they say.
 
-A python block runs as a program of its own. A text block directly after it is what it prints.
+A python block runs as a program of its own. A text block directly after it is what it prints. One
+that says "python continued" goes on with the program of the python block before it on its page.
 In a bash block, `make` lines name existing targets and `tupelo` lines existing commands.
 """
 
@@ -12,16 +13,22 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from textwrap import dedent
+from typing import Any
 
 import pytest
+import typer
+from typer.testing import CliRunner
+
+from tupelo.apps.commands import add_groups, app
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
-TIMEOUT_SECONDS = 60
+TIMEOUT_SECONDS = 240
 
-FENCE = re.compile(r"^\s*(?P<ticks>`{3,})\s*(?P<language>\w*)")
+FENCE = re.compile(r"^\s*(?P<ticks>`{3,})\s*(?P<language>\w*)(?P<continued> continued$)?")
 HEADING = re.compile(r"^#{1,6}\s+(?P<title>.+?)\s*#*$")
 TARGETS = re.compile(r"^(?P<names>[a-z][\w -]*):(?!=)", re.MULTILINE)
 
@@ -35,6 +42,7 @@ class Block:
     line: int
     language: str
     text: str
+    continued: bool = False
     follower: "Block | None" = field(default=None, repr=False)
 
     @property
@@ -47,25 +55,27 @@ def blocks(document: str, markdown: str) -> list[Block]:
     """Read from the last line to the first, so that a block is built after its follower."""
     lines = markdown.splitlines(keepends=True)
     found: list[Block] = []
-    for start, end, language, heading in reversed(list(fences(lines))):
+    for start, end, language, continued, heading in reversed(list(fences(lines))):
         between = lines[end + 1 : found[-1].line - 1] if found else ["no follower"]
         follower = None if "".join(between).strip() else found[-1]
         text = dedent("".join(lines[start + 1 : end]))
-        found.append(Block(document, heading, start + 1, language, text, follower))
+        found.append(Block(document, heading, start + 1, language, text, continued, follower))
     return found[::-1]
 
 
-def fences(lines: list[str]) -> Iterator[tuple[int, int, str, str]]:
-    """First line, last line, language and nearest heading above, of every fenced block."""
-    heading, start, ticks, language = "top", None, "", ""
+def fences(lines: list[str]) -> Iterator[tuple[int, int, str, bool, str]]:
+    """First line, last line, language, whether it is continued, and nearest heading above, of
+    every fenced block."""
+    heading, start, ticks, language, continued = "top", None, "", "", False
     for number, line in enumerate(lines):
         fence = FENCE.match(line)
         if start is not None:
             if fence and len(fence["ticks"]) >= len(ticks) and not fence["language"]:
-                yield start, number, language, heading
+                yield start, number, language, continued, heading
                 start = None
         elif fence:
             start, ticks, language = number, fence["ticks"], fence["language"]
+            continued = fence["continued"] is not None
         elif title := HEADING.match(line):
             heading = title["title"]
     assert start is None, f"the block that opens on line {(start or 0) + 1} is never closed"
@@ -81,12 +91,24 @@ def all_blocks() -> list[Block]:
     ]
 
 
+def programs(found: list[Block]) -> list[list[Block]]:
+    """The python blocks of every program, the continued ones with those that they continue."""
+    made: list[list[Block]] = []
+    for block in found:
+        if block.language == "python" and not block.continued:
+            made.append([block])
+        elif block.language == "python":
+            assert made and made[-1][0].document == block.document, f"{block} continues nothing"
+            made[-1].append(block)
+    return made
+
+
 def command_lines(block: Block) -> list[str]:
     joined = block.text.replace("\\\n", " ").splitlines()
     return [line.strip().removeprefix("$ ") for line in joined]
 
 
-def cases(found: list[tuple[Block, str]]) -> list[object]:
+def cases(found: list[tuple[Block, Any]]) -> list[object]:
     """One case each, named by document and nearest heading, and numbered below that heading."""
     seen: Counter[str] = Counter()
     params: list[object] = []
@@ -98,7 +120,7 @@ def cases(found: list[tuple[Block, str]]) -> list[object]:
 
 
 BLOCKS = all_blocks()
-PROGRAMS = cases([(block, block.text) for block in BLOCKS if block.language == "python"])
+PROGRAMS = cases([(program[0], program) for program in programs(BLOCKS)])
 COMMANDS = cases(
     [
         (block, line)
@@ -135,29 +157,38 @@ def test_the_readme_shows_programs():
 @pytest.mark.parametrize(("block", "program"), PROGRAMS)
 def test_a_program_runs_and_prints_what_the_page_says(block, program, tmp_path):
     script = tmp_path / "program.py"
-    # Blank lines in front make a traceback's line number the page's.
-    script.write_text("\n" * block.line + program, "utf-8")
+    text = ""
+    for part in program:  # Blank lines in front make a traceback's line number the page's.
+        text += "\n" * (part.line - text.count("\n")) + part.text
+    script.write_text(text, "utf-8")
     directory = tmp_path / "work"
     directory.mkdir()
 
     result = run([sys.executable, str(script)], directory)
 
     assert result.returncode == 0, f"{block.document}:{block.line}\n{result.stderr}"
-    if block.output is not None:
-        assert result.stdout == block.output
+    said = [part.output for part in program if part.output is not None]
+    if said:
+        assert result.stdout == "".join(said)
 
 
 @pytest.mark.parametrize(("block", "line"), COMMANDS)
-def test_a_command_exists(block, line, tmp_path):
+def test_a_command_exists(block, line):
     place = f"{block.document}:{block.line}"
     program, *arguments = words(line)
     if program == "make":
         unknown = make_targets_named(arguments) - make_targets()
         assert not unknown, f"{place} names no target of the Makefile: {', '.join(unknown)}"
     else:
-        result = run([sys.executable, "-m", "tupelo.apps.cli", *arguments, "--help"], tmp_path)
-        assert result.returncode == 0, f"{place} {line}\n{result.stdout}{result.stderr}"
-        assert "usage" in result.stdout.lower(), f"{place} {line}\n{result.stdout}"
+        result = CliRunner().invoke(whole_command_line(), [*arguments, "--help"])
+        assert result.exit_code == 0, f"{place} {line}\n{result.output}"
+        assert "usage" in result.output.lower(), f"{place} {line}\n{result.output}"
+
+
+@cache
+def whole_command_line() -> typer.Typer:
+    add_groups()
+    return app
 
 
 def words(line: str) -> list[str]:
@@ -208,6 +239,10 @@ a
 not output
 ```
 
+```python continued
+print("c")
+```
+
 ````text
 ```python
 never run
@@ -222,10 +257,12 @@ def test_blocks_are_read_as_a_reader_sees_them():
         ("Title", "python", "a\n"),
         ("Title", "text", None),
         ("Next", "python", None),
-        ("Next", "text", "```python\nnever run\n```\n"),
+        ("Next", "text", None),
+        ("Next", "python", "```python\nnever run\n```\n"),
         ("Next", "text", None),
     ]
     assert found[2].text == 'if True:\n    print("b")\n'
+    assert [[part.line for part in program] for program in programs(found)] == [[3], [16, 27]]
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable
 
 import tupelo
-from tupelo import aio, errors
+from tupelo import aio, errors, pipeline
 from tupelo.federation.client.space import RemoteSpace
 from tupelo.federation.spanning.space import FederatedSpace
 from tupelo.models import javaspaces, lime, linda, pubsub, xvsm
@@ -67,6 +67,8 @@ LIME_SPACE = [
 ]
 
 PUBSUB = ["close", "collect", "hosts", "offer", "publish", "subscribe", "withdraw"]
+
+PIPELINE = ["changes", "session", "template"]
 
 REPLIES = ["cancel", "get", "is_over"]
 
@@ -212,6 +214,11 @@ def test_pubsub_speaks_all_its_words():
     assert public(pubsub.Replies) == set(REPLIES)
 
 
+def test_the_pipeline_offers_what_was_promised_and_nothing_else():
+    assert set(pipeline.__all__) == set(PIPELINE)
+    assert all(inspect.getdoc(getattr(pipeline, name)) for name in PIPELINE)
+
+
 def test_xvsm_speaks_all_its_words():
     kinds = ["Any", "Fifo", "Key", "Label", "Lifo", "Linda", "Query", "Random", "Vector", "Active"]
     words = [f"{kind}{word}" for kind in kinds for word in ("Coordinator", "Selector")]
@@ -221,7 +228,7 @@ def test_xvsm_speaks_all_its_words():
 
 def test_every_error_is_a_tupelo_error_and_stands_in_the_tree():
     for name, error in vars(errors).items():
-        if inspect.isclass(error) and error.__module__ == errors.__name__:
+        if inspect.isclass(error) and error.__module__.startswith(errors.__name__):
             assert issubclass(error, tupelo.TupeloError), name
             assert name in errors.__doc__, f"{name} is missing from the tree at the top"
 

@@ -107,6 +107,16 @@ def test_the_leases_of_what_a_transaction_wrote_are_kept_while_it_lives(desk, mo
 # Writes that nobody waits for
 
 
+def test_who_does_not_want_the_leases_is_not_told_of_them(desk):
+    jobs = desk.at()
+    client = desk.client()
+    for leases in (False, True):
+        answer = client.call(wire.Write, "jobs", [["a", 1], ["b", 2]], leases=leases)
+        assert len(answer.value) == (2 if leases else 0)
+    assert client.call(wire.Write, "jobs", [["c", 3]], leases=False).value == []
+    assert sorted(jobs.read_all()) == [("a", 1), ("a", 1), ("b", 2), ("b", 2), ("c", 3)]
+
+
 @pytest.mark.parametrize("leaving", [wire.Cancel([7]), wire.Goodbye()], ids=["cancel", "goodbye"])
 def test_a_write_whose_writer_left_at_once_is_not_done_later(desk, leaving):
     desk.at()

@@ -167,6 +167,21 @@ def test_reads_are_logged_where_that_is_asked_for(make_space, park):
     assert kinds(space) == ["written", "read", "read", "read", "read"]
 
 
+def test_what_a_transaction_reads_of_its_own_is_not_logged(make_space):
+    space = make_space(log_reads=True)
+    space.write(("own", 1))
+    txn = space.transaction()
+    space.write(("own", 2), txn=txn)
+    assert space.read(("own", 2), wait=0, txn=txn) == ("own", 2)
+    assert space.read(("own", 1), wait=0, txn=txn) == ("own", 1)
+    txn.commit()
+    assert [(c.kind, c.entry) for c in space.changes()] == [
+        ("written", ("own", 1)),
+        ("read", ("own", 1)),
+        ("written", ("own", 2)),
+    ]
+
+
 def test_reads_are_not_logged_otherwise(space):
     space.write(("a",))
     space.read(wait=0)

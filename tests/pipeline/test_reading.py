@@ -25,18 +25,18 @@ from pyspark.sql.datasource import (
 
 import tupelo
 from tupelo.errors import BadArgument, CorruptSegment, LogTrimmed
-from tupelo.pipeline.journal import JournalLog
-from tupelo.pipeline.options import ReadOptions
-from tupelo.pipeline.reading import Part, Reader, tasks_of
+from tupelo.pipeline.logs.journal import JournalLog
+from tupelo.pipeline.logs.segments import Archive, ArchivedLog, seal
 from tupelo.pipeline.schema import COLUMNS
-from tupelo.pipeline.segments import Archive, ArchivedLog, seal
+from tupelo.pipeline.source.options import ReadOptions
+from tupelo.pipeline.source.reading import Part, Reader, tasks_of
 
 
 def reader_of(
     path: Path, *filters: Filter, columns: Sequence[str] = COLUMNS, **options: str
 ) -> tuple[Reader, list[Filter]]:
     """A reader that was told of filters, and those that it leaves to Spark."""
-    reader = Reader(ReadOptions.read({"path": str(path), **options}), columns)
+    reader = Reader(ReadOptions.read({"path": str(path), "pushdown": "true", **options}), columns)
     return reader, list(reader.pushFilters(list(filters)))
 
 
@@ -55,6 +55,13 @@ def read(path: Path, *filters: Filter, **options: Any) -> list[dict[str, Any]]:
     reader, left = reader_of(path, *filters, **options)
     assert not left
     return rows_of(reader)
+
+
+def test_without_pushdown_every_filter_is_left_to_spark(tmp_path):
+    """Spark would keep it for other uses of the same table."""
+    wish = EqualTo(("kind",), "written")
+    _, left = reader_of(tmp_path, wish, pushdown="false")
+    assert left == [wish]
 
 
 @pytest.fixture
@@ -154,6 +161,12 @@ def test_kinds_and_templates_by_option(path):
     }
     both = read(path, template='("job", int, "even")', kinds="written", columns=["n"])
     assert [row["n"] for row in both] == [1, 3, 5, 7]
+
+
+def test_kinds_by_option_hold_whatever_is_asked_of_the_kind_besides(path):
+    for wish in (IsNotNull(("kind",)), Not(EqualTo(("kind",), "read"))):
+        assert {r["kind"] for r in read(path, wish, kinds="written")} == {"written"}
+    assert read(path, EqualTo(("kind",), "taken"), kinds="written") == []
 
 
 def test_typed_columns(path):
@@ -294,8 +307,27 @@ def test_leases_and_returns_count_as_they_were_then(tmp_path, clock):
         assert there(0) == there(24) == ['["long"]', '["short"]']
         assert there(26) == ['["long"]']  # though nobody had noticed yet
         assert there(65) == ['["later"]', '["long"]']
-        (short,) = (r for r in read(file, asOf="3") if r["fields"] == '["short"]')
-        assert short["expires"] == datetime.fromtimestamp(start + 25, UTC)
+        assert lease_of("short", read(file, asOf="2")) == start + 10
+        assert lease_of("short", read(file, asOf="3")) == start + 25
+        assert lease_of("short", read(file, kinds="written")) == start + 10  # as when it was sealed
+
+
+def lease_of(name: str, rows: list[dict[str, Any]]) -> float:
+    (expires,) = (row["expires"] for row in rows if row["fields"] == f'["{name}"]')
+    seconds: float = expires.timestamp()
+    return seconds
+
+
+def test_leases_from_before_the_log_begins_count_as_they_were_when_it_begins(tmp_path, clock):
+    file = tmp_path / "jobs.tupelo"
+    with tupelo.Space("jobs", path=file, clock=clock) as space:
+        start = clock.now()
+        lease = space.write(("short",), lease=10)  # 1
+        for seconds in (20, 40, 80):  # 2, 3, 4
+            lease.renew(seconds)
+        space.trim(before=4)
+        assert lease_of("short", read(file, asOf="3")) == start + 40
+        assert lease_of("short", read(file, asOf="4")) == start + 80
 
 
 def test_what_was_there_before_the_log_begins_is_known_to_the_file(path):
@@ -305,6 +337,19 @@ def test_what_was_there_before_the_log_begins_is_known_to_the_file(path):
         assert len(entries(path, asOf="9")) == 7
         with pytest.raises(LogTrimmed):
             read(path, asOf="7")
+
+
+def test_a_time_before_the_log_begins_is_refused(path, clock):
+    with tupelo.Space(path=path, clock=clock) as space:
+        space.trim(before=10)
+        assert len(entries(path, asOf=at(clock, 10).isoformat())) == 6
+        for moment in (at(clock, 10) - timedelta(microseconds=1), at(clock, 1)):
+            with pytest.raises(LogTrimmed, match="begins at 10, with what happened at"):
+                read(path, asOf=moment.isoformat())
+        space.trim(before=13)
+        with pytest.raises(LogTrimmed, match="nothing has happened since"):
+            read(path, asOf="2300-01-01")
+        assert len(entries(path, asOf="12")) == 4
 
 
 def test_a_position_is_of_one_log(tmp_path):

@@ -13,11 +13,12 @@ import pytest
 from hypothesis import given, settings
 
 from tests.laws.kinds import Job, PrintJob
+from tests.pipeline.rows import batch_of
 from tests.values.strategies import entries
 from tupelo import Change
 from tupelo.errors import BadArgument
 from tupelo.pipeline.declared import Declared, typed
-from tupelo.pipeline.schema import CHANGES, COLUMNS, batch_of, ddl_of, decode_many, schema_of
+from tupelo.pipeline.schema import CHANGES, COLUMNS, ddl_of, decode_many, schema_of
 from tupelo.values.codec import BadBytes, decode_entry, encode_entry
 from tupelo.values.entry import freeze
 from tupelo.values.kind import name_of
@@ -116,6 +117,7 @@ def test_a_dataclass_is_an_object_and_has_a_type():
         ([1, [2]], [1, [2]]),
         ({"a": (1,)}, {"a": [1]}),
         ({1: "x", (2, "y"): None}, {"1": "x", '[2,"y"]': None}),
+        ({1: "x", "1": (2,)}, [[1, "x"], ["1", [2]]]),  # None is lost.
         (Job("n", 1), {"name": "n", "size": 1}),
         ([10**40, float("nan")], [10**40, None]),
     ],
@@ -201,12 +203,23 @@ def test_spark_has_a_name_for_every_type():
     )
 
 
+def test_what_is_torn_does_not_go_on_in_the_next_entry():
+    torn = [b"\x92\x01", b"\x02\x91\x03"]  # joined: [1, 2] and [3]
+    with pytest.raises(BadBytes):
+        decode_many(pa.array(torn, pa.binary()))
+    whole = [b"\x92\x01\x02", b"\x91\x03", b"\x91\x04"]
+    assert decode_many(pa.array(whole, pa.binary())) == [[1, 2], [3], [4]]
+    assert decode_many(pa.array(whole, pa.binary())[1:]) == [[3], [4]]
+
+
 def test_bytes_that_spell_no_entry_are_refused():
     good = encode_entry(*freeze(("a", 1)))
-    assert decode_many([good, None, good]) == [["a", 1], None, ["a", 1]]
+    spelled = pa.array([good, good, good], pa.binary())
+    assert decode_many(spelled) == [["a", 1]] * 3 and decode_many(spelled[1:2]) == [["a", 1]]
+    assert decode_many(spelled[:0]) == []
     for bad in (b"", b"\x01", b"\xc1", good[:-1], good + good, b"\xa1x"):
         with pytest.raises(BadBytes):
-            decode_many([good, bad, good])
+            decode_many(pa.array([good, bad, good], pa.binary()))
 
 
 # Declared shapes

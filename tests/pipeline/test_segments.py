@@ -3,9 +3,11 @@
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -19,9 +21,12 @@ from tests.laws.kinds import Job
 from tupelo import ManualClock
 from tupelo.errors import BadArgument, CorruptSegment, LogTrimmed, PipelineError, WrongSchema
 from tupelo.pipeline.declared import Declared, typed
-from tupelo.pipeline.journal import JournalLog
+from tupelo.pipeline.logs.journal import JournalLog
+from tupelo.pipeline.logs.manifest import MANIFEST, Segment
+from tupelo.pipeline.logs.segments import Archive, ArchivedLog, seal
 from tupelo.pipeline.schema import CHANGES, schema_of
-from tupelo.pipeline.segments import MANIFEST, Archive, ArchivedLog, Segment, seal
+from tupelo.pipeline.source.locations import JoinedLog, resolve
+from tupelo.pipeline.source.options import ReadOptions
 
 DAY = 86_400.0
 NOON = datetime(2026, 11, 16, 12, tzinfo=UTC).timestamp()
@@ -214,6 +219,46 @@ def test_another_log_of_the_same_name_is_refused(tmp_path, archive):
     assert positions(the_log(archive)) == [1, 2, 3, 4, 5]
 
 
+@pytest.mark.parametrize("more", [1, 2, 9])
+def test_a_log_that_lost_what_is_sealed_is_refused(tmp_path, archive, more):
+    """As an older copy of the file, or what a power cut has left of it: shorter than what is
+    sealed, as long, or longer again."""
+    path = tmp_path / "jobs.tupelo"
+    with tupelo.Space("jobs", path=path, agent="me") as space:
+        fill(space, 3)
+    older = path.read_bytes()
+    with tupelo.Space("jobs", path=path, agent="me") as space:
+        fill(space, 2)
+    seal(JournalLog(path), archive)
+    path.write_bytes(older)
+    with tupelo.Space("jobs", path=path, agent="me") as space:
+        fill(space, more)
+        with pytest.raises(PipelineError, match="has lost changes that are sealed"):
+            seal(JournalLog(path), archive)
+        with pytest.raises(PipelineError, match="has lost changes that are sealed"):
+            JoinedLog(JournalLog(path), archive).bounds()
+
+
+def test_a_log_that_was_sealed_before_it_had_an_id_goes_on(tmp_path, archive):
+    path, other = tmp_path / "jobs.tupelo", tmp_path / "other.tupelo"
+    with tupelo.Space("jobs", path=path, agent="me") as space:
+        fill(space, 3)
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("DELETE FROM meta WHERE key = 'id'")
+    seal(JournalLog(path), archive)
+    assert the_log(archive).id == ""
+    for file in (path, other):
+        with tupelo.Space("jobs", path=file, agent="me") as space:
+            fill(space, 2)
+    with pytest.raises(PipelineError, match="another log of this name"):
+        seal(JournalLog(other), archive)
+    (joined,) = resolve(ReadOptions((str(archive), str(path))))
+    assert joined.bounds() == (1, 5)
+    seal(JournalLog(path), archive)
+    assert the_log(archive).id == JournalLog(path).id != ""
+    assert positions(the_log(archive)) == [1, 2, 3, 4, 5]
+
+
 def test_a_log_that_was_trimmed_before_it_was_sealed_begins_later(space, log, archive):
     fill(space, 10)
     space.trim(before=4)
@@ -321,6 +366,18 @@ def change_manifest(archive: Path, change: Callable[[Any], object]) -> None:
         (lambda said: said["segments"].pop(), CorruptSegment),
         (lambda said: said["segments"][0].update(rows="many"), CorruptSegment),
         (lambda said: said["segments"][0].update(rows=999), CorruptSegment),
+        (lambda said: said["segments"][0].update(file="/elsewhere/1-1000.parquet"), CorruptSegment),
+        (
+            lambda said: said["segments"][0].update(file="day=2026-11-16/../1-1000.parquet"),
+            CorruptSegment,
+        ),
+        (
+            lambda said: said["segments"][0].update(file="day=2026-11-16/1-999.parquet"),
+            CorruptSegment,
+        ),
+        (lambda said: said.update(space="other"), CorruptSegment),
+        (lambda said: said.update(host="you"), CorruptSegment),
+        (lambda said: _reach(said, 2**60), CorruptSegment),
     ],
 )
 def test_a_manifest_that_cannot_be_is_told(sealed, log, archive, change, error):
@@ -329,6 +386,23 @@ def test_a_manifest_that_cannot_be_is_told(sealed, log, archive, change, error):
         Archive(archive).logs()
     with pytest.raises(error, match=MANIFEST):
         seal(log, archive)
+
+
+def _reach(said: Any, last: int) -> None:
+    day, _ = said["segments"][0]["file"].split("/")
+    said["segments"][0].update(last=last, rows=last, file=f"{day}/1-{last}.parquet")
+    said["sealed"] = last
+
+
+def test_a_segment_of_another_log_is_told(sealed, archive, tmp_path):
+    path = tmp_path / "other.tupelo"
+    with tupelo.Space("other", path=path, agent="me") as space:
+        fill(space, 1_000)
+    (segment,) = seal(JournalLog(path), tmp_path / "elsewhere")
+    (tmp_path / "elsewhere/host=me/space=other" / segment.file).replace(sealed)
+    pad(sealed, archive)
+    with pytest.raises(CorruptSegment, match="its space is 'other'"):
+        positions(the_log(archive))
 
 
 def test_a_manifest_that_is_no_json_is_told(sealed, archive):
@@ -388,8 +462,8 @@ def test_two_do_not_seal_one_log_at_once(space, log, archive):
 
 SEALER = """
 import sys
-from tupelo.pipeline.journal import JournalLog
-from tupelo.pipeline.segments import seal
+from tupelo.pipeline.logs.journal import JournalLog
+from tupelo.pipeline.logs.segments import seal
 def told(segment):
     print(segment.last, flush=True)
 seal(JournalLog(sys.argv[1]), sys.argv[2], rows_max=500, told=told)

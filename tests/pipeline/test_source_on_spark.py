@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +12,15 @@ import pytest
 from pyspark.errors import PySparkException
 
 import tupelo
+from tests.conftest import until_true
 from tests.federation.company import Company
 from tupelo import pipeline
 from tupelo.errors import CorruptSegment
-from tupelo.pipeline.journal import JournalLog
-from tupelo.pipeline.segments import Archive, seal
+from tupelo.pipeline.logs.journal import JournalLog
+from tupelo.pipeline.logs.manifest import MANIFEST
+from tupelo.pipeline.logs.segments import Archive, seal
+
+AT_ONCE = "spark.sql.execution.arrow.maxRecordsPerBatch"
 
 
 @pytest.fixture
@@ -70,15 +76,18 @@ def test_a_table(spark, path):
 
 
 def test_filters_go_down_and_the_answer_is_the_same(spark, path):
-    table = read(spark, path, partitions="3")
+    table = read(spark, path, partitions="3", pushdown="true")
     assert table.rdd.getNumPartitions() == 3
     wanted = table.where("kind = 'taken' and position > 2990 and fields like '%9%'")
     plan = wanted._jdf.queryExecution().executedPlan().toString()
     assert "Filter (" not in plan
     assert [row.position for row in wanted.select("position").collect()] == [*range(2_991, 3_001)]
+    table = read(spark, path)
     moment = table.where("position = 2000").first().time
     assert table.where(table.time <= moment).count() == 2_000
     assert table.where("waited >= 0 and kind != 'taken'").count() == 2_000
+    both = table.where("kind = 'taken'").select("kind").unionAll(table.select("kind"))
+    assert both.count() == 1_000 + 3_000
 
 
 def test_typed_columns_and_a_template(spark, path):
@@ -112,8 +121,16 @@ def test_bad_input_is_said_clearly(spark, path, tmp_path):
         read(spark, path, template="system('true')").collect()
     (segment,) = seal(JournalLog(path), tmp_path / "archive")
     (file,) = (tmp_path / "archive").rglob(Path(segment.file).name)
-    file.write_bytes(file.read_bytes()[:-100])
-    with pytest.raises(PySparkException, match=f"CorruptSegment: .*{file.name}"):
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-100])
+    with pytest.raises(PySparkException, match=f"CorruptSegment: .*{file.name} is damaged"):
+        read(spark, tmp_path / "archive").collect()
+    file.write_bytes(altered(whole))
+    with pytest.raises(PySparkException, match=f"CorruptSegment: .*{file.name} is damaged"):
+        read(spark, tmp_path / "archive").collect()
+    (manifest,) = (tmp_path / "archive").rglob(MANIFEST)
+    manifest.write_text(manifest.read_text().replace('"schema": 1', '"schema": 99'))
+    with pytest.raises(PySparkException, match=f"{MANIFEST} has version 99 of the schema"):
         read(spark, tmp_path / "archive").collect()
 
 
@@ -140,16 +157,33 @@ def test_every_host_of_a_federation_is_read(spark, tmp_path, company, until):
     assert table.where(f"host = '{ben.id}'").count() == 10
 
 
-def test_a_host_that_vanishes_is_a_clear_error(spark, tmp_path, company):
-    child = company.child("kitchen", path=str(tmp_path))
+def test_a_host_that_vanishes_while_it_is_read_is_a_clear_error(spark, tmp_path, company, later):
+    child = company.child("kitchen", path=str(tmp_path / "kitchen"))
     url = f"tupelo://{child.address}/jobs"
-    there = tupelo.connect(url)
-    there.write(("job", 1))
-    there.close()
-    table = read(spark, url)
-    assert table.count() == 1
-    child.kill()
-    with pytest.raises(PySparkException, match="CannotReach: 127"):
+    with closing(tupelo.connect(url)) as there:
+        for _ in range(40):
+            there.write_all([("job", b"x" * 100_000)] * 10)
+    table = read(spark, url, columns="payload", reconnect="0.1", partitions="1")
+    begun, gone = tmp_path / "begun", tmp_path / "gone"
+
+    def slowly(batches: Any) -> Any:
+        for batch in batches:
+            begun.touch()
+            until_true(gone.exists, "the host is gone")
+            yield batch
+
+    spark.conf.set(AT_ONCE, 10)  # or the first that anyone sees is all of them
+    try:
+        collected = later(table.mapInArrow(slowly, table.schema).count)
+        while collected.waits and not begun.exists():
+            time.sleep(0.01)
+        child.kill()
+        gone.touch()
+        with pytest.raises(PySparkException, match=rf"(PeerLost|CannotReach): {child.address}"):
+            collected.result()
+    finally:
+        spark.conf.unset(AT_ONCE)
+    with pytest.raises(PySparkException, match=rf"CannotReach: {child.address} cannot be reached"):
         table.collect()
 
 
@@ -173,21 +207,34 @@ def test_a_stream_goes_on_where_it_was(spark, tmp_path):
             drain(spark, path, tmp_path, "cp")
 
 
+def altered(whole: bytes) -> bytes:
+    """With one byte changed, in the middle of the rows."""
+    middle = len(whole) // 3
+    return whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :]
+
+
 def test_what_is_sealed_may_be_read_by_spark_itself(spark, path, tmp_path):
     archive = str(tmp_path / "archive")
-    seal(JournalLog(path), archive, upto=1_700, rows_max=500)
+    odd = str(tmp_path / "the [a]{b,c}*? of: 100%")  # a name, and no pattern
+    for folder in (archive, odd):
+        seal(JournalLog(path), folder, upto=1_700, rows_max=500)
     for place, options in [
         (archive, {}),
         (str(path), {}),
         (str(path), {"archive": archive}),
         (str(path), {"archive": archive, "kinds": "taken", "columns": "position,n"}),
         (archive, {"template": '("job", Between(10, 12), ANY)'}),
+        (odd, {}),
     ]:
         fast, ours = pipeline.changes(spark, place, **options), read(spark, place, **options)
         assert fast.schema == ours.schema
         assert sorted(map(str, fast.collect())) == sorted(map(str, ours.collect()))
     (segment,) = Archive(archive).logs()[0].segments[-1:]
     (file,) = Path(archive).rglob(Path(segment.file).name)
-    file.write_bytes(file.read_bytes()[:-100])
+    whole = file.read_bytes()
+    file.write_bytes(altered(whole))
+    with pytest.raises(Exception, match=file.name):  # as Spark says it
+        pipeline.changes(spark, archive).collect()
+    file.write_bytes(whole[:-100])
     with pytest.raises(CorruptSegment, match=file.name):
         pipeline.changes(spark, archive)

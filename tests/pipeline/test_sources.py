@@ -2,20 +2,34 @@
 
 import json
 import pickle
+from collections.abc import Iterator
+from contextlib import closing
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import tupelo
 from tests.federation.company import Company
-from tupelo.errors import BadArgument, CannotReach, LogTrimmed, PipelineError
+from tupelo.errors import (
+    BadArgument,
+    CannotReach,
+    LogTrimmed,
+    PeerLost,
+    PipelineError,
+    WrongPassword,
+)
 from tupelo.federation.client.doors import at_once
 from tupelo.federation.hosts.presence import SYSTEM
+from tupelo.federation.identity.access import Access
 from tupelo.federation.links import wire
-from tupelo.pipeline.options import ReadOptions
-from tupelo.pipeline.segments import seal
-from tupelo.pipeline.sources import JoinedLog, Log, name_of, resolve
+from tupelo.pipeline.logs.journal import JournalLog
+from tupelo.pipeline.logs.segments import seal
+from tupelo.pipeline.source.filters import Wanted
+from tupelo.pipeline.source.locations import JoinedLog, Log, by_name, name_of, resolve
+from tupelo.pipeline.source.options import ReadOptions
+from tupelo.pipeline.source.reading import TASKS_MAX, Part, Reader, Rows, parts_of, tasks_of
 
 
 @pytest.fixture
@@ -63,6 +77,9 @@ def test_an_archive_is_every_log_that_is_sealed_there(tmp_path):
     logs = logs_at(tmp_path / "archive")
     assert sorted(log.space for log in logs) == ["jobs", "notes"]
     assert [positions(log) for log in logs] == [[1, 2, 3]] * 2
+    (one,) = logs_at(tmp_path / "archive", host=f"x, {logs[0].host}")
+    assert name_of(one) == name_of(logs[0])
+    assert logs_at(tmp_path / "archive", host="x") == []
 
 
 def test_what_is_nothing_is_refused(tmp_path):
@@ -84,7 +101,9 @@ def test_what_is_nothing_is_refused(tmp_path):
     [
         *[("columns", "kind,color"), ("partitions", "0"), ("maxRows", "-1"), ("rowsPerTask", "x")],
         *[("federation", "maybe"), ("asOf", "yesterday"), ("startFrom", "12"), ("colour", "red")],
-        *[("entry", "name text"), ("tls", "perhaps")],
+        *[("entry", "name text"), ("tls", "perhaps"), ("asOf", "5" * 5_000)],
+        *[("paths", "nonsense"), ("paths", '"ab"'), ("paths", "[1]"), ("paths", "[" * 100_000)],
+        *[("after", "[]"), ("after", '{"a/b": 1' + "0" * 5_000 + "}"), ("maxRows", "5" * 5_000)],
     ],
 )
 def test_an_option_that_says_nothing_is_refused_by_its_name(option, value):
@@ -151,6 +170,119 @@ def test_the_archive_of_another_log_of_the_same_name_is_refused(tmp_path):
             log.bounds()
 
 
+# After a position
+
+
+def read_after(path: Path, **options: str) -> list[int]:
+    reader = Reader(ReadOptions.read({"path": str(path), **options}), ["position"])
+    batches = [batch for task in reader.partitions() for batch in reader.read(task)]
+    return [n for batch in batches for n in batch.column("position").to_pylist()]
+
+
+def test_what_was_trimmed_after_a_position_is_an_error(tmp_path):
+    path, archive = tmp_path / "jobs.tupelo", tmp_path / "archive"
+    with tupelo.Space("jobs", path=path, agent="me") as space:
+        space.write_all([("job", n) for n in range(7)])
+        seal(JournalLog(path), archive)
+        space.trim(before=5)
+    assert read_after(path, after='{"me/jobs": 4}') == [5, 6, 7]
+    assert read_after(path, after='{"me/jobs": 7}') == []
+    with pytest.raises(LogTrimmed, match="me/jobs was asked for after 1, but it begins at 5"):
+        read_after(path, after='{"me/jobs": 1}')
+    assert read_after(path, after='{"me/jobs": 1}', archive=str(archive)) == [2, 3, 4, 5, 6, 7]
+
+
+def test_a_position_of_no_log_is_refused(tmp_path):
+    path = tmp_path / "jobs.tupelo"
+    with tupelo.Space("jobs", path=path, agent="me") as space:
+        space.write(("job", 1))
+    with pytest.raises(BadArgument, match="me/jbos"):
+        read_after(path, after='{"me/jobs": 0, "me/jbos": 6}')
+
+
+class Boasting:
+    """A log that says what it likes of itself."""
+
+    host, space, id = "me", "jobs", "x"
+
+    def __init__(self, first: int, last: int) -> None:
+        self._bounds = first, last
+
+    def bounds(self) -> tuple[int, int]:
+        return self._bounds
+
+    def batches(self, *args: Any) -> Iterator[Any]:
+        return iter(())
+
+
+@pytest.mark.parametrize("bounds", [(1, 2**62), (5, 3), (0, 4), (-(2**63), 2**63 - 1)])
+def test_bounds_that_cannot_be_are_refused(bounds):
+    with pytest.raises(PipelineError, match="says that it goes from"):
+        parts_of(Boasting(*bounds), Wanted())
+
+
+def test_however_long_logs_are_the_tasks_are_not_too_many():
+    parts = [Part(log, *log.bounds()) for log in (Boasting(1, 2**52), Boasting(1, 7))]
+    tasks = tasks_of(parts, 1_000)
+    assert len(tasks) <= TASKS_MAX
+    assert sum(part.rows for task in tasks for part in task.parts) == 2**52 + 7
+
+
+# Several of one name
+
+
+def made_anew(tmp_path: Path, *counts: int) -> list[Any]:
+    """Archives of logs of one host and name, each made after the one before it was removed; the
+    file of the last is left."""
+    path, archives = tmp_path / "jobs.tupelo", []
+    for number, count in enumerate(counts):
+        path.unlink(missing_ok=True)
+        with tupelo.Space("jobs", path=path, agent="me") as space:
+            space.write_all([("job", n) for n in range(count)])
+        archives.append(tmp_path / f"archive{number}")
+        seal(JournalLog(path), archives[-1])
+    return archives
+
+
+def test_two_logs_of_one_name_are_both_read(tmp_path):
+    old, new = made_anew(tmp_path, 3, 5)
+    counts = sorted(len(positions(log)) for log in logs_at(old, new))
+    assert counts == [3, 5]
+    with pytest.raises(PipelineError, match="several logs me/jobs"):
+        by_name(logs_at(old, new))
+
+
+def test_an_archive_and_the_file_of_its_log_are_one_log_in_any_order(tmp_path):
+    (archive,) = made_anew(tmp_path, 5)
+    path = tmp_path / "jobs.tupelo"
+    with tupelo.Space("jobs", path=path, agent="me") as space:
+        space.write_all([("job", n) for n in range(4)])
+        space.trim(before=5)
+    for paths in ([archive, path], [path, archive], [path, archive, path, archive]):
+        (log,) = logs_at(*paths)
+        assert positions(log) == list(range(1, 10))
+
+
+def test_what_is_sealed_twice_is_not_read_twice(tmp_path):
+    (archive,) = made_anew(tmp_path, 5)
+    seal(JournalLog(tmp_path / "jobs.tupelo"), tmp_path / "other", upto=2)
+    with pytest.raises(PipelineError, match="read it from one of them"):
+        logs_at(archive, tmp_path / "other")
+
+
+def test_an_archive_in_the_folder_of_its_host_does_not_hide_what_lives(tmp_path):
+    with tupelo.Host("kitchen", path=tmp_path) as host:
+        jobs = host.space("jobs")
+        jobs.write_all([("job", n) for n in range(6)])
+        seal(JournalLog(tmp_path / "jobs.tupelo"), tmp_path)
+        jobs.write_all([("job", n) for n in range(3)])
+        host.space("other").write(("job", 1))
+        (log,) = logs_at(tmp_path, space="jobs")
+        assert positions(log) == list(range(1, 10))
+        (log,) = logs_at(tmp_path, space="other")
+        assert positions(log) == [1]
+
+
 # Hosts
 
 
@@ -210,6 +342,17 @@ def test_a_log_in_memory_is_read_too(company):
         logs_at(host.url + "silent")
 
 
+def test_a_space_that_refuses_us_is_not_left_out_silently(company):
+    host = company.host("kitchen", space=False)
+    host.space("jobs", log_keep=10).write(("job", 1))
+    host.space("secret", log_keep=10, access=Access(password="x")).write(("job", 1))
+    for given in ({}, {"password": "no"}):
+        with pytest.raises(WrongPassword, match="secret"):
+            logs_at(host.url, **given)
+    assert [log.space for log in logs_at(host.url, space="jobs")] == ["jobs"]
+    assert [log.space for log in logs_at(host.url, password="x")] == ["jobs", "secret"]
+
+
 def test_a_federation_is_every_engaged_host(tmp_path, company, until):
     ada = company.host("ada", path=tmp_path / "ada")
     ben = company.host("ben", path=tmp_path / "ben", peers=[ada.address])
@@ -219,6 +362,39 @@ def test_a_federation_is_every_engaged_host(tmp_path, company, until):
     logs = logs_at(ada.url + "jobs", federation="true")
     assert {log.host for log in logs} == {ada.id, ben.id}
     assert [positions(log) for log in logs] == [[1], [1]]
+
+
+def test_what_ends_too_early_is_not_passed_off_as_all_there_is(tmp_path, company):
+    host = company.host("ada", path=tmp_path)
+    host.space("jobs").write_all([("job", n) for n in range(10)])
+    (there,) = logs_at(host.url + "jobs")
+    with pytest.raises(PipelineError, match="ends at 10; the change at 11 was asked for"):
+        list(there.batches(5, 20))
+    (here,) = logs_at(tmp_path, space="jobs")
+    rows = Rows(["position"], None, Wanted(), None)
+    with pytest.raises(PipelineError, match="from 5 to 20, and had 6 changes of 16"):
+        list(rows.read([Part(here, 5, 20)]))
+
+
+def test_a_host_that_vanishes_while_it_is_read_is_named(tmp_path, company):
+    child = company.child("ada", path=str(tmp_path))
+    with closing(tupelo.connect(f"tupelo://{child.address}/jobs")) as jobs:
+        for _ in range(40):
+            jobs.write_all([("job", b"x" * 100_000)] * 10)
+    (log,) = logs_at(f"tupelo://{child.address}/jobs", reconnect="0.5")
+    batches = log.batches(1, 400)
+    assert next(batches).num_rows < 400
+    child.kill()
+    with pytest.raises((CannotReach, PeerLost), match=child.address):
+        list(batches)
+
+
+def test_asking_for_a_log_makes_no_space(tmp_path, company):
+    host = company.host("ada", path=tmp_path)
+    host.space("jobs").write(("job", 1))
+    with pytest.raises(BadArgument, match=r"a space of this host: jobs.*, not 'jbos'"):
+        logs_at(host.url + "jbos")
+    assert "jbos" not in {log.space for log in logs_at(tmp_path)}
 
 
 def test_who_does_not_answer_is_an_error_or_is_told(tmp_path, company):

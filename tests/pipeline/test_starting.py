@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib.util import find_spec
 
 import pytest
 
 import tupelo
 from tupelo import pipeline
 from tupelo.errors import PipelineError
-from tupelo.pipeline import starting
+from tupelo.pipeline.spark import starting
 
 
 def test_what_spark_is_told():
@@ -19,6 +20,7 @@ def test_what_spark_is_told():
     assert here["spark.driver.host"] == "127.0.0.1"
     assert here["spark.ui.enabled"] == "false"
     assert int(here["spark.driver.memory"].removesuffix("m")) >= starting.MEMORY_MIN_MB
+    assert starting.defaults("spark://127.0.0.1:7077")["spark.driver.host"] == "127.0.0.1"
     there = starting.defaults("spark://cluster:7077")
     assert "spark.driver.host" not in there and "spark.sql.shuffle.partitions" not in there
 
@@ -40,7 +42,7 @@ def test_the_package_in_one_file_can_be_imported(tmp_path):
     program = (
         "import sys; sys.path = [p for p in sys.path if 'tupelo' not in p and p != ''];"
         f"sys.path.insert(0, {str(file)!r});"
-        "import tupelo.pipeline.datasource as d; print(d.__file__)"
+        "import tupelo.pipeline.source.datasource as d; print(d.__file__)"
     )
     found = subprocess.run(
         [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True
@@ -52,6 +54,14 @@ def test_without_pyspark_it_is_said_what_to_install(monkeypatch):
     monkeypatch.setattr(pipeline, "find_spec", lambda name: None)
     with pytest.raises(PipelineError, match=r"tupelo\[pipeline\]"):
         pipeline.session()
+
+
+@pytest.mark.skipif(find_spec("grpc") is not None, reason="pyspark[connect] is installed")
+def test_without_what_spark_connect_needs_it_is_said_what_to_install(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text("from tupelo import pipeline; pipeline.session('sc://127.0.0.1:1')")
+    found = subprocess.run([sys.executable, str(program)], capture_output=True, text=True)
+    assert 'pip install "pyspark[connect]"' in found.stderr
 
 
 def test_a_session_that_is_there_is_used(spark):

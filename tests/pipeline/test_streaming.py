@@ -8,12 +8,12 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 import tupelo
-from tests.federation.company import Company
+from tests.federation.company import Company, port_of
 from tupelo.errors import BadArgument, CannotReach, LogTrimmed, PipelineError
-from tupelo.pipeline.journal import JournalLog
-from tupelo.pipeline.options import ReadOptions
-from tupelo.pipeline.segments import seal
-from tupelo.pipeline.streaming import Offset, StreamReader
+from tupelo.pipeline.logs.journal import JournalLog
+from tupelo.pipeline.logs.segments import seal
+from tupelo.pipeline.source.options import ReadOptions
+from tupelo.pipeline.source.streaming import Offset, StreamReader
 
 ALL = ReadAllAvailable()
 
@@ -84,12 +84,12 @@ def test_a_batch_that_is_read_again_has_the_same_rows(tmp_path):
 
 
 def test_from_the_latest_on(tmp_path):
-    with tupelo.Space("jobs", path=tmp_path / "jobs.tupelo") as space:
+    with tupelo.Space("jobs", path=tmp_path / "jobs.tupelo", agent="me") as space:
         fill(space, 5)
         reader = stream(tmp_path, startFrom="latest")
         start = reader.initialOffset()
         fill(space, 2)
-        with tupelo.Space("notes", path=tmp_path / "notes.tupelo") as notes:
+        with tupelo.Space("notes", path=tmp_path / "notes.tupelo", agent="me") as notes:
             fill(notes, 1)  # A log that comes later is read from its beginning.
             end = reader.latestOffset(after(start), ALL)
             assert between(reader, start, end) == [("jobs", 6), ("jobs", 7), ("notes", 1)]
@@ -117,6 +117,33 @@ def test_no_more_rows_than_asked_for_and_each_log_gets_its_share(tmp_path):
         assert [sum(size.values()) for size in sizes] == [30, 30, 30, 30, 23]
         assert len(set(seen)) == len(seen) == 143
         assert reader.latestOffset({}, ReadMaxRows(2)).keys() == {"x/a", "x/b"}
+
+
+def test_the_first_batch_from_the_latest_on_can_be_read_again(tmp_path):
+    """Spark asks for its start again: by then the latest is later."""
+    with tupelo.Space("jobs", path=tmp_path / "jobs.tupelo") as space:
+        fill(space, 6)
+        start = stream(tmp_path, startFrom="latest").initialOffset()
+        fill(space, 3)
+        end = stream(tmp_path).latestOffset(after(start), ALL)
+        fill(space, 4)
+        reader = stream(tmp_path, startFrom="latest")
+        again = between(reader, reader.initialOffset(), end)
+        assert again == [("jobs", 7), ("jobs", 8), ("jobs", 9)]
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3])
+def test_no_log_waits_for_ever_for_a_busy_one(tmp_path, rows):
+    names = ["a", "b", "c", "d"]
+    for name in names:
+        with tupelo.Space(name, path=tmp_path / f"{name}.tupelo", agent="x") as space:
+            fill(space, 50)
+    reader = stream(tmp_path)
+    offset: Offset = {}
+    for _ in range(12):
+        offset = reader.latestOffset(after(offset), ReadMaxRows(rows))
+    read = [offset[f"x/{name}"]["upto"] for name in names]
+    assert read == [12 * rows / 4] * 4
 
 
 def test_only_what_there_is_now(tmp_path):
@@ -188,6 +215,38 @@ def test_a_log_that_was_made_anew_is_not_taken_for_the_old_one(tmp_path):
             stream(path).partitions({}, after(offset))
 
 
+def test_a_log_made_anew_that_is_shorter_is_noticed_by_who_takes_what_there_is(
+    tmp_path,
+):
+    path = tmp_path / "jobs.tupelo"
+    with tupelo.Space("jobs", path=path, agent="me") as space:
+        fill(space, 5)
+        offset = stream(path).latestOffset({}, ALL)
+    path.unlink()
+    with tupelo.Space("jobs", path=path, agent="me") as space:
+        fill(space, 2)
+        reader = stream(path)
+        reader.prepareForTriggerAvailableNow()
+        with pytest.raises(PipelineError, match="made anew"):
+            reader.latestOffset(after(offset), ALL)
+
+
+def test_a_log_that_lost_what_was_read_is_an_error(tmp_path):
+    path = tmp_path / "jobs.tupelo"
+    with tupelo.Space("jobs", path=path, agent="me") as space:
+        fill(space, 2)
+    older = path.read_bytes()
+    with tupelo.Space("jobs", path=path, agent="me") as space:
+        fill(space, 3)
+    offset = stream(path).latestOffset({}, ALL)
+    path.write_bytes(older)
+    at_once = stream(path)
+    at_once.prepareForTriggerAvailableNow()
+    for reader in (stream(path), at_once):
+        with pytest.raises(PipelineError, match="was read up to 5, but it ends at 2"):
+            reader.latestOffset(after(offset), ALL)
+
+
 def test_a_stream_has_no_moment(tmp_path):
     with pytest.raises(BadArgument, match="asOf"):
         stream(tmp_path, asOf="3")
@@ -196,7 +255,7 @@ def test_a_stream_has_no_moment(tmp_path):
 def test_hosts_that_join_and_leave(tmp_path, company, until):
     ada = company.host("ada", path=tmp_path / "ada")
     ada.space("jobs").write(("job", 1))
-    reader = stream(ada.url + "jobs", federation="true")
+    reader = stream(ada.url + "jobs", federation="true", reconnect="0")
     first = reader.latestOffset({}, ALL)
     assert len(between(reader, {}, first)) == 1
     ben = company.child("ben", path=str(tmp_path / "ben"), peers=[ada.address])
@@ -220,6 +279,21 @@ def test_hosts_that_join_and_leave(tmp_path, company, until):
 def hosts(host: tupelo.Host) -> set[str]:
     engaged = host.presence.read_all(tupelo.HostPresence(state="engaged"))
     return {found.id for found in engaged}
+
+
+def test_a_host_that_is_away_for_a_moment_is_waited_for(tmp_path, company, later):
+    """By who plans a batch, and by who reads it."""
+    child = company.child("kitchen", path=str(tmp_path))
+    child.do("write", ["job", 1], ["job", 2])
+    reader = stream(f"tupelo://{child.address}/jobs", reconnect="20")
+    end = reader.latestOffset({}, ALL)
+    (task,) = reader.partitions({}, after(end))
+    child.kill()
+    planning = later(reader.partitions, {}, after(end))
+    reading = later(lambda: [row for batch in reader.read(task) for row in batch.to_pylist()])
+    company.child("kitchen", path=str(tmp_path), listen=port_of(child.address))
+    assert len(planning.result()) == 1
+    assert [row["position"] for row in reading.result()] == [1, 2]
 
 
 def test_a_host_must_be_met_once_and_may_be_away_later(tmp_path, company):

@@ -11,6 +11,7 @@ from uuid import UUID
 
 import pyarrow as pa
 import pytest
+from pyspark import TaskContext
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -30,14 +31,25 @@ from pyspark.sql.types import (
 )
 
 import tupelo
-from tests.federation.company import Company
-from tupelo.errors import BadArgument, CannotReach, CannotSink, PeerLost, SpaceFull
+from tests.federation.company import Company, port_of
+from tupelo.errors import (
+    BadArgument,
+    CannotReach,
+    CannotSink,
+    NotAllowed,
+    PeerLost,
+    SpaceFull,
+    WrongPassword,
+)
 from tupelo.federation.client.handles import RemoteTransaction
-from tupelo.pipeline import writing
-from tupelo.pipeline.rows import spelling_of
-from tupelo.pipeline.writing import BatchWriter, SinkTask, Sunk, WriteOptions
+from tupelo.federation.identity.access import Access
+from tupelo.pipeline.sink import writing
+from tupelo.pipeline.sink.rows import spelling_of
+from tupelo.pipeline.sink.writing import BatchWriter, SinkTask, Sunk, WriteOptions
+from tupelo.values.lease import longest
 
 JOB = "tests.pipeline.test_writing:Errand"
+STRICT = "tests.pipeline.test_writing:Strict"
 
 
 @tupelo.entry("tests.pipeline.sunk_errand")
@@ -46,6 +58,14 @@ class Errand:
     name: str | None = None
     size: int | None = None
     id: UUID | None = None
+
+
+@tupelo.entry("tests.pipeline.sunk_strict")
+@dataclass
+class Strict:
+    name: str
+    size: int
+    id: UUID
 
 
 TEXT, LONG, INT = StringType(), LongType(), IntegerType()
@@ -180,12 +200,66 @@ def test_a_schema_that_does_not_fit_is_refused_before_anything_is_written(fields
         ({"path": "tupelo://host:7700/jobs", "lease": "long"}, "lease"),
         ({"path": "tupelo://host:7700/jobs", "lease": "-1"}, "lease"),
         ({"path": "tupelo://host:7700/jobs", "tls": "maybe"}, "tls"),
+        ({"path": "tupelo://host:7700/jobs", "reconnect": "-1"}, "reconnect"),
         ({"path": "tupelo://host:7700/jobs", "colour": "red"}, "colour"),
     ],
 )
 def test_options_that_say_nothing_are_refused(options, reason):
     with pytest.raises(BadArgument, match=reason):
         WriteOptions.read(options)
+
+
+def test_rows_that_do_not_fit_their_dataclass_are_refused_and_nothing_is_written(host, jobs):
+    schema = struct(("id", TEXT), ("size", LONG), ("name", TEXT))
+    good = pa.record_batch({"id": [str(UUID(int=7))], "size": [3], "name": ["resize"]})
+    for entry, bad, reason in [
+        (JOB, {"id": ["seven"], "size": [3], "name": ["x"]}, "id is 'seven' .* which is no UUID"),
+        (STRICT, {"id": [None], "size": [3], "name": ["x"]}, "id is null .* never None"),
+    ]:
+        sink = SinkTask(options_for(host), spelling_of(schema, entry), "q", 0, 0)
+        with pytest.raises(CannotSink, match=reason):
+            sink.write(iter([good, pa.record_batch(bad)]))
+    assert jobs.count() == 0
+
+
+def test_rows_that_come_slowly_are_in_one_transaction_all_the_same(company, clock):
+    host = company.host("kitchen", clock=clock)
+    jobs = host.space("jobs")
+
+    def slow() -> Any:
+        for batch in rows(*range(8)):
+            clock.advance(3_600)
+            yield batch
+
+    task(host).write(slow())
+    assert numbers(jobs) == [*range(8)]
+
+
+@pytest.mark.parametrize(
+    ("access", "error", "reason"),
+    [
+        (Access(password="secret"), WrongPassword, "'private' is protected"),
+        (Access(write=[]), NotAllowed, "not allowed to write in the space 'private'"),
+    ],
+)
+def test_a_space_that_refuses_us_gets_nothing(company, access, error, reason):
+    host = company.host("kitchen", space=False)
+    private = host.space("private", access=access)
+    options = WriteOptions.read({"path": host.url + "private", "password": "guess"})
+    sink = SinkTask(options, spelling_of(struct(("what", TEXT), ("n", LONG)), None), "q", 0, 0)
+    with pytest.raises(error, match=reason):
+        sink.write(rows(1, 2))
+    assert private.count() == 0
+
+
+def test_a_host_that_is_away_is_waited_for(tmp_path, company, later):
+    child = company.child("kitchen", path=str(tmp_path))
+    there = SimpleNamespace(url=f"tupelo://{child.address}/")
+    child.kill()
+    writing = later(task(there, reconnect="20").write, rows(*range(8)))
+    child = company.child("kitchen", path=str(tmp_path), listen=port_of(child.address))
+    assert writing.result().rows == 8
+    assert child.do("here", "job") == [["job", n] for n in range(8)]
 
 
 def test_a_space_is_not_overwritten(host):
@@ -245,7 +319,45 @@ def test_other_rows_in_the_same_partition_are_an_error_and_no_loss(host, jobs):
     task(host).write(rows(*range(5)))
     with pytest.raises(CannotSink, match="5 rows before, and has 3 now"):
         task(host).write(rows(*range(3)))
+    with pytest.raises(CannotSink, match="5 rows before, and has 0 now"):
+        task(host).write(rows())
     assert numbers(jobs) == [*range(5)]
+
+
+@pytest.mark.parametrize("evict", ["fifo", "lru"])
+def test_a_space_that_forgets_entries_remembers_what_was_sunk(company, evict):
+    host = company.host("kitchen", space=False)
+    bounds = tupelo.Capacity(entries=10, evict=evict)
+    jobs = host.space("jobs", capacity=bounds)
+    task(host).write(rows(1, 2, 3))
+    jobs.write_all([("other", n) for n in range(9)])
+    assert memory(jobs) == [("q", 0, 0, 3)] and jobs.count() == 10
+    assert task(host).write(rows(1, 2, 3)).again
+    assert numbers(jobs) == []
+
+
+def test_a_space_that_bounds_leases_remembers_what_was_sunk(company, clock):
+    host = company.host("kitchen", space=False, clock=clock)
+    jobs = host.space("jobs", lease_policy=longest(30))
+    task(host).write(rows(1, 2, 3))
+    clock.advance(3_600)
+    assert numbers(jobs) == []
+    assert task(host).write(rows(1, 2, 3)).again
+    assert numbers(jobs) == []
+
+
+def test_a_batch_that_nobody_can_write_again_is_forgotten_in_time(company, clock, monkeypatch):
+    host = company.host("kitchen", clock=clock)
+    jobs = host.space("jobs")
+    monkeypatch.setattr(TaskContext, "get", lambda: SimpleNamespace(partitionId=lambda: 0))
+    schema = struct(("what", TEXT), ("n", LONG))
+    for number, options in enumerate([{}, {}, {"writeId": "night"}, {"writeId": "night"}]):
+        writer = BatchWriter(options_for(host, **options), schema, False)
+        for _ in range(2):  # A task that is tried again.
+            writer.write(rows(number))
+    assert sorted(numbers(jobs)) == [0, 1, 2]
+    clock.advance(writing.FORGET_SECONDS + 1)
+    assert memory(jobs) == [("write night", 0, 0, 1)]
 
 
 def test_one_who_is_about_to_commit_is_waited_for(host, jobs, later, until, monkeypatch):
@@ -266,6 +378,29 @@ def test_one_who_is_about_to_commit_is_waited_for(host, jobs, later, until, monk
     assert second.waits
     go.append(True)
     assert not first.result().again and second.result().again
+    assert numbers(jobs) == [*range(5)]
+
+
+def test_one_who_is_about_to_for_too_long_is_not_taken_for_none(
+    host, jobs, later, until, monkeypatch
+):
+    arrived: list[Any] = []
+    go: list[bool] = []
+    commit = RemoteTransaction.commit
+
+    def slow(txn):
+        arrived.append(txn)
+        until(lambda: go, "it may commit")
+        return commit(txn)
+
+    monkeypatch.setattr(RemoteTransaction, "commit", slow)
+    first = later(task(host).write, rows(*range(5)))
+    until(lambda: arrived)
+    monkeypatch.setattr(writing, "RIVAL_SECONDS", 0.3)
+    with pytest.raises(CannotSink, match="under way, and does not end"):
+        task(host).write(rows(*range(5)))
+    go.append(True)
+    assert not first.result().again
     assert numbers(jobs) == [*range(5)]
 
 
@@ -314,8 +449,7 @@ def test_if_the_answer_to_a_commit_is_lost_it_is_found_out(host, jobs, monkeypat
 
 
 def test_a_host_that_dies_before_the_commit_has_nothing_of_it(tmp_path, company, monkeypatch):
-    monkeypatch.setattr(writing, "RIVAL_SECONDS", 1.0)
-    monkeypatch.setattr("tupelo.pipeline.remote.RECONNECT_SECONDS", 0.5)
+    monkeypatch.setattr(writing, "RIVAL_SECONDS", 10.0)
     child = company.child("kitchen", path=str(tmp_path))
     there = SimpleNamespace(url=f"tupelo://{child.address}/")
 
@@ -325,6 +459,6 @@ def test_a_host_that_dies_before_the_commit_has_nothing_of_it(tmp_path, company,
         yield from rows(9)
 
     with pytest.raises((PeerLost, CannotReach)):
-        task(there).write(killed())
+        task(there, reconnect="0.5").write(killed())
     with tupelo.Host("kitchen", path=tmp_path) as again:
         assert again.space("jobs").count() == 0

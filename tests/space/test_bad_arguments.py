@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 import tupelo
+from tests.conftest import shown
 from tests.laws.doors import Door, LoopThread
 from tests.laws.talk import state_of
 from tupelo import Between, Capacity, Fifo, Key, Lifo, Named, OneOf, Random, Template, Vector
@@ -114,7 +115,7 @@ def test_a_bad_lease(space, lease):
     assert kept.remaining == 9 and txn.lease.expires is None
 
 
-@pytest.mark.parametrize("limit", BAD_LIMITS, ids=repr)
+@pytest.mark.parametrize("limit", BAD_LIMITS, ids=shown)
 def test_a_bad_limit(space, limit):
     session = space.session()
     attempts = [
@@ -142,7 +143,7 @@ def test_a_bad_txn(space, txn):
     refuse(space, BadArgument, "txn=", attempts)
 
 
-@pytest.mark.parametrize("order", BAD_ORDERS, ids=repr)
+@pytest.mark.parametrize("order", BAD_ORDERS, ids=shown)
 def test_a_bad_order(space, order):
     attempts = [
         lambda: space.read(order=order),
@@ -154,7 +155,7 @@ def test_a_bad_order(space, order):
     refuse(space, BadArgument, "order=", attempts)
 
 
-@pytest.mark.parametrize("template", BAD_TEMPLATES, ids=lambda value: repr(value)[:30])
+@pytest.mark.parametrize("template", BAD_TEMPLATES, ids=lambda value: shown(value)[:30])
 def test_a_bad_template(space, template):
     session, txn = space.session(), space.transaction()
     attempts = [
@@ -175,7 +176,7 @@ def test_a_bad_template(space, template):
     refuse(space, BadTemplate, "template", attempts)
 
 
-@pytest.mark.parametrize("entry", BAD_ENTRIES, ids=lambda value: repr(value)[:30])
+@pytest.mark.parametrize("entry", BAD_ENTRIES, ids=lambda value: shown(value)[:30])
 def test_a_bad_entry(space, entry):
     txn = space.transaction()
     attempts = [
@@ -195,13 +196,13 @@ def test_what_is_no_list_of_entries(space, entries):
     refuse(space, BadArgument, "entries=", [lambda: space.write_all(entries)])
 
 
-@pytest.mark.parametrize("backlog_max", BAD_BACKLOGS, ids=repr)
+@pytest.mark.parametrize("backlog_max", BAD_BACKLOGS, ids=shown)
 def test_a_bad_backlog(space, backlog_max):
     attempt = lambda: space.subscribe(("a",), backlog_max=backlog_max)  # noqa: E731
     refuse(space, BadArgument, "backlog_max=", [attempt])
 
 
-@pytest.mark.parametrize("function", BAD_FUNCTIONS, ids=repr)
+@pytest.mark.parametrize("function", BAD_FUNCTIONS, ids=shown)
 def test_a_bad_function(space, function):
     refuse(space, BadArgument, "callback=", [lambda: space.subscribe(("a",), function)])
     refuse(space, BadArgument, "function=", [lambda: space.react(("a",), function)])
@@ -217,7 +218,7 @@ def test_a_coroutine_function_cannot_be_called_by_a_thread():
     assert len(space._operations.core.subscriptions.watchers) == 0
 
 
-@pytest.mark.parametrize("position", ["1", 1.5, True, None, -1, []], ids=repr)
+@pytest.mark.parametrize("position", ["1", 1.5, True, None, -1, []], ids=shown)
 def test_a_bad_position(space, position):
     refuse(space, BadArgument, "since=", [lambda: space.changes(since=position)])
     refuse(space, BadArgument, "before=", [lambda: space.trim(before=position)])

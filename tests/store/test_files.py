@@ -203,7 +203,7 @@ def test_a_payload_that_spells_no_entry_is_refused(full_file, bytes_of):
         "INSERT INTO promise VALUES ('txn', x'93909399999990')",
         "UPDATE change SET payload = NULL WHERE position = 350",
         "UPDATE change SET payload = 'text' WHERE position = 350",
-        "UPDATE change SET expires = 'soon' WHERE position = 350",
+        "UPDATE change SET lease = 'soon' WHERE position = 350",
         "UPDATE change SET n = NULL WHERE position = 350",
     ],
 )

@@ -497,7 +497,11 @@ def test_a_log_of_sqlite_that_is_torn_at_its_end_gives_a_beginning(
         assert numbers == list(range(len(numbers))) and len(numbers) < 30
 
 
-@pytest.mark.parametrize(("form", "lacking"), [(1, ["dest", "session"]), (2, ["session"])])
+OLDER = [(1, ["dest", "session", "lease"]), (2, ["session", "lease"]), (3, ["lease"])]
+"""Formats, and the columns that they have not."""
+
+
+@pytest.mark.parametrize(("form", "lacking"), OLDER)
 def test_a_file_of_an_older_format_is_taken_over(open_space, form, lacking):
     space = open_space()
     space.write(("old", 1))
@@ -517,6 +521,42 @@ def test_a_file_of_an_older_format_is_taken_over(open_space, form, lacking):
         kinds = [change.kind for change in changes]
         assert kinds == ["written", "taken", "written", "read", "written", "read"]
         assert changes[-1].session and not any(change.session for change in changes[:-1])
+
+
+def test_leases_of_an_older_format_are_taken_over(open_space, clock):
+    space = open_space()
+    space.write(("short",), lease=10)
+    space.write(("long",), lease=1_000)
+    space.write(("always",))
+    path = space._operations.engine.saved.path
+    space.close()
+    make_older(path, 3, ["lease"])
+    for _ in range(2):  # The second time it is of our format.
+        with tupelo.Space(path=path, clock=clock) as space:
+            assert space.read_all() == [("short",), ("long",), ("always",)]
+    clock.advance(20)
+    with tupelo.Space(path=path, clock=clock) as space:
+        assert space.read_all() == [("long",), ("always",)]
+
+
+def test_a_renewal_leaves_the_row_of_the_writing_as_it_was(open_space, clock):
+    space = open_space()
+    start = clock.now()
+    leases = [space.write(("n", number), lease=10) for number in range(3)]
+    leases[0].renew(100)
+    leases[1].renew(None)
+    path = space._operations.engine.saved.path
+    space.close()
+    with tupelo.Space(path=path, clock=clock) as space:
+        expected = [*[start + 10] * 3, start + 100, None]
+        assert [change.expires for change in space.changes()] == expected
+        space.trim(before=6)  # Now only the row of the entry knows that it was renewed.
+    clock.advance(20)
+    with tupelo.Space(path=path, clock=clock) as space:
+        assert space.read_all() == [("n", 0), ("n", 1)]
+    clock.advance(100)
+    with tupelo.Space(path=path, clock=clock) as space:
+        assert space.read_all() == [("n", 1)]
 
 
 def make_older(path: Path, form: int, lacking: list[str]) -> None:

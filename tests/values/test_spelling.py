@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.conftest import shown
 from tests.values.strategies import values
 from tupelo import ANY, Between, Exactly, Named, Not, OneOf, Template, Where
 from tupelo.errors import BadTemplate
@@ -106,7 +107,7 @@ WAYS = pytest.mark.parametrize("send", [sent, wired])
 
 
 @WAYS
-@pytest.mark.parametrize("template", TEMPLATES, ids=repr)
+@pytest.mark.parametrize("template", TEMPLATES, ids=shown)
 def test_it_matches_what_it_matched_before(send, template):
     before, after = as_template(template), send(template)
     assert [after.matches(entry) for entry in ENTRIES] == [before.matches(e) for e in ENTRIES]

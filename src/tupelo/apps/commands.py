@@ -19,7 +19,7 @@ from rich.console import Console
 import tupelo
 from tupelo import Change, Space, TupeloError
 from tupelo.apps.files import entry_text, living_entries, open_space, shape_text
-from tupelo.apps.hosting import run_host
+from tupelo.apps.hosting import LISTEN, run_host
 from tupelo.apps.tour import FILE_NAME, WIDTH, Tour
 from tupelo.errors import LogTrimmed
 
@@ -49,7 +49,11 @@ def common(
 def add_groups() -> None:
     """The commands of layers above this one: they say that they are there, by an entry point."""
     for found in sorted(entry_points(group="tupelo.commands"), key=lambda point: point.name):
-        app.add_typer(found.load(), name=found.name)
+        commands = found.load()
+        if isinstance(commands, typer.Typer):
+            app.add_typer(commands, name=found.name)
+        else:
+            app.command(found.name)(commands)
 
 
 @app.command()
@@ -80,7 +84,7 @@ def host(
     name: Annotated[str, typer.Argument(metavar="NAME", help="What other hosts call it.")],
     listen: Annotated[
         str, typer.Option(metavar="ADDRESS", help="Where it can be reached; port 0 is any.")
-    ] = "127.0.0.1:7700",
+    ] = LISTEN,
     path: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Keep its spaces in this directory.")
     ] = None,

@@ -12,6 +12,8 @@ import tupelo
 from tupelo.errors import BadArgument
 from tupelo.federation.identity.keys import default_folder
 
+LISTEN = "127.0.0.1:7700"
+"""Where a host can be reached, if nobody says otherwise."""
 TRUST_FILE = "known_hosts"
 
 

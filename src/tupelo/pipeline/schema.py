@@ -4,14 +4,18 @@ What an entry holds is there three times: `payload` is its faithful spelling (`v
 `fields` is the same as JSON, for people; and the struct `f` has typed columns, where a shape is
 declared. The JSON of a tuple is an array, and that of a dataclass an object. It cannot tell a
 tuple from a list or the name of a nested class; times, UUIDs and decimals are texts, bytes are
-base64, keys are texts, and numbers that are not finite are null.
+base64, keys are texts (a dict in which two would be the same text is an array of pairs), and
+numbers that are not finite are null.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import gc
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from decimal import Decimal
+from itertools import repeat
 from types import NoneType
 from typing import Any
 from uuid import UUID
@@ -23,8 +27,7 @@ import pyarrow.compute as pc
 
 from tupelo.errors import BadArgument
 from tupelo.pipeline.declared import Declared
-from tupelo.values.change import Change
-from tupelo.values.codec import BadBytes, decode_entry, encode_entry, read_extension
+from tupelo.values.codec import BadBytes, decode_entry, read_extension
 from tupelo.values.entry import NATIVE, Typed, types_of
 from tupelo.values.kind import Kind
 
@@ -62,7 +65,6 @@ _DERIVED = frozenset({"bytes", "type", "shape", "fields", TYPED})
 OF_THE_ENTRY = _DERIVED | {"origin", "n", "to", "payload"}
 """The columns that are the same in every change of an entry."""
 _FAR = 253_402_300_799.0  # the end of the year 9999: what is later, Python cannot show
-_NIL = b"\xc0"
 
 Raw = dict[str, Any]
 """Columns by name, as lists or as Arrow arrays: what a batch is made of."""
@@ -116,32 +118,6 @@ def needed_for(columns: Sequence[str]) -> set[str]:
 # Batches
 
 
-def batch_of(
-    host: str,
-    space: str,
-    changes: Sequence[Change],
-    columns: Sequence[str] | None = None,
-    entry: Declared | None = None,
-) -> pa.RecordBatch:
-    """These changes of one space, as rows."""
-    columns = check_columns(columns, entry)
-    raw: Raw = {}
-    for name in needed_for(columns):
-        if name == "payload":
-            raw[name] = [_payload(change) for change in changes]
-        elif name in ("origin", "n", "arrival"):
-            raw[name] = [getattr(c, name) if c.arrival else None for c in changes]
-        else:
-            raw[name] = [getattr(change, name) for change in changes]
-    return build(host, space, len(changes), raw, columns, entry)
-
-
-def _payload(change: Change) -> bytes | None:
-    if change.payload is None and change.shape is not None and change.fields is not None:
-        return encode_entry(change.shape, change.fields)
-    return change.payload
-
-
 def build(
     host: str,
     space: str,
@@ -159,7 +135,13 @@ def build(
 def fill(raw: Raw, columns: Sequence[str], entry: Declared | None = None) -> dict[str, pa.Array]:
     """These columns, as Arrow has them; what is not known of an entry follows from its payload."""
     missing = [name for name in columns if name not in raw]
-    derived = _about_entries(raw["payload"], missing, entry) if missing else {}
+    derived: dict[str, pa.Array] = {}
+    if missing:
+        payloads = raw["payload"]
+        if not isinstance(payloads, pa.Array):
+            payloads = pa.array(payloads, pa.binary())
+        raw = {**raw, "payload": payloads}
+        derived = about_entries(payloads, missing, entry)
     filled: dict[str, pa.Array] = {}
     for name in columns:
         if name in derived:
@@ -184,6 +166,19 @@ def times(seconds: Sequence[float | None]) -> pa.Array:
 # What the entries are
 
 
+@contextmanager
+def _no_collecting() -> Iterator[None]:
+    """Thousands of entries are made in here and dropped soon: Python's collector would look at
+    all of them again and again, for a third of the time, and find nothing."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
+
+
 class _Look:
     """What entries of one shape look like."""
 
@@ -202,12 +197,10 @@ class _Looks(dict[Any, int]):
     """Numbers the looks of entries, by what tells one from another."""
 
     def __init__(self) -> None:
-        self.known: list[_Look | None] = []
+        self.known: list[_Look] = []
 
     def __missing__(self, key: Any) -> int:
-        if key is None:
-            self.known.append(None)
-        elif key and isinstance(key[0], Kind):
+        if key and isinstance(key[0], Kind):
             self.known.append(_Look(key[0], key[1:]))
         else:
             self.known.append(_Look(None, key))
@@ -218,37 +211,56 @@ class _Looks(dict[Any, int]):
 _TYPE_NAMES = {NoneType: "None", Typed: "dataclass"}
 _lines = msgspec.json.Encoder().encode_lines
 _decode_many = msgspec.msgpack.Decoder(list[Any], ext_hook=read_extension).decode
+_spelled_in = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
 
 
 def look_of(value: Any) -> Any:
     """What tells the look of an entry from others: types, with the kind before them if it has one.
-    The entry is a list of fields, `Typed`, or None."""
+    The entry is a list of fields, or `Typed`."""
     if type(value) is list:
         return types_of(value)  # type: ignore[arg-type]
-    return None if value is None else (value.kind, *map(type, value.values))
+    return (value.kind, *map(type, value.values))
 
 
-def _about_entries(
-    payloads: Sequence[bytes | None], columns: Sequence[str], entry: Declared | None
+def _looks_of(values: list[Any]) -> list[Any]:
+    if set(map(type, values)) == {list}:  # as most are: no step of Python for each of them
+        return list(map(tuple, map(map, repeat(type), values)))
+    return [look_of(value) for value in values]
+
+
+def about_entries(
+    payloads: pa.Array, columns: Sequence[str], entry: Declared | None = None
 ) -> dict[str, pa.Array]:
+    """What these columns say of entries that are spelled so (null: of none). BadBytes if one of
+    them spells no entry."""
     found: dict[str, pa.Array] = {}
     if "bytes" in columns:
-        found["bytes"] = pc.binary_length(pa.array(payloads, pa.binary()))
+        found["bytes"] = pc.binary_length(payloads)
     if set(columns).isdisjoint({"type", "shape", "fields", TYPED}):
         return found
+    # An entry that is written, read and taken is looked at once.
+    spelled = payloads.dictionary_encode()
+    with _no_collecting():
+        about = _about_distinct(spelled.dictionary, columns, entry)
+    if len(spelled.dictionary) < len(payloads):
+        about = {name: array.take(spelled.indices) for name, array in about.items()}
+    return found | about
+
+
+def _about_distinct(
+    payloads: pa.Array, columns: Sequence[str], entry: Declared | None
+) -> dict[str, pa.Array]:
+    found: dict[str, pa.Array] = {}
     values = decode_many(payloads)
     numbers = _Looks()
-    looks = [numbers[look_of(value)] for value in values]
+    places = pa.array(list(map(numbers.__getitem__, _looks_of(values))), pa.int32())
     known = numbers.known
-    places = pa.array(looks, pa.int32())
     if "shape" in columns:
-        found["shape"] = _chosen([look.shape if look else None for look in known], places)
+        found["shape"] = _chosen([look.shape for look in known], places)
     if "type" in columns:
-        found["type"] = _chosen([look.type if look else None for look in known], places)
+        found["type"] = _chosen([look.type for look in known], places)
     if "fields" in columns:
-        said = values
-        if not all(look is None or look.native for look in known):
-            said = [value if value is None else _readable(value) for value in values]
+        said = values if all(look.native for look in known) else list(map(_readable, values))
         found["fields"] = _json(said)
     if entry is not None and TYPED in columns:
         found[TYPED] = entry.column(values)
@@ -259,20 +271,24 @@ def _chosen(texts: list[str | None], places: pa.Array) -> pa.Array:
     return pa.array(texts, pa.string()).take(places)
 
 
-def decode_many(payloads: Sequence[bytes | None]) -> list[Any]:
-    """The entries that are spelled so: lists of fields, `Typed` ones, and None for none. All in
-    one go, which costs a third of one by one. BadBytes if one of them spells no entry."""
-    head = b"\xdd" + len(payloads).to_bytes(4, "big")
-    spelled = [_NIL if payload is None else payload for payload in payloads]
+def decode_many(payloads: pa.Array) -> list[Any]:
+    """The entries that are spelled so, of which none is null: lists of fields, or `Typed` ones.
+    All in one go, which costs a third of one by one. BadBytes if one of them spells no entry."""
+    if not len(payloads):
+        return []
+    _, places, spelled = payloads.buffers()
+    ends = np.frombuffer(places, np.int32)[payloads.offset : payloads.offset + len(payloads) + 1]
+    joined = b"\xdd" + len(payloads).to_bytes(4, "big") + memoryview(spelled)[ends[0] : ends[-1]]
     try:
-        values = _decode_many(b"".join([head, *spelled]))
-        if {list, Typed, NoneType}.issuperset(map(type, values)):
+        values = _decode_many(joined)
+        # One that is torn may go on in the next: each must end where its bytes end.
+        lengths = list(map(len, _spelled_in(joined)))
+        if {list, Typed}.issuperset(map(type, values)) and lengths == np.diff(ends).tolist():
             return values
     except (msgspec.DecodeError, BadBytes, ValueError, TypeError, ArithmeticError, RecursionError):
         pass
-    for payload in payloads:
-        if payload is not None:
-            decode_entry(payload)  # says what is wrong with the one that is
+    for payload in payloads.to_pylist():
+        decode_entry(payload)  # says what is wrong with the one that is
     raise BadBytes("these bytes do not spell entries")
 
 
@@ -284,11 +300,9 @@ def _json(values: list[Any]) -> pa.Array:
     offsets[1:] = np.flatnonzero(ends) - np.arange(len(values))
     if offsets[-1] > 2**31 - 1:
         raise BadArgument("rows", "fewer: the entries of one batch are beyond 2 GB", len(values))
-    absent = np.array([value is None for value in values], dtype=bool)
-    lines = pa.StringArray.from_buffers(
+    return pa.StringArray.from_buffers(
         len(values), pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(text[~ends])
     )
-    return pc.if_else(pa.array(absent), None, lines) if absent.any() else lines
 
 
 def _readable(value: Any) -> Any:
@@ -302,7 +316,8 @@ def _readable(value: Any) -> Any:
     if cls is list or cls is tuple:
         return [_readable(inner) for inner in value]
     if cls is dict:
-        return {_key(key): _readable(inner) for key, inner in value.items()}
+        said = {_key(key): _readable(inner) for key, inner in value.items()}
+        return said if len(said) == len(value) else _readable(list(value.items()))
     if cls is datetime:
         return value.isoformat()
     if cls is UUID or cls is Decimal:

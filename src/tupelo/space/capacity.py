@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tupelo.errors import BadArgument, SpaceFull
+from tupelo.space.lasting import is_lasting
 from tupelo.values.codec import encode_entry
 from tupelo.values.entry import Entry
 
@@ -17,7 +18,8 @@ class Capacity:
     """Bounds by number of entries and by bytes (as they are spelled on disk and on the wire).
 
     When full, a write is refused with SpaceFull; or, with `evict="fifo"`, the oldest entries give
-    way, and with `evict="lru"` the ones read longest ago. What a transaction holds stays.
+    way, and with `evict="lru"` the ones read longest ago. What a transaction holds stays, and what
+    is `lasting`.
     """
 
     entries: int | None = None
@@ -80,12 +82,17 @@ class Room:
     def _victims(
         self, count: int, size: int, spared: Iterable[Entry], stored: Iterable[Entry]
     ) -> tuple[list[Entry], bool]:
-        """Who would have to go, and whether that is enough: what transactions hold stays."""
+        """Who would have to go, and whether that is enough: what transactions hold stays, and what
+        the space must remember."""
         capacity = self._capacity
         victims: list[Entry] = []
         kept = set(spared)
         order = self._held if capacity.evict == "lru" else stored
-        candidates = (e for e in order if e.txn is None and not e.readers and e not in kept)
+        candidates = (
+            e
+            for e in order
+            if e.txn is None and not e.readers and e not in kept and not is_lasting(e.shape)
+        )
         while self._exceeds(count, size):
             victim = next(candidates, None) if capacity.evict else None
             if victim is None:

@@ -178,7 +178,7 @@ class Core:
             txn.require("active")
         payloads = [encode_entry(*item) for item in items] if self._spells else None
         asked = lease if isinstance(lease, list) else [lease] * len(items)
-        expires = [self.grant("entry", seconds, now) for seconds in asked]
+        expires = leases.grant_entries(self.lease_policy, items, asked, now)
         entries = []
         for (shape, fields), until in zip(items, expires, strict=True):
             self.arrivals = n = self.arrivals + 1
@@ -351,7 +351,7 @@ class Core:
             session.seen.add(entry)
         if self.room is not None:
             self.room.touch(entry)
-        if self.log.reads:
+        if self.log.reads and entry.txn is None:  # Else it is not there yet for the log.
             txn_id, session_id = txn.id if txn else None, session.id if session else None
             self.log.add("read", entry, txn_id, waited, session=session_id)
 

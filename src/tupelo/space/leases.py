@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 from tupelo.errors import LeaseLost
 from tupelo.space import session, transaction
 from tupelo.space.deadlines import Leased
+from tupelo.space.lasting import is_lasting
 from tupelo.space.matchset import MatchSetState
 from tupelo.space.session import SessionState
 from tupelo.space.subscription import SubscriptionState
@@ -16,6 +17,7 @@ from tupelo.values.lease import LeasePolicy, check_lease
 
 if TYPE_CHECKING:
     from tupelo.space.core import Core
+    from tupelo.space.writers import Items
 
 _KINDS: dict[type, str] = {
     Entry: "entry",
@@ -38,6 +40,18 @@ def grant(policy: LeasePolicy | None, kind: str, asked: float | None, now: float
         if granted is not None and (asked is None or granted < asked):
             asked = granted
     return None if asked is None else now + asked
+
+
+def grant_entries(
+    policy: LeasePolicy | None, items: Items, asked: list[float | None], now: float
+) -> list[float | None]:
+    """Until when each of these entries lives; the policy has no say about what is lasting."""
+    expires = [grant(policy, "entry", seconds, now) for seconds in asked]
+    if policy is not None:
+        for i, (shape, _) in enumerate(items):
+            if is_lasting(shape):
+                expires[i] = grant(None, "entry", asked[i], now)
+    return expires
 
 
 def renew(core: Core, thing: Leased, asked: float | None) -> None:

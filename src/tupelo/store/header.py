@@ -9,7 +9,7 @@ from typing import NoReturn
 from tupelo.errors import DamagedFile, ForeignFile, JournalFailed
 
 APPLICATION_ID = 0x7457_0E10
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 
 
 def check_header(path: Path) -> None:
@@ -37,7 +37,28 @@ def check_header(path: Path) -> None:
         )
 
 
+def is_damage(error: Exception) -> bool:
+    """Is it the file that is to blame? Not if it may not be read, is locked, or the disk fails."""
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT)
+    return code == sqlite3.SQLITE_IOERR_SHORT_READ or code & 0xFF not in _OF_THE_WORLD
+
+
+_OF_THE_WORLD = {
+    sqlite3.SQLITE_AUTH,
+    sqlite3.SQLITE_BUSY,
+    sqlite3.SQLITE_CANTOPEN,
+    sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_INTERRUPT,
+    sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_LOCKED,
+    sqlite3.SQLITE_NOMEM,
+    sqlite3.SQLITE_PERM,
+    sqlite3.SQLITE_PROTOCOL,
+    sqlite3.SQLITE_READONLY,
+}
+
+
 def refuse(path: Path, error: Exception) -> NoReturn:
-    if isinstance(error, sqlite3.OperationalError) and "disk" in str(error):
+    if not is_damage(error):
         raise JournalFailed(f"{path}: {error}") from error
     raise DamagedFile(f"{path} is damaged ({error}); it was left as it was") from error

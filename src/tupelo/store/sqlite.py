@@ -26,7 +26,7 @@ from tupelo.store.format import SCHEMA, take_over
 from tupelo.store.groupcommit import GroupCommit, execute_many
 from tupelo.store.header import APPLICATION_ID, FORMAT_VERSION, check_header, refuse
 from tupelo.store.journal import require_kept
-from tupelo.values.change import Change, ChangeKind, Promise
+from tupelo.values.change import ENDINGS, Change, ChangeKind, Promise
 from tupelo.values.codec import BadBytes, decode_entry, encode_entry
 
 Durability = Literal["full", "process", "none"]
@@ -38,13 +38,12 @@ LOG_KEEP = 100_000
 _WRITE_BEHIND = 4_096
 KINDS: tuple[ChangeKind, ...] = get_args(ChangeKind)
 _CODES = {kind: code for code, kind in enumerate(KINDS)}
-_ENDINGS = frozenset({"taken", "expired", "cancelled", "evicted", "moved"})
 _REMARKS = frozenset({"read", "engaged", "disengaged"})  # The entry is as it was.
-_WRITTEN = _CODES["written"]
+_WRITTEN, _RENEWED = _CODES["written"], _CODES["renewed"]
 
 _INSERT = "INSERT INTO change VALUES {}"
 _UPDATE = (
-    "UPDATE change SET expires = v.column1, ended = v.column2"
+    "UPDATE change SET lease = v.column1, ended = v.column2"
     " FROM (VALUES {}) AS v WHERE position = v.column3"
 )
 
@@ -202,9 +201,10 @@ class SqliteJournal:
         agent that they are for."""
         agent = self.agent
         dest = "dest" if self._format >= 2 else "NULL"
+        lease = "lease" if self._format >= 4 else "expires"
         try:
             for arrival, origin, n, expires, payload, to in self._db.execute(
-                f"SELECT position, origin, n, expires, payload, {dest} FROM change"
+                f"SELECT position, origin, n, {lease}, payload, {dest} FROM change"
                 " WHERE kind = ? AND ended IS NULL ORDER BY position",
                 (_WRITTEN,),
             ):
@@ -332,16 +332,16 @@ class SqliteJournal:
                     assert c.shape is not None and c.fields is not None
                     payload = encode_entry(c.shape, c.fields)
                 origin = None if c.origin == own else c.origin
-                row += (c.expires, None, origin, c.n, payload, c.to, c.session)
+                row += (c.expires, None, origin, c.n, payload, c.to, c.session, c.expires)
                 written[arrival] = row
                 continue
-            row += (c.expires, None, None, None, None, None, c.session)
+            row += (c.expires, None, None, None, None, None, c.session, None)
             if not arrival:
                 decisions.append(c)
             elif kind not in _REMARKS:
-                ended = c.position if kind in _ENDINGS else None
+                ended = c.position if kind in ENDINGS else None
                 if arrival in written:
-                    written[arrival][7:9] = c.expires, ended
+                    written[arrival][8], written[arrival][14] = ended, c.expires
                 else:
                     updates[arrival] = (c.expires, ended, arrival)
         return rows, list(updates.values()), decisions
@@ -433,6 +433,13 @@ class SqliteJournal:
             "UPDATE meta SET value = max(value, ?) WHERE key = 'position'", (position - 1,)
         )
         self._db.execute("UPDATE meta SET value = ? WHERE key = 'first'", (position,))
+        # Where a renewal is forgotten, the row of the entry says what became of its lease.
+        self._db.execute(
+            "UPDATE change SET expires = r.expires FROM (SELECT arrival, expires, max(position)"
+            " FROM change WHERE position < ? AND kind = ? GROUP BY arrival) AS r"
+            " WHERE change.position = r.arrival",
+            (position, _RENEWED),
+        )
         self._db.execute(
             "DELETE FROM change WHERE position < ?1 AND (kind != ?2 OR ended < ?1)",
             (position, _WRITTEN),

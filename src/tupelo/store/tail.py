@@ -6,12 +6,14 @@ Entries stay as they are spelled. The file is read beside its space: nobody who 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from tupelo.errors import BadArgument, DamagedFile
+from tupelo.errors import BadArgument, DamagedFile, JournalFailed
+from tupelo.store.header import is_damage
 from tupelo.store.journal import MemoryJournal, require_kept
 from tupelo.store.sqlite import KINDS
 from tupelo.values.change import Change
@@ -25,11 +27,12 @@ COLUMNS = (
 that is None is the space's own, and so is the origin of an entry."""
 ROWS_MAX = 16_384
 BYTES_MAX = 4 * 2**20
-"""Of the entries in one answer, beyond the first."""
+"""Of the texts and entries in one answer, beyond those of the first change."""
 
 Tail = tuple[int, int, list[Sequence[Any]]]
 """The first and the last position of the log, and the columns that were asked for."""
 
+_LONG = {"payload", "origin", "agent", "session", "txn", "to"}
 _OF_ENTRY = {"origin": "w.origin", "n": "w.n", "to": "w.dest", "payload": "w.payload"}
 
 
@@ -50,21 +53,28 @@ def tail_in(path: Path, names: Sequence[str], first: int, last: int) -> Tail:
         uri = f"{path.as_uri()}?mode=ro"
         with closing(sqlite3.connect(uri, uri=True, isolation_level=None)) as db:
             db.execute("BEGIN")
-            meta = dict(db.execute("SELECT key, value FROM meta"))
-            (newest,) = db.execute("SELECT max(position) FROM change").fetchone()
-            kept, durable = meta["first"], max(newest or 0, meta["position"])
-            rows = []
+            kept, durable = bounds_in(db)
+            columns = _columns((), names)
             until = min(last, first + ROWS_MAX - 1, durable)
             if names and first <= until:
                 require_kept(first - 1, kept)
-                rows = _few(db.execute(query, (first, until)), names)
-        columns: list[Sequence[Any]] = [*zip(*rows, strict=True)] or [()] * len(names)
+                columns = _columns(db.execute(query, (first, until)), names)
         if "kind" in names:
             place = list(names).index("kind")
             columns[place] = [KINDS[code] for code in columns[place]]
     except (sqlite3.Error, LookupError, TypeError) as error:
+        if not is_damage(error):
+            raise JournalFailed(f"{path} cannot be read: {error}") from error
         raise DamagedFile(f"{path} is damaged ({error})") from error
     return kept, durable, columns
+
+
+def bounds_in(db: sqlite3.Connection) -> tuple[int, int]:
+    """The first position that is kept, and the last that is durable; it is one less than the first
+    if there is none."""
+    meta = dict(db.execute("SELECT key, value FROM meta WHERE key IN ('first', 'position')"))
+    (newest,) = db.execute("SELECT max(position) FROM change").fetchone()
+    return meta["first"], max(newest or 0, meta["position"])
 
 
 def tail_of(journal: MemoryJournal, names: Sequence[str], first: int, last: int) -> Tail:
@@ -73,28 +83,33 @@ def tail_of(journal: MemoryJournal, names: Sequence[str], first: int, last: int)
     changes: list[Change] = []
     if names and first <= last:
         changes = journal.read(first - 1, min(last - first + 1, ROWS_MAX))
-    rows = _few(([_READERS[name](change) for name in names] for change in changes), names)
-    return *journal.bounds(), [*zip(*rows, strict=True)] or [()] * len(names)
+    rows = ([_READERS[name](change) for name in names] for change in changes)
+    return *journal.bounds(), _columns(rows, names)
 
 
-def _few(rows: Any, names: Sequence[str]) -> list[Any]:
-    """As many as fit in an answer."""
-    if "payload" not in names:
-        return list(rows)
-    place = list(names).index("payload")
-    found: list[Any] = []
-    size = 0
-    for row in rows:
-        size += len(row[place] or b"")
-        if size > BYTES_MAX and found:
-            break
-        found.append(row)
-    return found
+def _columns(rows: Iterable[Sequence[Any]], names: Sequence[str]) -> list[Sequence[Any]]:
+    """The columns of these rows. No row is kept: that costs more than reading it."""
+    if places := [place for place, name in enumerate(names) if name in _LONG]:
+        rows = _few(rows, places)
+    cells = list(chain.from_iterable(rows))
+    return [cells[place :: len(names)] for place in range(len(names))]
+
+
+def _few(rows: Iterable[Sequence[Any]], places: list[int]) -> Iterator[Sequence[Any]]:
+    """As many as fit in an answer; what may be long is at these places of a row."""
+    left = BYTES_MAX
+    for number, row in enumerate(rows):
+        for place in places:
+            if (cell := row[place]) is not None:
+                left -= len(cell)
+        if left < 0 and number:
+            return
+        yield row
 
 
 def _check(names: Sequence[str]) -> None:
-    if not set(names) <= set(COLUMNS):
-        raise BadArgument("names", f"some of {', '.join(COLUMNS)}", list(names))
+    if not set(names) <= set(COLUMNS) or len(names) > len(set(names)):
+        raise BadArgument("names", f"some of {', '.join(COLUMNS)}, each once", list(names))
 
 
 def _payload(change: Change) -> bytes | None:

@@ -25,6 +25,9 @@ ChangeKind = Literal[
     "disengaged",  # of a host that the entry speaks of: it has departed, or was lost
 ]
 
+ENDINGS: tuple[ChangeKind, ...] = ("taken", "expired", "cancelled", "evicted", "moved")
+"""After these the entry is no longer there, unless it is returned."""
+
 
 class Promise(msgspec.Struct, frozen=True, eq=False):
     """What a prepared transaction will do: the entries it wrote, and the arrivals of those that it

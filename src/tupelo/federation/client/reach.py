@@ -156,12 +156,14 @@ class Reach(Door):
         at: list[Any] | None,
         wait: float | None,
         to: str | None,
+        leases: bool = True,
     ) -> list[Lease | AsyncLease]:
+        """What was written; who does not want the leases spares the host the remembering."""
         check_wait(wait)
         check_to(to)
         spelled = [spell_entry(shape, fields) for shape, fields in items]
         branch = None if txn is None else await self.branch(txn)
-        message = wire.Write(0, self._name, spelled, lease, id_of(branch), at, wait, to)
+        message = wire.Write(0, self._name, spelled, lease, id_of(branch), at, wait, to, leases)
         try:
             if branch is None:
                 self.require_open()
@@ -174,6 +176,8 @@ class Reach(Door):
             raise BadArgument("at", "valid Unicode", at) from error
         except (TypeError, OverflowError, RecursionError) as error:
             raise BadArgument("at", "a value that can be sent", at) from error
+        if not leases:
+            return []
         return [self.lease_of(Written(*parts(one, 3))) for one in parts(granted, len(items))]
 
     async def got(

@@ -141,7 +141,7 @@ def plan_host(
     doubt: Doubt | None,
     heartbeat: float,
     clock: Clock | None,
-    archive: str | Path | Archiving | None,
+    archive: str | Path | Archiving | None = None,
 ) -> Plan:
     """Check what was asked for, and settle what was not."""
     if not isinstance(name, str) or not name:

@@ -114,6 +114,8 @@ class HostCore:
             decisions = self._open(DECISIONS, {})
         except BaseException:
             system.close()
+            if archiver is not None:
+                archiver.close()
             raise
         self.deciding = Deciding(self, decisions)
 

@@ -36,6 +36,7 @@ class Writing:
             and message.at is None
             and message.to is None
             and message.wait == 0
+            and message.leases
             and type(entries[0]) is list
         ):
             lease = hosted.operations.write_plainly(tuple(entries[0]), serving.actor)
@@ -69,14 +70,17 @@ class Writing:
             self._waiting[message.call] = hosted, outcome
             serving.spawn(message.call, self._await(hosted, message, outcome))
             return
-        self._remember(hosted, message, outcome)
-        self._wrote(message.call, hosted, outcome, position)
+        self._wrote(message.call, hosted, self._wanted(hosted, message, outcome), position)
 
-    def _remember(self, hosted: HostedSpace, message: wire.Write, leases: list[Lease]) -> None:
+    def _wanted(self, hosted: HostedSpace, message: wire.Write, leases: list[Lease]) -> list[Lease]:
+        """The leases that the client wants to hear of: all or none."""
+        if message.txn is None and message.to is not None:
+            self._host.mover.arrived()
+        if not message.leases:
+            return []
         if message.txn is not None:
             self._serving.possessions.wrote(hosted, leases)
-        elif message.to is not None:
-            self._host.mover.arrived()
+        return leases
 
     def _wrote(self, call: int, hosted: HostedSpace, leases: list[Lease], position: int) -> None:
         if hosted.durable and position:
@@ -97,8 +101,7 @@ class Writing:
             leases, position = await hosted.door._await_writing(writer, message.wait)
         finally:
             self._waiting.pop(message.call, None)
-        self._remember(hosted, message, leases)
-        return await self._flush(hosted, leases, position)
+        return await self._flush(hosted, self._wanted(hosted, message, leases), position)
 
     def stop(self, call: int) -> None:
         """Nobody waits for this any more. Its task may not even have begun, so it is not left to

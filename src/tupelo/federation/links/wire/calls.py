@@ -106,7 +106,7 @@ class Open(Message, tag=22):
 
 
 class Write(Message, tag=23):
-    """Answer: for each entry [n, arrival, expires]."""
+    """Answer: for each entry [n, arrival, expires]; nothing if nobody wants the `leases`."""
 
     call: int
     space: str
@@ -116,6 +116,7 @@ class Write(Message, tag=23):
     at: list[Any] | None = None
     wait: float | None = 0.0
     to: str | None = None
+    leases: bool = True
 
 
 class Get(Message, tag=24):

@@ -1,0 +1,302 @@
+"""The change log on Spark, against Spark's own ways on the same machine.
+
+Everything runs in one session on two cores. What is sealed is read with all its columns into
+Spark's "noop" sink, and with a few of them into an aggregation. Spark does not tell a source that
+is written in Python which columns are used: there the option `columns` says it, as the
+documentation advises, while `tupelo.pipeline.changes` needs no such word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from time import perf_counter, sleep
+from typing import TYPE_CHECKING, Any
+
+import tupelo
+from benchmarks.elsewhere import Elsewhere, run_store
+from benchmarks.logs import SPACE, TYPES, MadeLog, fields
+from benchmarks.measure import Line, Settings, Target, compare, require
+from benchmarks.report import OUT
+from tupelo.pipeline.logs.journal import JournalLog
+from tupelo.pipeline.logs.manifest import MANIFEST
+from tupelo.pipeline.logs.segments import seal
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+SIZES = (1_000_000, 10_000_000)
+TAIL, PIECE = 1_000_000, 1_000
+SUNK = 400_000
+HOSTS, EACH = 50, 20_000
+BATCH_ROWS, BATCHES, WARM_BATCHES = 10, 40, 10
+PATIENCE_SECONDS = 300.0
+
+FEW = ("kind", "agent", "bytes", "waited")
+
+Read = Callable[[], "DataFrame"]
+
+
+def run(settings: Settings) -> list[Line]:
+    from tupelo.pipeline import session
+
+    OUT.mkdir(exist_ok=True)
+    with TemporaryDirectory(dir=OUT) as name:
+        directory = Path(name)
+        spark = session("local[2]")
+        spark.sparkContext.setLogLevel("OFF")  # A stream that is stopped says so as an error.
+        try:
+            return [
+                *_sealed(settings, spark, directory),
+                _one_of_many(settings, spark, directory / "many"),
+                *_beside_a_host(settings, spark, directory),
+            ]
+        finally:
+            spark.stop()
+
+
+# What is sealed
+
+
+def _sealed(settings: Settings, spark: SparkSession, directory: Path) -> list[Line]:
+    lines: list[Line] = []
+    archives: list[Path] = []
+    for size in SIZES:
+        count = settings.size(size)
+        archives.append(directory / f"sealed-{size}")
+        seal(MadeLog("host-1", count), archives[-1])
+        lines += _against_parquet(settings, spark, archives[-1], count)
+    return [*lines, _audit(settings, spark, archives)]
+
+
+def _against_parquet(
+    settings: Settings, spark: SparkSession, archive: Path, count: int
+) -> list[Line]:
+    from tupelo.pipeline import changes
+
+    files = [str(file) for file in sorted(archive.rglob("*.parquet"))]
+
+    def own() -> DataFrame:
+        return spark.read.parquet(*files)
+
+    def through_format(**options: str) -> DataFrame:
+        return spark.read.format("tupelo").options(**options).load(str(archive))
+
+    def through_changes() -> DataFrame:
+        return changes(spark, str(archive))
+
+    few = partial(through_format, columns=",".join(FEW))
+    lines = []
+    for said, work, read in (
+        ('all columns through format("tupelo")', _drain, through_format),
+        ("all columns through pipeline.changes", _drain, through_changes),
+        (f'{len(FEW)} columns aggregated, format("tupelo")', _aggregate, few),
+        (f"{len(FEW)} columns aggregated, pipeline.changes", _aggregate, through_changes),
+    ):
+        lines.append(
+            compare(
+                f"{count:,} sealed changes, {said}",
+                "spark.read.parquet of the same files",
+                "/s",
+                Target("≥", 0.9),
+                partial(_rate, work, read, count),
+                partial(_rate, work, own, count),
+                settings.rounds,
+            )
+        )
+    return lines
+
+
+def _rate(work: Callable[[DataFrame, int], None], read: Read, count: int) -> float:
+    start = perf_counter()
+    work(read(), count)
+    return count / (perf_counter() - start)
+
+
+def _drain(table: DataFrame, _: int) -> None:
+    table.write.format("noop").mode("overwrite").save()
+
+
+def _aggregate(table: DataFrame, count: int) -> None:
+    from pyspark.sql import functions as f
+
+    few = f.count("*").alias("rows"), f.sum("bytes"), f.max("waited"), f.max("agent")
+    rows = table.groupBy("kind").agg(*few).collect()
+    require(sum(row["rows"] for row in rows) == count, "every change should be counted")
+
+
+def _audit(settings: Settings, spark: SparkSession, archives: list[Path]) -> Line:
+    small, large = archives
+    return compare(
+        f"the audit of {settings.size(SIZES[1]):,} changes",
+        f"that of {settings.size(SIZES[0]):,}",
+        "s",
+        Target("≤", 12),
+        lambda: _audited(spark, large),
+        lambda: _audited(spark, small),
+        settings.rounds,
+    )
+
+
+def _audited(spark: SparkSession, archive: Path) -> float:
+    from tupelo.pipeline import changes
+    from tupelo.pipeline.jobs import audit
+
+    start = perf_counter()
+    faults = audit(changes(spark, str(archive))).collect()
+    seconds = perf_counter() - start
+    require(not faults, "nothing should be wrong with these changes")
+    return seconds
+
+
+# One host of many
+
+
+def _one_of_many(settings: Settings, spark: SparkSession, archive: Path) -> Line:
+    """The files of the others are taken away: what is asked of one host must not need them. Of
+    what is left, every byte is counted as read, and so are all manifests."""
+    each = settings.size(EACH)
+    for number in range(HOSTS):
+        seal(MadeLog(f"host-{number}", each), archive)
+    manifests = _bytes(archive, MANIFEST)
+    everything = manifests + _bytes(archive, "*.parquet")
+    for file in archive.rglob("*.parquet"):
+        if "host=host-7" not in file.parts:
+            file.unlink()
+    pushing = spark.read.format("tupelo").option("pushdown", True)
+    table = pushing.load(str(archive)).where("host = 'host-7'")
+    require(table.count() == each, "all changes of this host, and of no other")
+    read = manifests + _bytes(archive, "*.parquet")
+    return Line(
+        f"bytes read for 1 host out of {HOSTS}, its name being pushed down",
+        "all bytes of the archive",
+        "kB",
+        Target("≤", 0.05),
+        [read / 1e3],
+        [everything / 1e3],
+    )
+
+
+def _bytes(archive: Path, files: str) -> int:
+    return sum(file.stat().st_size for file in archive.rglob(files))
+
+
+# A host: its log, and a place to write to
+
+
+def _beside_a_host(settings: Settings, spark: SparkSession, directory: Path) -> list[Line]:
+    folder = directory / "host"
+    with Elsewhere(run_store, str(folder)) as host:
+        address = f"tupelo://{host.said()}/"
+        _fill(address + SPACE, settings.size(TAIL))
+        (file,) = folder.glob(f"{SPACE}*.tupelo")
+        count = _settled(JournalLog(file))
+        return [
+            _tail(settings, spark, "a space's file, its host at work", str(file), count),
+            _tail(settings, spark, "a host's address", address + SPACE, count),
+            _micro_batches(settings, spark, directory, "a space's file", str(file)),
+            _micro_batches(settings, spark, directory, "a host's address", address + SPACE),
+            _sink(settings, spark, host, address + "sunk"),
+        ]
+
+
+def _fill(url: str, count: int) -> None:
+    """A client writes and takes: then the log says who, and in which session."""
+    with closing(tupelo.connect(url)) as space:
+        for start in range(0, count // 2, PIECE):
+            space.write_all([fields(i) for i in range(start, start + PIECE)])
+            space.take_all(TYPES, limit=PIECE)
+
+
+def _settled(log: JournalLog) -> int:
+    """How many changes there are when no more come: what was taken is confirmed a little later."""
+    seen, last = 0, log.bounds()[1]
+    while seen < last:
+        sleep(1.0)
+        seen, last = last, log.bounds()[1]
+    return last
+
+
+def _tail(settings: Settings, spark: SparkSession, where: str, path: str, count: int) -> Line:
+    def read() -> DataFrame:
+        return spark.read.format("tupelo").option("partitions", 2).load(path)
+
+    require(read().count() == count, "every change should be there")
+    return compare(
+        f"live tail in 2 partitions, all columns: {where}",
+        "nothing",
+        "/s",
+        Target("≥", 250_000, of="ours"),
+        partial(_rate, _drain, read, count),
+        None,
+        settings.rounds,
+    )
+
+
+def _micro_batches(
+    settings: Settings, spark: SparkSession, directory: Path, where: str, path: str
+) -> Line:
+    ours = spark.readStream.format("tupelo").option("maxRows", BATCH_ROWS).load(path)
+    rate = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", BATCH_ROWS)
+    rate = rate.option("numPartitions", 1)
+    return compare(
+        f"one micro-batch of {BATCH_ROWS} rows: {where}",
+        "Spark's rate source, by micro-batch",
+        "ms",
+        Target("≤", 2),
+        lambda: _batch_ms(ours, directory),
+        lambda: _batch_ms(rate.load(), directory),
+        settings.rounds,
+    )
+
+
+def _batch_ms(stream: DataFrame, directory: Path) -> float:
+    """What a micro-batch takes, from its planning to its checkpoint: the median of many."""
+    with TemporaryDirectory(dir=directory) as checkpoint:
+        writer = stream.writeStream.format("noop").option("checkpointLocation", checkpoint)
+        query = writer.start()
+        until = perf_counter() + PATIENCE_SECONDS
+        try:
+            while len(found := _full_batches(query)) < WARM_BATCHES + BATCHES:
+                require(perf_counter() < until and query.isActive, "batches should come")
+                sleep(0.2)
+        finally:
+            query.stop()
+    return median(found[WARM_BATCHES:])
+
+
+def _full_batches(query: Any) -> list[float]:
+    return [
+        progress["durationMs"]["triggerExecution"]
+        for progress in query.recentProgress
+        if progress["numInputRows"] == BATCH_ROWS
+    ]
+
+
+def _sink(settings: Settings, spark: SparkSession, host: Elsewhere, url: str) -> Line:
+    """Both write into the same durable space; it is emptied after each round."""
+    count = settings.size(SUNK)
+    rows = spark.range(count, numPartitions=2).selectExpr(
+        "'resize' as what", "id as n", "id / 7 as size", "concat('image-', id, '.png') as file"
+    )
+
+    def ours() -> float:
+        start = perf_counter()
+        rows.write.format("tupelo").mode("append").save(url)
+        seconds = perf_counter() - start
+        require(host.ask(("empty", count)) == count, "every row should be an entry")
+        return count / seconds
+
+    return compare(
+        f"sink of {count:,} rows into a durable space of a host, 2 tasks",
+        "write_all of as many, in the host's process",
+        "/s",
+        Target("≥", 0.5),
+        ours,
+        lambda: count / host.ask(("write", count)),
+        settings.rounds,
+    )

@@ -1,0 +1,129 @@
+"""The errors of hosts that meet: the line between them, and who is at its other end."""
+
+from __future__ import annotations
+
+from tupelo.errors.root import TupeloError
+
+
+class LinkError(TupeloError):
+    """Something about another program, or the line to it."""
+
+
+class CannotReach(LinkError):
+    """Nobody answers at this `address`, or what answers does not speak our language."""
+
+    def __init__(self, address: str, reason: str) -> None:
+        super().__init__(f"{address} cannot be reached: {reason}")
+        self.address = address
+
+
+class PeerLost(LinkError):
+    """`peer` was lost during an operation. If it is `in_doubt`, it may have been done or not; else
+    it was not."""
+
+    def __init__(self, peer: str, during: str, reason: str = "", *, in_doubt: bool = False) -> None:
+        super().__init__(
+            f"{peer} was lost during {during}"
+            + (f" ({reason})" if reason else "")
+            + (": it may have been done or not" if in_doubt else "")
+        )
+        self.peer = peer
+        self.during = during
+        self.in_doubt = in_doubt
+
+
+class NotAllAnswered(LinkError):
+    """There was no match at the hosts that answered, `covered`; the `missing` ones did not answer,
+    so there may be one there."""
+
+    def __init__(self, during: str, covered: list[str], missing: list[str]) -> None:
+        super().__init__(
+            f"{during} found no match at {', '.join(covered) or 'any host'}, but not all hosts "
+            f"answered: {', '.join(missing)}"
+        )
+        self.during = during
+        self.covered = covered
+        self.missing = missing
+
+
+class UnknownHost(LinkError):
+    """No engaged host, or agent, is known by this `name`."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"no host or agent {name!r} is engaged")
+        self.name = name
+
+
+class TokenAway(LinkError):
+    """The `token` did not come in time: its `holder`, if one is known, is out of reach, or does not
+    let go of it."""
+
+    def __init__(self, token: str, holder: str | None) -> None:
+        where = f"the host {holder!r}" if holder else "a host that is not known here"
+        super().__init__(f"the token {token!r} did not come in time: it is at {where}")
+        self.token = token
+        self.holder = holder
+
+
+class SourceAway(LinkError):
+    """There are events that match, but the `hosts` at which they live are out of reach, and only
+    there they can be removed. Nothing was done."""
+
+    def __init__(self, hosts: list[str]) -> None:
+        super().__init__(f"events match, but live at hosts out of reach: {', '.join(hosts)}")
+        self.hosts = hosts
+
+
+class HostClosed(LinkError):
+    """The host was closed."""
+
+
+class CannotSend(LinkError):
+    """This cannot be sent to another program, here or from there: it is too large for a frame, or
+    not valid Unicode. Nothing was done."""
+
+
+class BadFrame(LinkError):
+    """What came over a link cannot be understood, or is larger than allowed."""
+
+
+class AccessError(TupeloError):
+    """Refused because of who asks."""
+
+
+class NotAllowed(AccessError):
+    """The rules of the `space` do not allow the one who asks this `operation`."""
+
+    def __init__(self, operation: str, space: str, who: str) -> None:
+        super().__init__(f"{who} is not allowed to {operation} in the space {space!r}")
+        self.operation = operation
+        self.space = space
+        self.who = who
+
+
+class WrongPassword(AccessError):
+    """The space is protected by a password, and none or another one was given."""
+
+    def __init__(self, space: str) -> None:
+        super().__init__(f"the space {space!r} is protected, and this is not its password")
+        self.space = space
+
+
+class Stranger(AccessError):
+    """The identity is not one that is known there."""
+
+
+class IdentityChanged(AccessError):
+    """Who answers at a known name has another identity than before."""
+
+
+class NotForUs(AccessError):
+    """The message is sealed for another: the `addressee`."""
+
+    def __init__(self, addressee: str) -> None:
+        super().__init__(f"this message is sealed for {addressee}")
+        self.addressee = addressee
+
+
+class BadSeal(AccessError):
+    """The sealed message was altered, belongs elsewhere, or was not sealed by who it names."""

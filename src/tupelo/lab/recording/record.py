@@ -1,0 +1,329 @@
+"""Recording: hosts and workers as processes, lines between them that can be cut, and someone who
+kills the ones and cuts the others. In the end all are well again, and leave; their logs stay.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any, TypeVar
+
+import msgspec
+
+from tupelo.lab.recording import member, worker
+from tupelo.lab.recording.lines import Line
+from tupelo.lab.recording.member import Doubts, Orders
+from tupelo.lab.recording.worker import Task, Told
+
+T = TypeVar("T")
+WORKERS = 2
+CLIENTS = 3
+"""So many has each worker at each host."""
+BATCH_MIN, BATCH_MAX = 4, 200
+LINE_MAX = 2**28
+"""So many bytes has what a process says at most."""
+HEARTBEAT_SECONDS = 0.4
+LOOK_SECONDS = 0.05
+AWAY_SECONDS = 1.5
+"""A host that was killed is away for no longer."""
+CUT_SECONDS = 3.0
+"""A line is cut for no longer; a host is taken for lost after three heartbeats."""
+STILL_SECONDS = 60.0
+"""If nothing happens for so long, the recording has failed."""
+
+
+class RecordingFailed(Exception):
+    """The recording does not go on: a host does not come up, or does not come to rest."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How much is to be recorded, and what is to befall it."""
+
+    folder: Path
+    changes: int
+    hosts: int = 3
+    kills: int = 10
+    cuts: int = 10
+    seed: int = 0
+
+    @property
+    def batch(self) -> int:
+        return max(BATCH_MIN, min(BATCH_MAX, self.changes // 1_000))
+
+
+@dataclass
+class Recorded:
+    """What was done to whom, and what the workers say that they did."""
+
+    kills: Counter[str] = field(default_factory=Counter)
+    cuts: Counter[str] = field(default_factory=Counter)
+    told: Told = field(default_factory=Told)
+
+
+class Child:
+    """A process of ours, to which we say a line and which says one back."""
+
+    def __init__(self, process: asyncio.subprocess.Process, name: str) -> None:
+        self._process = process
+        self._name = name
+        self._turn = asyncio.Lock()
+
+    @classmethod
+    async def start(cls, module: str, argument: Any, name: str) -> Child:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", module, msgspec.json.encode(argument).decode()),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            limit=LINE_MAX,
+        )
+        return cls(process, name)
+
+    async def tell(self, order: str, kind: type[T]) -> T | None:
+        """What it answers; None if it was killed before."""
+        async with self._turn:
+            assert self._process.stdin is not None
+            with suppress(ConnectionError):
+                self._process.stdin.write(order.encode() + b"\n")
+                await self._process.stdin.drain()
+            return await self.hear(kind)
+
+    async def hear(self, kind: type[T]) -> T | None:
+        assert self._process.stdout is not None
+        try:
+            async with asyncio.timeout(STILL_SECONDS):
+                line = await self._process.stdout.readline()
+        except TimeoutError:
+            raise RecordingFailed(f"{self._name} says nothing") from None
+        if line:
+            return msgspec.json.decode(line, type=kind)
+        code = await self._process.wait()
+        if code != -signal.SIGKILL:
+            raise RecordingFailed(f"{self._name} has ended by itself, with exit code {code}")
+        return None
+
+    async def kill(self) -> None:
+        with suppress(ProcessLookupError):
+            self._process.kill()
+        await self.ended()
+
+    async def ended(self) -> None:
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        await self._process.wait()
+
+
+class Member:
+    """One host: its process, from life to life, and the lines that lead to it."""
+
+    def __init__(self, name: str, orders: Orders, lines: list[Line]) -> None:
+        self.name = name
+        self.orders = orders
+        self.lines = lines
+        self.child: Child | None = None
+        self.changes = 0
+
+    async def start(self) -> None:
+        child = await Child.start(member.__name__, self.orders, f"the host {self.name}")
+        try:
+            address = await child.hear(str)
+            if address is None:
+                raise RecordingFailed(f"the host {self.name} was killed by someone else")
+        except BaseException:
+            await child.kill()
+            raise
+        self.child = child
+        self.orders.listen = address  # the same in every life
+        for line in self.lines:
+            line.lead_to(address)
+
+    async def kill(self) -> None:
+        child, self.child = self.child, None
+        assert child is not None
+        await child.kill()
+
+    async def count(self) -> int:
+        """How many changes its logs have, or had when it was last heard of."""
+        if self.child is not None:
+            self.changes = await self.child.tell("count", int) or self.changes
+        return self.changes
+
+    async def doubts(self) -> Doubts:
+        found = await self.child.tell("doubts", Doubts) if self.child is not None else None
+        return found or Doubts(0, [])
+
+    async def stop(self) -> None:
+        assert self.child is not None
+        await self.child.tell("stop", str)
+        await self.child.ended()
+        self.child = None
+
+
+class Recording:
+    """One recording, while it is made. `told` hears how many changes there are."""
+
+    def __init__(self, plan: Plan, told: Callable[[int], None]) -> None:
+        self._plan = plan
+        self._told = told
+        self._rng = Random(plan.seed)
+        self._recorded = Recorded()
+        self._members: list[Member] = []
+        self._workers: list[Child] = []
+        self._lines: dict[str, Line] = {}
+        self._changes = 0
+        self._troubles: list[asyncio.Task[None]] = []
+
+    async def run(self) -> Recorded:
+        try:
+            await self._begin()
+            await self._trouble()
+            await self._reach(self._plan.changes)
+            await self._end()
+        finally:
+            await self._clear_up()
+        return self._recorded
+
+    # Beginning
+
+    async def _begin(self) -> None:
+        names = [f"h{number + 1}" for number in range(self._plan.hosts)]
+        for place, name in enumerate(names):
+            to_it = [await self._line(f"clients and {name}")]
+            to_it += [await self._line(f"{name} and {other}") for other in names[place + 1 :]]
+            from_it = [self._lines[f"{other} and {name}"] for other in names[:place]]
+            self._members.append(Member(name, self._orders(place, name, from_it), to_it))
+        await asyncio.gather(*(one.start() for one in self._members))
+        addresses = [self._lines[f"clients and {name}"].address for name in names]
+        for number in range(WORKERS):
+            task = Task(self._plan.seed, number, addresses, CLIENTS, self._plan.batch)
+            self._workers.append(await Child.start(worker.__name__, task, f"the worker {number}"))
+
+    async def _line(self, name: str) -> Line:
+        line = self._lines[name] = Line()
+        await line.start()
+        return line
+
+    def _orders(self, place: int, name: str, lines: list[Line]) -> Orders:
+        """The first host seals its logs and keeps the rest short; the last one logs reads."""
+        keep = max(200, self._plan.changes // 20)
+        seals = place == 0
+        return Orders(
+            name,
+            str(self._plan.folder / name),
+            "127.0.0.1:0",
+            [line.address for line in lines],
+            HEARTBEAT_SECONDS,
+            log_reads=place == self._plan.hosts - 1,
+            log_keep=keep if seals else "all",
+            sealed_each=keep // 2 if seals else 0,
+        )
+
+    # Trouble
+
+    async def _trouble(self) -> None:
+        """Kills and cuts, each after some part of what is to be recorded; they may overlap."""
+        plan, rng = self._plan, self._rng
+        kinds: list[Callable[[], Coroutine[Any, Any, None]]]
+        kinds = [self._kill] * plan.kills + [self._cut] * plan.cuts
+        rng.shuffle(kinds)
+        moments = sorted(rng.uniform(0.05, 0.9) for _ in kinds)
+        for moment, trouble in zip(moments, kinds, strict=True):
+            await self._reach(int(moment * plan.changes))
+            await asyncio.sleep(rng.uniform(0.0, LOOK_SECONDS))
+            self._troubles = [task for task in self._troubles if not _is_over(task)]
+            self._troubles.append(asyncio.ensure_future(trouble()))
+        await asyncio.gather(*self._troubles)
+
+    async def _kill(self) -> None:
+        there = [one for one in self._members if one.child is not None]
+        while not there:
+            await asyncio.sleep(LOOK_SECONDS)
+            there = [one for one in self._members if one.child is not None]
+        victim = self._rng.choice(there)
+        self._recorded.kills[victim.name] += 1
+        await victim.kill()
+        await asyncio.sleep(self._rng.uniform(0.0, AWAY_SECONDS))
+        await victim.start()
+
+    async def _cut(self) -> None:
+        """One line, or all that a host has to others."""
+        rng = self._rng
+        names = [rng.choice(list(self._lines))]
+        if rng.random() < 0.3:
+            alone = rng.choice(self._members).name
+            names = [n for n in self._lines if alone in n.split() and not n.startswith("clients")]
+        self._recorded.cuts.update(names)
+        hard = rng.random() < 0.4
+        for name in names:
+            self._lines[name].cut(hard=hard)
+        await asyncio.sleep(rng.uniform(0.0, CUT_SECONDS))
+        for name in names:
+            self._lines[name].mend()
+
+    async def _reach(self, changes: int) -> None:
+        """Wait until so many changes are in the logs."""
+        loop = asyncio.get_running_loop()
+        since = loop.time()
+        while self._changes < changes:
+            await asyncio.sleep(LOOK_SECONDS)
+            now = sum([await one.count() for one in self._members])
+            if now > self._changes:
+                self._changes, since = now, loop.time()
+                self._told(now)
+            elif loop.time() - since > STILL_SECONDS:
+                raise RecordingFailed(f"nothing has happened for {STILL_SECONDS:.0f} s")
+            for task in self._troubles:
+                _is_over(task)
+
+    # Ending
+
+    async def _end(self) -> None:
+        """The workers go; what is between hosts is settled; then they leave, one by one."""
+        for told in await asyncio.gather(*(one.tell("stop", Told) for one in self._workers)):
+            if told is not None:
+                self._recorded.told.add(told)
+        try:
+            async with asyncio.timeout(STILL_SECONDS):
+                while not await self._is_at_rest():
+                    await asyncio.sleep(LOOK_SECONDS)
+        except TimeoutError:
+            left = {one.name: await one.doubts() for one in self._members}
+            raise RecordingFailed(f"the hosts do not come to rest: {left}") from None
+        for one in self._members:
+            await one.stop()
+
+    async def _is_at_rest(self) -> bool:
+        at_rest = Doubts(len(self._members) - 1, [])
+        return all([await one.doubts() == at_rest for one in self._members])
+
+    async def _clear_up(self) -> None:
+        for task in self._troubles:
+            task.cancel()
+        await asyncio.gather(*self._troubles, return_exceptions=True)
+        for child in [*self._workers, *(one.child for one in self._members)]:
+            if child is not None:
+                await child.kill()
+        for line in self._lines.values():
+            await line.close()
+
+
+def _is_over(task: asyncio.Task[None]) -> bool:
+    """Is it? What went wrong in it is raised."""
+    if task.done():
+        task.result()
+    return task.done()
+
+
+def record(plan: Plan, told: Callable[[int], None] = lambda changes: None) -> Recorded:
+    """Make a recording in its folder, which must be empty or not there yet."""
+    if plan.folder.exists() and any(plan.folder.iterdir()):
+        raise RecordingFailed(f"{plan.folder} is not empty")
+    plan.folder.mkdir(parents=True, exist_ok=True)
+    return asyncio.run(Recording(plan, told).run())

@@ -1,0 +1,1 @@
+"""The commands of `tupelo pipeline` and `tupelo sql`."""

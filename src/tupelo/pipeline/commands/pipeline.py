@@ -1,0 +1,256 @@
+"""The commands of `tupelo pipeline`. They are found by their entry point: no layer below knows
+them. What they need is loaded when one of them is run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import Progress
+
+from tupelo.apps.commands import clear_errors, complain
+from tupelo.errors import BadArgument
+from tupelo.pipeline.commands.prompt import (
+    Archive,
+    Federation,
+    Logs,
+    Master,
+    Password,
+    Tls,
+    complaints,
+    packages,
+    reading,
+)
+from tupelo.pipeline.commands.reporting import report
+from tupelo.pipeline.commands.showing import Format, show
+from tupelo.pipeline.titles import TITLES
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+
+SHOWN_MAX = 100
+"""So many rows are shown, if nobody says otherwise."""
+
+To = Annotated[
+    Path | None,
+    typer.Option(metavar="FOLDER", help="Write all rows there, as NAME.parquet, and show none."),
+]
+Space = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="Only the logs of this space; several with commas between."),
+]
+Limit = Annotated[int, typer.Option(min=1, metavar="N", help="Show at most so many rows.")]
+How = Annotated[Format, typer.Option("--format", help="How rows are shown.")]
+
+app = typer.Typer(no_args_is_help=True, help="The log of what happened, as tables.")
+
+
+@app.command()
+def archive(
+    logs: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="LOG...",
+            help="The file of a durable space, the folder of a host, or the address of one.",
+        ),
+    ],
+    to: Annotated[Path, typer.Option(metavar="DIR", help="The archive.")],
+    space: Space = None,
+    federation: Federation = False,
+    password: Password = None,
+    tls: Tls = None,
+) -> None:
+    """Seal logs into an archive of Parquet files; their spaces may be in use meanwhile."""
+    with clear_errors(), packages():
+        from tupelo.pipeline.logs.manifest import Segment
+        from tupelo.pipeline.logs.segments import ArchivedLog, seal, sealed_upto
+        from tupelo.pipeline.source.locations import resolve
+        from tupelo.pipeline.source.options import ReadOptions
+
+        options = reading(None, federation, password, tls, space=space)
+        found = resolve(ReadOptions.read({**options, "paths": json.dumps(logs)}))
+        if any(isinstance(log, ArchivedLog) for log in found):
+            raise BadArgument("LOG", "a log that lives (what an archive has is sealed)", logs)
+        console = Console(highlight=False, soft_wrap=True)
+        with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+            for log in found:
+                before = sealed_upto(log, to)
+                bar = progress.add_task(f"{log.space!r}", total=max(0, log.bounds()[1] - before))
+
+                def told(segment: Segment, bar: int = bar) -> None:
+                    progress.advance(bar, segment.rows)  # type: ignore[arg-type]
+
+                segments = seal(log, to, told=told)
+                rows = sum(segment.rows for segment in segments)
+                upto = segments[-1].last if segments else before
+                progress.print(
+                    f"{log.space!r} of {log.host}: {rows} changes in {len(segments)} segments,"
+                    f" sealed up to {upto}",
+                    markup=False,
+                )
+
+
+app.command()(report)
+
+
+class Asked:
+    """Some logs, as a command names them, and where the answer goes."""
+
+    def __init__(
+        self,
+        logs: list[str],
+        options: dict[str, str],
+        master: str | None,
+        to: Path | None,
+        limit: int,
+        how: Format,
+    ) -> None:
+        self._logs = logs
+        self._options = options
+        self._master = master
+        self._to = to
+        self._limit = limit
+        self._how = how
+
+    def answer(self, name: str, run: Callable[[DataFrame], DataFrame]) -> None:
+        """Run a job, and show its answer or write it."""
+        from tupelo.pipeline import changes, session
+        from tupelo.pipeline.jobs import JOBS
+        from tupelo.pipeline.spark.progress import spark_progress
+
+        file = None if self._to is None else self._to / f"{name}.parquet"
+        if file is not None and file.exists():
+            raise BadArgument("to", f"a folder without {file.name}", str(self._to))
+        self._require_spaces()
+        spark = session(self._master)
+        with spark_progress(spark, JOBS[name].title), complaints():
+            # Read once: a log that lives grows, and each use of it would see another end.
+            read = changes(spark, *self._logs, **self._options).drop("payload").persist()
+            table = run(read)
+            if file is not None:
+                table.write.parquet(str(file.resolve()))
+                return
+            rows: pa.Table = table.orderBy(*JOBS[name].order).limit(self._limit + 1).toArrow()
+        show(rows.slice(0, self._limit), self._how)
+        if rows.num_rows > self._limit:
+            complain(f"there are more than these {self._limit} rows; see --limit and --to")
+
+    def _require_spaces(self) -> None:
+        """BadArgument if a space is named that has no log here: its answer would be an empty one,
+        and look as if all were well."""
+        from tupelo.pipeline.source.locations import resolve
+        from tupelo.pipeline.source.options import ReadOptions
+
+        asked = ReadOptions.read({**self._options, "paths": json.dumps(self._logs)})
+        if asked.spaces is not None:
+            there = {log.space for log in resolve(asked)}
+            missing = [repr(name) for name in asked.spaces if name not in there]
+            if missing or not there:
+                expected = "spaces of which there is a log here"
+                raise BadArgument("space", expected, ", ".join(missing) or None)
+
+
+@app.command(help=f"{TITLES['audit']}. Ends with code 1 if there is a fault.")
+def audit(
+    logs: Logs,
+    drained: Annotated[
+        bool, typer.Option("--drained", help="Nothing should be left: what is there is a fault.")
+    ] = False,
+    skew: Annotated[
+        float,
+        typer.Option(min=0.0, metavar="SECONDS", help="So much may the hosts' clocks differ."),
+    ] = 0.0,
+    space: Space = None,
+    archive: Archive = None,
+    federation: Federation = False,
+    to: To = None,
+    limit: Limit = SHOWN_MAX,
+    how: How = Format.TABLE,
+    master: Master = None,
+    password: Password = None,
+    tls: Tls = None,
+) -> None:
+    with clear_errors(), packages():
+        from pyspark.sql import Observation
+
+        from tupelo.errors import AuditFailed
+        from tupelo.pipeline import jobs
+
+        options = reading(archive, federation, password, tls, space=space)
+        entries, faults = Observation("entries"), Observation("faults")
+
+        def run(changes: DataFrame) -> DataFrame:
+            found = jobs.audit(changes, drained=drained, skew_seconds=skew, observed=entries)
+            return found.observe(faults, *jobs.tally())
+
+        Asked(logs, options, master, to, limit, how).answer("audit", run)
+        seen = entries.get
+        console = Console(highlight=False, soft_wrap=True, stderr=how is not Format.TABLE)
+        console.print(
+            f"{seen['entries']} entries: {seen['living']} are there still, and"
+            f" {seen['in_doubt']} are in doubt",
+            markup=False,
+        )
+        found = {name: count for name, count in faults.get.items() if count}
+        if found:
+            raise AuditFailed(found)
+        console.print("no fault was found", markup=False)
+
+
+@app.command(help=f"{TITLES['throughput']}.")
+def throughput(
+    logs: Logs,
+    every: Annotated[
+        int, typer.Option(min=1, metavar="SECONDS", help="Count what is in so many seconds.")
+    ] = 1,
+    space: Space = None,
+    archive: Archive = None,
+    federation: Federation = False,
+    to: To = None,
+    limit: Limit = SHOWN_MAX,
+    how: How = Format.TABLE,
+    master: Master = None,
+    password: Password = None,
+    tls: Tls = None,
+) -> None:
+    with clear_errors(), packages():
+        from tupelo.pipeline import jobs
+
+        options = reading(archive, federation, password, tls, space=space)
+        Asked(logs, options, master, to, limit, how).answer(
+            "throughput", lambda changes: jobs.throughput(changes, seconds=every)
+        )
+
+
+def _add(name: str, title: str) -> None:
+    """A command for a job that has no options of its own."""
+
+    def command(
+        logs: Logs,
+        space: Space = None,
+        archive: Archive = None,
+        federation: Federation = False,
+        to: To = None,
+        limit: Limit = SHOWN_MAX,
+        how: How = Format.TABLE,
+        master: Master = None,
+        password: Password = None,
+        tls: Tls = None,
+    ) -> None:
+        with clear_errors(), packages():
+            from tupelo.pipeline.jobs import JOBS
+
+            options = reading(archive, federation, password, tls, space=space)
+            Asked(logs, options, master, to, limit, how).answer(name, JOBS[name].run)
+
+    app.command(name, help=f"{title}.")(command)
+
+
+for _name, _title in TITLES.items():
+    if _name not in ("audit", "throughput"):
+        _add(_name, _title)

@@ -1,0 +1,56 @@
+"""Jobs: what is asked of a log. Each is a function from the table of changes to another table; it
+starts nothing, and orders by positions and times that are in the rows, never by how rows come.
+
+faults = jobs.audit(tupelo.pipeline.changes(spark, "archive"))
+
+A job may use the table more than once: `persist` one that is slow to read, or that grows meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pyspark.sql import DataFrame
+
+from tupelo.pipeline.jobs.audit import audit, require_sound, tally
+from tupelo.pipeline.jobs.delivery import delivery
+from tupelo.pipeline.jobs.job import Job
+from tupelo.pipeline.jobs.latency import latency
+from tupelo.pipeline.jobs.life import life
+from tupelo.pipeline.jobs.ordered import order
+from tupelo.pipeline.jobs.overhead import overhead
+from tupelo.pipeline.jobs.presence import presence
+from tupelo.pipeline.jobs.throughput import throughput
+from tupelo.pipeline.jobs.waiting import waiting
+from tupelo.pipeline.titles import TITLES
+
+__all__ = [
+    "JOBS",
+    "Job",
+    "audit",
+    "delivery",
+    "latency",
+    "life",
+    "order",
+    "overhead",
+    "presence",
+    "require_sound",
+    "tally",
+    "throughput",
+    "waiting",
+]
+
+_TABLES: dict[str, tuple[Callable[[DataFrame], DataFrame], tuple[str, ...]]] = {
+    "audit": (audit, ("fault", "host", "space", "origin", "n", "first")),
+    "life": (life, ("space", "origin", "n")),
+    "delivery": (delivery, ("space", "shape", "writer", "reader")),
+    "latency": (latency, ("space", "reader", "how")),
+    "throughput": (throughput, ("at", "kind")),
+    "order": (order, ("over", "host", "space", "reader")),
+    "overhead": (overhead, ("host", "space", "kind")),
+    "waiting": (waiting, ("space", "shape")),
+    "presence": (presence, ("host", "since", "peer")),
+}
+
+JOBS: dict[str, Job] = {name: Job(name, title, *_TABLES[name]) for name, title in TITLES.items()}
+"""In the order in which a report shows them."""

@@ -1,0 +1,1 @@
+"""Logs: in files, sealed in archives, at hosts elsewhere."""

@@ -1,0 +1,109 @@
+"""Archiving: the logs of open spaces are sealed by a policy, and trimmed only after that."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from pathlib import Path
+
+from tupelo.errors import PipelineError, TupeloError
+from tupelo.federation.hosts.archiving import Archiving
+from tupelo.pipeline.logs.journal import JournalLog
+from tupelo.pipeline.logs.segments import seal, sealed_upto
+from tupelo.store.sqlite import SqliteJournal
+
+logger = logging.getLogger("tupelo")
+
+LOOK_SECONDS = 0.5
+AGAIN_SECONDS = 10.0
+"""After sealing has failed, it is tried again not before that."""
+
+
+class Archiver:
+    """Seals the logs that it keeps, on a thread of its own, when the policy says so."""
+
+    def __init__(self, archiving: Archiving) -> None:
+        self._archiving = archiving
+        self._kept: list[_Kept] = []
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def keep(self, journal: SqliteJournal) -> None:
+        """Seal the log of this space from now on; till then, nothing of it is forgotten.
+
+        PipelineError if another log of this name is sealed there; LogTrimmed if changes that
+        should be sealed next are no longer there.
+        """
+        kept = _Kept(journal, self._archiving)
+        journal.kept_from = kept.first_unsealed
+        self._kept.append(kept)
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="tupelo-archive", daemon=True)
+            self._thread.start()
+
+    def _run(self) -> None:
+        look = min(LOOK_SECONDS, self._archiving.seconds / 2)
+        while not self._stop.wait(look):
+            for kept in list(self._kept):
+                if kept.is_due and not self._stop.is_set():
+                    kept.seal()
+
+    def close(self) -> None:
+        """Seal what is left."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+        for kept in self._kept:
+            kept.seal()
+
+
+class _Kept:
+    """A log, and how far it is sealed."""
+
+    def __init__(self, journal: SqliteJournal, archiving: Archiving) -> None:
+        self._journal = journal
+        self._archiving = archiving
+        self._log = JournalLog(journal.path)
+        self._sealed = sealed_upto(self._log, archiving.folder)
+        self._since = time.monotonic()
+        self._complaint = ""
+
+    def first_unsealed(self) -> int:
+        return self._sealed + 1
+
+    @property
+    def is_due(self) -> bool:
+        more = self._journal.durable - self._sealed
+        waited = time.monotonic() - self._since
+        if self._complaint and waited < AGAIN_SECONDS:
+            return False
+        return more >= self._archiving.changes or (more > 0 and waited >= self._archiving.seconds)
+
+    def seal(self) -> None:
+        """Seal it. What stands in the way, whatever it is, is said once, and tried again later: the
+        other logs are to be sealed all the same, and the host to be closed."""
+        self._since = time.monotonic()
+        try:
+            _sync(self._journal.path)
+            seal(self._log, self._archiving.folder)
+            self._sealed = sealed_upto(self._log, self._archiving.folder)
+            self._complaint = ""
+        except Exception as error:
+            complaint = str(error) if isinstance(error, TupeloError) else repr(error)
+            if complaint != self._complaint:
+                self._complaint = complaint
+                logger.warning("the log of %r is not sealed: %s", self._log.space, complaint)
+
+
+def _sync(path: Path) -> None:
+    """Let nothing be sealed that a power cut could take from the log: changes that come later
+    would have the same positions. The file itself is synced when it is written."""
+    try:
+        with Path(f"{path}-wal").open("rb") as file:
+            os.fsync(file.fileno())
+    except FileNotFoundError:
+        return  # Everything is in the file.
+    except OSError as error:
+        raise PipelineError(f"{path} cannot be synced: {error.strerror}") from error

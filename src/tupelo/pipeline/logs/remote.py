@@ -1,0 +1,208 @@
+"""Logs at hosts elsewhere, read straight from them by whoever needs them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from functools import partial
+from math import inf
+from time import monotonic, sleep
+from typing import Any
+from urllib.parse import quote
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tupelo.errors import (
+    BadArgument,
+    CannotReach,
+    LogTrimmed,
+    PeerLost,
+    PipelineError,
+    WrongPassword,
+)
+from tupelo.federation.client.connect import connect
+from tupelo.federation.client.doors import at_once
+from tupelo.federation.client.space import RemoteSpace
+from tupelo.federation.hosts.presence import SYSTEM, HostPresence
+from tupelo.federation.links import wire
+from tupelo.pipeline.declared import Declared
+from tupelo.pipeline.schema import build, check_columns, needed_for
+from tupelo.values.codec import BadBytes
+
+RECONNECT_SECONDS = 10.0
+"""So long a task waits for a host that is away, if nobody says otherwise."""
+
+_Answer = tuple[str, str, int, int, list[list[Any]]]
+"""Whose log and which, from where to where it goes, and the columns that were asked for."""
+_PAUSE_SECONDS = 0.2
+_TRUE, _FALSE = {"true", "1", "yes"}, {"false", "0", "no", ""}
+
+
+@dataclass(frozen=True)
+class Way:
+    """How hosts are reached, beside their addresses. One who was there when a query was planned
+    may be away for a moment: tasks wait for it, `reconnect` seconds."""
+
+    password: str | None = None
+    tls: bool | None = None
+    reconnect: float = RECONNECT_SECONDS
+
+    @classmethod
+    def read(cls, given: Mapping[str, str]) -> Way:
+        """As options say it: `password`, `tls` and `reconnect`."""
+        tls, reconnect = given.get("tls"), given.get("reconnect")
+        return cls(
+            given.get("password"),
+            None if tls is None else flag("tls", tls),
+            RECONNECT_SECONDS if reconnect is None else _seconds("reconnect", reconnect),
+        )
+
+    def connect(self, address: str, space: str, *, patiently: bool = False) -> RemoteSpace:
+        """A space at a host; `patiently`, if need be when it is back."""
+        until = monotonic() + self.reconnect
+        while True:
+            try:
+                return connect(
+                    f"tupelo://{address}/{quote(space, safe='')}",
+                    password=None if space == SYSTEM else self.password,
+                    tls=self.tls,
+                    name="pipeline",
+                    reconnect=self.reconnect,
+                )
+            except (CannotReach, PeerLost):
+                if not patiently or monotonic() + _PAUSE_SECONDS > until:
+                    raise
+            sleep(_PAUSE_SECONDS)
+
+
+def flag(name: str, value: str) -> bool:
+    """An option that is true or false."""
+    if value.lower() in _TRUE:
+        return True
+    if value.lower() in _FALSE:
+        return False
+    raise BadArgument(name, "true or false", value)
+
+
+def _seconds(name: str, value: str) -> float:
+    try:
+        seconds = float(value)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds < inf:
+        raise BadArgument(name, "a number of seconds, 0 or more", value)
+    return seconds
+
+
+class RemoteLog:
+    """The log of one space of a host, at its address. LogTrimmed if that space keeps none."""
+
+    def __init__(self, address: str, space: str, way: Way) -> None:
+        self.address = address
+        self.space = space
+        self.way = replace(way, password=None)  # It is shown only to a space that asks for one.
+        try:
+            self.host, self.id, *_ = self._ends()
+        except WrongPassword:
+            if way.password is None:
+                raise
+            self.way = way
+            self.host, self.id, *_ = self._ends()
+
+    def bounds(self) -> tuple[int, int]:
+        _, _, first, last = self._ends()
+        return first, last
+
+    def _ends(self) -> tuple[str, str, int, int]:
+        with closing(self.way.connect(self.address, self.space)) as there:
+            host, life, first, last, _ = _ask(there, self.space, [], 1, 0)
+        return host, life, first, last
+
+    def batches(
+        self,
+        first: int,
+        last: int,
+        columns: Sequence[str] | None = None,
+        entry: Declared | None = None,
+    ) -> Iterator[pa.RecordBatch]:
+        """The changes from one position to another, both included. LogTrimmed if they are not, or
+        while they are read are no longer, all kept."""
+        columns = check_columns(columns, entry)
+        names = sorted(needed_for(columns) | {"arrival", "position"})
+        with closing(self.way.connect(self.address, self.space, patiently=True)) as there:
+            while first <= last:
+                _, life, _, end, found = _ask(there, self.space, names, first, last)
+                if life != self.id:
+                    raise PipelineError(
+                        f"the log of {self.space!r} at {self.address} is another one now"
+                    )
+                count = len(found[0])
+                if not count:
+                    raise PipelineError(
+                        f"the log of {self.space!r} at {self.address} ends at {end}; the change at"
+                        f" {first} was asked for"
+                    )
+                yield self._batch(dict(zip(names, found, strict=True)), first, columns, entry)
+                first += count
+
+    def _batch(
+        self, raw: dict[str, Any], first: int, columns: Sequence[str], entry: Declared | None
+    ) -> pa.RecordBatch:
+        """What was answered, as a batch. A host may answer anything."""
+        count = len(raw["position"])
+        if raw["position"] != [*range(first, first + count)]:
+            raise _nonsense(self.address, self.space, f"it has not the changes from {first} on")
+        try:
+            return build(self.host, self.space, count, self._raw(raw), columns, entry)
+        except (ValueError, TypeError, ArithmeticError, BadBytes) as error:
+            raise _nonsense(self.address, self.space, str(error)) from error
+
+    def _raw(self, raw: dict[str, Any]) -> dict[str, Any]:
+        """With what is left out where it is the host itself."""
+        if "agent" in raw:
+            raw["agent"] = pc.fill_null(pa.array(raw["agent"], pa.string()), self.host)
+        if "origin" in raw:
+            about = pc.is_valid(pa.array(raw["arrival"], pa.int64()))
+            own = pc.if_else(about, self.host, pa.scalar(None, pa.string()))
+            raw["origin"] = pc.coalesce(pa.array(raw["origin"], pa.string()), own)
+        return raw
+
+    def __repr__(self) -> str:
+        return f"RemoteLog({self.address!r}, {self.space!r})"
+
+
+def spaces_at(address: str, way: Way) -> list[str]:
+    """The spaces of a host, its presence among them."""
+    with closing(way.connect(address, SYSTEM)) as presence:
+        return list(presence.host["spaces"])
+
+
+def hosts_around(address: str, way: Way) -> list[str]:
+    """The addresses of a host and of those that it is engaged with."""
+    with closing(way.connect(address, SYSTEM)) as presence:
+        hosts = presence.read_all(HostPresence(state="engaged"))
+        own = presence.host["id"]
+    return [address, *sorted(h.address for h in hosts if h.address and h.id != own)]
+
+
+def _ask(there: RemoteSpace, space: str, names: list[str], first: int, last: int) -> list[Any]:
+    """Ask for a part of the log. What is in the way is said with the address."""
+    try:
+        answer = at_once(partial(there.ask, wire.Log(0, space, names, first, last)))
+    except LogTrimmed as error:
+        raise LogTrimmed(f"{there.peer}, space {space!r}: {error}", error.first) from error
+    try:
+        host, life, begin, end, found = msgspec.convert(answer, _Answer)
+    except msgspec.ValidationError as error:
+        raise _nonsense(there.peer, space, str(error)) from error
+    count = len(found[0]) if found else 0
+    if len(found) != len(names) or any(len(column) != count for column in found):
+        raise _nonsense(there.peer, space, "it has not the columns that were asked for")
+    return [host, life, begin, end, found]
+
+
+def _nonsense(address: str, space: str, why: str) -> PipelineError:
+    return PipelineError(f"what {address} answers is no part of the log of {space!r}: {why}")

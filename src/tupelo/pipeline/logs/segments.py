@@ -1,0 +1,439 @@
+"""Segments: the archive of a log, as Parquet files that are never changed, and a manifest.
+
+    <archive>/host=<id>/space=<name>/day=2026-11-16/<first>-<last>.parquet
+    <archive>/host=<id>/space=<name>/_manifest.json
+
+The manifest names the segments and says how far the log is sealed. It is replaced in one go when
+a segment is whole and on disk, and readers look only at what it names: nobody sees a torn end.
+Names are spelled so that they can be folders. What begins with "_" Spark itself passes over, so
+the files may also be read without us.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO, Protocol
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from tupelo.errors import CorruptSegment, LogTrimmed, PipelineError, WrongSchema
+from tupelo.pipeline.declared import Declared
+from tupelo.pipeline.logs.manifest import MANIFEST, Manifest, Segment, folder_of, load, whole
+from tupelo.pipeline.schema import CHANGES, SCHEMA_VERSION, TYPED, about_entries, check_columns
+from tupelo.store.filelock import FileLock, sync_folder
+
+ROWS_MAX = 262_144
+"""So many changes has a segment at most, if nobody says otherwise."""
+GROUP_ROWS, GROUP_BYTES = 65_536, 64 * 2**20
+LOCK = "_seal.lock"
+DRAFT = ".new"
+
+_VERSION = b"tupelo.schema"
+_DAY = 86_400_000_000  # in microseconds
+_FEW = ["host", "space", "kind", "origin", "agent", "session", "to", "type", "shape"]
+_TELLING = ["time", "kind", "arrival", "n"]  # by which a change is known again
+
+
+class SealedFrom(Protocol):
+    """A log that can be sealed. `id` tells it from another of the same host and name."""
+
+    host: str
+    space: str
+    id: str
+
+    def bounds(self) -> tuple[int, int]: ...
+
+    def batches(self, first: int, last: int) -> Iterator[pa.RecordBatch]: ...
+
+
+# Reading
+
+
+class Archive:
+    """A folder with the sealed logs of any number of hosts."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+
+    def logs(self) -> list[ArchivedLog]:
+        """Every log of which something is sealed, as it is now."""
+        manifests = sorted(self.path.glob(f"host=*/space=*/{MANIFEST}"))
+        return [ArchivedLog(file.parent) for file in manifests]
+
+    def log(self, host: str, space: str) -> ArchivedLog | None:
+        """The log of this space; None if nothing of it is sealed."""
+        folder = self.folder_of(host, space)
+        return ArchivedLog(folder) if (folder / MANIFEST).exists() else None
+
+    def folder_of(self, host: str, space: str) -> Path:
+        return folder_of(self.path, host, space)
+
+
+class ArchivedLog:
+    """The sealed part of one log, as its manifest was when this was made."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        manifest = load(folder)
+        if manifest is None:
+            raise CorruptSegment(str(folder / MANIFEST), "it is gone")
+        self.host = manifest.host
+        self.space = manifest.space
+        self.id = manifest.id
+        self.first = manifest.first
+        self.last = manifest.sealed
+        self.segments = manifest.segments
+
+    def bounds(self) -> tuple[int, int]:
+        return self.first, self.last
+
+    def batches(
+        self,
+        first: int,
+        last: int,
+        columns: Sequence[str] | None = None,
+        entry: Declared | None = None,
+    ) -> Iterator[pa.RecordBatch]:
+        """The changes from one position to another, both included, as far as they are sealed."""
+        if first < self.first:
+            raise LogTrimmed(
+                f"{self.folder}: the change at {first} was asked for, but what is sealed of"
+                f" {self.space!r} begins at {self.first}",
+                self.first,
+            )
+        for segment in self.segments:
+            if segment.last >= first and segment.first <= last:
+                yield from self.read(segment, columns, entry, first, last)
+
+    def read(
+        self,
+        segment: Segment,
+        columns: Sequence[str] | None = None,
+        entry: Declared | None = None,
+        first: int = 0,
+        last: int = 2**63 - 1,
+    ) -> Iterator[pa.RecordBatch]:
+        """The changes of one segment, or those of them between two positions."""
+        columns = check_columns(columns, entry)
+        path = self.folder / segment.file
+        with whole(path):
+            if path.stat().st_size != segment.bytes:
+                raise CorruptSegment(
+                    str(path), f"it has {path.stat().st_size} bytes of {segment.bytes}"
+                )
+            file = pq.ParquetFile(path, memory_map=True, page_checksum_verification=True)
+        with file:
+            with whole(path):
+                _check_schema(path, file.schema_arrow)
+                if file.metadata.num_rows != segment.rows:
+                    raise CorruptSegment(str(path), f"{file.metadata.num_rows} rows")
+                self._check_own(path, file, segment)
+            cut = first > segment.first or last < segment.last
+            named = [name for name in columns if name != TYPED]
+            asked = list(dict.fromkeys([*named, *(["position"] if cut or not named else [])]))
+            if entry is not None and TYPED in columns and "payload" not in asked:
+                asked.append("payload")
+            found = file.iter_batches(
+                batch_size=GROUP_ROWS, row_groups=_groups(file, first, last), columns=asked
+            )
+            while True:
+                with whole(path):
+                    batch = next(found, None)
+                    if batch is None:
+                        return
+                    if cut:
+                        place = batch.column("position")
+                        batch = batch.filter(
+                            pc.and_(pc.greater_equal(place, first), pc.less_equal(place, last))
+                        )
+                    batch = _with_typed(batch, entry, columns)
+                if batch.num_rows:
+                    yield batch
+
+    def _check_own(self, path: Path, file: pq.ParquetFile, segment: Segment) -> None:
+        """Its rows are of this log and of these positions, as far as it says so itself."""
+        due = {
+            "host": (self.host, self.host),
+            "space": (self.space, self.space),
+            "position": (segment.first, segment.last),
+        }
+        for name, (low, high) in due.items():
+            place = file.schema_arrow.get_field_index(name)
+            for number in range(file.num_row_groups):
+                known = file.metadata.row_group(number).column(place).statistics
+                if known is None or not known.has_min_max:
+                    continue
+                if not low <= known.min <= known.max <= high:
+                    raise CorruptSegment(str(path), f"its {name} is {known.min!r}")
+
+    def __repr__(self) -> str:
+        return f"ArchivedLog({str(self.folder)!r})"
+
+
+def _with_typed(
+    batch: pa.RecordBatch, entry: Declared | None, columns: Sequence[str]
+) -> pa.RecordBatch:
+    if entry is not None and TYPED in columns:
+        about = about_entries(batch.column("payload"), [TYPED], entry)
+        batch = batch.append_column(pa.field(TYPED, entry.type), about[TYPED])
+    return batch.select(list(columns)).replace_schema_metadata(None)
+
+
+def _groups(file: pq.ParquetFile, first: int, last: int) -> list[int]:
+    """The row groups in which there are positions between these."""
+    place = file.schema_arrow.get_field_index("position")
+    groups = []
+    for number in range(file.num_row_groups):
+        known = file.metadata.row_group(number).column(place).statistics
+        if known is None or (known.max >= first and known.min <= last):
+            groups.append(number)
+    return groups
+
+
+def _check_schema(path: Path, schema: pa.Schema) -> None:
+    version = int((schema.metadata or {}).get(_VERSION, b"0"))
+    if version != SCHEMA_VERSION:
+        raise WrongSchema(str(path), version, SCHEMA_VERSION)
+    if not schema.remove_metadata().equals(CHANGES):
+        raise CorruptSegment(str(path), "its columns are not those of changes")
+
+
+# Sealing
+
+
+def seal(
+    log: SealedFrom,
+    archive: str | Path,
+    *,
+    upto: int | None = None,
+    rows_max: int = ROWS_MAX,
+    told: Callable[[Segment], object] = lambda segment: None,
+) -> list[Segment]:
+    """Seal what of this log is durable and not sealed yet, up to a position; the new segments,
+    each of which is told as soon as it is there.
+
+    PipelineError if another log of this name is sealed there, or another program seals it now, or
+    changes that were sealed are no longer what the log has;
+    LogTrimmed if changes that should be sealed next are no longer kept.
+    """
+    folder = Archive(archive).folder_of(log.host, log.space)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(folder / LOCK)
+        if not lock.acquire():
+            raise PipelineError(f"{folder} is being sealed by another program")
+        try:
+            segments = []
+            for segment in _seal(log, folder, upto, rows_max):
+                segments.append(segment)
+                told(segment)
+            return segments
+        finally:
+            lock.release()
+    except OSError as error:
+        raise PipelineError(f"{folder} cannot be written: {error.strerror}") from error
+
+
+def sealed_upto(log: SealedFrom, archive: str | Path) -> int:
+    """How far this log is sealed there. PipelineError if another of its name is; LogTrimmed if
+    changes that should be sealed next are no longer kept."""
+    return _begun(log, Archive(archive).folder_of(log.host, log.space)).sealed
+
+
+def _begun(log: SealedFrom, folder: Path) -> Manifest:
+    first, _ = log.bounds()
+    manifest = load(folder)
+    if manifest is None:
+        return Manifest(
+            host=log.host, space=log.space, id=log.id, first=first, sealed=first - 1, segments=[]
+        )
+    check_continues(log, ArchivedLog(folder))
+    if manifest.sealed + 1 < first:
+        raise LogTrimmed(
+            f"{log.space!r} is sealed up to {manifest.sealed}, but its log begins at {first}:"
+            " what was between is lost; seal what is left elsewhere",
+            first,
+        )
+    manifest.id = log.id  # A log from before there were ids has one since it was opened again.
+    return manifest
+
+
+def check_continues(log: SealedFrom, sealed: ArchivedLog) -> None:
+    """PipelineError if this log is not the one that is sealed there, or has lost its end since: by
+    a power cut, or because the file is an older copy. Then the positions after that are of other
+    changes now than those that are sealed."""
+    another = PipelineError(
+        f"{sealed.folder} is the archive of another log of this name; seal this one elsewhere"
+    )
+    if sealed.id not in ("", log.id):
+        raise another
+    ends = log.bounds()[1]
+    try:
+        here = _told(log.batches(sealed.last, sealed.last)) if ends >= sealed.last else None
+    except LogTrimmed:  # What is sealed need not be kept.
+        if not sealed.id:
+            raise another from None
+        return
+    if here != _told(sealed.batches(sealed.last, sealed.last, _TELLING)):
+        if not sealed.id:
+            raise another
+        raise PipelineError(
+            f"the log of {log.space!r} has lost changes that are sealed in {sealed.folder}, up to"
+            f" {sealed.last}; it ends at {ends} now: seal it elsewhere, under another name"
+        )
+
+
+def _told(batches: Iterator[pa.RecordBatch]) -> dict[str, Any]:
+    row: dict[str, Any] = next(batches).select(_TELLING).to_pylist()[0]
+    return row
+
+
+def _seal(log: SealedFrom, folder: Path, upto: int | None, rows_max: int) -> Iterator[Segment]:
+    manifest = _begun(log, folder)
+    _sweep(folder, manifest)
+    begin, (_, last) = manifest.sealed + 1, log.bounds()
+    last = last if upto is None else min(last, upto)
+    draft: _Draft | None = None
+    try:
+        for batch in log.batches(begin, last):
+            rest = batch
+            while rest.num_rows:
+                if draft is None:
+                    draft = _Draft(folder, rest, rows_max)
+                rest = rest.slice(draft.add(rest))
+                if draft.full or rest.num_rows:
+                    done, draft = draft, None
+                    yield _publish(folder, manifest, done)
+        if draft is not None:
+            done, draft = draft, None
+            yield _publish(folder, manifest, done)
+    finally:
+        if draft is not None:
+            draft.abandon()
+
+
+class _Draft:
+    """A segment that is being written, under another name: so many changes at most, and those of
+    one day. A change that says that it was earlier than those before it (a lease of which nobody
+    saw the end) goes with them."""
+
+    def __init__(self, folder: Path, begin: pa.RecordBatch, rows_max: int) -> None:
+        self._folder = folder
+        self._first = begin.column("position")[0].as_py()
+        self._day = int(_micros(begin.slice(0, 1))[0]) // _DAY
+        self._rows = 0
+        self._rows_max = rows_max
+        self._waiting: list[pa.RecordBatch] = []
+        self._earliest, self._latest = 2**63 - 1, -(2**63)
+        self._kinds: dict[str, int] = {}
+        self._place = folder / f"day={np.datetime64(self._day, 'D')}"
+        self._is_new = not self._place.exists()
+        self._place.mkdir(exist_ok=True)
+        self._path = self._place / f".{self._first}{DRAFT}"
+        self._file: BinaryIO = self._path.open("wb")
+        schema = CHANGES.with_metadata({_VERSION: str(SCHEMA_VERSION)})
+        self._writer = pq.ParquetWriter(
+            self._file,
+            schema,
+            compression="zstd",
+            use_dictionary=_FEW,
+            write_page_checksum=True,
+        )
+
+    @property
+    def full(self) -> bool:
+        return self._rows >= self._rows_max
+
+    def add(self, batch: pa.RecordBatch) -> int:
+        """Add what fits of the front of this batch; how many changes that were."""
+        micros = _micros(batch)
+        days = np.maximum.accumulate(micros // _DAY)
+        same = int(np.searchsorted(days, self._day, side="right"))
+        count = min(same, self._rows_max - self._rows)
+        if count:
+            batch = batch.slice(0, count)
+            self._earliest = min(self._earliest, int(micros[:count].min()))
+            self._latest = max(self._latest, int(micros[:count].max()))
+            for counted in pc.value_counts(batch.column("kind")).to_pylist():
+                kind = counted["values"]
+                self._kinds[kind] = self._kinds.get(kind, 0) + counted["counts"]
+            self._rows += count
+            self._waiting.append(batch)
+            if (
+                sum(waiting.num_rows for waiting in self._waiting) >= GROUP_ROWS
+                or sum(waiting.nbytes for waiting in self._waiting) >= GROUP_BYTES
+            ):
+                self._write()
+        return count
+
+    def _write(self) -> None:
+        """As one group of rows: many small ones are slow to read."""
+        if self._waiting:
+            self._writer.write_table(pa.Table.from_batches(self._waiting).combine_chunks())
+            self._waiting = []
+
+    def finish(self) -> Segment:
+        """It is whole, on disk, and has its name."""
+        self._write()
+        self._writer.close()
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        size = self._file.tell()
+        self._file.close()
+        last = self._first + self._rows - 1
+        path = self._place / f"{self._first}-{last}.parquet"
+        self._path.replace(path)
+        sync_folder(self._place)
+        if self._is_new:
+            sync_folder(self._folder)
+        return Segment(
+            file=path.relative_to(self._folder).as_posix(),
+            first=self._first,
+            last=last,
+            first_time=self._earliest,
+            last_time=self._latest,
+            rows=self._rows,
+            bytes=size,
+            kinds=self._kinds,
+        )
+
+    def abandon(self) -> None:
+        self._file.close()
+        self._path.unlink(missing_ok=True)
+
+
+def _micros(batch: pa.RecordBatch) -> Any:
+    return batch.column("time").cast(pa.int64()).to_numpy()
+
+
+def _publish(folder: Path, manifest: Manifest, draft: _Draft) -> Segment:
+    """From now on readers see this segment."""
+    try:
+        segment = draft.finish()
+    except BaseException:
+        draft.abandon()
+        raise
+    manifest.segments.append(segment)
+    manifest.sealed = segment.last
+    path = folder / (MANIFEST + DRAFT)
+    with path.open("wb") as file:
+        file.write(msgspec.json.format(msgspec.json.encode(manifest), indent=1))
+        file.flush()
+        os.fsync(file.fileno())
+    path.replace(folder / MANIFEST)
+    sync_folder(folder)
+    return segment
+
+
+def _sweep(folder: Path, manifest: Manifest) -> None:
+    """Remove what a sealing that was cut short has left: no manifest names it."""
+    named = {folder / segment.file for segment in manifest.segments}
+    for file in [*folder.glob("day=*/*.parquet"), *folder.glob(f"day=*/.*{DRAFT}")]:
+        if file not in named:
+            file.unlink()

@@ -1,0 +1,217 @@
+"""Plots as SVG that stands inside a page: its texts are texts, its colours are those of the page,
+by day and by night, and it refers to nothing outside of itself."""
+
+from __future__ import annotations
+
+import io
+import re
+import warnings
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import matplotlib
+from matplotlib import dates as matplotlib_dates
+from matplotlib import ticker as matplotlib_ticker
+from matplotlib.figure import Figure
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_dates: Any = matplotlib_dates  # They say nothing of their types.
+_ticker: Any = matplotlib_ticker
+
+SERIES = 6
+"""So many colours there are; more series begin anew, with other markers."""
+
+WIDTH = 5.2
+"""Inches. On a phone a plot is as wide as that, so that its texts can be read there."""
+_LEAST, _ROW, _EDGE = 1.3, 0.24, 0.8
+LABEL_MAX = 30
+_BETWEEN = " · "
+
+_COLOURS = tuple(f"#0000f{number}" for number in range(1, SERIES + 1))
+"""Stand for the colours of the page until the plot is in it."""
+_GRID = "#0000fe"
+_MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+_STYLES = ("-", "--", "-.", ":")
+_LOOK: dict[Any, Any] = {
+    "svg.fonttype": "none",
+    "text.parse_math": False,  # A name may hold a dollar.
+    "font.size": 9.0,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.formatter.useoffset": False,
+    "grid.color": _GRID,
+    "grid.linewidth": 0.6,
+    "legend.frameon": False,
+    "timezone": "UTC",
+}
+
+_CLEANED = (
+    (re.compile(r"^.*?(?=<svg)", re.DOTALL), ""),
+    (re.compile(r"<metadata>.*?</metadata>|<style.*?</style>", re.DOTALL), ""),
+    (re.compile(r' xmlns(?::\w+)?="[^"]*"| version="[^"]*"'), ""),
+    (re.compile(r'<svg width="[^"]*" height="[^"]*"'), "<svg"),
+    (re.compile(r'<g id="[^"]*"'), "<g"),
+    (re.compile(r" font-family: [^;\"]*;?"), ""),
+    (re.compile(r' transform="rotate\(-0 [^"]*"'), ""),
+    (re.compile(r"xlink:href="), "href="),
+    (re.compile(r"#000000"), "currentColor"),
+    (re.compile(_GRID), "var(--grid)"),
+    (re.compile(r"#0000f(\d)"), r"var(--series-\1)"),
+    (re.compile(r"\s*\n\s*"), "\n"),
+)
+
+
+def bars(name: str, labels: Sequence[str], parts: Mapping[str, Sequence[float]], axis: str) -> str:
+    """A bar for each label; if there are several parts, they follow each other in it."""
+    with matplotlib.rc_context(_LOOK):
+        figure, axes = _begun(len(labels), axis)
+        places = range(len(labels))
+        left = [0.0] * len(labels)
+        for number, (part, values) in enumerate(parts.items()):
+            colour = _COLOURS[number % SERIES]
+            axes.barh(places, values, left=left, height=0.7, color=colour, label=part)
+            left = [before + value for before, value in zip(left, values, strict=True)]
+        axes.set_xlim(left=0)
+        _label_rows(axes, labels)
+        if len(parts) > 1:
+            _add_legend(figure, axes)
+        return _svg(figure, name)
+
+
+def dots(name: str, labels: Sequence[str], series: Mapping[str, Sequence[float]], axis: str) -> str:
+    """A row for each label, with a mark for each series, from the least to the greatest."""
+    with matplotlib.rc_context(_LOOK):
+        figure, axes = _begun(len(labels), axis)
+        columns = list(series.values())
+        for place in range(len(labels)):
+            row = [column[place] for column in columns]
+            axes.plot([min(row), max(row)], [place, place], color=_GRID, linewidth=2, zorder=1)
+        for number, (part, values) in enumerate(series.items()):
+            axes.plot(
+                values,
+                range(len(labels)),
+                linestyle="none",
+                color=_COLOURS[number % SERIES],
+                marker=_MARKERS[number % len(_MARKERS)],
+                markersize=5,
+                label=part,
+            )
+        _spread(axes, [value for column in columns for value in column])
+        _label_rows(axes, labels)
+        _add_legend(figure, axes)
+        return _svg(figure, name)
+
+
+def lines(
+    name: str, times: Sequence[datetime], series: Mapping[str, Sequence[float]], axis: str
+) -> str:
+    """A line for each series, over time."""
+    with matplotlib.rc_context(_LOOK):
+        figure = Figure(figsize=(WIDTH, 2.8), layout="constrained")
+        axes = figure.add_subplot()
+        places = _dates.date2num(times)
+        for number, (part, values) in enumerate(series.items()):
+            axes.plot(
+                places,
+                values,
+                color=_COLOURS[number % SERIES],
+                linestyle=_STYLES[number % len(_STYLES)],
+                marker=_MARKERS[number % len(_MARKERS)] if len(times) <= 30 else None,
+                markersize=3.5,
+                linewidth=1.3,
+                label=part,
+            )
+        axes.set_ylim(bottom=0)
+        axes.set_ylabel(axis)
+        _show_times(axes)
+        _add_legend(figure, axes)
+        return _svg(figure, name)
+
+
+def spans(name: str, rows: Mapping[str, Sequence[tuple[datetime, datetime]]]) -> str:
+    """A row for each label, with a bar from one time to another for each span."""
+    with matplotlib.rc_context(_LOOK):
+        figure, axes = _begun(len(rows), "")
+        for place, ranges in enumerate(rows.values()):
+            begun = [(_dates.date2num(since), _dates.date2num(until)) for since, until in ranges]
+            axes.broken_barh(
+                [(since, until - since) for since, until in begun],
+                (place - 0.35, 0.7),
+                facecolors=_COLOURS[0],
+            )
+            # What was short is seen as well.
+            axes.plot([since for since, _ in begun], [place] * len(begun), "|", color="#000000")
+        _label_rows(axes, list(rows))
+        _show_times(axes)
+        return _svg(figure, name)
+
+
+def shortened(parts: Sequence[str]) -> str:
+    """A label of these parts. Names of hosts and agents may be long: what is longest is cut."""
+    parts = [
+        "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in part)
+        for part in parts
+    ]
+    while len(_BETWEEN.join(parts)) > LABEL_MAX:
+        longest = max(parts, key=len)
+        parts[parts.index(longest)] = longest.removesuffix("…")[:-1] + "…"
+        if len(longest) <= 2:
+            break
+    return _BETWEEN.join(parts)
+
+
+def _begun(rows: int, axis: str) -> tuple[Figure, Axes]:
+    figure = Figure(figsize=(WIDTH, max(_LEAST, rows * _ROW + _EDGE)), layout="constrained")
+    axes = figure.add_subplot()
+    axes.set_xlabel(axis)
+    axes.grid(axis="y", visible=False)
+    return figure, axes
+
+
+def _label_rows(axes: Axes, labels: Sequence[str]) -> None:
+    axes.set_yticks(range(len(labels)), labels)
+    axes.set_ylim(len(labels) - 0.4, -0.6)  # The first is on top.
+
+
+def _spread(axes: Axes, values: Sequence[float]) -> None:
+    """What is a thousand times as long is seen beside what is short."""
+    least, most = min(values), max(values)
+    if least > 0:
+        axes.set_xscale("log")
+        steps = (1.0,) if most > 100 * least else (1.0, 2.0, 5.0)
+        axes.xaxis.set_major_locator(_ticker.LogLocator(subs=steps))
+        axes.xaxis.set_major_formatter("{x:g}")
+        axes.xaxis.set_minor_formatter(_ticker.NullFormatter())
+
+
+def _show_times(axes: Axes) -> None:
+    locator = _dates.AutoDateLocator(tz=UTC, maxticks=6)
+    axes.xaxis.set_major_locator(locator)
+    axes.xaxis.set_major_formatter(_dates.ConciseDateFormatter(locator, tz=UTC))
+
+
+def _add_legend(figure: Figure, axes: Axes) -> None:
+    handles, labels = axes.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper left", ncols=4)
+
+
+def _svg(figure: Figure, name: str) -> str:
+    figure.patch.set_visible(False)
+    for axes in figure.axes:
+        axes.patch.set_visible(False)
+    text = io.StringIO()
+    nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+    with matplotlib.rc_context({"svg.hashsalt": name}), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph")  # The reader's own letters will do.
+        figure.savefig(text, format="svg", metadata=nothing)
+    svg = text.getvalue()
+    for pattern, instead in _CLEANED:
+        svg = pattern.sub(instead, svg)
+    # Several plots are in one page, and what one of them names is not the other's.
+    svg = re.sub(r' id="', f' id="{name}-', svg)
+    return re.sub(r'(href="|url\()#', rf"\g<1>#{name}-", svg)

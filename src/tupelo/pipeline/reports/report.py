@@ -1,0 +1,175 @@
+"""A report: the answers of all jobs on some logs, as Parquet tables and one page.
+
+It is written beside the folder in which it shall be, and put in its place when it is whole.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark import StorageLevel
+from pyspark.sql import functions as f
+
+from tupelo.errors import BadArgument, PipelineError
+from tupelo.federation.hosts.presence import SYSTEM
+from tupelo.pipeline.jobs import JOBS, Job, audit, life
+from tupelo.pipeline.reports.page import page_of
+from tupelo.pipeline.reports.sections import Section, Shown, counts, section_of
+from tupelo.pipeline.schema import COLUMNS, TIME
+from tupelo.pipeline.source.tables import changes_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from tupelo.pipeline.source.locations import Log
+
+PAGE = "report.html"
+MARK = "report.json"
+"""Says that a folder has a report, and of which logs."""
+VERSION = 1
+STEPS = 1 + len(JOBS)
+
+_OF_HOSTS = ("audit", "presence")
+"""The others are not asked of what hosts write of each other: nobody's entries are there."""
+_BY_CLOCKS = {"audit": audit, "life": life}
+_ASKED = ",".join(name for name in COLUMNS if name != "payload")
+"""No job looks at the spelling of entries."""
+
+
+def write_report(
+    spark: SparkSession,
+    locations: Sequence[str],
+    options: Mapping[str, str],
+    folder: Path,
+    made_at: datetime,
+    skew_seconds: float = 0.0,
+    told: Callable[[str], None] = lambda step: None,
+) -> dict[str, int]:
+    """Write the tables and the page into this folder; how often there is which fault.
+    `skew_seconds` is by how much the clocks of the hosts may differ. Each of the `STEPS` is told
+    when it begins."""
+    told("reading the logs")
+    changes = changes_of(spark, locations, {**options, "columns": _ASKED})
+    changes = changes.persist(StorageLevel.MEMORY_AND_DISK)  # The logs are read once.
+    try:
+        logs = Shown("The logs, and from where to where they were read", _logs_in(changes))
+        sections: list[Section] = []
+        faults: dict[str, int] = {}
+        of_users = changes.where(f.col("space") != SYSTEM)
+        for job in JOBS.values():
+            told(job.name)
+            if (by_clocks := _BY_CLOCKS.get(job.name)) is not None:
+                job = replace(job, run=partial(by_clocks, skew_seconds=skew_seconds))
+            answer = _kept(job, changes if job.name in _OF_HOSTS else of_users, folder)
+            if job.name == "audit":
+                faults = counts(answer, "fault")
+            sections.append(section_of(job, answer))
+    finally:
+        changes.unpersist()
+    (folder / PAGE).write_text(page_of(faults, logs, sections, made_at), encoding="utf-8")
+    return faults
+
+
+def _logs_in(changes: DataFrame) -> pa.Table:
+    return (
+        changes.groupBy("host", "space")
+        .agg(
+            f.count("*").alias("changes"),
+            f.min("position").alias("first"),
+            f.max("position").alias("last"),
+            f.min("time").alias("since"),
+            f.max("time").alias("until"),
+        )
+        .orderBy("host", "space")
+        .toArrow()
+    )
+
+
+def _kept(job: Job, changes: DataFrame, folder: Path) -> pa.Table:
+    """The answer of a job, as it is kept: what the page says is what the table has."""
+    place = folder / f"{job.name}.parquet"
+    job.run(changes).write.parquet(place.as_uri())
+    if not place.is_dir():
+        raise PipelineError(
+            f"Spark has not written {place} where this program can see it: choose a folder that it"
+            " shares with Spark's workers"
+        )
+    answer = pq.read_table(place, coerce_int96_timestamp_unit="us")
+    fields = [
+        pa.field(field.name, TIME) if pa.types.is_timestamp(field.type) else field
+        for field in answer.schema
+    ]
+    return answer.cast(pa.schema(fields))
+
+
+# The folder
+
+
+@contextmanager
+def place_for(to: Path, logs: Sequence[Log]) -> Iterator[Path]:
+    """A folder for a report of these logs, which becomes `to` in the end; if something goes wrong,
+    that is left as it was. It may have a report already, if all of its logs are among these."""
+    to = to.absolute()
+    mine = sorted([log.host, log.space, log.id] for log in logs)
+    _check(to, mine)
+    to.parent.mkdir(parents=True, exist_ok=True)
+    aside = Path(mkdtemp(prefix=f".{to.name}-", dir=to.parent))
+    try:
+        made = aside / "made"
+        made.mkdir()
+        yield made
+        mark = {"tupelo report": VERSION, "logs": mine}
+        (made / MARK).write_text(json.dumps(mark, indent=1) + "\n", encoding="utf-8")
+        _replace(to, made, aside / "before")
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def _check(to: Path, mine: list[list[str]]) -> None:
+    if not to.exists():
+        return
+    if not to.is_dir():
+        raise BadArgument("to", "a folder", str(to))
+    if not any(to.iterdir()):
+        return
+    try:
+        mark = json.loads((to / MARK).read_text(encoding="utf-8"))
+        theirs: list[list[str]] = mark["logs"]
+        known = mark["tupelo report"] == VERSION
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        known = False
+    ours = {PAGE, MARK, *(f"{name}.parquet" for name in JOBS)}
+    beside = sorted(file.name for file in to.iterdir() if file.name not in ours)
+    if not known or beside:
+        what = ", ".join(beside) if known else "something else than a report"
+        raise PipelineError(f"{to} has {what} in it; it was left as it was")
+    others = [
+        f"{space!r} of {host}" for host, space, life in theirs if [host, space, life] not in mine
+    ]
+    if others:
+        raise PipelineError(
+            f"{to} has a report of {', '.join(others)}, which would be lost; it was left as it was"
+        )
+
+
+def _replace(to: Path, made: Path, before: Path) -> None:
+    if not to.exists():
+        made.rename(to)
+        return
+    to.rename(before)
+    try:
+        made.rename(to)
+    except OSError:
+        before.rename(to)
+        raise

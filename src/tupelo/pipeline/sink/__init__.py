@@ -1,0 +1,1 @@
+"""The format "tupelo" as Spark writes to it: rows become entries, each once."""

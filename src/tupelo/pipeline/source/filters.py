@@ -1,0 +1,162 @@
+"""Filters that Spark pushes down: which rows are wanted, and what need not even be looked at.
+
+What can be said of a column exactly as Spark means it is said in Arrow's words and left to us;
+the rest Spark does itself. Numbers that may be NaN are left to Spark, which sees them otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import reduce
+from operator import and_
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import datasource as spark
+
+from tupelo.pipeline.schema import CHANGES
+
+_COMPARED = {
+    spark.EqualTo: pc.equal,
+    spark.GreaterThan: pc.greater,
+    spark.GreaterThanOrEqual: pc.greater_equal,
+    spark.LessThan: pc.less,
+    spark.LessThanOrEqual: pc.less_equal,
+}
+_FOUND_IN = {
+    spark.StringStartsWith: pc.starts_with,
+    spark.StringEndsWith: pc.ends_with,
+    spark.StringContains: pc.match_substring,
+}
+_TYPES = {name: CHANGES.field(name).type for name in CHANGES.names}
+_LEFT = {"waited", "payload"}  # to Spark
+
+
+@dataclass
+class Wanted:
+    """The rows that are wanted: those that keep to `among` and to `filters`. `among` says of some
+    columns which values they have, and `between` from the filters which they can have: the least
+    and the greatest (None: any)."""
+
+    among: dict[str, frozenset[str]] = field(default_factory=dict)
+    between: dict[str, tuple[Any, Any]] = field(default_factory=dict)
+    filters: list[spark.Filter] = field(default_factory=list)
+
+    def add(self, wish: spark.Filter) -> bool:
+        """Want only these as well. False if that cannot be said here."""
+        if _expression(wish) is None:
+            return False
+        column = _column(wish)
+        value: Any = getattr(wish, "value", None)
+        match wish:
+            case spark.EqualTo() if isinstance(value, str):
+                self.only(column, [value])
+                return True
+            case spark.In() if all(isinstance(one, str) for one in value):
+                self.only(column, value)
+                return True
+            case spark.EqualTo():
+                self._narrow(column, value, value)
+            case spark.In():
+                self._narrow(column, min(value), max(value))
+            case spark.GreaterThan() | spark.GreaterThanOrEqual() if not isinstance(value, str):
+                self._narrow(column, value, None)
+            case spark.LessThan() | spark.LessThanOrEqual() if not isinstance(value, str):
+                self._narrow(column, None, value)
+        self.filters.append(wish)
+        return True
+
+    def only(self, column: str, values: Iterable[str]) -> None:
+        """Want only rows with one of these values here."""
+        before = self.among.get(column)
+        now = frozenset(values)
+        self.among[column] = now if before is None else before & now
+
+    def _narrow(self, column: str, low: Any, high: Any) -> None:
+        if isinstance(low or high, datetime):
+            low, high = _aware(low), _aware(high)
+        least, greatest = self.between.get(column, (None, None))
+        if least is not None:
+            low = least if low is None else max(low, least)
+        if greatest is not None:
+            high = greatest if high is None else min(high, greatest)
+        self.between[column] = low, high
+
+    def may_be(self, column: str, value: str) -> bool:
+        return column not in self.among or value in self.among[column]
+
+    def expression(self) -> pc.Expression | None:
+        """What every row is asked; None if nothing."""
+        asked = [e for f in self.filters if (e := _expression(f)) is not None]
+        asked += [_is_in(column, sorted(values)) for column, values in self.among.items()]
+        return reduce(and_, asked) if asked else None
+
+    @property
+    def columns(self) -> set[str]:
+        """The columns that must be known to tell."""
+        return {_column(wish) for wish in self.filters} | set(self.among)
+
+
+def _column(wish: spark.Filter) -> str:
+    if isinstance(wish, spark.Not):
+        return _column(wish.child)
+    path: tuple[str, ...] = wish.attribute  # type: ignore[attr-defined]
+    return path[0] if len(path) == 1 else ""
+
+
+def _expression(wish: spark.Filter) -> pc.Expression | None:
+    """The filter in Arrow's words; None if that is not the same to the last row."""
+    column = _column(wish)
+    kind = _TYPES.get(column)
+    if kind is None or column in _LEFT:
+        return None
+    if isinstance(wish, spark.Not):
+        inner = _expression(wish.child)
+        return None if inner is None else ~inner
+    if isinstance(wish, spark.IsNull):
+        return pc.field(column).is_null()
+    if isinstance(wish, spark.IsNotNull):
+        return pc.field(column).is_valid()
+    if isinstance(wish, spark.In):
+        values = [_scalar(value, kind) for value in wish.value]
+        if not values or None in values:
+            return None
+        return _is_in(column, [v.as_py() for v in values if v])
+    value = _scalar(getattr(wish, "value", None), kind)
+    if value is None:
+        return None
+    if type(wish) in _FOUND_IN and pa.types.is_string(kind):
+        return _FOUND_IN[type(wish)](pc.field(column), value.as_py())
+    compare = _COMPARED.get(type(wish))
+    return None if compare is None else compare(pc.field(column), value)
+
+
+def _is_in(column: str, values: list[Any]) -> pc.Expression:
+    """Of what is null this is unknown, to Spark and so here: its negation is not true either."""
+    found = pc.field(column).isin(pa.array(values, _TYPES[column]))
+    return pc.if_else(pc.field(column).is_valid(), found, pa.scalar(None, pa.bool_()))
+
+
+def _scalar(value: Any, kind: pa.DataType) -> pa.Scalar | None:
+    """The value as one of this column; None if it is none."""
+    if isinstance(value, datetime):
+        return pa.scalar(_aware(value), kind) if pa.types.is_timestamp(kind) else None
+    fits = str if pa.types.is_string(kind) else int if pa.types.is_integer(kind) else None
+    if fits is None or type(value) is not fits:
+        return None
+    try:
+        return pa.scalar(value, kind)
+    except (pa.ArrowInvalid, OverflowError):
+        return None
+
+
+def _aware(value: datetime | None) -> Any:
+    """With its zone: the session's is UTC, and so Spark means it if it says none."""
+    if value is None or value.tzinfo is not None:
+        return value
+    from datetime import UTC
+
+    return value.replace(tzinfo=UTC)

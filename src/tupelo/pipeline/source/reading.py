@@ -1,0 +1,254 @@
+"""Reading logs in one go: which parts of them, in which tasks, and what of every row."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from copy import copy
+from dataclasses import dataclass
+from datetime import datetime
+from math import ceil
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+
+from tupelo.errors import BadArgument, LogTrimmed, PipelineError
+from tupelo.pipeline.declared import Declared
+from tupelo.pipeline.logs.manifest import POSITION_MAX, Segment
+from tupelo.pipeline.logs.segments import ArchivedLog
+from tupelo.pipeline.source.filters import Wanted
+from tupelo.pipeline.source.locations import JoinedLog, Log, by_name, name_of, resolve
+from tupelo.pipeline.source.moments import living
+from tupelo.pipeline.source.options import ReadOptions
+from tupelo.pipeline.source.templates import from_option, matching
+
+if TYPE_CHECKING:
+    import pyarrow.compute as pc
+
+TASK_ROWS_MIN, TASK_ROWS_MAX = 50_000, 1_000_000
+TASKS_MAX = 10_000
+"""So many tasks has a query at most: then each has more rows."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some of a log: from one position to another, both included."""
+
+    log: Log
+    first: int
+    last: int
+
+    @property
+    def rows(self) -> int:
+        return self.last - self.first + 1
+
+
+class Task(InputPartition):
+    """What one task of Spark reads, in this order."""
+
+    def __init__(self, parts: Sequence[Part]) -> None:
+        self.parts = list(parts)
+
+
+class Rows:
+    """What is wanted of the rows: some columns, and of some rows only."""
+
+    def __init__(
+        self,
+        columns: Sequence[str],
+        entry: Declared | None,
+        wanted: Wanted,
+        template: str | None,
+    ) -> None:
+        self.columns = list(columns)
+        self.entry = entry
+        self.wanted = wanted
+        self.template = template
+
+    @property
+    def needed(self) -> list[str]:
+        more = self.wanted.columns | ({"payload"} if self.template is not None else set())
+        return [*self.columns, *sorted(more - set(self.columns))]
+
+    def read(self, parts: Iterable[Part]) -> Iterator[pa.RecordBatch]:
+        for part in parts:
+            yield from self.chosen(self._whole(part))
+
+    def _whole(self, part: Part) -> Iterator[pa.RecordBatch]:
+        """All rows of a part. What ends too early is not passed off as all there is."""
+        rows = 0
+        for batch in part.log.batches(part.first, part.last, self.needed, self.entry):
+            rows += batch.num_rows
+            yield batch
+        if rows != part.rows:
+            raise PipelineError(
+                f"{part.log!r} was to be read from {part.first} to {part.last}, and had {rows}"
+                f" changes of {part.rows}"
+            )
+
+    def chosen(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        asked: pc.Expression | None = self.wanted.expression()
+        template = None if self.template is None else from_option(self.template)
+        for batch in batches:
+            if asked is not None:
+                batch = batch.filter(asked)
+            if template is not None and batch.num_rows:
+                batch = batch.filter(matching(template, batch.column("payload")))
+            if batch.num_rows:
+                yield batch.select(self.columns)
+
+
+class Reader(DataSourceReader):
+    """Reads changes; or, `asOf` a moment, the entries that there were."""
+
+    def __init__(self, options: ReadOptions, columns: Sequence[str]) -> None:
+        self._options = options
+        self._wanted = wanted_by(options)
+        self._rows = Rows(columns, options.entry, self._wanted, options.template)
+
+    def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:  # noqa: N802
+        """Those that are left to Spark. Only who asks for it gets more: up to 4.3, Spark keeps the
+        filters of one use of a table for all its other uses, which then miss rows."""
+        for wish in filters:
+            if not (self._options.pushdown and self._wanted.add(wish)):
+                yield wish
+
+    def partitions(self) -> Sequence[Task]:
+        found = resolve(self._options)
+        after = self._options.after
+        if after and (unknown := after.keys() - by_name(found).keys()):
+            named = ", ".join(sorted(unknown))
+            raise BadArgument("after", "the names of logs that are read", named)
+        logs = [log for log in found if self._may_hold(log)]
+        moment = self._options.as_of
+        if moment is not None:
+            return self._moments(logs, moment)
+        parts = [
+            part for log in logs for part in parts_of(log, self._wanted, after.get(name_of(log)))
+        ]
+        total = sum(part.rows for part in parts)
+        return tasks_of(parts, self._task_rows(total)) or [Task([])]
+
+    def _may_hold(self, log: Log) -> bool:
+        return self._wanted.may_be("host", log.host) and self._wanted.may_be("space", log.space)
+
+    def _moments(self, logs: list[Log], moment: int | datetime) -> list[Task]:
+        if isinstance(moment, int) and len(logs) > 1:
+            expected = "a time: positions are of one log, and there are several"
+            raise BadArgument("asOf", expected, moment)
+        return [Task([Part(log, *bounds_of(log))]) for log in logs] or [Task([])]
+
+    def _task_rows(self, total: int) -> int:
+        if self._options.partitions is not None:
+            return max(1, ceil(total / self._options.partitions))
+        if self._options.rows_a_task is not None:
+            return self._options.rows_a_task
+        each = ceil(total / (os.cpu_count() or 1))
+        return max(TASK_ROWS_MIN, min(TASK_ROWS_MAX, each))
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, Task)
+        moment = self._options.as_of
+        if moment is None:
+            return self._rows.read(partition.parts)
+        return self._rows.chosen(
+            batch
+            for part in partition.parts
+            for batch in living(part.log, moment, self._rows.needed, self._rows.entry)
+        )
+
+
+def wanted_by(options: ReadOptions) -> Wanted:
+    """What the options say of rows."""
+    wanted = Wanted()
+    if options.kinds is not None:
+        wanted.only("kind", options.kinds)
+    return wanted
+
+
+def parts_of(log: Log, wanted: Wanted, after: int | None = None) -> list[Part]:
+    """What of a log, after a position, may hold rows that are wanted. LogTrimmed if what comes
+    after it is no longer all kept."""
+    first, last = bounds_of(log)
+    if after is None:
+        after = first - 1
+    elif after + 1 < first:
+        raise LogTrimmed(
+            f"the log {name_of(log)} was asked for after {after}, but it begins at {first}: what"
+            " was between is no longer kept; give an archive= that has it",
+            first,
+        )
+    if isinstance(log, ArchivedLog):
+        return _sealed_parts(log, wanted, after)
+    first = max(first, after + 1)
+    parts: list[Part] = []
+    if isinstance(log, JoinedLog) and (sealed := log.sealed()) is not None:
+        parts = _sealed_parts(sealed, wanted, after)
+        first = max(first, sealed.last + 1)
+    return [*parts, *_narrowed(log, first, last, wanted)]
+
+
+def bounds_of(log: Log) -> tuple[int, int]:
+    """What it says of itself, if it can be true: it may be a host's answer."""
+    first, last = log.bounds()
+    if not 1 <= first <= last + 1 <= POSITION_MAX + 1:
+        raise PipelineError(f"{log!r} says that it goes from {first} to {last}")
+    return first, last
+
+
+def _sealed_parts(log: ArchivedLog, wanted: Wanted, after: int) -> list[Part]:
+    """The segments that need to be looked at; the manifest says what is in them."""
+    parts: list[Part] = []
+    for segment in log.segments:
+        if _may_match(segment, wanted):
+            alone = copy(log)
+            alone.segments = [segment]  # The others need not be sent along.
+            parts += _narrowed(alone, max(segment.first, after + 1), segment.last, wanted)
+    return parts
+
+
+def _narrowed(log: Log, first: int, last: int, wanted: Wanted) -> list[Part]:
+    low, high = wanted.between.get("position", (None, None))
+    first = first if low is None else max(first, low)
+    last = last if high is None else min(last, high)
+    return [Part(log, first, last)] if first <= last else []
+
+
+def _may_match(segment: Segment, wanted: Wanted) -> bool:
+    kinds = wanted.among.get("kind")
+    if kinds is not None and kinds.isdisjoint(segment.kinds):
+        return False
+    low, high = wanted.between.get("time", (None, None))
+    return (low is None or _micros(low) <= segment.last_time) and (
+        high is None or _micros(high) >= segment.first_time
+    )
+
+
+def _micros(moment: datetime) -> int:
+    scalar: Any = pa.scalar(moment, pa.timestamp("us", tz="UTC"))
+    value: int = scalar.value
+    return value
+
+
+def tasks_of(parts: Iterable[Part], rows: int) -> list[Task]:
+    """Tasks of so many rows each, at most: what is longer is cut, what is short goes together.
+
+    The same parts always become the same tasks: a sink that has seen one knows it again.
+    """
+    parts = list(parts)
+    rows = max(rows, ceil(sum(part.rows for part in parts) / TASKS_MAX))
+    tasks: list[Task] = []
+    gathered: list[Part] = []
+    room = rows
+    for part in parts:
+        first = part.first
+        while first <= part.last:
+            last = min(part.last, first + room - 1)
+            gathered.append(Part(part.log, first, last))
+            room -= last - first + 1
+            first = last + 1
+            if not room:
+                tasks.append(Task(gathered))
+                gathered, room = [], rows
+    return [*tasks, Task(gathered)] if gathered else tasks

@@ -1,0 +1,184 @@
+"""Starting Spark so that it just works: what `tupelo.pipeline.session()` does.
+
+It finds Java, is quiet, is sized for the machine, and knows the format "tupelo". With a master it
+runs on a cluster, whose workers are sent this package; with an address of Spark Connect ("sc://")
+it is a client of a server elsewhere.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import sys
+import zipfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import TYPE_CHECKING
+
+import tupelo
+from tupelo.errors import PipelineError
+from tupelo.federation.links.address import is_loopback
+from tupelo.pipeline.source.datasource import TupeloSource
+from tupelo.pipeline.spark.java import java_home
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+MEMORY_SHARE = 4
+"""The driver gets one part in so many of the machine's memory."""
+MEMORY_MIN_MB, MEMORY_MAX_MB = 1_024, 8_192
+
+_JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+_LOG4J = """\
+rootLogger.level = error
+rootLogger.appenderRef.stderr.ref = stderr
+appender.stderr.type = Console
+appender.stderr.name = stderr
+appender.stderr.target = SYSTEM_ERR
+appender.stderr.layout.type = PatternLayout
+appender.stderr.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n%ex
+# The same as the root's, or Spark says on every start how to change it.
+logger.shell.name = org.apache.spark.api.python.PythonGatewayServer
+logger.shell.level = error
+# What a task or a query fails with is raised in Python as well, where it is asked for.
+logger.tasks.name = org.apache.spark.scheduler
+logger.tasks.level = off
+logger.executor.name = org.apache.spark.executor
+logger.executor.level = off
+logger.query.name = org.apache.spark.sql.execution
+logger.query.level = off
+"""
+
+
+def start(master: str | None, options: Mapping[str, str | int | bool]) -> SparkSession:
+    """A Spark session with the format "tupelo"."""
+    said = {key: _spelled(value) for key, value in options.items()}
+    made = _connected(master, said) if _is_connect(master) else _own(master, said)
+    made.dataSource.register(TupeloSource)
+    return made
+
+
+def defaults(master: str) -> dict[str, str]:
+    """What we ask of Spark unless the user says otherwise."""
+    cores = os.cpu_count() or 1
+    chosen = {
+        "spark.sql.python.filterPushdown.enabled": "true",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # as segments have them
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.memory": f"{_memory_mb()}m",
+    }
+    if is_local(master):
+        chosen["spark.sql.shuffle.partitions"] = str(max(2, cores))
+    if is_here(master):
+        chosen["spark.driver.host"] = chosen["spark.driver.bindAddress"] = "127.0.0.1"
+    return chosen
+
+
+def is_local(master: str) -> bool:
+    return master == "local" or master.startswith("local[")
+
+
+def _own(master: str | None, options: dict[str, str]) -> SparkSession:
+    """A session whose driver is here."""
+    from pyspark.sql import SparkSession
+
+    master = master or os.environ.get("SPARK_MASTER") or "local[*]"
+    builder = SparkSession.builder.appName("tupelo").master(master)
+    folder = Path(mkdtemp(prefix="tupelo-spark-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    log4j = folder / "log4j2.properties"
+    log4j.write_text(_LOG4J)
+    chosen = defaults(master)
+    chosen.update(options)
+    # Beside what the user says of Java; and before it, so that the user's word is the last.
+    said = chosen.get(_JAVA_OPTIONS, "")
+    chosen[_JAVA_OPTIONS] = f"-Dlog4j2.configurationFile={log4j.as_uri()} {said}".strip()
+    for key, value in chosen.items():
+        builder = builder.config(key, value)
+    if SparkSession.getActiveSession() is not None:
+        return builder.getOrCreate()
+    environment = {"JAVA_HOME": str(java_home())}
+    if is_here(master):
+        environment["SPARK_LOCAL_IP"] = "127.0.0.1"
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    with _environment(environment):
+        made = builder.getOrCreate()
+    if not is_local(master):
+        made.sparkContext.addPyFile(str(package_file(folder)))
+    return made
+
+
+def _connected(address: str | None, options: dict[str, str]) -> SparkSession:
+    """A session at a server elsewhere, by Spark Connect."""
+    from pyspark.sql import SparkSession
+
+    try:
+        builder = SparkSession.builder.appName("tupelo").remote(str(address))
+        wanted = {"spark.sql.python.filterPushdown.enabled": "true", **options}
+        for key, value in wanted.items():
+            builder = builder.config(key, value)
+        made = builder.getOrCreate()
+    except ImportError as error:
+        raise PipelineError(
+            f'Spark Connect needs more packages: pip install "pyspark[connect]" ({error})'
+        ) from error
+    folder = Path(mkdtemp(prefix="tupelo-spark-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    made.addArtifacts(str(package_file(folder)), pyfile=True)
+    return made
+
+
+def package_file(folder: Path) -> Path:
+    """This package in one file, for workers that have not installed it. What it is built upon
+    (msgspec, pyroaring, pyarrow) is not in it: that is compiled for each machine."""
+    package = Path(tupelo.__file__).parent
+    made = folder / f"tupelo-{tupelo.__version__}.zip"
+    with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as archive:
+        for file in sorted(package.rglob("*.py")):
+            archive.write(file, Path("tupelo") / file.relative_to(package))
+    return made
+
+
+def _is_connect(master: str | None) -> bool:
+    return master is not None and master.startswith("sc://")
+
+
+def is_here(master: str) -> bool:
+    """Do the workers run on this machine, with this Python?"""
+    if is_local(master):
+        return True
+    host = master.partition("://")[2].rpartition(":")[0]
+    return is_loopback(host.strip("[]"))
+
+
+def _memory_mb() -> int:
+    try:
+        total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2**20
+    except (AttributeError, ValueError, OSError):  # not on this system
+        return MEMORY_MIN_MB
+    return max(MEMORY_MIN_MB, min(MEMORY_MAX_MB, total // MEMORY_SHARE))
+
+
+def _spelled(value: str | int | bool) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+@contextmanager
+def _environment(wanted: dict[str, str]) -> Iterator[None]:
+    """For as long as Spark is started: the user's own environment stays as it was."""
+    before = {key: os.environ.get(key) for key in wanted}
+    os.environ.update(wanted)
+    try:
+        yield
+    finally:
+        for key, value in before.items():
+            if value is None:
+                os.environ.pop(key, None)
+            else:
+                os.environ[key] = value

@@ -1,0 +1,320 @@
+"""The audit: it finds what was planted in recorded logs, and nothing in the logs of what went well.
+
+All logs of what went well are looked at together, and so are all those in which something was
+planted: a job of Spark takes as long for one as for twenty.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import until_true
+from tests.federation.company import Company, await_space, meet
+from tests.models.lime.camp import Camp, play
+from tests.pipeline.jobs.recorded import RandomRun, Row, faults_in, rows_of, table_of
+from tupelo.lab import world
+from tupelo.lab.simulate import simulate
+from tupelo.pipeline import jobs
+
+RUNS = int(os.environ.get("TUPELO_AUDIT_RUNS", "12"))
+"""So many spaces are used at random, and a third as many federations simulated."""
+
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of those who are killed
+
+
+# What went well
+
+
+def at_random(folder: Path) -> list[Row]:
+    rows: list[Row] = []
+    for seed in range(RUNS):
+        file = folder / f"{seed}.tupelo"
+        RandomRun(file, seed).play(60)
+        rows += rows_of(file, space=f"random {seed}")
+    return rows
+
+
+def simulated(folder: Path) -> list[Row]:
+    """Federations whose hosts crash, leave and return, and whose links are cut."""
+    rows: list[Row] = []
+    with pytest.MonkeyPatch.context() as patch:
+        for seed in range(RUNS // 3):
+            kept = folder / str(seed)
+            patch.setattr(world.World, "clear", lambda self, kept=kept: keep(self.folder, kept))
+            assert not simulate(seed).faults
+            rows += rows_of(*kept.iterdir(), space=f"simulated {seed}")
+    return rows
+
+
+def keep(found: Path, kept: Path) -> None:
+    shutil.copytree(found, kept)
+    shutil.rmtree(found)
+
+
+def two_hosts(folder: Path) -> list[Row]:
+    """What is taken from afar, and what is for an agent that is elsewhere; then one host comes back
+    with what it had."""
+    company = Company()
+    try:
+        one, two = (company.host(name, path=folder / name) for name in ("one", "two"))
+        meet(one, two)
+        here, there = one.space("jobs"), two.space("jobs")
+        for number in range(4):
+            here.write(("job", number))
+            assert there.take(("job", number), wait=5) == ("job", number)
+        for number in range(3):
+            here.write(("letter", number), to=two.id)
+        until_true(lambda: there.count(("letter", int)) == 3)
+        assert there.take(("letter", 1), wait=5) == ("letter", 1)
+        two.close()
+        here.write(("letter", 3), to=two.id)
+        two = company.host("two", path=folder / "two")
+        one.engage(two.address)
+        await_space(one, two.id)
+        there = two.space("jobs")
+        until_true(lambda: there.count(("letter", int)) == 3)
+        assert there.take(("letter", 3), wait=5) == ("letter", 3)
+    finally:
+        company.close()
+    return rows_of(folder / "one", folder / "two", space="hosts")
+
+
+def lime(folder: Path) -> list[Row]:
+    """Agents that share, migrate with their tuples, write for each other and take from each other;
+    then a host crashes while tuples move to it."""
+
+    async def scene(camp: Camp) -> None:
+        one, two = await camp["a"].agent("one", "s"), await camp["b"].agent("two", "s")
+        for number in range(4):
+            await one.out("own", number)
+            await one.out("yours", number, to=two.location)
+        assert await two.call("inp", ("own", 1)) == ("own", 1)
+        await one.unshare()
+        await one.share()
+        await one.go(camp["b"])
+        await camp.quiet()
+        assert await two.call("inp", ("own", 2)) == ("own", 2)
+        await two.go(camp["a"])
+        await camp.quiet()
+        assert len(await one.all()) == 6
+        three = await camp["b"].agent("three")
+        for number in range(3):
+            await two.out("hers", number, to=three.location)
+        await three.share()
+        await camp.quiet()
+        assert await three.call("inp", ("hers", 1)) == ("hers", 1)
+        await one.out("late", to=two.location)
+        await camp["b"].crash()
+        await camp.agreed("a")
+        await camp["b"].start()
+        await camp.agreed("ab")
+        back = await camp["b"].agent("back", "s")
+        await camp.quiet()
+        assert await back.call("inp", ("yours", int)) is not None
+        await camp.quiet()
+
+    play(scene, "ab", folder=folder)
+    return rows_of(folder / "a", folder / "b", space="lime")
+
+
+def test_nothing_is_found_in_what_went_well(spark, tmp_path):
+    rows: list[Row] = []
+    for record in (at_random, simulated, two_hosts, lime):
+        folder = tmp_path / record.__name__
+        folder.mkdir()
+        rows += record(folder)
+    changes = table_of(spark, rows)
+    assert faults_in(jobs.audit(changes)) == []
+    assert {row["kind"] for row in rows} >= {"returned", "moved", "aborted", "evicted", "expired"}
+
+
+# What was planted
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> list[Row]:
+    """The logs of two hosts. Of six entries at the first, three were taken there; three more moved
+    to the second, and one of them was taken there."""
+    folder = tmp_path_factory.mktemp("sound")
+    company = Company()
+    try:
+        one, two = (company.host(name, path=folder / name) for name in ("one", "two"))
+        meet(one, two)
+        here, there = one.space("jobs"), two.space("jobs")
+        here.write_all([("home", number) for number in range(6)])
+        here.take_all(("home", int), limit=3)
+        for number in range(3):
+            here.write(("letter", number), to=two.id)
+        until_true(lambda: [change.kind for change in here.changes()].count("moved") == 3)
+        there.take(("letter", 1), wait=5)
+    finally:
+        company.close()
+    rows = rows_of(folder / "one", folder / "two")
+    told = [row for row in rows if row["space"] == "jobs"]
+    return [named(row, {one.id: "one", two.id: "two"}) for row in told]
+
+
+def named(row: Row, names: dict[str, str]) -> Row:
+    """The same with names that can be read, for the ids of hosts."""
+    txn = row["txn"]
+    for host, name in names.items():
+        txn = txn and txn.replace(host, name)
+    return {**row, "host": names[row["host"]], "txn": txn}
+
+
+def is_(kind: str, host: str, entry: str) -> Callable[[Row], bool]:
+    return lambda row: (row["kind"], row["host"], row["fields"]) == (kind, host, entry)
+
+
+def without(rows: list[Row], wanted: Callable[[Row], bool]) -> list[Row]:
+    left = [row for row in rows if not wanted(row)]
+    assert len(left) < len(rows)
+    return left
+
+
+def again(rows: list[Row], wanted: Callable[[Row], bool], **other: Any) -> list[Row]:
+    """These rows, and at the end of their log one of them once more, altered."""
+    (row,) = [row for row in rows if wanted(row)]
+    more = {**row, **other}
+    more["position"] = 1 + max(one["position"] for one in rows if one["host"] == more["host"])
+    if more["kind"] == "written":
+        more["arrival"] = more["position"]
+    return [*rows, more]
+
+
+def swapped(rows: list[Row], first: int, second: int, *columns: str) -> list[Row]:
+    """The log of the first host, with two positions changed for each other in some columns."""
+    here = {row["position"]: row for row in rows if row["host"] == "one"}
+    one, two = here[first], here[second]
+    changed = {first: {name: two[name] for name in columns}}
+    changed[second] = {name: one[name] for name in columns}
+    return [
+        {**row, **changed.get(row["position"], {})} if row["host"] == "one" else row for row in rows
+    ]
+
+
+HOME, LETTER = '["home",{}]', '["letter",{}]'
+
+
+def plant(rows: list[Row]) -> dict[str, tuple[list[Row], set[tuple[str, int | None]]]]:
+    """By name: rows in which something is wrong, and what the audit says, with the number of the
+    entry (as its writer counts) or the first position."""
+    moved_in = is_("written", "two", LETTER.format(2))
+    (coming,) = [row for row in rows if moved_in(row)]
+    (taken,) = [row for row in rows if is_("taken", "one", HOME.format(0))(row)]
+    later = {"time": taken["time"].replace(year=2100)}
+    return {
+        "sound": (rows, set()),
+        "a move that never arrived": (
+            [closed_up(row, coming["position"]) for row in without(rows, moved_in)],
+            {("lost", coming["n"])},
+        ),
+        "a move whose arrival was cut out": (
+            without(rows, moved_in),
+            {("lost", coming["n"])}
+            | (
+                {("gap", coming["position"])}
+                if coming["position"] < last_of(rows, "two")
+                else set()
+            ),
+        ),
+        "a written one that was cut out": (
+            without(rows, is_("written", "one", HOME.format(1))),
+            {("never written", 2), ("gap", 2)},
+        ),
+        "a taken one that was cut out": (
+            without(rows, is_("taken", "one", HOME.format(1))),
+            {("gap", 9)},
+        ),
+        "a long gap": (
+            [
+                {**row, "position": row["position"] + 1_000} if row["position"] > 6 else row
+                for row in rows
+                if row["host"] == "one" and row["position"] < 10
+            ],
+            {("gap", 7)},
+        ),
+        "taken twice": (
+            again(rows, is_("taken", "one", HOME.format(0))),
+            {("taken twice", 1)},
+        ),
+        "taken and expired": (
+            again(rows, is_("taken", "one", HOME.format(0)), kind="expired"),
+            {("ended twice", 1)},
+        ),
+        "given back twice": (
+            again(
+                again(rows, is_("taken", "one", HOME.format(0)), kind="returned"),
+                is_("taken", "one", HOME.format(0)),
+                kind="returned",
+                agent="other",
+            ),
+            {("returned twice", 1)},
+        ),
+        "written twice": (
+            again(rows, is_("written", "one", HOME.format(5))),
+            {("duplicated", 6), ("reordered", 6)},
+        ),
+        "at two hosts at once": (
+            again(rows, is_("written", "one", HOME.format(5)), host="two"),
+            {("duplicated", 6)},
+        ),
+        "at two hosts at once, and taken at both": (
+            again(
+                again(rows, is_("written", "one", HOME.format(0)), host="two"),
+                is_("taken", "one", HOME.format(0)),
+                host="two",
+                arrival=last_of(rows, "two") + 1,
+                **later,
+            ),
+            {("taken twice", 1)},
+        ),
+        "moved, and there still": (
+            again(rows, is_("written", "two", LETTER.format(0)), host="one", **later),
+            {("duplicated", 7)},
+        ),
+        "a row that is there twice": (
+            [*rows, taken],
+            {("repeated", 1), ("taken twice", 1)},
+        ),
+        "two writes in each other's place": (
+            swapped(rows, 4, 5, "position"),
+            {("reordered", 4), ("reordered", 5)},
+        ),
+        "two numbers in each other's place": (
+            swapped(rows, 5, 6, "n"),
+            {("reordered", 5)},
+        ),
+        "taken before it was written": (
+            swapped(rows, 1, 8, "position"),
+            {("reordered", 1)},
+        ),
+    }
+
+
+def closed_up(row: Row, hole: int) -> Row:
+    """As if the second host had never logged what was at this position."""
+    if row["host"] == "one":
+        return row
+    places = {name: row[name] for name in ("position", "arrival") if row[name] is not None}
+    return {**row, **{name: place - (place > hole) for name, place in places.items()}}
+
+
+def last_of(rows: list[Row], host: str) -> int:
+    positions: list[int] = [row["position"] for row in rows if row["host"] == host]
+    return max(positions)
+
+
+def test_what_was_planted_is_found_and_named(spark, sound):
+    planted = plant(sound)
+    rows = [{**row, "space": name} for name, (altered, _) in planted.items() for row in altered]
+    found: dict[str, set[tuple[str, int | None]]] = {name: set() for name in planted}
+    for fault, space, number in faults_in(jobs.audit(table_of(spark, rows))):
+        found[space].add((fault, number))
+    assert found == {name: faults for name, (_, faults) in planted.items()}

@@ -1,0 +1,394 @@
+"""The report: its tables, its page, its folder; and what it says of logs that cannot be."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sqlite3
+from datetime import UTC, datetime, timedelta
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import typer
+from typer.testing import CliRunner
+
+import tupelo
+from tests.federation.company import Company
+from tupelo.errors import BadArgument, PipelineError
+from tupelo.federation.hosts.presence import SYSTEM
+from tupelo.pipeline.commands.reporting import report
+from tupelo.pipeline.jobs import JOBS
+from tupelo.pipeline.reports import report as reports
+from tupelo.pipeline.reports.page import page_of
+from tupelo.pipeline.reports.plots import bars, dots, lines, shortened, spans
+from tupelo.pipeline.reports.report import MARK, PAGE, place_for
+from tupelo.pipeline.reports.sections import BARS_MAX, POINTS_MAX, ROWS_SHOWN, Shown, section_of
+
+app = typer.Typer(pretty_exceptions_enable=False)
+app.command()(report)
+
+NOON = datetime(2026, 11, 16, 12, tzinfo=UTC)
+VOID = {"meta", "path", "use"}
+
+
+class Page(HTMLParser):
+    """A page as a reader has it. Whatever is opened must be closed, in order."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.text = text
+        self.ids: list[str] = []
+        self.images: list[str] = []
+        self.titles: dict[str, str] = {}
+        self.rows: dict[str, list[list[str | None]]] = {}
+        self.captions: list[str] = []
+        self.verdict = ""
+        self._open: list[tuple[str, dict[str, str | None]]] = []
+        self._section = ""
+        self.feed(text)
+        self.close()
+        assert not self._open
+
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
+        given = dict(attrs)
+        self._see(tag, given)
+        if tag not in VOID:
+            self._open.append((tag, given))
+
+    def handle_startendtag(self, tag: str, attrs: Any) -> None:
+        self._see(tag, dict(attrs))
+
+    def _see(self, tag: str, given: dict[str, str | None]) -> None:
+        assert not {"src", "srcset", "action"} & given.keys() and tag not in ("script", "link")
+        assert (given.get("href") or "#").startswith("#")
+        if given.get("id"):
+            self.ids.append(str(given["id"]))
+        if tag == "section":
+            self._section = str(given["id"])
+        elif tag == "svg":
+            assert given["role"] == "img"
+            self.images.append(str(given["aria-label"]))
+        elif tag == "table":
+            self.rows.setdefault(f"{self._section}-{self._tables() + 1}", [])
+        elif tag == "tr":
+            self._rows().append([])
+        elif tag in ("td", "th"):
+            self._rows()[-1].append(None)
+        elif tag in ("data", "time"):
+            self._rows_or_none(str(given.get("value") or given.get("datetime")))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop()[0] == tag
+
+    def handle_data(self, data: str) -> None:
+        tag = self._open[-1][0] if self._open else ""
+        if tag == "h2":
+            self.titles[self._section] = data
+        elif tag in ("td", "th"):
+            self._rows()[-1][-1] = data
+        elif tag == "caption":
+            self.captions.append(data)
+        elif tag == "strong":
+            self.verdict = data
+
+    def _tables(self) -> int:
+        return sum(name.startswith(f"{self._section}-") for name in self.rows)
+
+    def _rows(self) -> list[list[str | None]]:
+        return self.rows[f"{self._section}-{self._tables()}"]
+
+    def _rows_or_none(self, value: str) -> None:
+        if any(tag == "td" for tag, _ in self._open):
+            self._rows()[-1][-1] = value
+
+
+def run(*arguments: object) -> Any:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def table(folder: Path, name: str) -> pa.Table:
+    return pq.read_table(folder / f"{name}.parquet")
+
+
+def said(value: Any) -> str | None:
+    """A value of a table as the page has it."""
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).isoformat()
+    return None if value is None else value if isinstance(value, str) else repr(value)
+
+
+def rows_of(answer: pa.Table, order: tuple[str, ...]) -> list[list[str | None]]:
+    rows = answer.sort_by([(name, "ascending") for name in order]).slice(0, ROWS_SHOWN).to_pylist()
+    return [[said(value) for value in row.values()] for row in rows]
+
+
+# With Spark
+
+
+@pytest.fixture
+def shared(spark, monkeypatch):
+    """The command runs on the Spark of all tests."""
+    monkeypatch.setattr("tupelo.pipeline.session", lambda master: spark)
+
+
+@pytest.fixture
+def hosts(tmp_path, until):
+    """The folders of two hosts that were engaged; one of them is at work."""
+    company = Company()
+    ada = company.host("ada", path=tmp_path / "ada")
+    ben = company.host("ben", path=tmp_path / "ben", peers=[ada.address])
+    until(lambda: ada.engaged and ben.engaged)
+    ada.space("jobs").write_all([("job", n, "<b>&") for n in range(30)])
+    for _ in range(10):
+        ada.space("jobs").take(("job", int, str))
+    ben.space("notes").write(("note", 1))
+    company.close()
+    return tmp_path / "ada", tmp_path / "ben"
+
+
+@pytest.mark.usefixtures("shared")
+def test_the_page_says_what_the_tables_have(hosts, tmp_path):
+    folder = tmp_path / "out" / "report"
+    result = run(*hosts, "--to", folder)
+    assert (result.exit_code, result.stdout) == (0, f"{folder / PAGE}\n"), result.stderr
+    assert {file.name for file in folder.iterdir()} == {
+        *(f"{name}.parquet" for name in JOBS),
+        PAGE,
+        MARK,
+    }
+    assert [*folder.parent.iterdir()] == [folder]
+    page = Page((folder / PAGE).read_text())
+    assert page.verdict.startswith("Sound: ")
+    assert {name: page.titles[name] for name in JOBS} == {n: job.title for n, job in JOBS.items()}
+    assert "://" not in page.text and len(page.ids) == len(set(page.ids))
+    for name in ("delivery", "latency", "order", "overhead", "waiting", "presence"):
+        answer = table(folder, name)
+        heads, *rows = page.rows[f"{name}-1"]
+        assert heads == [column.replace("_", " ") for column in answer.column_names]
+        assert rows == rows_of(answer, JOBS[name].order), name
+    fates = table(folder, "life").column("fate").to_pylist()
+    assert [row[:2] for row in page.rows["life-1"][1:]] == [["living", "21"], ["taken", "10"]]
+    assert (fates.count("living"), fates.count("taken")) == (21, 10)
+    amounts = {row[0]: row[1] for row in page.rows["throughput-1"][1:]}
+    assert amounts["written"] == "31" and amounts["taken"] == "10"
+    assert table(folder, "audit").num_rows == 0 and table(folder, "presence").num_rows == 2
+    assert SYSTEM in str(page.rows["logs-1"]) and SYSTEM not in str(page.rows["overhead-1"])
+
+
+@pytest.mark.usefixtures("shared")
+def test_a_log_that_cannot_be_is_told_and_the_report_is_written(tmp_path, monkeypatch):
+    some = {name: JOBS[name] for name in ("audit", "life")}  # The others are tried above.
+    monkeypatch.setattr(reports, "JOBS", some)
+    file = tmp_path / "jobs.tupelo"
+    with tupelo.Space("jobs", path=file, agent="me") as space:
+        space.write_all([("job", n) for n in range(10)])
+        space.take_all(("job", int), limit=5)
+    with sqlite3.connect(file) as db:
+        db.execute("UPDATE change SET arrival = 4 WHERE position = 15")  # It was of the fifth.
+    db.close()
+    result = run(file, "--to", tmp_path / "report")
+    assert result.exit_code == 1 and "the audit failed: taken twice 1" in result.stderr
+    page = Page((tmp_path / "report" / PAGE).read_text())
+    assert page.verdict == "Not sound: 1 fault in 15 changes in 1 log: taken twice 1."
+    assert page.rows["audit-1"] == [["fault", "times"], ["taken twice", "1"]]
+    (fault,) = table(tmp_path / "report", "audit").to_pylist()
+    assert (fault["fault"], fault["space"], fault["n"]) == ("taken twice", "jobs", 4)
+    assert page.rows["audit-2"][1:] == rows_of(
+        table(tmp_path / "report", "audit"), JOBS["audit"].order
+    )
+
+
+def test_the_logs_are_read_once(spark, tmp_path, monkeypatch):
+    monkeypatch.setattr(reports, "JOBS", {"throughput": JOBS["throughput"]})
+    file, steps = tmp_path / "jobs.tupelo", list[str]()
+    with tupelo.Space("jobs", path=file, agent="me") as space:
+        space.write_all([("job", n) for n in range(10)])
+
+        def told(step: str) -> None:
+            if steps:  # They go on while the jobs are run.
+                space.write(("job", step))
+            steps.append(step)
+
+        (tmp_path / "out").mkdir()
+        reports.write_report(spark, [str(file)], {}, tmp_path / "out", NOON, told=told)
+    assert steps == ["reading the logs", "throughput"]
+    page = Page((tmp_path / "out" / PAGE).read_text())
+    assert page.rows["logs-1"][1][2] == "10" and page.rows["throughput-1"][1][1] == "10"
+
+
+# The page
+
+
+def life(fates: dict[str, int]) -> pa.Table:
+    rows = [fate for fate, count in fates.items() for _ in range(count)]
+    return pa.table({"fate": rows, "bytes": [7] * len(rows)})
+
+
+def logs(changes: int = 3) -> Shown:
+    return Shown(
+        "The logs", pa.table({"host": ["<script>"], "space": ["a&b"], "changes": [changes]})
+    )
+
+
+def test_a_page_without_anything():
+    empty = pa.table({"fault": pa.array([], pa.string())})
+    none = Shown("The logs", logs().rows.slice(0, 0))
+    page = Page(page_of({}, none, [section_of(JOBS["audit"], empty)], NOON))
+    assert page.verdict == "Sound: nothing in 0 changes in 0 logs says what cannot be."
+    assert "There is nothing of this in these logs." in page.text and not page.images
+
+
+def test_what_is_in_a_log_is_only_text_in_the_page():
+    odd = pa.table(
+        {
+            "space": ["</table><script>alert(1)</script>"],
+            "reader": ["$x^2$ \x00\x1b"],
+            "how": ['"taken"'],
+            **{name: [0.001] for name in ("p50", "p90", "p99", "max")},
+        }
+    )
+    page = Page(page_of({"gap": 2, "lost": 1}, logs(), [section_of(JOBS["latency"], odd)], NOON))
+    assert page.verdict == "Not sound: 3 faults in 3 changes in 1 log: gap 2, lost 1."
+    assert page.rows["latency-1"][1][0] == "</table><script>alert(1)</script>"
+    assert page.rows["logs-1"][1][:2] == ["<script>", "a&b"]
+    assert "\x00" not in page.text and "\x1b" not in page.text
+
+
+def test_every_plot_is_told_in_words_too():
+    section = section_of(JOBS["life"], life({"taken": 3, "living": 1_000}))
+    page = Page(page_of({}, logs(), [section], NOON))
+    assert page.images == ["Bars: entries by fate: living 1,000, taken 3."]
+    assert page.rows["life-1"][1:] == [["living", "1000", "7000"], ["taken", "3", "21"]]
+
+
+def test_long_tables_are_cut_and_long_times_put_together():
+    many = pa.table(
+        {
+            "space": [f"s{n:03}" for n in range(100)],
+            "shape": ["(int)"] * 100,
+            "got": [1] * 100,
+            **{name: [n + 0.5 for n in range(100)] for name in ("p50", "p90", "p99", "max")},
+        }
+    )
+    section = section_of(JOBS["waiting"], many)
+    assert (
+        section.tables[0].rows.num_rows == ROWS_SHOWN and "of 100 rows" in section.tables[0].caption
+    )
+    assert section.plot and f"{BARS_MAX} of 100 rows" in section.plot.words
+    at = [NOON + timedelta(seconds=n) for n in range(10 * POINTS_MAX)]
+    rates = pa.table(
+        {
+            "at": pa.array(at, pa.timestamp("us", tz="UTC")),
+            "kind": ["written"] * len(at),
+            "changes": [5] * len(at),
+            "bytes": [50] * len(at),
+            "per_second": [5.0] * len(at),
+        }
+    )
+    section = section_of(JOBS["throughput"], rates)
+    assert section.plot and "mean of each 10 seconds" in section.plot.words
+    assert "written at most 5." in section.plot.words
+    assert section.tables[0].rows.to_pylist() == [
+        {"kind": "written", "changes": 12_000, "bytes": 120_000, "most_per_second": 5.0}
+    ]
+
+
+def test_a_plot_has_the_colours_of_the_page_and_refers_to_nothing_else():
+    later = NOON + timedelta(seconds=5)
+    for svg in (
+        bars("one", ["a", "b"], {"x": [1, 2], "y": [3, 0]}, "bytes"),
+        dots("two", ["a"], {"p50": [0.1], "p99": [40.0]}, "seconds"),
+        dots("two", ["a"], {"p50": [0.0], "p99": [0.0]}, "seconds"),
+        lines("three", [NOON, later], {"written": [1.0, 2.0]}, "changes"),
+        spans("four", {"a": [(NOON, later), (later, later)]}),
+    ):
+        Page(svg.replace("<svg", '<svg role="img" aria-label=""', 1))
+        assert "var(--series-1)" in svg and not re.search(r"#[0-9a-f]{6}|://|mathdefault", svg)
+        names = re.findall(r' id="([^"]+)"', svg)
+        assert {*re.findall(r"#([\w-]+)", svg)} <= {*names}
+    assert shortened(["short", "x" * 99]) == f"short · {'x' * 21}…"
+
+
+# The folder
+
+
+class Log:
+    """Of a log, what a report is known by."""
+
+    def __init__(self, space: str, life: str = "1") -> None:
+        self.host, self.space, self.id = "me", space, life
+
+
+def made(to: Path, text: str, *spaces: str) -> None:
+    logs: Any = [Log(space) for space in spaces]
+    with place_for(to, logs) as folder:
+        (folder / PAGE).write_text(text)
+
+
+def test_a_report_takes_the_place_of_one_of_the_same_logs(tmp_path):
+    to = tmp_path / "report"
+    to.mkdir()  # An empty folder is as good as none.
+    made(to, "one", "jobs")
+    made(to, "two", "jobs", "notes")
+    assert (to / PAGE).read_text() == "two"
+    for other in (["jobs"], ["else"]):
+        with pytest.raises(PipelineError, match=r"has a report of .*'notes' of me"):
+            made(to, "three", *other)
+    assert (to / PAGE).read_text() == "two" and [*tmp_path.iterdir()] == [to]
+    assert to.stat().st_mode & 0o777 == 0o777 & ~_umask()
+
+
+def _umask() -> int:
+    now = os.umask(0o022)
+    os.umask(now)
+    return now
+
+
+def test_what_is_no_report_is_left_alone(tmp_path):
+    to = tmp_path / "report"
+    to.mkdir()
+    (to / "thesis.txt").write_text("mine")
+    for mark in (None, "", "[]", "{}", json.dumps({"tupelo report": 99, "logs": []})):
+        if mark is not None:
+            (to / MARK).write_text(mark)
+        with pytest.raises(PipelineError, match="something else than a report"):
+            made(to, "one", "jobs")
+    with pytest.raises(BadArgument, match="a folder"):
+        made(to / "thesis.txt", "one", "jobs")
+    with pytest.raises(OSError, match="thesis"):
+        made(to / "thesis.txt" / "report", "one", "jobs")
+    assert (to / "thesis.txt").read_text() == "mine"
+
+
+def test_what_was_put_beside_a_report_is_left_alone(tmp_path):
+    to = tmp_path / "report"
+    made(to, "one", "jobs")
+    (to / "thesis.txt").write_text("mine")
+    with pytest.raises(PipelineError, match=r"has thesis\.txt in it"):
+        made(to, "two", "jobs")
+    assert (to / "thesis.txt").read_text() == "mine" and (to / PAGE).read_text() == "one"
+
+
+def test_nothing_half_written_is_left(tmp_path):
+    to = tmp_path / "report"
+    made(to, "one", "jobs")
+    with pytest.raises(ZeroDivisionError), place_for(to, [Log("jobs")]) as folder:  # type: ignore[list-item]
+        (folder / PAGE).write_text("half")
+        raise ZeroDivisionError
+    assert (to / PAGE).read_text() == "one" and [*tmp_path.iterdir()] == [to]
+
+
+def test_what_is_wrong_is_said_before_spark_is_started(tmp_path, monkeypatch):
+    monkeypatch.setattr("tupelo.pipeline.session", lambda master: pytest.fail("it was started"))
+    result = run(tmp_path / "nowhere", "--to", tmp_path / "report")
+    assert result.exit_code == 1 and "a host's folder or an archive" in result.stderr
+    with tupelo.Space("jobs", path=tmp_path / "jobs.tupelo") as space:
+        space.write(("job", 1))
+        result = run(tmp_path / "jobs.tupelo", "--to", tmp_path)
+    assert result.exit_code == 1 and "something else than a report" in result.stderr
+    assert {file.suffix for file in tmp_path.iterdir()} <= {".tupelo", ".lock"}

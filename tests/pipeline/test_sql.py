@@ -1,0 +1,215 @@
+"""SQL at the prompt, as a user types it: on files, on an archive, at a host."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from datetime import datetime
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import typer
+from typer.testing import CliRunner
+
+import tupelo
+from tests.federation.company import Company
+from tupelo.apps import commands
+from tupelo.pipeline.commands import sqlprompt
+from tupelo.pipeline.commands.prompt import in_a_line
+from tupelo.pipeline.commands.showing import Format, show
+from tupelo.pipeline.commands.sqlprompt import sql
+from tupelo.pipeline.logs.journal import JournalLog
+from tupelo.pipeline.logs.segments import seal
+
+app = typer.Typer(pretty_exceptions_enable=False)
+app.command()(sql)
+
+COUNTED = "select kind, count(*) as c from jobs group by kind order by kind"
+
+
+@pytest.fixture
+def company():
+    company = Company()
+    yield company
+    company.close()
+
+
+@pytest.fixture
+def tables(spark, monkeypatch):
+    """The Spark of all tests; what a statement makes into tables there are none afterwards."""
+    monkeypatch.setattr("tupelo.pipeline.session", lambda master: spark)
+    spark.catalog.dropTempView("changes")  # Another's.
+    before = spark.catalog.listTables()
+    yield
+    assert spark.catalog.listTables() == before
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Two spaces and an odd one."""
+    with tupelo.Space("jobs", path=tmp_path / "jobs.tupelo", agent="me") as space:
+        space.write_all([("job", n) for n in range(10)])
+        space.take_all(("job", int), limit=4)
+    with tupelo.Space("odd, isn't it", path=tmp_path / "odd.tupelo", agent="me") as space:
+        space.write(("note", "a\x1b[2Jb"))
+    return tmp_path
+
+
+def run(*arguments: object) -> Any:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def asked(*arguments: object) -> list[list[str]]:
+    result = run(*arguments, "--format", "csv")
+    assert (result.exit_code, result.stderr) == (0, ""), result.stderr
+    return list(csv.reader(io.StringIO(result.stdout)))[1:]
+
+
+@pytest.mark.usefixtures("tables")
+def test_a_space_is_a_table_by_its_name(folder):
+    assert asked(COUNTED, "--on", folder) == [["taken", "4"], ["written", "10"]]
+    everything = "select space, count(*) from changes group by space order by space"
+    assert asked(everything, "--on", folder) == [["jobs", "14"], ["odd, isn't it", "1"]]
+    typed = "select sum(f.n) from Jobs where kind = 'taken'"
+    assert asked(typed, "--on", folder / "jobs.tupelo", "--entry", "what string, n long") == [["6"]]
+    moment = "select max(position) from jobs"
+    assert asked(moment, "--on", folder, "--as-of", "7") == [["7"]]
+
+
+@pytest.mark.usefixtures("tables")
+def test_only_the_spaces_that_are_named_are_read(folder, monkeypatch):
+    made: list[str] = []
+    make = sqlprompt._make
+
+    def noted(spark: Any, name: str, *others: Any) -> None:
+        made.append(name)
+        make(spark, name, *others)
+
+    monkeypatch.setattr(sqlprompt, "_make", noted)
+    counted = "with few as (select * from `odd, isn't it`) select count(*), max(space) from few"
+    assert asked(counted, "--on", folder) == [["1", "odd, isn't it"]]
+    assert made == ["odd, isn't it"]
+
+
+@pytest.mark.usefixtures("tables")
+def test_an_archive_and_a_host_are_asked_alike(folder, tmp_path, company):
+    seal(JournalLog(folder / "jobs.tupelo"), tmp_path / "archive")
+    assert asked(COUNTED, "--on", tmp_path / "archive") == [["taken", "4"], ["written", "10"]]
+    host = company.host("ada", path=tmp_path / "ada")
+    host.space("jobs").write(("job", 1))
+    both = asked(COUNTED, "--on", host.url, "--on", folder / "jobs.tupelo")
+    assert both == [["taken", "4"], ["written", "11"]]
+
+
+@pytest.mark.usefixtures("tables")
+def test_rows_as_json_and_as_a_table(folder):
+    statement = "select time, fields, payload, txn from jobs where position <= 2 order by position"
+    result = run(statement, "--on", folder, "--format", "json")
+    first, second = json.loads(result.stdout)
+    assert (first["fields"], second["fields"], first["txn"]) == ('["job",0]', '["job",1]', None)
+    assert datetime.fromisoformat(first["time"]).utcoffset() is not None
+    result = run("select position from jobs order by position", "--on", folder, "--limit", 3)
+    assert result.stdout.split()[-3:] == ["1", "2", "3"]
+    assert result.stderr == "tupelo: there are more than these 3 rows; see --limit\n"
+    result = run("select fields from `odd, isn't it`", "--on", folder)
+    assert "note" in result.stdout and "\x1b" not in result.stdout
+    assert "odd, isn't it" in run("show tables", "--on", folder).stdout
+
+
+@pytest.mark.usefixtures("tables")
+def test_what_is_wrong_is_said_in_a_line(folder):
+    for arguments, said in [
+        (["selec 1"], "STATEMENT= must be a question"),
+        (["select count( from jobs"], "Syntax error at or near"),
+        (["select * from job"], "there is no table 'job': there are changes, jobs, odd"),
+        (["select * from tupelo.presence"], "is quoted: `tupelo.presence`"),
+        (["select nothing from jobs"], "`nothing` cannot be resolved"),
+        (["select * from jobs", "--as-of", "99"], "asOf= must be at most 14"),
+        (["select * from jobs", "--as-of", "soon"], "asOf= must be a position"),
+        (["select * from jobs", "--entry", "what"], "entry"),
+        (["select kind, kind from jobs", "--format", "json"], "two columns have one name"),
+    ]:
+        result = run(*arguments, "--on", folder)
+        assert result.exit_code == 1 and said in result.stderr, result.stderr
+        assert result.stderr.count("\n") == 1 and not result.stdout
+
+
+def test_where_nothing_is_nothing_is_asked(tmp_path, monkeypatch):
+    result = run("select 1", "--on", tmp_path / "nowhere")
+    assert (
+        result.exit_code == 1 and "a space's file, a host's folder or an archive" in result.stderr
+    )
+    monkeypatch.setattr(sqlprompt, "LISTEN", "127.0.0.1:1")
+    result = run("select 1")
+    assert result.exit_code == 1
+    assert "127.0.0.1:1 cannot be reached" in result.stderr and "--on" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "create table q as select 1",
+        "insert into jobs values (1)",
+        "drop table jobs",
+        "from jobs insert into q select *",
+        "with a as (select 1) insert overwrite q select * from a",
+        "",
+    ],
+)
+def test_what_would_write_is_refused(statement, tmp_path):
+    answer = run(statement, "--on", tmp_path)
+    assert answer.exit_code == 1
+    assert "STATEMENT" in answer.stderr
+    assert "a question" in answer.stderr
+
+
+@pytest.mark.parametrize("statement", ["SELECT 1", " (select 1)", "show tables", "with a as (x) y"])
+def test_what_asks_is_a_question(statement):
+    assert sqlprompt.is_question(statement)
+
+
+def test_spaces_that_sql_cannot_tell_apart():
+    known = {"jobs": ["here"], "Jobs": ["here"], "a.b": ["here"]}
+    with pytest.raises(tupelo.errors.PipelineError, match="changes where space = 'JOBS'"):
+        sqlprompt._table(["JOBS"], known)
+    with pytest.raises(tupelo.errors.UnknownTable, match=r"write it as `a\.b`"):
+        sqlprompt._table(["a", "b"], known)
+
+
+def test_any_value_can_be_shown(capsys):
+    rows = pa.table(
+        {
+            "bytes": [b"\x00\x01", None],
+            "nested": [{"a": [1, None]}, {"a": []}],
+            "number": [float("nan"), 0.5],
+        }
+    )
+    show(rows, Format.CSV)
+    assert capsys.readouterr().out == (
+        'bytes,nested,number\nAAE=,"{""a"":[1,null]}",nan\n,"{""a"":[]}",0.5\n'
+    )
+    show(rows, Format.JSON)
+    assert json.loads(capsys.readouterr().out)[0] == {
+        "bytes": "AAE=",
+        "nested": {"a": [1, None]},
+        "number": None,
+    }
+    show(pa.table({"text": ["x" * 300]}), Format.TABLE)
+    assert "x" * 300 in capsys.readouterr().out
+
+
+def test_a_long_complaint_in_a_line():
+    said = in_a_line("[X.Y] It is bad. SQLSTATE: 42703; line 1 pos 7;\n'Project\n")
+    assert said == "It is bad.; line 1 pos 7"
+    trace = "Failed: Traceback (most recent call last):\n  File\nValueError: no\n SQLSTATE: 1"
+    assert in_a_line(trace) == "ValueError: no"
+
+
+def test_the_command_is_found_by_its_entry_point(monkeypatch):
+    fresh = typer.Typer()
+    monkeypatch.setattr(commands, "app", fresh)
+    commands.add_groups()
+    assert [command.name for command in fresh.registered_commands] == ["sql"]
+    assert {group.name for group in fresh.registered_groups} == {"lab", "pipeline"}
