@@ -22,6 +22,7 @@ from tupelo.errors import (
     CannotSend,
     HeapDestroyed,
     HostClosed,
+    NotAllowed,
     PeerLost,
     SourceAway,
     UnknownHost,
@@ -277,15 +278,17 @@ class Replica:
     # Removing
 
     async def remove(self, template: Template, wait: float | None) -> Entry | None:
-        """Remove the oldest match. SourceAway if there are some, but none within reach."""
+        """Remove the oldest match. SourceAway if there are some, but none within reach; NotAllowed
+        if their hosts do not let us."""
         loop = asyncio.get_running_loop()
         until = None if wait is None else loop.time() + wait
         while True:
             rings = self.bell.rings
             away: set[str] = set()
+            refusals: list[NotAllowed] = []
             for entry in self.find(template):
                 place = self._places.get(entry)
-                if place is not None and await self._remove(place, away):
+                if place is not None and await self._remove(place, away, refusals):
                     return entry
             try:  # Patience ends between questions: what was removed must not be lost.
                 left = None if until is None else max(0.0, until - loop.time())
@@ -294,15 +297,20 @@ class Replica:
             except TimeoutError:
                 if away:
                     raise SourceAway(sorted(away)) from None
+                if refusals:
+                    raise refusals[0] from None
                 return None
 
-    async def _remove(self, place: Place, away: set[str]) -> bool:
+    async def _remove(self, place: Place, away: set[str], refusals: list[NotAllowed]) -> bool:
         source, number = place
         host = host_of(source)
         if source == self.feed.source:
             return await self._remove_here(number)
         try:
             removed = await self.voice.ask(host, ["remove", source, number])
+        except NotAllowed as refusal:
+            refusals.append(refusal)
+            return False
         except UnknownHost:
             away.add(host)
             return False
@@ -382,6 +390,7 @@ class Replica:
             return None
         match body:
             case ["remove", str(stream), int(number)]:
+                self._require_may_take(neighbour)
                 return await self._remove_here(number) if stream == self.feed.source else None
             case ["order", str(view), int(length)]:
                 return self.orders.pack(view, length)
@@ -389,3 +398,9 @@ class Replica:
                 self.orders.asked_for_clone(view)
                 return None
         raise BadFrame("nobody asks this about a heap")
+
+    def _require_may_take(self, neighbour: str) -> None:
+        """The rules of the space hold for whoever is behind this neighbour."""
+        peer = self.core.peers.get(neighbour)
+        if peer is None or not peer.may("take", self.feed.space):
+            raise NotAllowed("take", self.name, "another host")
