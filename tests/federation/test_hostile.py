@@ -641,7 +641,7 @@ MESSAGES = [
     wire.Write(1, "jobs", [["job", 1, 2.5, b"x", None, True]], [1.0, None], "t", None, None, "to"),
     wire.Get(1, "jobs", JOBS, True, 1.0, True, 5, "t", ["key", 1, True], False, "s", ("here", "")),
     wire.Subscribe(1, "jobs", JOBS, 1.0),
-    wire.Ask(1, "jobs", JOBS, "take", 1, "fifo", "agent", {"o": b"bits"}, 4),
+    wire.Ask(1, "jobs", JOBS, "take", 1, "fifo", "agent", wire.Notes(1, 0, 2, {"o": b"bits"}), 4),
     wire.Hint(1, [["visible", [["job", 1], "o", 1, 1, None, None]]], 2),
     wire.Decide(1, "t", [("t", "p")]),
 ]

@@ -23,6 +23,8 @@ GOT_MAX = 64
 """So many gets in transactions and sessions are remembered for each client."""
 CONFIRMED_MAX = 256
 """So many takings that were confirmed are remembered for each client."""
+ENTRIES_MAX = 1_000
+"""So many entries may either hold, beyond those of the last call: sessions remember them as long."""
 REMEMBERED_BYTES = 16 * 2**20
 """So much may the entries of either have together, beyond those of the last call."""
 
@@ -109,28 +111,34 @@ class Given:
 
 
 class _Last(Generic[T]):
-    """The last things of their kind, by call: not too many, and not too large. The others are
-    `dropped`."""
+    """The last things of their kind, by call: not too many, and not too large, beyond the very
+    last. The others are `dropped`."""
 
     def __init__(self, count_max: int, dropped: Callable[[T], None]) -> None:
         self.calls: dict[int, tuple[T, int]] = {}
         self._count_max = count_max
         self._dropped = dropped
+        self._entries = 0
         self._size = 0
 
     def add(self, call: int, thing: T) -> None:
         self.pop(call)
         size = sum(_size(entry.fields) for entry in thing.entries)
         self.calls[call] = thing, size
+        self._entries += len(thing.entries)
         self._size += size
-        while len(self.calls) > self._count_max or (
-            self._size > REMEMBERED_BYTES and len(self.calls) > 1
+        while len(self.calls) > 1 and (
+            len(self.calls) > self._count_max
+            or self._entries > ENTRIES_MAX
+            or self._size > REMEMBERED_BYTES
         ):
             self._drop(next(iter(self.calls)))
 
     def pop(self, call: int) -> T | None:
         thing, size = self.calls.pop(call, (None, 0))
-        self._size -= size
+        if thing is not None:
+            self._entries -= len(thing.entries)
+            self._size -= size
         return thing
 
     def _drop(self, call: int) -> None:
