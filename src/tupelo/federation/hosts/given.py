@@ -24,7 +24,8 @@ GOT_MAX = 64
 CONFIRMED_MAX = 256
 """So many takings that were confirmed are remembered for each client."""
 ENTRIES_MAX = 1_000
-"""So many entries may either hold, beyond those of the last call: sessions remember them as long."""
+"""So many entries may either have, beyond those of the last call; sessions remember what may come
+back."""
 REMEMBERED_BYTES = 16 * 2**20
 """So much may the entries of either have together, beyond those of the last call."""
 
