@@ -97,6 +97,10 @@ class Identity:
     def sign(self, data: bytes) -> bytes:
         return self._private.sign(data)
 
+    def draw(self) -> bytes:
+        """What nobody can guess, for a key that is used once."""
+        return os.urandom(32)
+
     def agree(self, public: bytes) -> bytes:
         """The secret that this identity shares with the holder of an X25519 key. ValueError if
         everybody would agree on the same with that key.

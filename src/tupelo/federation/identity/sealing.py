@@ -59,7 +59,7 @@ def seal(identity: Identity, to: str, plain: bytes, context: Context) -> bytes:
     point = _exchange_point(addressee)
     if point is None:
         raise BadArgument("to", "an identity that somebody can have", to)
-    once = X25519PrivateKey.generate()
+    once = X25519PrivateKey.from_private_bytes(identity.draw())
     public = once.public_key().public_bytes_raw()
     head = _VERSION + addressee + public
     bound = _bind(head, context)

@@ -181,20 +181,26 @@ class Directed:
 
     # Taking
 
-    async def take(self, template: Any, many: bool, sender: str | None = None) -> list[Entry]:
-        """The letters that match, here and now; they are not given to anyone else."""
+    def matching(self, template: Any, many: bool, sender: str | None = None) -> list[Letter]:
+        """The letters that match: the first, or all."""
         asked = as_template(template)
         found: list[Letter] = []
         for letter in self._letters.values():
             binding = asked.bind(letter.entry.shape)
             is_from = sender is None or letter.sender == sender
             if is_from and binding is not None and binding.test(letter.entry.fields):
-                require_known(letter.entry)
                 found.append(letter)
                 if not many:
                     break
+        return found
+
+    async def take(self, template: Any, many: bool, sender: str | None = None) -> list[Entry]:
+        """The letters that match, here and now; they are not given to anyone else."""
+        found = self.matching(template, many, sender)
         if not found:
             return []
+        for letter in found:
+            require_known(letter.entry)
         before = dict(self._letters)
         for letter in found:
             del self._letters[letter.stream, letter.number]

@@ -168,6 +168,7 @@ class Post:
         if not found and wait != 0:
             found = await race(
                 lambda left: self._ask(template, left, many),
+                lambda: bool(self.directed.matching(template, False)),
                 lambda: self.directed.take(template, many),
                 self._put_back,
                 Deadline(self.stored.clock, wait),

@@ -30,8 +30,8 @@ class Stirring:
     """Wakes all who wait, when something has come, or the host is closed."""
 
     def __init__(self) -> None:
+        self.is_closed = False
         self._waiting: set[asyncio.Event] = set()
-        self._closed = False
         self._left = asyncio.Event()
 
     def stir(self) -> None:
@@ -49,12 +49,12 @@ class Stirring:
         self._left.set()
 
     def require_open(self) -> None:
-        if self._closed:
+        if self.is_closed:
             raise HostClosed("the host was closed")
 
     async def close(self) -> None:
         """Nobody waits any more, once this returns."""
-        self._closed = True
+        self.is_closed = True
         self.stir()
         while self._waiting:
             self._left.clear()
@@ -63,39 +63,52 @@ class Stirring:
 
 async def race(
     ask: Callable[[float | None], Coroutine[Any, Any, Found]],
+    is_here: Callable[[], bool],
     look: Callable[[], Found | Awaitable[Found]],
     undo: Callable[[Found], object],
     deadline: Deadline,
     stirring: Stirring,
 ) -> Found:
     """What is got by asking all, or found by looking here when something has come; never both: the
-    question is withdrawn before we look, and if it was answered by then, that counts. If nobody
-    waits for the answer any more, it is undone."""
+    question is withdrawn before we look, and if it was answered by then, that counts. It is not
+    withdrawn for nothing: where much comes it would never be answered. If nobody waits for the
+    answer any more, it is undone."""
     stirred = stirring.enter()
     try:
         while True:
-            stirred.clear()
-            here = look()
+            here = look() if is_here() else []
             found = here if isinstance(here, list) else await here
             if found:
                 return found
             asking = asyncio.ensure_future(ask(deadline.left))
-            waking = asyncio.ensure_future(stirred.wait())
             try:
-                await asyncio.wait([asking, waking], return_when=asyncio.FIRST_COMPLETED)
+                await _until(stirred, lambda: stirring.is_closed or is_here(), asking)
                 asking.cancel()
                 await asyncio.wait([asking])
             except asyncio.CancelledError:
                 asking.cancel()
                 asking.add_done_callback(partial(_undo, undo))
                 raise
-            finally:
-                waking.cancel()
             if not asking.cancelled():
                 return asking.result()
             stirring.require_open()
     finally:
         stirring.leave(stirred)
+
+
+async def _until(
+    stirred: asyncio.Event, is_so: Callable[[], bool], asking: asyncio.Task[Found]
+) -> None:
+    """Wait for an answer; or until something is so, which only a stir can bring about."""
+    while not asking.done():
+        stirred.clear()
+        if is_so():
+            return
+        waking = asyncio.ensure_future(stirred.wait())
+        try:
+            await asyncio.wait([asking, waking], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            waking.cancel()
 
 
 def _undo(undo: Callable[[Found], object], asking: asyncio.Task[Found]) -> None:

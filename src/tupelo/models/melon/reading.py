@@ -96,6 +96,7 @@ class Reader:
         if not found and wait != 0:
             found = await race(
                 lambda left: self._ask(template, left, many),
+                lambda: shelves.has(template, key),
                 lambda: shelves.look(template, key, many),
                 self._undo,
                 deadline,
@@ -143,14 +144,28 @@ class Shelves:
         self._latest: dict[tuple[bytes, str], int] = {}
         self._discards = 0
 
+    def has(self, template: Any, key: bytes | None) -> bool:
+        """Is there something that has not been read of it?"""
+        asked = as_template(template)
+        with self._lock:
+            self._refresh()
+            return any(
+                True
+                for source in self._post.out_of_reach()
+                for _ in self._unread(source, asked, key)
+            )
+
+    def _refresh(self) -> None:
+        if self._discards != self._memory.discards or len(self._read) > PLACES_MAX:
+            self._discards = self._memory.discards
+            self._read.clear()
+
     def look(self, template: Any, key: bytes | None, many: bool) -> list[Entry]:
         """What has not been read of it: the oldest, or all. It is read from now on."""
         asked = as_template(template)
         found: list[Entry] = []
         with self._lock:
-            if self._discards != self._memory.discards or len(self._read) > PLACES_MAX:
-                self._discards = self._memory.discards
-                self._read.clear()
+            self._refresh()
             for source in self._post.out_of_reach():
                 for entry in self._unread(source, asked, key):
                     require_known(entry)
