@@ -65,6 +65,10 @@ class KeptToken:
 class Luggage(Protocol):
     """What else goes with a token."""
 
+    def state(self) -> bytes:
+        """The state that it has for the next who holds it."""
+        ...
+
     def wish(self) -> Any:
         """What the one who asks must say, so that it can be packed."""
         ...
@@ -109,6 +113,11 @@ class Token:
     def holder(self) -> str | None:
         """The host that has it, as far as is known here."""
         return self._where.holder
+
+    @property
+    def busy(self) -> bool:
+        """Does someone hold it here, or hand it over?"""
+        return self._lock.locked()
 
     @property
     def is_away(self) -> bool:
@@ -211,6 +220,8 @@ class Token:
                 if self.here:
                     self.here = False
                     self.epoch += 1
+                    if self.luggage is not None:
+                        self.state = self.luggage.state()
                     self._to = self._given = source
                     self.seen_at(self.epoch, source, self._tokens.me)
                     await self._tokens._keep(self)

@@ -76,7 +76,7 @@ class Bridge:
         if ttl is not None and ttl <= 0:
             return
         try:
-            await there.put_item(entry.shape, entry.fields, ttl, mark)
+            await there.put([(entry.shape, entry.fields)], ttl, mark)
         except (Refused, CannotSend):  # It does not fit there.
             return
         self.carried += 1

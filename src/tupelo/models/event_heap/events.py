@@ -18,16 +18,22 @@ as a type, where it means any.
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from tupelo.errors import BadTemplate
+from tupelo.errors import BadArgument, BadTemplate
 from tupelo.federation.replication.copies import Batch, Kept
-from tupelo.values.kind import entry
-from tupelo.values.parts import ANY, Part, as_part
-from tupelo.values.template import Template, as_template
+from tupelo.space.writers import Items
+from tupelo.values.entry import freeze
+from tupelo.values.kind import entry, is_typed, values_of
+from tupelo.values.parts import ANY, AnyPart, Part, as_part
+from tupelo.values.template import INDEXABLE, Template, as_template
 
-__all__ = ["Event", "asked"]
+__all__ = ["Event", "asked", "freeze_all"]
+
+ASKED_MAX = 1_024
+"""So many templates are remembered."""
 
 
 @entry("tupelo.event")
@@ -68,18 +74,55 @@ class HasFields(Part):
         return f"HasFields({self.parts!r})"
 
 
+def freeze_all(events: object) -> Items:
+    if isinstance(events, (str, bytes, dict)) or not isinstance(events, Iterable):
+        raise BadArgument("events", "a list of events", events)
+    return [freeze(event) for event in events]
+
+
 # A durable host keeps records of its own between its copies.
 _EVENTS = ~(as_template(Batch) | as_template(Kept))
+_asked: dict[Hashable, Template] = {}
 
 
 def asked(template: object) -> Template:
-    """What is asked of the copies, for a template as users write it."""
+    """What is asked of the copies, for a template as users write it. Who asks the same again gets
+    the same again: so one who reads can remember how far it has looked for it."""
+    if template is ANY:
+        return _EVENTS
+    key = _key(template)
+    found = None if key is None else _asked.get(key)
+    if found is None:
+        found = _compiled(template)
+        if key is not None:
+            if len(_asked) >= ASKED_MAX:
+                _asked.clear()
+            _asked[key] = found
+    return found
+
+
+def _key(template: object) -> Hashable:
+    """Those that have the same ask the same. None if that cannot be said."""
+    if type(template) is Event and isinstance(template.fields, dict):
+        names: tuple[str, ...] = ("type", *template.fields)
+        values = (template.type, *template.fields.values())
+    elif type(template) is tuple:
+        names, values = (), template
+    elif is_typed(template):
+        names, values = (), values_of(template)
+    else:
+        return template if isinstance(template, (type, Template)) else None
+    kinds = tuple(map(type, values))
+    if not all(kind in INDEXABLE or kind is type or kind is AnyPart for kind in kinds):
+        return None
+    return type(template), names, kinds, values
+
+
+def _compiled(template: object) -> Template:
     if type(template) is Event:
         if not isinstance(template.fields, dict):
             raise BadTemplate("an Event is asked for by its type and named fields")
         raw: Any = Event(template.type)
         raw.fields = HasFields(template.fields) if template.fields else ANY
         return as_template(raw)
-    if template is ANY:
-        return _EVENTS
     return as_template(template) & _EVENTS

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
 from typing import Any, Self
 
@@ -11,7 +11,7 @@ from tupelo.errors import BadArgument, HeapDestroyed, HostClosed
 from tupelo.federation.hosts.doors import AsyncHost, Host, HostDoor
 from tupelo.models.event_heap import factories as requests
 from tupelo.models.event_heap import readings
-from tupelo.models.event_heap.events import asked
+from tupelo.models.event_heap.events import asked, freeze_all
 from tupelo.models.event_heap.factories import PATIENCE_SECONDS, check_heap
 from tupelo.models.event_heap.orders import ViewCloned
 from tupelo.models.event_heap.readings import Reading
@@ -21,7 +21,7 @@ from tupelo.space.checks import check_wait
 from tupelo.space.either import either, finished
 from tupelo.space.operations import value_of
 from tupelo.space.session import Seen
-from tupelo.values.entry import Entry
+from tupelo.values.entry import Entry, freeze
 from tupelo.values.lease import check_lease
 from tupelo.values.parts import ANY
 from tupelo.values.template import Template
@@ -84,8 +84,14 @@ class EventHeap:
     @either
     async def put(self, event: object, *, ttl: float | None = None) -> None:
         """Put an event in the heap, for so many seconds, or until it is removed."""
-        check_lease(ttl)
-        await self._on_loop(self._replica.put(event, ttl))
+        ttl = check_lease(ttl, "ttl")
+        await self._on_loop(self._replica.put([freeze(event)], ttl))
+
+    @either
+    async def put_all(self, events: Iterable[object], *, ttl: float | None = None) -> None:
+        """Put several events in the heap: all of them or none."""
+        ttl = check_lease(ttl, "ttl")
+        await self._on_loop(self._replica.put(freeze_all(events), ttl))
 
     # Reading
 
@@ -126,13 +132,13 @@ class EventHeap:
     async def remove(self, template: object = ANY) -> Any:
         """Remove an event that matches, for everyone, and give it; None if there is none here.
         SourceAway, if there are only such as live at hosts out of reach."""
-        return _value(await self._on_loop(self._replica.remove(asked(template), 0)))
+        return _value(await self._on_loop(self._replica.removing.remove(asked(template), 0)))
 
     @either
     async def wait_to_remove(self, template: object = ANY, *, wait: float | None = None) -> Any:
         """The same, but wait for one, so long at most."""
         check_wait(wait)
-        return _value(await self._on_loop(self._replica.remove(asked(template), wait)))
+        return _value(await self._on_loop(self._replica.removing.remove(asked(template), wait)))
 
     # What stands
 

@@ -12,13 +12,11 @@ one, to know which have no place yet.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from heapq import heappop, heappush
 from typing import TypeVar
 
 Place = tuple[str, int]
 T = TypeVar("T")
-
-AHEAD_MAX = 10_000
-"""So many batches are kept that cannot be joined yet; others will come again."""
 
 
 class Ordering:
@@ -28,6 +26,7 @@ class Ordering:
         self.places: list[Place] = []
         self.last: dict[str, int] = {}
         self._ahead: dict[int, list[Place]] = {}
+        self._starts: list[int] = []  # of those ahead, as a heap
 
     def __len__(self) -> int:
         return len(self.places)
@@ -36,14 +35,16 @@ class Ordering:
         """Positions from `start` on. Is more known now than before?"""
         before = len(self.places)
         if start > before:
-            known = self._ahead.get(start, [])
-            if len(places) > len(known) and (known or len(self._ahead) < AHEAD_MAX):
+            known = self._ahead.get(start)
+            if known is None:
+                heappush(self._starts, start)
+            if known is None or len(places) > len(known):
                 self._ahead[start] = places
             return False
         self._join(start, places)
-        while ready := [one for one in self._ahead if one <= len(self.places)]:
-            for one in sorted(ready):
-                self._join(one, self._ahead.pop(one))
+        while self._starts and self._starts[0] <= len(self.places):
+            first = heappop(self._starts)
+            self._join(first, self._ahead.pop(first))
         return len(self.places) > before
 
     def _join(self, start: int, places: list[Place]) -> None:

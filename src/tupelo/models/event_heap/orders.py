@@ -17,22 +17,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tupelo.errors import BadFrame, TokenAway, TupeloError
-from tupelo.models.event_heap.ordering import Ordering, Place, deliver
-from tupelo.models.event_heap.records import (
-    PLACES_MAX,
-    Placed,
-    ViewMade,
-    is_sound,
-    read_places,
-    spell_places,
-)
-from tupelo.values.entry import Entry
+from tupelo.errors import BadFrame, TupeloError
+from tupelo.models.event_heap.records import Placed, ViewMade, is_sound, read_places
+from tupelo.models.event_heap.total import TotalOrder
 
 if TYPE_CHECKING:
     from tupelo.models.event_heap.replica import Replica
@@ -46,84 +37,6 @@ class ViewCloned:
 
     old: str
     new: str
-
-
-class TotalOrder:
-    """One order, as far as it is known here. It is the luggage of its token."""
-
-    def __init__(self, replica: Replica, view: str) -> None:
-        self.id = view
-        self.ordering = Ordering()
-        self.token = replica.tokens.token(f"view {view}")
-        self.token.luggage = self
-        self.wanted = 0
-        """How many wait to put an event through it."""
-        self.wanted_elsewhere = False
-        self.told: object = None  # who was asked to clone it, and in which roster
-        self.orphaned = False
-        self.timer: asyncio.TimerHandle | None = None
-        self._replica = replica
-
-    @property
-    def unplaced(self) -> list[Place]:
-        streams = self._replica.feed.exchange.streams.items()
-        return self.ordering.unplaced((source, one.numbers) for source, one in streams)
-
-    def deliver(self, after: int) -> Iterator[tuple[int, Entry]]:
-        return iter(deliver(self.ordering, after, self._replica.look_up, self._replica.is_gone))
-
-    async def place_all(self) -> None:
-        """Give a place to all that have none. The token must be held."""
-        await self.ready(None)
-        while places := self.unplaced:
-            await self.tell(len(self.ordering), places)
-        self.token.state = str(len(self.ordering)).encode()
-
-    async def ready(self, wait: float | None) -> None:
-        """Until the whole order is here. The token says how long it is: one that comes back after a
-        crash may not have kept what others had placed."""
-        length = int(self.token.state or b"0")
-        try:
-            async with asyncio.timeout(wait):
-                await self._replica.until(lambda: len(self.ordering) >= length)
-        except TimeoutError:
-            raise TokenAway(self.token.name, None) from None
-
-    async def tell(self, start: int, places: list[Place]) -> None:
-        for begin in range(0, len(places), PLACES_MAX):
-            part = places[begin : begin + PLACES_MAX]
-            await self._replica.record(spell_places(self.id, start + begin, part))
-        await self._replica.until(lambda: len(self.ordering) >= start + len(places))
-
-    async def place_if_owned(self) -> None:
-        with suppress(TokenAway):
-            async with self.token.held(ask=False):
-                await self.place_all()
-
-    # What goes with the token
-
-    def wish(self) -> Any:
-        return len(self.ordering)
-
-    def pack(self, wish: Any) -> Any:
-        if type(wish) is not int or wish < 0:
-            raise BadFrame("this is no length of an order")
-        rest = self.ordering.places[wish:]
-        placed = spell_places(self.id, wish, rest)
-        return [placed.start, placed.sources, placed.which, placed.numbers]
-
-    async def unpack(self, packed: Any) -> None:
-        start, places = self.read(packed)
-        lacking = places[len(self.ordering) - start :] if start <= len(self.ordering) else []
-        if lacking:
-            await self.tell(len(self.ordering), lacking)
-
-    def read(self, packed: Any) -> tuple[int, list[Place]]:
-        try:
-            start, sources, which, numbers = packed
-        except (TypeError, ValueError) as error:
-            raise BadFrame(f"this is no order: {error}") from error
-        return start, read_places(Placed(self.id, start, sources, which, numbers))
 
 
 class Orders:
@@ -178,6 +91,7 @@ class Orders:
         self._closed = True
         for order in self._orders.values():
             self._rest(order)
+            order.end(self._replica.closing, waiting=True)
         for task in self._tasks.values():
             task.cancel()
 
@@ -192,6 +106,17 @@ class Orders:
         self._cards += 1
         self._start(f"card {self._cards}", self._replica.renew)
 
+    def serve(self, order: TotalOrder) -> None:
+        """There is something to be put through it."""
+        self._start(f"put {order.id}", order.serve)
+        self.look()
+
+    def serve_no_more(self, order: TotalOrder) -> None:
+        """Nobody waits any more: the token can stay where it is."""
+        serving = self._tasks.pop(f"put {order.id}", None)
+        if serving is not None:
+            serving.cancel()
+
     def _start(self, name: str, work: Callable[[], Any]) -> None:
         """One of a name at a time; when it has ended it is looked again whether there is more."""
         if name in self._tasks or self._closed:
@@ -199,7 +124,8 @@ class Orders:
         task = self._tasks[name] = asyncio.ensure_future(work())
 
         def ended(task: asyncio.Task[None]) -> None:
-            del self._tasks[name]
+            if self._tasks.get(name) is task:
+                del self._tasks[name]
             if task.cancelled():
                 return
             error = task.exception()
@@ -235,7 +161,7 @@ class Orders:
         if self._closed:
             return
         for order in self._orders.values():
-            if order.token.here and order.unplaced:
+            if order.token.here and not order.token.busy and order.unplaced:
                 self._start(f"place {order.id}", order.place_if_owned)
         for view in list(self.used):
             self._look_after(self.order(view))
@@ -250,9 +176,9 @@ class Orders:
         elif order.orphaned:
             first = self._users(order)[0]
             if first == self._replica.me:
-                if order.wanted or order.wanted_elsewhere or order.unplaced:
+                if order.waiting or order.wanted_elsewhere or order.unplaced:
                     self._start(f"clone {order.id}", lambda: self._clone(order))
-            elif order.wanted and order.told != (first, self._replica.roster.id):
+            elif order.waiting and order.told != (first, self._replica.roster.id):
                 order.told = first, self._replica.roster.id
                 self._start(f"ask {order.id}", lambda: self._ask_for_clone(order, first))
         elif order.timer is None:

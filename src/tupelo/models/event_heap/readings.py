@@ -18,8 +18,9 @@ from pyroaring import BitMap64
 
 from tupelo.errors import BadFrame, LeaseLost, SpaceClosed
 from tupelo.federation.replication.tokens import Token
-from tupelo.models.event_heap.orders import TotalOrder, ViewCloned
+from tupelo.models.event_heap.orders import ViewCloned
 from tupelo.models.event_heap.replica import Replica
+from tupelo.models.event_heap.total import TotalOrder
 from tupelo.space.session import Seen, SessionState
 from tupelo.space.tasks import TaskSignal
 from tupelo.space.waiting import Waiter
@@ -27,6 +28,9 @@ from tupelo.values.entry import Entry
 from tupelo.values.template import Template
 
 logger = logging.getLogger("tupelo")
+
+CURSORS_MAX = 256
+"""For so many templates a reading of an order remembers how far it has looked."""
 
 
 class Reading(Protocol):
@@ -90,7 +94,7 @@ class Copies:
 
 
 class Ordered:
-    """Of a total order. An event is given when all before it were seen or are gone, whether they
+    """Of a total order. An event is given when all before it are here or are gone, whether they
     match or not; those that do not match are looked at again for another template."""
 
     def __init__(
@@ -105,12 +109,14 @@ class Ordered:
         self._seen = seen or Seen()
         self.order = order
         self._low = 0  # All before this position were seen, or are gone.
+        self._cursors: dict[Template, int] = {}  # And before these, none matches.
         self.cloned: list[ViewCloned] = []
         replica.orders.use(order, self._cloned)
 
     def _cloned(self, order: TotalOrder, cloned: ViewCloned) -> None:
         self.order = order
         self._low = 0
+        self._cursors.clear()
         self.cloned.append(cloned)
         if self._on_clone is not None:
             try:
@@ -124,27 +130,34 @@ class Ordered:
 
     def _ready(self, template: Template) -> Iterator[Entry]:
         self._replica.require_open()
-        beginning = True
-        for position, entry in self.order.deliver(self._low):
-            if entry in self._seen:
-                if beginning:
-                    self._low = position + 1
-            elif _matches(template, entry):
+        if len(self._cursors) > CURSORS_MAX:
+            self._cursors.clear()
+        start = max(self._low, self._cursors.get(template, 0))
+        all_seen = start == self._low
+        for position, entry in self.order.deliver(start):
+            found = entry not in self._seen
+            if found:
+                found = _matches(template, entry)
+                all_seen = all_seen and found
+            if all_seen:
+                self._low = position + 1
+            else:
+                self._cursors[template] = position + 1
+            if found:
                 self._seen.add(entry)
                 yield entry
-            else:
-                beginning = False
 
     async def next(self, template: Template, wait: float | None) -> Entry | None:
+        for entry in self._ready(template):
+            return entry
+        if wait == 0:
+            return None
         try:
             async with asyncio.timeout(wait):
                 while True:
-                    rings = self._replica.bell.rings
+                    await self._replica.bell.wait(self._replica.bell.rings)
                     for entry in self._ready(template):
                         return entry
-                    if wait == 0:
-                        return None
-                    await self._replica.bell.wait(rings)
         except TimeoutError:
             return None
 

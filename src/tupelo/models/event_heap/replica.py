@@ -12,10 +12,9 @@ was destroyed) is kept as records in a second space, "<name>.system", which is c
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 from tupelo.errors import (
     BadFrame,
@@ -23,16 +22,14 @@ from tupelo.errors import (
     HeapDestroyed,
     HostClosed,
     NotAllowed,
-    PeerLost,
-    SourceAway,
-    UnknownHost,
+    TupeloError,
 )
 from tupelo.federation.groups.group import group_of
 from tupelo.federation.groups.roster import Roster
 from tupelo.federation.hosts.core import HostCore
 from tupelo.federation.hosts.peer import Peer
 from tupelo.federation.replication.carrier import replication_of
-from tupelo.federation.replication.feed import Feed, host_of
+from tupelo.federation.replication.feed import Feed
 from tupelo.federation.replication.news import Bell, Following
 from tupelo.federation.replication.placing import Everything
 from tupelo.federation.replication.tokens import Tokens
@@ -40,9 +37,10 @@ from tupelo.models.event_heap import records
 from tupelo.models.event_heap.factories import Factory
 from tupelo.models.event_heap.ordering import Place
 from tupelo.models.event_heap.orders import Orders
+from tupelo.models.event_heap.removing import Removing
 from tupelo.space.tasks import TaskSignal
-from tupelo.space.writers import Mark
-from tupelo.values.entry import Entry, Shape, freeze, thaw
+from tupelo.space.writers import Items, Mark
+from tupelo.values.entry import Entry, thaw
 from tupelo.values.kind import kind_of
 from tupelo.values.parts import ANY
 from tupelo.values.template import Template
@@ -115,6 +113,13 @@ class Heaps:
             replica.close()
 
 
+class Written(NamedTuple):
+    """Events that were written, and are durable at this position."""
+
+    entries: list[Entry]
+    position: int
+
+
 class Replica:
     """One host's part of a heap."""
 
@@ -143,11 +148,13 @@ class Replica:
         self._records = Following(self.system)
         self._group = group_of(core)
         self.orders = Orders(self)
+        self.removing = Removing(self)
         self.voice = self._group.part(f"event heap {name}", self)
-        self.feed.watchers.append(self._look)
-        self.system.watchers.append(self._look)
+        self.feed.watchers.append(self._look_at_events)
+        self.system.watchers.append(self._look_at_records)
         self._joined = False
-        self._look()
+        self._look_at_events()
+        self._look_at_records()
         self._joined = True
         self.generation = max(1, self.generation)
 
@@ -163,31 +170,39 @@ class Replica:
         """Tell the group of a card that has changed."""
         await self._group.renew()
 
-    def require_open(self) -> None:
+    @property
+    def closing(self) -> TupeloError:
+        """Why it is closed."""
         if self.destroyed:
-            raise HeapDestroyed(self.name)
-        if self.closed or self.feed.closed:
-            raise HostClosed(f"the replica of the heap {self.name!r} was closed")
+            return HeapDestroyed(self.name)
+        return HostClosed(f"the replica of the heap {self.name!r} was closed")
+
+    def require_open(self) -> None:
+        if self.destroyed or self.closed or self.feed.closed:
+            raise self.closing
 
     # News
 
-    def _look(self) -> None:
-        """Something has come, or gone."""
-        if self.closed:
-            return
-        if self.feed.closed or self.system.closed:
-            self.close()
-            return
+    def _look_at_events(self) -> None:
+        """Events have come, or gone."""
         for source, number, entry in self._events.news():
             self._places[entry] = source, number
-        self._forget_places()
+        if len(self._places) > PLACES_KEPT:
+            self._forget_places()
+        self._look()
+
+    def _look_at_records(self) -> None:
         for _, _, entry in self._records.news():
             if entry.shape.kind in _SYSTEM:
                 self._heard_record(thaw(entry.shape, entry.fields))
-        if self.closed:
-            return
-        self.orders.look()
-        self.bell.ring()
+        self._look()
+
+    def _look(self) -> None:
+        if self.feed.closed or self.system.closed:
+            self.close()
+        if not self.closed:
+            self.orders.look()
+            self.bell.ring()
 
     def _forget_places(self) -> None:
         streams = self.feed.exchange.streams.values()
@@ -218,6 +233,12 @@ class Replica:
         lease = await self.system.space.door.write(record)
         await self._drawn(self.system, lease.thing)
 
+    async def keep_records(self) -> None:
+        """Until the records that are here are on disk, if there is one."""
+        copies = self.system.copies
+        if copies.durable:
+            await copies.flush(copies.operations.core.log.position)
+
     async def _drawn(self, feed: Feed, entry: Entry) -> None:
         own = feed.exchange.own
         await self.until(lambda: own.upto >= entry.arrival or entry.ended or feed.is_drawn)
@@ -247,26 +268,35 @@ class Replica:
         entry = stream.items.get(number)
         return entry.gone if entry is not None else stream.upto >= number
 
-    async def put(self, event: object, ttl: float | None) -> None:
-        """It is among the copies here when this returns."""
-        await self.put_item(*freeze(event), ttl, None)
+    async def put(self, items: Items, ttl: float | None, mark: Mark | None = None) -> None:
+        """All of these or none, which are among the copies here when this returns; under another
+        identity if one is given."""
+        await self.drawn(self.write(items, ttl, mark))
 
-    async def put_item(
-        self, shape: Shape, fields: tuple[Any, ...], ttl: float | None, mark: Mark | None
-    ) -> None:
-        """The same, under another identity if one is given."""
+    def write(self, items: Items, ttl: float | None, mark: Mark | None = None) -> Written:
+        """Begin to put them."""
         self.require_open()
-        space = self.feed.space
-        leases, position = space.operations.write_items(
-            [(shape, fields)], ttl, None, None, TaskSignal, 0, mark
+        leases, position = self.feed.space.operations.write_items(
+            items, ttl, None, None, TaskSignal, 0, mark
         )
         assert isinstance(leases, list)  # It does not wait.
-        await space.flush(position)
-        entry = leases[0].thing
-        await self._drawn(self.feed, entry)
-        if not entry.ended and self.feed.exchange.own.upto < entry.arrival:
-            await space.flush(space.operations.cancel(entry))
+        return Written([lease.thing for lease in leases], position)
+
+    async def drawn(self, written: Written) -> None:
+        """Until it is among the copies. CannotSend if it cannot be, and is not there any more."""
+        space, entries = self.feed.space, written.entries
+        await space.flush(written.position)
+        for entry in entries[-1:]:
+            await self._drawn(self.feed, entry)
+        own = self.feed.exchange.own
+        if any(not entry.ended and entry.arrival not in own.items for entry in entries):
+            for entry in entries:
+                if not entry.ended:
+                    await space.flush(space.operations.cancel(entry))
             raise CannotSend(f"the event is too large for the heap {self.name!r}")
+
+    def place_of(self, entry: Entry) -> Place | None:
+        return self._places.get(entry)
 
     def find(self, template: Template) -> list[Entry]:
         """All that match and are here, in the order in which they came here."""
@@ -274,67 +304,6 @@ class Replica:
         found, _ = self.feed.copies.operations.get_all(template, TaskSignal, False, 0)
         assert isinstance(found, list)
         return found
-
-    # Removing
-
-    async def remove(self, template: Template, wait: float | None) -> Entry | None:
-        """Remove the oldest match. SourceAway if there are some, but none within reach; NotAllowed
-        if their hosts do not let us."""
-        loop = asyncio.get_running_loop()
-        until = None if wait is None else loop.time() + wait
-        while True:
-            rings = self.bell.rings
-            away: set[str] = set()
-            refusals: list[NotAllowed] = []
-            for entry in self.find(template):
-                place = self._places.get(entry)
-                if place is not None and await self._remove(place, away, refusals):
-                    return entry
-            try:  # Patience ends between questions: what was removed must not be lost.
-                left = None if until is None else max(0.0, until - loop.time())
-                async with asyncio.timeout(left):
-                    await self.bell.wait(rings)
-            except TimeoutError:
-                if away:
-                    raise SourceAway(sorted(away)) from None
-                if refusals:
-                    raise refusals[0] from None
-                return None
-
-    async def _remove(self, place: Place, away: set[str], refusals: list[NotAllowed]) -> bool:
-        source, number = place
-        host = host_of(source)
-        if source == self.feed.source:
-            return await self._remove_here(number)
-        try:
-            removed = await self.voice.ask(host, ["remove", source, number])
-        except NotAllowed as refusal:
-            refusals.append(refusal)
-            return False
-        except UnknownHost:
-            away.add(host)
-            return False
-        except PeerLost as error:
-            if error.in_doubt:
-                raise
-            away.add(host)
-            return False
-        if removed is None:  # It has a source of that name no more: another life.
-            away.add(host)
-        return removed is True
-
-    async def _remove_here(self, number: int) -> bool:
-        operations = self.feed.space.operations
-        entry = self.feed.original(number)
-        if entry is None:
-            return False
-        txn = operations.begin(None)
-        if not operations.take_entry(entry, txn):
-            operations.abort(txn)
-            return False
-        await self.feed.space.flush(operations.commit(txn))
-        await self.until(lambda: number not in self.feed.exchange.own.items)
-        return True
 
     # The end
 
@@ -357,9 +326,8 @@ class Replica:
             del self._heaps.replicas[self.name]
         self.orders.close()
         self.tokens.close()
-        for feed in (self.feed, self.system):
-            if self._look in feed.watchers:
-                feed.watchers.remove(self._look)
+        self.feed.watchers.remove(self._look_at_events)
+        self.system.watchers.remove(self._look_at_records)
         readings, self.readings = self.readings, {}
         for end in readings:
             end()
@@ -391,7 +359,7 @@ class Replica:
         match body:
             case ["remove", str(stream), int(number)]:
                 self._require_may_take(neighbour)
-                return await self._remove_here(number) if stream == self.feed.source else None
+                return await self.removing.here(number) if stream == self.feed.source else None
             case ["order", str(view), int(length)]:
                 return self.orders.pack(view, length)
             case ["clone", str(view)]:

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, Self
 
 from tupelo.errors import BadArgument, TokenAway, TupeloError
-from tupelo.models.event_heap.events import asked
+from tupelo.models.event_heap.events import asked, freeze_all
 from tupelo.models.event_heap.orders import ViewCloned
 from tupelo.models.event_heap.readings import Ordered, Reading
 from tupelo.space.checks import check_wait
 from tupelo.space.either import either, settled
 from tupelo.space.operations import value_of
+from tupelo.space.writers import Items
+from tupelo.values.entry import freeze
 from tupelo.values.lease import check_lease
 from tupelo.values.parts import ANY
 
@@ -158,8 +160,8 @@ class View(Session):
         self.order = order
 
     @property
-    def id(self) -> str | None:
-        return self._reading.order.id if isinstance(self._reading, Ordered) else self._id
+    def id(self) -> str:
+        return self._reading.order.id if isinstance(self._reading, Ordered) else self._id or ""
 
     @property
     def cloned(self) -> list[ViewCloned]:
@@ -178,32 +180,34 @@ class View(Session):
         """Put an event in the heap, which has its place in this view when this returns. TokenAway,
         if the view cannot be owned in time, and nothing was done."""
         check_wait(wait)
-        check_lease(ttl)
-        await self._heap._on_loop(self._put(event, ttl, wait))
+        ttl = check_lease(ttl, "ttl")
+        await self._heap._on_loop(self._put([freeze(event)], ttl, wait))
 
-    async def _put(self, event: object, ttl: float | None, wait: float | None) -> None:
+    @either
+    async def put_all(
+        self, events: Iterable[object], *, ttl: float | None = None, wait: float | None = None
+    ) -> None:
+        """The same, of several: all of them or none, with nothing between them in the view."""
+        check_wait(wait)
+        ttl = check_lease(ttl, "ttl")
+        await self._heap._on_loop(self._put(freeze_all(events), ttl, wait))
+
+    async def _put(self, items: Items, ttl: float | None, wait: float | None) -> None:
         replica = self._heap._replica
         if not isinstance(self._reading, Ordered):
-            await replica.put(event, ttl)
+            await replica.put(items, ttl)
             return
         loop = asyncio.get_running_loop()
         until = None if wait is None else loop.time() + wait
         while True:
             order = self._reading.order
-            order.wanted += 1
-            replica.orders.look()
+            left = None if until is None else max(0.0, until - loop.time())
             try:
-                left = None if until is None else max(0.0, until - loop.time())
-                async with order.token.held(left):
-                    await order.ready(left)
-                    await replica.put(event, ttl)
-                    await order.place_all()
-                    return
+                await order.put(items, ttl, left)
+                return
             except TokenAway:
                 if self._reading.order is order:
                     raise
-            finally:
-                order.wanted -= 1
 
     @either
     async def replay(self, template: object = ANY) -> list[Any]:

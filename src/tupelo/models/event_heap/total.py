@@ -1,0 +1,172 @@
+"""One total order, at one host: what is put through it, and gets its places.
+
+Many that put at once share the work: whoever has the token puts all that waits, and tells of their
+places in one record.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from tupelo.errors import BadFrame, CannotSend, TokenAway, TupeloError
+from tupelo.models.event_heap.ordering import Ordering, Place, deliver
+from tupelo.models.event_heap.records import PLACES_MAX, Placed, read_places, spell_places
+from tupelo.space.writers import Items
+from tupelo.values.entry import Entry
+
+if TYPE_CHECKING:
+    from tupelo.models.event_heap.replica import Replica, Written
+
+
+class Putting:
+    """Events that wait to be put through a view, all together."""
+
+    def __init__(self, items: Items, ttl: float | None) -> None:
+        self.items = items
+        self.ttl = ttl
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def end(self, error: BaseException | None = None) -> None:
+        if not self.done.done():
+            if error is None:
+                self.done.set_result(None)
+            else:
+                self.done.set_exception(error)
+
+
+class TotalOrder:
+    """One order, as far as it is known here. It is the luggage of its token."""
+
+    def __init__(self, replica: Replica, view: str) -> None:
+        self.id = view
+        self.ordering = Ordering()
+        self.token = replica.tokens.token(f"view {view}")
+        self.token.luggage = self
+        self.waiting: dict[Putting, None] = {}
+        """What is to be put through it."""
+        self.begun: list[Putting] = []
+        """What is just being put."""
+        self.wanted_elsewhere = False
+        self.told: object = None  # who was asked to clone it, and in which roster
+        self.orphaned = False
+        self.timer: asyncio.TimerHandle | None = None
+        self._replica = replica
+
+    @property
+    def unplaced(self) -> list[Place]:
+        streams = self._replica.feed.exchange.streams.items()
+        return self.ordering.unplaced((source, one.numbers) for source, one in streams)
+
+    def deliver(self, after: int) -> Iterator[tuple[int, Entry]]:
+        return iter(deliver(self.ordering, after, self._replica.look_up, self._replica.is_gone))
+
+    async def place_all(self) -> None:
+        """Give a place to all that have none. The token must be held."""
+        await self.ready()
+        while places := self.unplaced:
+            await self.tell(len(self.ordering), places)
+
+    async def ready(self) -> None:
+        """Until the whole order is here. The token says how long it was when it came: one that is
+        back after a crash may not have kept all that others had placed, but has what it placed
+        itself."""
+        length = int(self.token.state or b"0")
+        await self._replica.until(lambda: len(self.ordering) >= length)
+
+    async def tell(self, start: int, places: list[Place]) -> None:
+        for begin in range(0, len(places), PLACES_MAX):
+            part = places[begin : begin + PLACES_MAX]
+            await self._replica.record(spell_places(self.id, start + begin, part))
+        await self._replica.until(lambda: len(self.ordering) >= start + len(places))
+
+    async def place_if_owned(self) -> None:
+        with suppress(TokenAway):
+            async with self.token.held(ask=False):
+                await self.place_all()
+
+    # Putting
+
+    async def put(self, items: Items, ttl: float | None, wait: float | None) -> None:
+        """Put events in the heap, which have their places when this returns. TokenAway if the token
+        did not come in time, and nothing was done."""
+        self._replica.require_open()
+        putting = Putting(items, ttl)
+        self.waiting[putting] = None
+        self._replica.orders.serve(self)
+        try:
+            await asyncio.wait([putting.done], timeout=wait)
+        finally:
+            missed = self.waiting.pop(putting, putting) is None
+            if missed and not self.waiting and not self.begun:
+                self._replica.orders.serve_no_more(self)
+        if missed:
+            raise TokenAway(self.token.name, self.token.holder)
+        await putting.done  # Patience ends between steps.
+
+    async def serve(self) -> None:
+        """Put what waits, all that is there at a time: so they share the work."""
+        try:
+            while self.waiting:
+                async with self.token.held():
+                    await self.ready()
+                    self.begun, self.waiting = list(self.waiting), {}
+                    await self._put(self.begun)
+                    self.end()
+        except Exception as error:
+            self.end(error, waiting=True)
+            raise
+
+    async def _put(self, begun: list[Putting]) -> None:
+        written: list[tuple[Putting, Written]] = []
+        for one in begun:
+            try:
+                written.append((one, self._replica.write(one.items, one.ttl)))
+            except TupeloError as error:
+                one.end(error)
+        for one, what in written:
+            try:
+                await self._replica.drawn(what)
+            except CannotSend as error:
+                one.end(error)
+        await self.place_all()
+
+    def end(self, error: Exception | None = None, *, waiting: bool = False) -> None:
+        """What was begun is done, or has failed; so has what waits."""
+        ended, self.begun = self.begun, []
+        if waiting:
+            ended += self.waiting
+            self.waiting = {}
+        for putting in ended:
+            putting.end(error)
+
+    # What goes with the token
+
+    def state(self) -> bytes:
+        return str(len(self.ordering)).encode()
+
+    def wish(self) -> Any:
+        return len(self.ordering)
+
+    def pack(self, wish: Any) -> Any:
+        if type(wish) is not int or wish < 0:
+            raise BadFrame("this is no length of an order")
+        rest = self.ordering.places[wish:]
+        placed = spell_places(self.id, wish, rest)
+        return [placed.start, placed.sources, placed.which, placed.numbers]
+
+    async def unpack(self, packed: Any) -> None:
+        start, places = self.read(packed)
+        lacking = places[len(self.ordering) - start :] if start <= len(self.ordering) else []
+        if lacking:
+            await self.tell(len(self.ordering), lacking)
+        await self._replica.keep_records()  # Whoever owns a view has all of it.
+
+    def read(self, packed: Any) -> tuple[int, list[Place]]:
+        try:
+            start, sources, which, numbers = packed
+        except (TypeError, ValueError) as error:
+            raise BadFrame(f"this is no order: {error}") from error
+        return start, read_places(Placed(self.id, start, sources, which, numbers))
