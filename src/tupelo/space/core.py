@@ -23,7 +23,7 @@ from tupelo.space.log import Actor, Log
 from tupelo.space.matchset import MatchSetState
 from tupelo.space.order import Fifo, Order
 from tupelo.space.reaction import ReactionState
-from tupelo.space.session import Pruning, SessionState, read_next
+from tupelo.space.session import Pruning, SessionState, read_unread
 from tupelo.space.subscription import Subscriptions, SubscriptionState
 from tupelo.space.transaction import Txn
 from tupelo.space.waiting import Signal, Waiting
@@ -220,10 +220,7 @@ class Core:
             self._fresh.extend(entries)
 
     def publish(
-        self,
-        entries: list[Entry],
-        payloads: list[bytes] | None = None,
-        txn_id: str | None = None,
+        self, entries: list[Entry], payloads: list[bytes] | None = None, txn_id: str | None = None
     ) -> None:
         """These entries are in the space now, all at once."""
         for i, entry in enumerate(entries):
@@ -258,13 +255,13 @@ class Core:
         """One match, read or taken; None if there is none at this moment."""
         if self.deadlines.heap:
             self.expire()
-        if session is not None and self.order is None:
-            return read_next(self, raw, session, known)
-        found = self.find(raw, 1, take, txn, order, session, known)
-        if not found:
-            return None
-        self.acquire(found[0], take, txn, session, received=received)
-        return found[0]
+        if session is not None and (self.order or order) is None:
+            found = read_unread(self, raw, session, 1, known)
+        else:
+            found = self.find(raw, 1, take, txn, order, session, known)
+            for entry in found:
+                self.acquire(entry, take, txn, session, received=received)
+        return found[0] if found else None
 
     def get_all(
         self,
@@ -282,6 +279,8 @@ class Core:
         """All matches at this moment, at most `limit` of them; `only` what is accepted."""
         if self.deadlines.heap:
             self.expire()
+        if session is not None and (self.order or order or only) is None:
+            return read_unread(self, raw, session, limit, known)
         found = self.find(raw, limit, take, txn, order, session, known, only)
         for entry in found:
             self.acquire(entry, take, txn, session, received=received)

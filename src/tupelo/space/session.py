@@ -46,6 +46,19 @@ class Seen:
             bits = self.bits[origin] = BitMap64()
         bits.add(n)
 
+    def add_all(self, other: Seen) -> None:
+        for origin, numbers in other.bits.items():
+            known = self.bits.get(origin)
+            self.bits[origin] = numbers.copy() if known is None else known | numbers
+
+    def holds(self, other: Seen) -> bool:
+        """Are all of these in it?"""
+        nothing = BitMap64()
+        return all(
+            numbers.issubset(self.bits.get(origin, nothing))
+            for origin, numbers in other.bits.items()
+        )
+
     def merge(self, origin: str, numbers: bytes) -> None:
         """Add the numbers of a bitmap that was serialised."""
         self.bits[origin] = self.bits.get(origin, BitMap64()) | BitMap64.deserialize(numbers)
@@ -74,10 +87,20 @@ class Seen:
         self.bits.clear()
 
 
+def seen_of(entries: Iterable[Entry]) -> Seen:
+    """These, as a set."""
+    numbers: dict[str, list[int]] = {}
+    for entry in entries:
+        numbers.setdefault(entry.origin, []).append(entry.n)
+    seen = Seen()
+    seen.bits = {origin: BitMap64(those) for origin, those in numbers.items()}
+    return seen
+
+
 class SessionState:
     """A session as the core knows it."""
 
-    __slots__ = ("_cursors", "_stamp", "ended", "expires", "id", "seen")
+    __slots__ = ("_ahead", "_cursors", "_stamp", "ended", "expires", "id", "seen")
 
     def __init__(self, session_id: str, seen: Seen, expires: float | None) -> None:
         self.id = session_id
@@ -85,6 +108,7 @@ class SessionState:
         self.expires = expires
         self.ended = False
         self._cursors: dict[Hashable, int] = {}
+        self._ahead: tuple[Hashable, int, Seen] | None = None
         self._stamp = 0
 
     def require_open(self) -> None:
@@ -97,11 +121,22 @@ class SessionState:
         stamp = returns + self.seen.discards  # Neither ever falls.
         if stamp != self._stamp or len(self._cursors) > _CURSORS_MAX:
             self._cursors.clear()
+            self._ahead = None
             self._stamp = stamp
-        return self._cursors.get(question, 0)
+        cursor = self._cursors.get(question, 0)
+        if self._ahead is not None:
+            asked, arrival, found = self._ahead
+            if asked == question and self.seen.holds(found):
+                self._ahead = None
+                cursor = self._cursors[question] = max(cursor, arrival)
+        return cursor
 
     def advance(self, question: Hashable, arrival: int) -> None:
         self._cursors[question] = arrival
+
+    def advance_when_seen(self, question: Hashable, arrival: int, found: Seen) -> None:
+        """Once it has seen these it has seen all up to there. Of the last of these only."""
+        self._ahead = (question, arrival, found)
 
 
 class Pruning:
@@ -149,20 +184,18 @@ def begin(
     return session
 
 
-def read_next(core: Core, raw: Any, session: SessionState, known: bool) -> Entry | None:
-    """The oldest match that a session has not seen."""
-    session.require_open()
-    seen = session.seen
-    with core.user_code("a template"):
-        question = core.store.question(raw)
-        after = session.cursor(question, core.returns)
-        entry = core.store.first(question, lambda entry: entry not in seen, after)
-    if entry is not None:
-        if known and not entry.shape.plain:
+def read_unread(
+    core: Core, raw: Any, session: SessionState, limit: int | None, known: bool
+) -> list[Entry]:
+    """The oldest matches that a session has not seen. From now on it has."""
+    found, question, upto = _look(core, raw, session, limit, None)
+    for entry in found if known else ():
+        if not entry.shape.plain:
             require_known(entry)
+    for entry in found:
         core.acquire(entry, False, None, session)
-        session.advance(question, entry.arrival)
-    return entry
+    session.advance(question, upto)
+    return found
 
 
 def unread(
@@ -170,6 +203,20 @@ def unread(
 ) -> list[Entry]:
     """The oldest matches that a session has not seen, of one agent if it is given. They are not
     noted as seen: whoever they are for says so once it has them."""
+    found, question, upto = _look(core, raw, session, limit, agent)
+    session.advance(question, found[0].arrival - 1 if found else upto)
+    if len(found) > 1:
+        session.advance_when_seen(question, upto, seen_of(found))
+    for entry in found:
+        core.acquire(entry, False, None, None)
+    return found
+
+
+def _look(
+    core: Core, raw: Any, session: SessionState, limit: int | None, agent: str | None
+) -> tuple[list[Entry], Hashable, int]:
+    """What it has not seen, the question under which its cursor is known, and up to where it will
+    have seen all when it has seen these."""
     session.require_open()
     seen = session.seen
 
@@ -184,12 +231,9 @@ def unread(
             found = [] if first is None else [first]
         else:
             found = list(islice(core.store.matches(question, accept, after=after), limit))
-    # Up to the first of these, or up to now, it has seen all.
     latest = core.log.position if core.log.on else core.arrivals
-    session.advance((question, agent), found[0].arrival - 1 if found else latest)
-    for entry in found:
-        core.acquire(entry, False, None, None)
-    return found
+    upto = found[-1].arrival if found and len(found) == limit else latest
+    return found, (question, agent), upto
 
 
 def end(core: Core, session: SessionState) -> None:

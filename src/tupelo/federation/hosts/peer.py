@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tupelo.errors import AccessError, BadFrame, TupeloError
@@ -31,11 +32,12 @@ from tupelo.federation.spanning.handover import (
     unread,
 )
 from tupelo.federation.spanning.telling import Telling
-from tupelo.federation.spanning.watching import Watching
+from tupelo.federation.spanning.watching import Intended, Watching
 from tupelo.space.log import Actor
 from tupelo.space.session import Seen
 from tupelo.store.index import Accept
 from tupelo.values.codec import BadBytes
+from tupelo.values.entry import Entry
 from tupelo.values.spelling import template_from_wire
 
 if TYPE_CHECKING:
@@ -79,7 +81,7 @@ class Peer:
         self._loop = asyncio.get_running_loop()
         self._allowed: dict[tuple[str, str], bool] = {}
         self._held: dict[int, Held] = {}
-        self._watches: dict[int, Watching | Telling] = {}
+        self._watches: dict[int, Watching | Telling | Intended] = {}
         self._sessions = Notebook()
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._calls: dict[type, Callable[[Any], Coroutine[Any, Any, Any]]] = {
@@ -187,9 +189,63 @@ class Peer:
     async def _answer(
         self, message: wire.Ask, hosted: HostedSpace, session: Kept | None, actor: Actor
     ) -> list[Any]:
-        template = template_from_wire(message.template)
+        template, number = template_from_wire(message.template), message.watch
+        look = partial(self._look, message, hosted, template, session, actor)
+        watching = None if number is None else self._watches.get(number)
+        if number is not None and watching is None:
+            entries = await self._look_or_watch(number, hosted, template, look)
+        else:
+            if isinstance(watching, Watching):
+                watching.arm()  # before it is looked, so that nothing comes between
+            entries = await look()
+        if message.how == "peek":
+            return [None] if entries else []
+        now = hosted.clock.now()
+        return [spell_whole(entry, now) for entry in entries]
+
+    async def _look_or_watch(
+        self,
+        number: int,
+        hosted: HostedSpace,
+        template: Any,
+        look: Callable[[], Awaitable[list[Entry]]],
+    ) -> list[Entry]:
+        """What there is. Only if there is nothing does the watch stand."""
+        self._require_room()
+        self._watches[number] = Intended()
+        try:
+            entries = await look()
+            if not entries and number in self._watches:  # It may have been called off meanwhile.
+                self._watches[number] = Watching(
+                    hosted, template, lambda: self.talk.say(wire.Hint(number))
+                )
+                entries = await look()  # Something may have come between.
+        except BaseException:
+            self._end_watch(number)
+            raise
+        if entries:
+            self._end_watch(number)
+        return entries
+
+    def _end_watch(self, number: int) -> int:
+        """How often was there something?"""
+        watching = self._watches.pop(number, None)
+        if watching is None:
+            return 0
+        if isinstance(watching, Watching):
+            watching.listen()  # What came just now counts.
+        watching.end()
+        return watching.hits
+
+    async def _look(
+        self,
+        message: wire.Ask,
+        hosted: HostedSpace,
+        template: Any,
+        session: Kept | None,
+        actor: Actor,
+    ) -> list[Entry]:
         order = read_order(message.order)
-        self._stand_watch(message, hosted, template)
         if message.how == "take":
             if message.call in self._held:
                 raise BadFrame(f"call {message.call} is under way already")
@@ -203,41 +259,24 @@ class Peer:
                 only=_choosing(message),
                 actor=actor,
             )
-            entries = [] if reservation is None else reservation.entries
-            if reservation is not None:
-                if self.talk.over:
-                    reservation.give_back()
-                else:
-                    self._held[message.call] = reservation
-        elif session is not None:
-            entries = await unread(
-                hosted, session.state, template, message.limit, order, message.agent, actor
-            )
-            with hosted.engine.lock:
-                session.seen.sent(entries)
-        else:
+            if reservation is None:
+                return []
+            if self.talk.over:
+                reservation.give_back()
+            else:
+                self._held[message.call] = reservation
+            return reservation.entries
+        if session is None:
             only = _choosing(message)
-            entries = await found(
+            return await found(
                 hosted, template, False, 0, True, message.limit, order, only=only, actor=actor
             )
-        if message.how == "peek":
-            return [None] if entries else []
-        now = hosted.clock.now()
-        return [spell_whole(entry, now) for entry in entries]
-
-    def _stand_watch(self, message: wire.Ask, hosted: HostedSpace, template: Any) -> None:
-        """Before it is looked, so that nothing comes between."""
-        number = message.watch
-        if number is None:
-            return
-        watching = self._watches.get(number)
-        if isinstance(watching, Watching):
-            watching.arm()
-        elif watching is None:
-            self._require_room()
-            self._watches[number] = Watching(
-                hosted, template, lambda: self.talk.say(wire.Hint(number))
-            )
+        entries = await unread(
+            hosted, session.state, template, message.limit, order, message.agent, actor
+        )
+        with hosted.engine.lock:
+            session.seen.sent(entries)
+        return entries
 
     def _require_room(self) -> None:
         if len(self._watches) >= WATCHES_MAX:
@@ -274,9 +313,7 @@ class Peer:
                 wire.Hint(message.watch, [[kind, spell_whole(entry, hosted.clock.now())]], missed)
             ),
         )
-        old = self._watches.pop(message.watch, None)
-        if old is not None:
-            old.end()
+        self._end_watch(message.watch)
         self._watches[message.watch] = telling
         if message.existing:
             return None
@@ -286,11 +323,7 @@ class Peer:
         return spell_seen(passed)
 
     async def _unwatch(self, message: wire.Unwatch) -> int:
-        watching = self._watches.pop(message.watch, None)
-        if watching is None:
-            return 0
-        watching.end()
-        return watching.hits
+        return self._end_watch(message.watch)
 
     async def _count(self, message: wire.Count) -> int:
         hosted = self._hosted(message.space, "read")

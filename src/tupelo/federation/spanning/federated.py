@@ -19,7 +19,7 @@ from tupelo.federation.hosts.peer import Peer
 from tupelo.federation.links import wire
 from tupelo.federation.links.spelled import read_answer
 from tupelo.federation.spanning.adopting import adopt
-from tupelo.federation.spanning.handover import HERE, Held, holder_name, reserve
+from tupelo.federation.spanning.handover import HERE, holder_name, reserve
 from tupelo.federation.spanning.question import Question, Taken, may_ask, nobody
 from tupelo.federation.spanning.searching import Search, look_away
 from tupelo.space.log import Actor
@@ -52,12 +52,13 @@ class Unsettled:
 
 
 class Brought:
-    """Entries from another host, which are ours. If the one who asked for them vanishes they stay
-    here, under their own identity."""
+    """Entries from another host, which are ours, unless it has `refused`. If the one who asked for
+    them vanishes they stay here, under their own identity."""
 
-    def __init__(self, hosted: HostedSpace, entries: list[Entry]) -> None:
+    def __init__(self, hosted: HostedSpace, entries: list[Entry], refused: bool) -> None:
         self.hosted = hosted
-        self.entries = entries
+        self.entries = [] if refused else entries
+        self.refused = refused
 
     def keep(self) -> int:
         return 0
@@ -374,7 +375,7 @@ class Federation:
     def holder_here(self) -> str:
         return holder_name(f"{HERE}:{self.host.incarnation}", self.host.next_call())
 
-    async def claim(self, peer: Peer, hosted: HostedSpace, message: wire.Ask) -> Held | None:
+    async def claim(self, peer: Peer, hosted: HostedSpace, message: wire.Ask) -> Brought | None:
         """Ask a host to reserve and deliver, and keep it. None if the host was lost, or is of
         another opinion."""
         answer = peer.talk.call(message, "take")
@@ -393,9 +394,8 @@ class Federation:
             entries = read_answer(spelled, hosted.clock.now())
         except BadFrame:
             return None
-        if entries and not await self._settle(peer, hosted, message.call, entries):
-            entries = []
-        return Brought(hosted, entries)
+        refused = bool(entries) and not await self._settle(peer, hosted, message.call, entries)
+        return Brought(hosted, entries, refused)
 
     def _refuse_later(
         self, peer: Peer, hosted: HostedSpace, call: int, answer: asyncio.Future[Any]

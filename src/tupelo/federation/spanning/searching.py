@@ -17,9 +17,7 @@ from tupelo.errors import CannotSend, HostClosed, TupeloError
 from tupelo.federation.hosts.parked import alarm
 from tupelo.federation.hosts.peer import Peer
 from tupelo.federation.links import wire
-from tupelo.federation.spanning.handover import (
-    reserve,
-)
+from tupelo.federation.spanning.handover import reserve
 from tupelo.federation.spanning.question import Question, Taken, may_ask
 from tupelo.federation.spanning.watching import Watching
 from tupelo.values.entry import Entry
@@ -37,6 +35,7 @@ class _Place:
         self.state: Literal["asking", "empty", "ready", "missing"] = "asking"
         self.entries: list[Entry] = []
         self.outdated = False  # Is there something to be read again that we said we had seen?
+        self.watched = False  # Had it nothing, so that our watch stands there?
 
 
 class Search:
@@ -80,12 +79,11 @@ class Search:
             patience = loop.call_later(federation.host.answer_seconds, self._lose_patience)
             alarms.append(patience.cancel)
         try:
-            if self._here:
-                self._watching = Watching(hosted, self._question.template, self._hint_here)
-                if await self._look_here():
-                    return self._result
             for peer in list(federation.host.peers.values()):
                 self.engaged(peer)
+            # Who does not wait need not hear of what comes here until the others have nothing.
+            if wait != 0 and await self._watch_here():
+                return self._result
             while not await self._round():
                 if self._failure is not None:
                     raise self._failure
@@ -122,6 +120,14 @@ class Search:
     def _hint_here(self) -> None:
         self._hinted_here = True
         self._changed.set()
+
+    async def _watch_here(self) -> bool:
+        """Hear of what comes here from now on. True if something has come before."""
+        if not self._here or self._watching is not None:
+            return False
+        question = self._question
+        self._watching = Watching(question.hosted, question.template, self._hint_here)
+        return await self._look_here()
 
     async def _look_here(self) -> bool:
         question = self._question
@@ -218,6 +224,7 @@ class Search:
         except TupeloError:
             self._lose(place)
             return
+        place.watched = place.watched or not found_there
         if found_there or place.outdated:
             self._ready(place)
         elif place.state == "asking":
@@ -242,9 +249,10 @@ class Search:
     async def _round(self) -> bool:
         """Look wherever there may be a match now. True if one was had."""
         self._changed.clear()
-        if self._hinted_here and self._watching is not None:
+        if self._hinted_here:
             self._hinted_here = False
-            self._watching.arm()
+            if self._watching is not None:
+                self._watching.arm()
             if await self._look_here():
                 return True
         for place in list(self._places.values()):
@@ -273,9 +281,14 @@ class Search:
             self._lose(place)
         elif held.entries:
             self._result.add(held)
+            place.state = "ready"
             return True
-        elif place.state == "asking":
-            place.state = "empty"
+        elif held.refused:  # It had something: nobody watches there.
+            self._ready(place)
+        else:
+            place.watched = True
+            if place.state == "asking":
+                place.state = "empty"
         return False
 
     def _hold(self) -> None:
@@ -301,7 +314,10 @@ class Search:
         return "asking" not in states
 
     async def _nothing_came(self) -> bool:
-        """Was there a moment at which there was no match anywhere? If not, look again."""
+        """Was there a moment at which there was no match anywhere? If not, look again. True also
+        if there is one here."""
+        if self._places and await self._watch_here():
+            return True
         empty = [place for place in self._places.values() if place.state == "empty"]
         asked = [
             place.peer.talk.call(wire.Unwatch(self._next_call(), place.watch), self._during)
@@ -336,7 +352,9 @@ class Search:
         if self._watching is not None:
             self._watching.end()
         for place in self._places.values():
-            if place.peer.hints.pop(place.watch, None) is not None and not place.peer.talk.over:
+            known = place.peer.hints.pop(place.watch, None) is not None
+            may_stand = place.watched or place.state in ("asking", "missing")
+            if known and may_stand and not place.peer.talk.over:
                 ignored = place.peer.talk.call(
                     wire.Unwatch(self._next_call(), place.watch), self._during
                 )

@@ -11,6 +11,14 @@ from tupelo.federation.hosts.hosted import HostedSpace
 from tupelo.values.notice import Notice
 
 
+class Intended:
+    """A watch that will stand if it turns out that there is nothing."""
+
+    hits = 0
+
+    def end(self) -> None: ...
+
+
 class Watching:
     """A watch over one space. `hits` counts what came; `hint` is called once, and again only after
     `arm`, so that a busy space does not talk to one who is slow to ask."""
