@@ -66,6 +66,26 @@ def test_what_is_pinned_never_gives_way(order):
     play(scene, names="a", bound=Bound(count=3, order=order))
 
 
+@pytest.mark.parametrize("turns", range(12))
+def test_what_is_pinned_stays_so_when_who_took_it_gives_up(turns):
+    async def scene(garden: Garden) -> None:
+        a = garden["a"]
+        waiting = a.take(("n", int), 100)
+        await asyncio.sleep(1)
+        storing = a.do(a.melon.store(("n", 0), pin=True))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        waiting.cancel()
+        await storing
+        (got,) = await asyncio.gather(waiting, return_exceptions=True)
+        await asyncio.sleep(1)
+        await a.store(*(("n", number) for number in range(1, 9)))
+        left = [n for _, n in await a.take_all(("n", int))]
+        assert left == ([6, 7, 8] if got == ("n", 0) else [0, 7, 8])
+
+    play(scene, names="a", bound=Bound(count=3))
+
+
 def test_bounds_are_of_bytes_too():
     async def scene(garden: Garden) -> None:
         a = garden["a"]

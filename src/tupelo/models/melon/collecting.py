@@ -64,11 +64,19 @@ class PinnedRoom(Room):
     def __init__(self, capacity: Capacity, told: Callable[[list[Entry]], object]) -> None:
         super().__init__(capacity)
         self._told = told
+        self._pins: set[tuple[str, int]] = set()  # also of what was taken, for it may return
         self._pinned: set[Entry] = set()
 
     def pin(self, entry: Entry) -> None:
+        self._pins.add((entry.origin, entry.n))
         if entry in self._held:
             self._pinned.add(entry)
+
+    def add(self, entries: Iterable[Entry]) -> None:
+        entries = list(entries)
+        super().add(entries)
+        if self._pins:
+            self._pinned.update(one for one in entries if (one.origin, one.n) in self._pins)
 
     def remove(self, entry: Entry) -> None:
         super().remove(entry)

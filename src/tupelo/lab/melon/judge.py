@@ -1,0 +1,376 @@
+"""The judge: what must hold of MELON, decided from a history alone.
+
+Some things are excused, for no program could do otherwise: what lay in a memory that is gone, what
+was on its way to a process that was killed, what was collected and said to be.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+
+from tupelo.lab.judge import Fault
+from tupelo.lab.melon.history import ADDS, READS, TAKES, Act, Found, History, Message, name_of
+
+MANY = 1_000
+"""No operation that takes many messages has had more."""
+
+
+def judge(history: History) -> list[Fault]:
+    case = Case(history)
+    return [
+        *judge_failures(case),
+        *judge_answers(case),
+        *judge_twice(case),
+        *judge_order(case),
+        *judge_places(case),
+        *judge_secrets(case),
+        *judge_collected(case),
+        *judge_losses(case),
+        *judge_mail(case),
+        *judge_readers(case),
+        *judge_waiting(case),
+    ]
+
+
+class Case:
+    """A history, with what is asked of it again and again."""
+
+    def __init__(self, history: History) -> None:
+        self.history = history
+        self.added = {
+            message: act for act in history.acts if act.verb in ADDS for message in act.messages
+        }
+        self.numbers = {message[2]: message for message in self.added}
+        self.takes = [act for act in history.acts if act.verb in TAKES]
+        self.reads = [act for act in history.acts if act.verb in READS]
+        self.takers: dict[Message, list[Act]] = defaultdict(list)
+        for act in self.takes:
+            for message in act.messages:
+                self.takers[message].append(act)
+        self.read_by: dict[str, Counter[Message]] = defaultdict(Counter)
+        for act in self.reads:
+            self.read_by[act.melon].update(act.messages)
+        self.told = {one.message for one in history.told if not isinstance(one.message, str)}
+        self.found: dict[str, dict[Message, list[str]]] = defaultdict(lambda: defaultdict(list))
+        for one in history.ending.found:
+            self.found[one.where][one.message].append(one.host)
+
+    def source(self, message: Message) -> str:
+        """The host of a message, or its life, if that had no folder."""
+        act = self.added[message]
+        return act.host if act.host in self.history.durable else f"{act.host}.{act.life}"
+
+    def is_sunk(self, message: Message) -> bool:
+        """Was it in a memory that is gone?"""
+        act = self.added[message]
+        return act.host not in self.history.durable and self.ended_since(act.host, act.begin)
+
+    def ended_since(self, host: str, tick: int) -> bool:
+        return any(end > tick for end in self.history.ends.get(host, ()))
+
+    def is_collected(self, message: Message) -> bool:
+        """Was it said to be; in the log, if there was no time to say it otherwise?"""
+        act = self.added[message]
+        in_log = message in self.history.evicted and self.ended_since(act.host, act.begin)
+        return message in self.told or in_log
+
+    def went_with(self, act: Act) -> bool:
+        """Had it something, and could neither give it to anyone nor back?"""
+        if act.how == "killed":
+            return True
+        gone = act.host not in self.history.durable and self.ended_since(act.host, act.begin)
+        return not act.is_done and gone
+
+
+def judge_failures(case: Case) -> Iterator[Fault]:
+    """Nothing fails, unless a host is full of what is pinned; and nothing is left behind."""
+    for act in case.history.acts:
+        is_full = act.verb in ADDS and act.host in case.history.bounded
+        if act.how == "failed" and not (is_full and "SpaceFull" in act.error):
+            yield Fault("failed", str(act))
+    for what, things in case.history.ending.remains.items():
+        yield Fault("left behind", f"{what}: {things}")
+
+
+# What was answered
+
+
+def judge_answers(case: Case) -> Iterator[Fault]:
+    """Whoever gets a message asked for it, and may have it."""
+    for act in [*case.takes, *case.reads]:
+        for message in act.messages:
+            adding = case.added.get(message)
+            said = f"{name_of(message)}, by {act.melon}"
+            if adding is None or (act.end is not None and adding.begin > act.end):
+                yield Fault("made up", f"{said}, was never added")
+                continue
+            if act.asked is not None and not act.asked.matches(message):
+                yield Fault("not asked for", f"{said}, who asked for {act.asked}")
+            if (adding.verb == "write") != (act.verb in READS):
+                yield Fault("mixed up", f"{said}: to {adding.verb} and to {act.verb}")
+            if adding.to not in (None, act.host):
+                yield Fault("opened", f"{said}, was directed to {adding.to}")
+            if act.sender is not None and (adding.to is None or adding.host != act.sender):
+                yield Fault("wrong sender", f"{said}, who asked for those of {act.sender}")
+
+
+def judge_twice(case: Case) -> Iterator[Fault]:
+    """Nobody reads a message twice, and only one takes it. Who has no folder forgets in a crash
+    what was directed to it and taken."""
+    for melon, read in case.read_by.items():
+        for message, times in read.items():
+            if times > 1:
+                yield Fault("read twice", f"{name_of(message)}, by {melon}")
+    for message, takers in case.takers.items():
+        if message not in case.added:
+            continue
+        still = case.found["stored"].get(message, [])
+        forgets = case.added[message].to is not None and takers[0].host not in case.history.durable
+        lives = {(act.host, act.life) for act in takers}
+        once = len(lives) if forgets else 1
+        if len(takers) + len(still) > once:
+            who = ", ".join(act.melon for act in takers)
+            yield Fault("taken twice", f"{name_of(message)}, by {who}; left: {still}")
+    for message, places in case.found["stored"].items():
+        if len(places) > 1:
+            yield Fault("taken twice", f"{name_of(message)} is at {places}")
+
+
+# Order
+
+
+def judge_order(case: Case) -> Iterator[Fault]:
+    """Of one source, and by one question, the older message comes first. What is held for another
+    who takes is not there for that time, so it may come late."""
+    getters: dict[tuple[object, ...], list[Act]] = defaultdict(list)
+    for act in [*case.takes, *case.reads]:
+        if act.messages:
+            getters[act.melon, act.verb in READS, act.asked, act.sender].append(act)
+    for acts in getters.values():
+        got = [(message, act) for act in acts for message in act.messages if message in case.added]
+        for place, (late, act) in enumerate(got):
+            for newer, before in got[:place]:
+                if _is_older(case, late, newer) and not _is_excused(case, late, before, act):
+                    text = f"{name_of(late)} came to {act.melon} after {name_of(newer)}"
+                    yield Fault("out of order", text)
+
+
+def _is_older(case: Case, one: Message, other: Message) -> bool:
+    """Was it surely there when the other was added, in the same way, at the same source?"""
+    first, second = case.added[one], case.added[other]
+    return (
+        first.end is not None
+        and first.is_done
+        and first.end < second.begin
+        and (first.verb, first.to) == (second.verb, second.to)
+        and case.source(one) == case.source(other)
+    )
+
+
+def _is_excused(case: Case, late: Message, before: Act, act: Act) -> bool:
+    """Both were got by one process. Were there others who could have held the late one when it got
+    the newer one, itself included if it does several things at once?"""
+    if act is not before and act.overlaps(before.begin, before.end):
+        return True  # Which of the two came first?
+    if before.verb in READS:
+        rivals = [one for one in case.reads if one.melon == act.melon]
+        since = before.begin
+    elif case.added[late].to is not None:
+        rivals = [one for one in case.takes if one.host == act.host]
+        since = before.begin
+    else:
+        rivals = case.takes
+        added = case.added[late].begin
+        if any(added < fault < (act.end or fault) for fault in case.history.faults):
+            return True  # It may have been in doubt.
+        since = added
+    return any(
+        one not in (before, act)
+        and one.asked is not None
+        and one.asked.matches(late)
+        and one.overlaps(since, before.end)
+        for one in rivals
+    )
+
+
+# Places
+
+
+def judge_places(case: Case) -> Iterator[Fault]:
+    """Nothing is copied but what was written; directed messages are only where they are sealed."""
+    for one in sorted([*case.history.strays, *case.history.ending.found], key=repr):
+        adding = case.added.get(one.message)
+        if adding is None:
+            yield Fault("made up", f"{name_of(one.message)} is at {one.host}")
+        elif one.where not in _places(adding):
+            yield Fault("copied", f"{name_of(one.message)} is in {one.where} at {one.host}")
+
+
+def _places(adding: Act) -> tuple[str, ...]:
+    match adding.verb:
+        case "write":
+            return ("written", "copies")
+        case "store":
+            return ("stored",)
+    return ("sealed",)
+
+
+def judge_secrets(case: Case) -> Iterator[Fault]:
+    """What is directed is read by nobody but who wrote it, and whom it is for."""
+    for number in sorted(case.history.overheard):
+        yield Fault("opened", f"number {number} went over a link as it is")
+    for one in sorted(case.history.plain, key=repr):
+        message = case.numbers.get(one.number)
+        adding = None if message is None else case.added[message]
+        if adding is None or one.host not in (adding.host, adding.to):
+            yield Fault("opened", f"number {one.number} can be read at {one.host}, in {one.where}")
+
+
+# Collection
+
+
+def judge_collected(case: Case) -> Iterator[Fault]:
+    """What is said to be collected is gone, and was not pinned; only who has a bound collects."""
+    kinds = {"store": "stored", "write": "written"}
+    for one in case.history.told:
+        if one.host not in case.history.bounded:
+            yield Fault("collected", f"{one.host} has no bound, and says so of {one.message}")
+        if isinstance(one.message, str):
+            continue
+        adding = case.added.get(one.message)
+        name = name_of(one.message)
+        if adding is None or kinds.get(adding.verb) != one.kind:
+            yield Fault("collected", f"{one.host} says of {name} that it was {one.kind}")
+        elif adding.pin:
+            yield Fault("collected", f"{name} was pinned, and collected at {one.host}")
+        elif one.message in case.takers:
+            yield Fault("collected", f"{name} was taken, and collected at {one.host}")
+        elif one.host in case.found[one.kind].get(one.message, []):
+            yield Fault("collected", f"{name} is at {one.host}, and collected there")
+
+
+# Losses
+
+
+def judge_losses(case: Case) -> Iterator[Fault]:
+    """What was stored is taken or there, and what was written is there."""
+    excuses = [act for act in case.takes if case.went_with(act)]
+    budget = {id(act): MANY if act.verb == "take_all" else 1 for act in excuses}
+    for message, adding in case.added.items():
+        if not adding.is_done or case.is_sunk(message) or case.is_collected(message):
+            continue
+        if adding.verb == "write" and adding.host not in case.found["written"].get(message, []):
+            yield Fault("lost", f"{name_of(message)}, written at {adding.host}")
+        if adding.verb != "store" or message in case.takers or message in case.found["stored"]:
+            continue
+        for act in excuses:
+            fits = act.asked is not None and act.asked.matches(message)
+            if fits and budget[id(act)] and (act.end or adding.begin + 1) > adding.begin:
+                budget[id(act)] -= 1
+                break
+        else:
+            yield Fault("lost", f"{name_of(message)}, stored at {adding.host}")
+
+
+def judge_mail(case: Case) -> Iterator[Fault]:
+    """What is directed is taken by the one it is for, whoever carries it, and then let go."""
+    collected = Counter(
+        (one.host, one.message) for one in case.history.told if one.kind == "directed"
+    )
+    killed = [act for act in case.takes if case.went_with(act)]
+    for message, adding in case.added.items():
+        if adding.verb != "send":
+            continue
+        carriers = case.found["sealed"].get(message, [])
+        where = f"{name_of(message)}, for {adding.to}"
+        if message in case.takers:
+            if adding.host in carriers and not _may_stay(case, message):
+                yield Fault("not let go", f"{where}, is at {carriers}")
+        elif any(act.host == adding.to and _fits(act, message) for act in killed):
+            continue
+        elif carriers:
+            yield Fault("not delivered", f"{where}, is at {carriers}")
+        elif adding.is_done and not case.is_sunk(message) and message not in case.history.evicted:
+            if not collected[adding.host, adding.to or ""]:
+                yield Fault("lost", f"{where}, sent at {adding.host}")
+            collected[adding.host, adding.to or ""] -= 1
+
+
+def _fits(act: Act, message: Message) -> bool:
+    return act.asked is not None and act.asked.matches(message)
+
+
+def _may_stay(case: Case, message: Message) -> bool:
+    """A receipt may have given way itself, or was in a memory that is gone; or the one that could
+    let go of the message is."""
+    adding = case.added[message]
+    to = adding.to or ""
+    forgot = to not in case.history.durable and case.ended_since(to, adding.begin)
+    return forgot or to in case.history.bounded or case.is_sunk(message)
+
+
+# Readers
+
+
+def judge_readers(case: Case) -> Iterator[Fault]:
+    """Who is there in the end has read all that is in reach: where it was written, or in copies."""
+    ending = case.history.ending
+    for melon, host in ending.melons.items():
+        near = {host, *ending.near.get(host, ())}
+        places: list[Found] = [
+            one
+            for one in ending.found
+            if one.host in near
+            and (one.where == "written" or (one.where == "copies" and host in case.history.copying))
+        ]
+        unread = {one.message for one in places} - set(case.read_by[melon])
+        for message in sorted(unread):
+            if not message[0].startswith("late"):
+                yield Fault("not read", f"{name_of(message)}, by {melon}")
+
+
+# Waiting
+
+
+def judge_waiting(case: Case) -> Iterator[Fault]:
+    """Who waits is woken, and who looks finds what is there."""
+    for act in case.history.acts:
+        if act.is_late and not (act.is_done and act.messages) and _was_added(case, act):
+            yield Fault("not woken", f"{act}, and it was there")
+        if act.is_probe and act.messages:
+            yield Fault("not woken", f"{act}, after someone has waited for it")
+        if act.is_done and not act.messages and act.verb in READS:
+            yield from _overlooked(case, act)
+
+
+def _was_added(case: Case, act: Act) -> bool:
+    """Was there what it waited for, and not collected at once?"""
+    letting_go = {one.host for one in case.history.told if one.kind == "directed"}
+    return any(
+        adding.is_done
+        and not case.is_collected(message)
+        and not (adding.to is not None and adding.host in letting_go)
+        for message, adding in case.added.items()
+        if _fits(act, message)
+    )
+
+
+def _overlooked(case: Case, act: Act) -> Iterator[Fault]:
+    """It read nothing: was there something at its own host, the whole time?"""
+    for message, adding in case.added.items():
+        was_there = (
+            adding.verb == "write"
+            and adding.is_done
+            and adding.host == act.host
+            and (adding.end or act.begin) < act.begin
+            and not case.is_sunk(message)
+            and not case.is_collected(message)
+            and _fits(act, message)
+        )
+        if was_there and not any(
+            message in one.messages or one.overlaps(act.begin, act.end)
+            for one in case.reads
+            if one.melon == act.melon and one is not act and one.begin < (act.end or 0)
+        ):
+            yield Fault("overlooked", f"{name_of(message)}: {act}")

@@ -1,0 +1,149 @@
+"""Looking: what lies at the hosts of a world, in memory and on disk, for the judge."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from tupelo.errors import TupeloError
+from tupelo.federation.identity.sealing import unseal
+from tupelo.federation.replication.feed import host_of
+from tupelo.lab.melon.history import Found, Message, Plain
+from tupelo.lab.melon.world import SECRET, Member, World
+from tupelo.models.melon.directed import Sealed, _read
+from tupelo.models.melon.post import Post
+from tupelo.values.codec import decode_entry
+from tupelo.values.entry import Entry
+
+NAME = "melon"
+WHERE = {
+    NAME: "stored",
+    f"{NAME}.written": "written",
+    f"tupelo.copies.{NAME}.written": "copies",
+    f"tupelo.copies.{NAME}.sealed": "copies",
+}
+_SECRET = re.compile(SECRET.encode() + rb"(\d+)")
+
+
+def watch(world: World) -> None:
+    """From now on everything is looked at that goes over links, or ends."""
+    world.look = look
+
+    def hears(content: bytes) -> None:
+        world.history.overheard.update(secrets_in(content))
+
+    world.network.hears = hears
+
+
+def look(member: Member) -> None:
+    """Is there, at a host, what must not be?"""
+    history = member.world.history
+    history.strays.update(one for one in found_at(member) if one.where not in ("stored", "written"))
+    for name, hosted in member.core.spaces.items():
+        entries = [*hosted.operations.core.store]
+        for number in secrets_in(repr([entry.fields for entry in entries]).encode()):
+            history.plain.add(Plain(member.name, number, f"the space {name}"))
+    for letter in post_of(member).directed._letters.values():
+        for number in secrets_in(repr(letter.entry.fields).encode()):
+            history.plain.add(Plain(member.name, number, "what was opened"))
+    if member.folder is not None:
+        for path in sorted(member.folder.rglob("*")):
+            if path.is_file():
+                for number in secrets_in(path.read_bytes()):
+                    history.plain.add(Plain(member.name, number, f"the file {path.name}"))
+
+
+def secrets_in(content: bytes) -> set[int]:
+    return {int(number) for number in _SECRET.findall(content)} if b"hush" in content else set()
+
+
+def post_of(member: Member) -> Post:
+    post = member.core.carriers[f"melon {NAME}"]
+    assert isinstance(post, Post)
+    return post
+
+
+def found_at(member: Member) -> Iterator[Found]:
+    """The messages that are in the spaces of a host."""
+    for name, hosted in member.core.spaces.items():
+        core = hosted.operations.core
+        for entry in [*core.store, *(held for txn in core.transactions for held in txn.taken)]:
+            if (message := message_of(entry)) is not None:
+                yield Found(member.name, WHERE.get(name, name), message)
+
+
+def message_of(entry: Entry) -> Message | None:
+    types = tuple(map(type, entry.fields))
+    return tuple(entry.fields) if types == (str, str, int, str) else None
+
+
+def sealed_at(member: Member) -> Iterator[Found]:
+    """The directed messages that a host carries, opened with the keys of those they are for."""
+    for source, stream in post_of(member).directed._feed.exchange.streams.items():
+        for entry in stream.items.values():
+            sealed = _read(entry)
+            if isinstance(sealed, Sealed):
+                message = _opened(member.world, host_of(source), sealed)
+                if message is not None:
+                    yield Found(member.name, "sealed", message)
+
+
+def _opened(world: World, source: str, sealed: Sealed) -> Message | None:
+    addressee = next(one for one in world.members if one.identity.key == sealed.to)
+    context = (NAME, source, sealed.to, sealed.number)
+    try:
+        _, plain = unseal(addressee.identity, sealed.seal, context)
+    except TupeloError:
+        return None
+    return tuple(decode_entry(plain)[1])
+
+
+def evicted_at(member: Member) -> Iterator[Message]:
+    """What the logs of a host say of what has given way."""
+    for name in (NAME, f"{NAME}.written", f"{NAME}.sealed"):
+        for change in member.core.spaces[name].space.changes():
+            if change.kind == "evicted":
+                message = (
+                    _opened(member.world, member.name, change.entry)
+                    if isinstance(change.entry, Sealed)
+                    else change.entry
+                )
+                if isinstance(message, tuple):
+                    yield message
+
+
+def look_at_last(world: World) -> None:
+    """Everyone is back: what is there?"""
+    history, ending = world.history, world.history.ending
+    for member in world.members:
+        look(member)
+        name = member.name
+        ending.near[name] = set(member.core.peers)
+        ending.melons |= dict.fromkeys(member.melons, name)
+        ending.found += [*found_at(member), *sealed_at(member)]
+        if member.durable:
+            history.evicted.update(evicted_at(member))
+        ending.remains |= {
+            f"{what} at {name}": repr(things) for what, things in remains(member).items() if things
+        }
+
+
+def remains(member: Member) -> dict[str, Any]:
+    """What is left of what was under way."""
+    core, post = member.core, post_of(member)
+    found: dict[str, Any] = {
+        "searches": list(core.federation.searches),
+        "unsettled hand-overs": list(core.federation._unsettled),
+        "holders in doubt": core.doubts.holders(),
+        "reservations": [call for peer in core.peers.values() for call in peer._held],
+        "watches": [number for peer in core.peers.values() for number in peer._watches],
+        "hints": [number for peer in core.peers.values() for number in peer.hints],
+        "those who wait": len(post.stirring._waiting),
+    }
+    for name, hosted in core.spaces.items():
+        space = hosted.operations.core
+        found[f"transactions in {name}"] = [txn.id for txn in space.transactions]
+        found[f"hand-overs in {name}"] = list(hosted.operations.handings._open)
+        found[f"waiters in {name}"] = list(space.waiting)
+    return found

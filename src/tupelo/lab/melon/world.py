@@ -1,0 +1,369 @@
+"""A world of MELON: hosts on a virtual network, with folders or without, and processes at each."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from types import SimpleNamespace
+from typing import Any, Literal
+
+from tupelo.federation.hosts.core import HostCore
+from tupelo.federation.hosts.hosted import Doubt
+from tupelo.federation.identity.keys import Identity
+from tupelo.lab.life import Life
+from tupelo.lab.loop import VirtualLoop
+from tupelo.lab.melon.history import History, Told
+from tupelo.lab.network import VirtualNetwork
+from tupelo.lab.world import (
+    ANSWER_SECONDS,
+    DOUBT_SECONDS,
+    HEARTBEAT_SECONDS,
+    MEMORY_DISK,
+    PORT,
+    Door,
+    SlowFlusher,
+)
+from tupelo.models.melon import Bound, Copies, Melon
+from tupelo.space.loopclock import LoopClock
+
+SECRET = "hush! "
+"""The text of every directed message begins so, and its number follows."""
+SHAPES = ("mesh", "mesh", "row", "star")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a seed has decided about a world before it begins."""
+
+    hosts: int
+    durable: frozenset[int]
+    melons: int
+    """at each host"""
+
+    shape: str
+    """who knows whom"""
+
+    bounds: tuple[Bound | None, ...]
+    copies: tuple[Copies | None, ...]
+    """of each host"""
+
+    is_quiet: bool
+    """Does nothing fail?"""
+
+    load_seconds: float
+    delay: tuple[float, float]
+    disk_seconds: float
+    """No commit takes longer."""
+
+
+def plan_world(rng: Random) -> Plan:
+    hosts = rng.choice((2, 3, 3, 4, 5))
+    is_bounded, is_copied = rng.random() < 0.4, rng.random() < 0.7
+    return Plan(
+        hosts=hosts,
+        durable=frozenset(number for number in range(hosts) if rng.random() < 0.6),
+        melons=rng.choice((1, 2, 2, 3)),
+        shape=rng.choice(SHAPES),
+        bounds=tuple(_bound(rng) if is_bounded else None for _ in range(hosts)),
+        copies=tuple(_copies(rng) if is_copied else None for _ in range(hosts)),
+        is_quiet=rng.random() < 0.15,
+        load_seconds=rng.uniform(4.0, 12.0),
+        delay=rng.choice(((0.001, 0.01), (0.001, 0.1), (0.02, 0.05))),
+        disk_seconds=rng.choice((0.0, 0.01, 0.1)),
+    )
+
+
+def _bound(rng: Random) -> Bound | None:
+    count, order = rng.choice((3, 6, 15)), rng.choice(("fifo", "lru"))
+    return rng.choice(
+        (None, Bound(count=count, order=order), Bound(bytes=60 * count, order=order))  # type: ignore[arg-type]
+    )
+
+
+def _copies(rng: Random) -> Copies | None:
+    rooms: list[Bound | Literal[0] | None] = [None, None, None, 0, Bound(count=8)]
+    room = rng.choice(rooms)
+    return rng.choice((None, *(Copies(hosts, room) for hosts in (0, 1, 1, 2, 9))))
+
+
+class SeededIdentity(Identity):
+    """An identity whose every key is drawn from a seed, so that a run can be played again."""
+
+    rng: Random
+
+    @classmethod
+    def drawn(cls, rng: Random) -> SeededIdentity:
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+        identity = cls(Ed25519PrivateKey.from_private_bytes(rng.randbytes(32)))
+        identity.rng = rng
+        return identity
+
+    def draw(self) -> bytes:
+        return self.rng.randbytes(32)
+
+
+class TappedNetwork(VirtualNetwork):
+    """A network on whose links someone listens."""
+
+    hears: Callable[[bytes], None]
+
+    def note_frame(self, source: str, target: str, content: bytes) -> None:
+        super().note_frame(source, target, content)
+        self.hears(content)
+
+
+class Member:
+    """A host of the world, through all its lives."""
+
+    def __init__(self, world: World, number: int) -> None:
+        self.world = world
+        self.number = number
+        self.name = "abcdefgh"[number]
+        self.address = f"{self.name}:{PORT}"
+        self.durable = number in world.plan.durable
+        self.bound = world.plan.bounds[number]
+        self.copies = world.plan.copies[number]
+        self.identity = SeededIdentity.drawn(Random(f"{world.seed} {self.name} identity"))
+        self.lives = 0
+        self.life: Life | None = None
+        self.core: HostCore
+        self.door: Door
+        self.melons: dict[str, Melon] = {}
+        """The processes that are there, by name."""
+        self._opened = 0
+
+    @property
+    def is_up(self) -> bool:
+        return self.life is not None
+
+    @property
+    def folder(self) -> Path | None:
+        return self.world.folder / self.name if self.durable else None
+
+    async def start(self) -> None:
+        """A new life, on what the last one has left on disk."""
+        world = self.world
+        self.lives += 1
+        self.melons = {}
+        self.life = Life(world.loop, world.network, self.name)
+        await self.life.start(self._start(self.life), f"{self.name} starts")
+        world.note(f"{self.name} has started, life {self.lives}")
+
+    async def _start(self, life: Life) -> None:
+        world = self.world
+        self.core = HostCore(
+            self.name,
+            host_id=self.name,
+            network=life,
+            clock=world.clock,
+            rng=Random(f"{world.seed} {self.name} {self.lives}"),
+            new_id=world.new_id,
+            listen=self.address,
+            path=self.folder,
+            peers=[other.address for other in world.members if world.knows(self, other)],
+            doubt=Doubt(seconds=DOUBT_SECONDS),
+            heartbeat=HEARTBEAT_SECONDS,
+            answer_seconds=ANSWER_SECONDS,
+            commit_in_place=True,
+            durability="process" if self.durable else None,
+        )
+        await self.core.start()
+        self.door = Door(self.core)
+        self.door._plan = SimpleNamespace(identity=self.identity)  # type: ignore[assignment]
+        for _ in range(world.plan.melons):
+            self._open()
+        if self.durable and world.plan.disk_seconds:
+            self._slow_down()
+
+    def open(self) -> str:
+        """One more process."""
+        assert self.life is not None
+        return self.life.call(self._open)
+
+    def _open(self) -> str:
+        self._opened += 1
+        name = f"{self.name}{self._opened}"
+        melon = self.melons[name] = Melon(self.door, bound=self.bound, copies=self.copies)
+        if len(self.melons) == 1:
+            assert self.life is not None
+            self.life.start(self._hear_collected(melon), f"{self.name} hears what is collected")
+        return name
+
+    async def _hear_collected(self, melon: Melon) -> None:
+        history = self.world.history
+        async for one in melon.collected:
+            message = one.message
+            if one.kind == "directed":
+                message = self.world.host_of(message)
+            self.world.note(f"{self.name} has collected {message}, {one.kind}")
+            history.told.append(Told(self.name, one.kind, message))
+
+    async def close(self, name: str) -> None:
+        """One process ends. The first one stays: it hears what is collected."""
+        await self.melons.pop(name).close()
+
+    def _slow_down(self) -> None:
+        """Let commits take time, as on a disk."""
+        for hosted in self.core.spaces.values():
+            if hosted.durable:
+                flusher = SlowFlusher(hosted.engine, self.core.rng, self.world.plan.disk_seconds)
+                hosted.door._flusher = flusher
+                hosted.door._flush = hosted.flush = flusher.flush
+
+    async def crash(self) -> None:
+        life = self.life
+        if life is not None:
+            self.world.note(f"{self.name} crashes")
+            self.world.look(self)
+            self.life = None
+            self.world.history.ended(self.name)
+            engines = [hosted.engine for hosted in self.core.spaces.values()]
+            await life.kill([*engines, self.core.deciding._space._operations.engine])
+
+    async def leave(self) -> None:
+        """Say goodbye, close the spaces, and end."""
+        life = self.life
+        if life is not None:
+            self.world.note(f"{self.name} leaves")
+            self.world.look(self)
+            self.life = None
+            life.leaving = True
+            self.world.history.ended(self.name)
+            await life.start(self.core.stop("for a while"), f"{self.name} leaves")
+            await life.end()
+            self.world.network.crash(self.name)  # what is left of its links
+
+
+class World:
+    """Everything there is in one run."""
+
+    def __init__(self, loop: VirtualLoop, seed: int) -> None:
+        self.loop = loop
+        self.seed = seed
+        self.plan = plan_world(Random(f"{seed} plan"))
+        self.network = TappedNetwork(loop, delay=self.plan.delay, trace_max=100_000)
+        self.clock = LoopClock(loop)
+        root = MEMORY_DISK if MEMORY_DISK.is_dir() else None
+        self.folder = Path(tempfile.mkdtemp(prefix="tupelo-", dir=root))
+        self.members = [Member(self, number) for number in range(self.plan.hosts)]
+        self.history = History(self.note, {one.name for one in self.members if one.durable})
+        self.history.bounded = {one.name for one in self.members if one.bound}
+        self.history.copying = {one.name for one in self.members if one.copies}
+        self.look: Callable[[Member], None] = lambda member: None
+        """Called before a host ends, to see what is there."""
+        self.populate: Callable[[Member], None] = lambda member: None
+        """Called when a host has come back."""
+
+    def new_id(self) -> str:
+        return f"id{self.loop.number('id')}"
+
+    def note(self, text: str) -> None:
+        self.network.note(text)
+
+    def knows(self, one: Member, other: Member) -> bool:
+        """Do these two meet, if nothing fails? The one with the higher number dials, in a mesh
+        both."""
+        match self.plan.shape:
+            case "row":
+                return one.number == other.number + 1
+            case "star":
+                return other.number == 0 and one is not other
+        return one is not other
+
+    def meets(self, one: Member, other: Member) -> bool:
+        return self.knows(one, other) or self.knows(other, one)
+
+    def host_of(self, key: str) -> str:
+        """The host of an identity."""
+        return next(one.name for one in self.members if one.identity.key == key)
+
+    async def start(self) -> None:
+        for member in self.members:
+            await member.start()
+        await self.until(self.all_engaged)
+
+    def all_engaged(self) -> bool:
+        return all(
+            one.is_up
+            and all(
+                other.name in one.core.peers for other in self.members if self.meets(one, other)
+            )
+            for one in self.members
+        )
+
+    async def until(self, condition: Callable[[], Any], seconds: float = 60.0) -> bool:
+        """Let time pass until this holds, or for so long."""
+        end = self.loop.time() + seconds
+        while not condition():
+            if self.loop.time() >= end:
+                return False
+            await asyncio.sleep(0.05)
+        return True
+
+    async def stop(self) -> None:
+        for member in self.members:
+            await member.leave()
+
+    def clear(self) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+# Faults
+
+
+async def trouble(world: World, rng: Random, seconds: float) -> None:
+    """Faults, one after the other, as the seed will have them."""
+    end = world.loop.time() + seconds
+    network = world.network
+    while (pause := rng.expovariate(1.2)) + world.loop.time() < end:
+        await asyncio.sleep(pause)
+        if world.plan.is_quiet:
+            continue
+        world.history.faults.append(world.history.tick())
+        one, other = rng.sample(world.members, 2)
+        match rng.choice(
+            ("partition", "partition", "heal", "cut", "cut", "crash", "return", "slow")
+        ):
+            case "partition":
+                groups: dict[int, list[str]] = {}
+                for member in world.members:
+                    groups.setdefault(rng.randrange(3), []).append(member.name)
+                network.partition(*groups.values())
+            case "heal":
+                network.heal()
+            case "cut":
+                network.cut(one.name, other.name)
+            case "crash":
+                await (one.crash() if rng.random() < 0.7 else one.leave())
+            case "return":
+                for member in world.members:
+                    if not member.is_up:
+                        await member.start()
+                        world.populate(member)
+                        break
+            case "slow":
+                network.slow(one.name, other.name, rng.choice((1, 10, 50)))
+        for member in world.members:
+            if member.is_up:
+                world.look(member)
+    if not world.plan.is_quiet:
+        await asyncio.sleep(max(0.0, end - world.loop.time()))
+
+
+async def peace(world: World) -> None:
+    """All faults are over, and everyone is back."""
+    network = world.network
+    world.history.faults.append(world.history.tick())
+    network.heal()
+    for one in world.members:
+        for other in world.members:
+            network.slow(one.name, other.name, 1)
+    for member in world.members:
+        if not member.is_up:
+            await member.start()
