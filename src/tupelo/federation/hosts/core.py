@@ -174,12 +174,12 @@ class HostCore:
     ) -> HostedSpace:
         """A space of this host; made with these options if there is none of this name yet."""
         own = bool(options) or access is not None or doubt is not None
-        if isinstance(name, str) and name in self.spaces:
+        check_space_name(name)
+        if name in self.spaces:
             if own:
                 given = ", ".join([*options, *(["access"] if access else []), "doubt"][:3])
                 raise BadArgument(given, f"left out: the space {name!r} is there already", "given")
             return self.spaces[name]
-        check_space_name(name)
         if access is not None and not isinstance(access, Access):
             raise BadArgument("access", "an Access(...)", access)
         space = self._open(name, options)
