@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from tests.models.melon.garden import Garden, play
 from tupelo.models.melon import Bound, Copies
 
@@ -88,6 +90,25 @@ def test_a_reader_that_gives_up_on_copies_loses_none():
             if isinstance(got, BaseException):
                 got = await c.read(("n", int), 10)
             assert got == ("n", number)
+
+    play(scene, *ROW, copies=Copies(hosts=1))
+
+
+@pytest.mark.parametrize("turns", range(8))
+def test_who_gives_up_on_all_copies_reads_them_all_the_next_time(turns):
+    async def scene(garden: Garden) -> None:
+        a, c = garden["a"], garden["c"]
+        await a.write(*(("n", number) for number in range(5)))
+        await held(garden, "b", "a", 5)
+        assert await c.read(("n", int), 10) == ("n", 0)
+        reading = c.read_all(("n", int), 100)
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        reading.cancel()
+        (got,) = await asyncio.gather(reading, return_exceptions=True)
+        if isinstance(got, BaseException):
+            got = await c.read_all(("n", int), 10)
+        assert got == [("n", number) for number in range(1, 5)]
 
     play(scene, *ROW, copies=Copies(hosts=1))
 

@@ -108,6 +108,8 @@ class Reader:
     def _undo(self, entries: list[Entry]) -> None:
         with self._hosted.engine.lock:
             self._memory.discard_all(entries)
+        if self._shelves is not None:
+            self._shelves.undo(entries)
 
     async def _ask(self, template: Any, wait: float | None, many: bool) -> list[Entry]:
         """Of those who are engaged. Who does not answer is passed over."""
@@ -142,6 +144,7 @@ class Shelves:
         self._lock = post.written.engine.lock
         self._read: dict[tuple[bytes, str], int] = {}  # up to there there is nothing to be read
         self._latest: dict[tuple[bytes, str], int] = {}
+        self._looked: dict[Entry, str] = {}  # what was found, and has not been handed out yet
         self._discards = 0
 
     def has(self, template: Any, key: bytes | None) -> bool:
@@ -170,7 +173,7 @@ class Shelves:
                 for entry in self._unread(source, asked, key):
                     require_known(entry)
                     found += self._memory.choose([entry], None)
-                    self._note(source, entry, key)
+                    self._looked[entry] = source
                     if not many:
                         return found
         return found
@@ -195,15 +198,16 @@ class Shelves:
     def note(self, entries: Iterable[Entry], key: bytes | None) -> None:
         """These were read: of what these hosts have written, nothing older will be."""
         for entry in entries:
-            source = self._post.source_of(entry)
-            if source is not None:
-                self._note(source, entry, key)
+            source = self._looked.pop(entry, None) or self._post.source_of(entry)
+            if source is not None and key is not None:
+                if len(self._latest) > PLACES_MAX:
+                    self._latest.clear()
+                self._latest[key, source] = max(entry.n, self._latest.get((key, source), 0))
 
-    def _note(self, source: str, entry: Entry, key: bytes | None) -> None:
-        if key is not None:
-            if len(self._latest) > PLACES_MAX:
-                self._latest.clear()
-            self._latest[key, source] = max(entry.n, self._latest.get((key, source), 0))
+    def undo(self, entries: Iterable[Entry]) -> None:
+        """These were not read after all."""
+        for entry in entries:
+            self._looked.pop(entry, None)
 
 
 def _spell(template: Any) -> bytes | None:
