@@ -28,6 +28,7 @@ from tupelo.federation.groups.group import group_of
 from tupelo.federation.groups.roster import Roster
 from tupelo.federation.hosts.core import HostCore
 from tupelo.federation.hosts.peer import Peer
+from tupelo.federation.identity.access import Access
 from tupelo.federation.replication.carrier import replication_of
 from tupelo.federation.replication.feed import Feed
 from tupelo.federation.replication.news import Bell, Following
@@ -141,6 +142,7 @@ class Replica:
         self._heaps = heaps
         replication = replication_of(core)
         self.feed: Feed = replication.feed(name, Everything())
+        _protect(core, f"{name}.system")
         self.system: Feed = replication.feed(f"{name}.system", Everything())
         self.tokens = Tokens(core, self.system)
         self._places: dict[Entry, Place] = {}
@@ -372,3 +374,12 @@ class Replica:
         peer = self.core.peers.get(neighbour)
         if peer is None or not peer.may("take", self.feed.space):
             raise NotAllowed("take", self.name, "another host")
+
+
+def _protect(core: HostCore, name: str) -> None:
+    """A space in which other hosts may not take: an order without its records would have a hole."""
+    nobody = Access(take=())
+    if name in core.spaces:
+        core.spaces[name].access = nobody
+    else:
+        core.make_space(name, nobody)
