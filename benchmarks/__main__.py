@@ -11,17 +11,20 @@ from rich.console import Console
 from benchmarks import (
     doors,
     durable,
+    event_heap,
     federation,
     handover,
     index,
     kills,
     lime,
+    melon,
     memory,
     pipeline,
     queues,
     remote,
     report,
     thesis,
+    unread,
 )
 from benchmarks.measure import ROUNDS, ROUNDS_MIN, Line, Settings, Table, in_fresh_process
 
@@ -36,7 +39,7 @@ THEMES = {
     "federation": federation.run,
     "pipeline": pipeline.run,
 }
-NAMES = [*THEMES, "kills", "lime", "thesis"]
+NAMES = [*THEMES, "kills", "lime", "melon", "unread", "event_heap", "thesis"]
 
 
 def main() -> None:
@@ -46,7 +49,7 @@ def main() -> None:
     lines: list[Line] = []
     rows: list[thesis.Row] = []
     door_rows: list[doors.Row] = []
-    traffic: list[lime.Row] = []
+    plots: report.Plots = {}
     tables: list[Table] = []
     for name in names:
         start = perf_counter()
@@ -59,6 +62,20 @@ def main() -> None:
             elif name == "lime":
                 traffic = in_fresh_process(lime.traffic, settings)
                 tables += in_fresh_process(lime.tables, settings, traffic)
+                plots[name] = lime.plot, traffic
+            elif name == "melon":
+                more, readers = in_fresh_process(melon.run, settings)
+                tables += more
+                plots[name] = melon.plot, readers
+            elif name == "unread":
+                promised, more, sizes = in_fresh_process(unread.run, settings)
+                lines += promised
+                tables += more
+                plots[name] = unread.plot, sizes
+            elif name == "event_heap":
+                more, orders = in_fresh_process(event_heap.run, settings)
+                tables += more
+                plots[name] = event_heap.plot, orders
             else:
                 lines += in_fresh_process(THEMES[name], settings)
             if name == "doors":
@@ -68,7 +85,7 @@ def main() -> None:
         progress.print(f"{name}: {perf_counter() - start:.0f} s")
     circumstances = report.circumstances_of(settings, load_before)
     report.show(lines, rows, door_rows, tables, circumstances)
-    report.keep(lines, rows, door_rows, traffic, tables, circumstances)
+    report.keep(lines, rows, door_rows, plots, tables, circumstances)
     progress.print(f"kept in {report.OUT}")
 
 

@@ -107,8 +107,12 @@ class Elsewhere:
 
     def ask(self, question: Any) -> Any:
         """What it answers, if it is a function that does."""
-        self._pipe.send(question)
+        self.tell(question)
         return self._pipe.recv()
+
+    def tell(self, question: Any) -> None:
+        """Ask, and do not wait for the answer: others may be asked meanwhile."""
+        self._pipe.send(question)
 
     @property
     def resident_bytes(self) -> int:

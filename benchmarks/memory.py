@@ -38,24 +38,24 @@ def run(settings: Settings) -> list[Line]:
 
 def _in_space(count: int, indexed: bool) -> float:
     space = Space()
-    before = _resident_bytes()
+    before = resident_bytes()
     for i in range(count):
         space.write(fields(i))
     if indexed:
         require(space.read((str, count - 1, float, bool), wait=0) is not None, "it is there")
-    after = _resident_bytes()
+    after = resident_bytes()
     buckets = space._operations.core.store.buckets.values()
     require([len(bucket.indexes) for bucket in buckets] == [int(indexed)], "an index as asked")
     return (after - before) / count
 
 
 def _in_list(count: int) -> float:
-    before = _resident_bytes()
+    before = resident_bytes()
     held = [fields(i) for i in range(count)]
-    return (_resident_bytes() - before) / len(held)
+    return (resident_bytes() - before) / len(held)
 
 
-def _resident_bytes() -> int:
+def resident_bytes() -> int:
     gc.collect()
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * resource.getpagesize()

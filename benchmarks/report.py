@@ -6,19 +6,30 @@ import json
 import os
 import platform
 import sys
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
+import msgspec
 from rich import table as rich_table
 from rich.console import Console
 
-from benchmarks import doors, lime, thesis
+from benchmarks import doors, thesis
 from benchmarks.measure import Line, Settings, Table
 
 OUT = Path(__file__).parent / "out"
 WIDTH_PIPED = 150
 
 Cells = list[tuple[str, ...]]
+Plots = dict[str, tuple[Callable[[Any, Path], None], Any]]
+"""By the name of a benchmark: what draws its figure, and of what."""
+PLOT_TITLES = {
+    "lime": "messages of LIME's operations",
+    "melon": "messages from one host to its readers",
+    "unread": "the size of a record of what was read",
+    "event_heap": "a view of total order",
+}
 
 LINE_HEADS = ("what was compared", "ours", "theirs", "ratio", "target", "reached")
 THESIS_HEADS = ("n", "write n, ms", "read 1, ms", "take n, ms", "write/s", "take/s")
@@ -60,7 +71,7 @@ def keep(
     lines: list[Line],
     rows: list[thesis.Row],
     door_rows: list[doors.Row],
-    traffic: list[lime.Row],
+    plots: Plots,
     tables: list[Table],
     circumstances: str,
 ) -> None:
@@ -70,7 +81,7 @@ def keep(
         "lines": [{**asdict(line), "ratio": line.ratio, "reached": line.reached} for line in lines],
         "thesis": [asdict(row) for row in rows],
         "doors": [asdict(row) for row in door_rows],
-        "lime": [asdict(row) for row in traffic],
+        "plots": msgspec.to_builtins({name: rows for name, (_, rows) in plots.items()}),
         "tables": [asdict(table) for table in tables],
     }
     (OUT / "results.json").write_text(json.dumps(results, indent=2, ensure_ascii=False) + "\n")
@@ -87,9 +98,9 @@ def keep(
         parts.append("## The thesis' benchmark 8.2")
         parts.append(_markdown(DOOR_HEADS, _door_cells(door_rows)))
         parts.append("![write, read and take over n, door by door](doors.png)")
-    if traffic:
-        lime.plot(traffic, OUT / "lime.png")
-        parts.append("![messages of LIME's operations](lime.png)")
+    for name, (plot, data) in plots.items():
+        plot(data, OUT / f"{name}.png")
+        parts.append(f"![{PLOT_TITLES[name]}]({name}.png)")
     for table in tables:
         parts += [f"## {table.title}", table.how, _markdown(table.heads, table.rows)]
     (OUT / "results.md").write_text("\n\n".join(parts) + "\n")

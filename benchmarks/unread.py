@@ -1,0 +1,182 @@
+"""Reading what is unread: the next message of MELON, and the record of those that were read.
+
+All but the last messages were read before, by a process at the writer's own host and by one at
+another host, which has a process of the system of its own. So the next unread one is behind all
+that were read, and the record of these is as large as it gets.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from statistics import median, quantiles
+from time import perf_counter
+
+import uvloop
+
+from benchmarks import tracking
+from benchmarks.elsewhere import Elsewhere
+from benchmarks.measure import Line, Settings, Table, Target, require
+from tupelo import aio
+from tupelo.models.melon import Melon
+
+STORED = (1_000, 10_000, 100_000, 1_000_000)
+EACH = 40
+"""So many are read in a round, one by one."""
+AT_ONCE = 10_000
+TEMPLATE = ("news", int, str)
+PLACES = ("at the writer's own host", "from another host")
+
+plot = tracking.plot
+
+
+def run(settings: Settings) -> tuple[list[Line], list[Table], tracking.Sizes]:
+    reads = uvloop.run(_time_reads(settings))
+    lines = [_line(place, reads, settings) for place in PLACES]
+    counts = [count for count in tracking.PLOTTED if count <= settings.size(tracking.MESSAGES)]
+    sizes = {kind: tracking.sizes(kind, counts) for kind in tracking.KINDS}
+    return (
+        [*lines, *tracking.lines(settings)],
+        [_table(reads, settings), *tracking.tables(settings)],
+        sizes,
+    )
+
+
+@dataclass
+class Reads:
+    """Microseconds of reads, by round, of messages that wait behind all that were read."""
+
+    rounds: list[list[float]] = field(default_factory=list)
+    first: float = 0.0
+    """The very first, after all the others were got by read_all."""
+
+    @property
+    def medians(self) -> list[float]:
+        return [median(one) for one in self.rounds]
+
+
+AllReads = dict[tuple[int, str], Reads]
+
+
+def _line(place: str, reads: AllReads, settings: Settings) -> Line:
+    least, most = (settings.size(STORED[place]) for place in (0, -1))
+    return Line(
+        f"MELON read of the next unread message {place}, {most:,} stored",
+        f"with {least:,}",
+        "µs",
+        Target("≤", 1.5),
+        reads[most, place].medians,
+        reads[least, place].medians,
+    )
+
+
+def _table(reads: AllReads, settings: Settings) -> Table:
+    rows = []
+    for stored in map(settings.size, STORED):
+        cells: list[str] = []
+        for place in PLACES:
+            found = reads[stored, place]
+            p95 = quantiles([one for micros in found.rounds for one in micros], n=20)[-1]
+            cells += [f"{median(found.medians):,.0f}", f"{p95:,.0f}", f"{found.first / 1e3:,.2f}"]
+        rows.append((f"{stored:,}", *cells))
+    heads = [f"{what}, {place}" for place in PLACES for what in ("p50, µs", "p95", "first, ms")]
+    return Table(
+        "MELON read of the next unread message",
+        ("stored", *heads),
+        rows,
+        "Messages of three fields, one writer. All but the last were read by read_all, "
+        f"{AT_ONCE:,} at a time; then these are read one by one, {EACH} in a round, "
+        f"{settings.rounds} rounds, the sizes in turns. p50 is the median of the rounds' own, p95 "
+        "is of all rounds together. First is the very first read after read_all, which is in no "
+        "round.",
+    )
+
+
+async def _time_reads(settings: Settings) -> AllReads:
+    sizes = [settings.size(stored) for stored in STORED]
+    reads = {(stored, place): Reads() for stored in sizes for place in PLACES}
+    async with AsyncExitStack() as stack:
+        host = await stack.enter_async_context(aio.Host("writer", listen="127.0.0.1:0"))
+        there = stack.enter_context(Elsewhere(run_reader, host.address))
+        require(await asyncio.to_thread(there.said) == "engaged", "the reader should be there")
+        stores = {stored: Store(host, there, stored) for stored in sizes}
+        for stored, store in stores.items():
+            await store.fill(max(1, stored - (settings.rounds + 2) * EACH))
+        for turn in range(settings.rounds + 2):
+            for stored, store in stores.items():
+                await store.write(EACH)
+                for place in PLACES:
+                    micros = await store.time_reads(place)
+                    if turn == 0:
+                        reads[stored, place].first = micros[0]
+                    elif turn > 1:  # The first rounds only warm up.
+                        reads[stored, place].rounds.append(micros)
+        for store in stores.values():
+            require(await store.here.read(TEMPLATE, wait=0) is None, "all should be read")
+    return reads
+
+
+class Store:
+    """Messages of one name, and who reads them at the writer's host and elsewhere."""
+
+    def __init__(self, host: aio.Host, there: Elsewhere, stored: int) -> None:
+        self.name = f"melon-{stored}"
+        self.here = Melon(host, self.name)
+        self._writer = Melon(host, self.name)
+        self._there = there
+        self._written = 0
+
+    async def write(self, count: int) -> None:
+        for i in range(self._written, self._written + count):
+            await self._writer.write(("news", i, "x" * 20))
+        self._written += count
+
+    async def fill(self, count: int) -> None:
+        """Write so many, all of which are read by both."""
+        while self._written < count:
+            many = min(AT_ONCE, count - self._written)
+            await self.write(many)
+            require(len(await self.here.read_all(TEMPLATE)) == many, "all should be read here")
+            read = await asyncio.to_thread(self._there.ask, ("all", self.name))
+            require(read == many, "all should be read there")
+
+    async def time_reads(self, place: str) -> list[float]:
+        if place == PLACES[0]:
+            return await _time_each(self.here)
+        micros: list[float] = await asyncio.to_thread(self._there.ask, ("each", self.name))
+        return micros
+
+
+async def _time_each(melon: Melon) -> list[float]:
+    micros, numbers = [], []
+    for _ in range(EACH):
+        start = perf_counter()
+        message = await melon.read(TEMPLATE)
+        micros.append((perf_counter() - start) * 1e6)
+        numbers.append(message[1])
+    require(numbers == list(range(numbers[0], numbers[0] + EACH)), "the oldest should come first")
+    return micros
+
+
+def run_reader(pipe: Connection, address: str) -> None:
+    """A host that reads what is written at another. It is asked to read all of a name, and says how
+    many there were; or each of the next, and says how many microseconds that took."""
+    uvloop.run(_run_reader(pipe, address))
+
+
+async def _run_reader(pipe: Connection, address: str) -> None:
+    async with aio.Host("reader", listen="127.0.0.1:0", peers=[address]) as host:
+        while not host.engaged:
+            await asyncio.sleep(0.01)
+        pipe.send("engaged")
+        melons: dict[str, Melon] = {}
+        while (question := await asyncio.to_thread(pipe.recv)) is not None:
+            verb, name = question
+            if name not in melons:
+                melons[name] = Melon(host, name)
+            if verb == "all":
+                pipe.send(len(await melons[name].read_all(TEMPLATE)))
+            else:
+                pipe.send(await _time_each(melons[name]))
