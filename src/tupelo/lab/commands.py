@@ -16,6 +16,7 @@ from rich.progress import Progress, track
 
 from tupelo.apps.commands import clear_errors, complain
 from tupelo.lab.lime.simulate import simulate as simulate_lime
+from tupelo.lab.melon.simulate import simulate as simulate_melon
 from tupelo.lab.recording.record import Plan, RecordingFailed, record
 from tupelo.lab.simulate import Report, simulate, simulate_many
 from tupelo.pipeline.commands.prompt import packages
@@ -28,11 +29,13 @@ class Model(Enum):
 
     FEDERATION = "federation"
     LIME = "lime"
+    MELON = "melon"
 
 
 PLAYS: dict[Model, Callable[[int], Report]] = {
     Model.FEDERATION: simulate,
     Model.LIME: simulate_lime,
+    Model.MELON: simulate_melon,
 }
 
 app = typer.Typer(no_args_is_help=True, help="Look for what cannot be, in worlds ruled by seeds.")
@@ -46,7 +49,7 @@ def simulate_command(
         bool, typer.Option("--trace", help="Print all that happens; for one seed.")
     ] = False,
     model: Annotated[
-        Model, typer.Option(help="Spaces that span hosts, or the agents and groups of LIME.")
+        Model, typer.Option(help="Spaces that span hosts, or what is built on them.")
     ] = Model.FEDERATION,
 ) -> None:
     """Play federations in virtual time, with partitions, crashes and slow links, and judge them."""

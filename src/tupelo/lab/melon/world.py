@@ -72,7 +72,7 @@ def plan_world(rng: Random) -> Plan:
         bounds=tuple(_bound(rng) if is_bounded else None for _ in range(hosts)),
         copies=tuple(_copies(rng) if is_copied else None for _ in range(hosts)),
         is_quiet=rng.random() < 0.15,
-        load_seconds=rng.uniform(4.0, 12.0),
+        load_seconds=rng.uniform(3.0, 9.0),
         delay=rng.choice(((0.001, 0.01), (0.001, 0.1), (0.02, 0.05))),
         disk_seconds=rng.choice((0.0, 0.01, 0.1)),
     )
