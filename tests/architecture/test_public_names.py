@@ -9,7 +9,7 @@ import tupelo
 from tupelo import aio, errors, pipeline
 from tupelo.federation.client.space import RemoteSpace
 from tupelo.federation.spanning.space import FederatedSpace
-from tupelo.models import javaspaces, lime, linda, pubsub, xvsm
+from tupelo.models import event_heap, javaspaces, lime, linda, melon, pubsub, xvsm
 
 JAVASPACES = [
     "Entry",
@@ -67,6 +67,58 @@ LIME_SPACE = [
 ]
 
 PUBSUB = ["close", "collect", "hosts", "offer", "publish", "subscribe", "withdraw"]
+
+MELON = ["Bound", "Collected", "Copies", "Melon"]
+
+MELON_PROCESS = [
+    "close",
+    "read",
+    "read_all",
+    "refused",
+    "store",
+    "take",
+    "take_all",
+    "write",
+]
+
+EVENT_HEAP = [
+    "Bridge",
+    "DestroyRequest",
+    "Event",
+    "EventHeap",
+    "HeapRequest",
+    "Made",
+    "Query",
+    "Session",
+    "SessionRequest",
+    "View",
+    "ViewCloned",
+    "ViewRequest",
+]
+
+HEAP = [
+    "close",
+    "create",
+    "destroy",
+    "get",
+    "get_all",
+    "hosts",
+    "put",
+    "put_all",
+    "query",
+    "register",
+    "remove",
+    "session",
+    "snoop",
+    "snoop_all",
+    "view",
+    "wait",
+    "wait_to_remove",
+]
+
+HEAP_SESSION = ["clone", "close", "get", "get_all", "id", "share", "wait"]
+
+HEAP_VIEW = ["cloned", "is_owner", "put", "put_all", "replay", "session"]
 
 PIPELINE = ["changes", "session", "template"]
 
@@ -212,6 +264,22 @@ def test_pubsub_speaks_all_its_words():
     assert set(pubsub.__all__) == {"Collected", "PubSub", "Replies", "Reply"}
     assert public(pubsub.PubSub) == set(PUBSUB)
     assert public(pubsub.Replies) == set(REPLIES)
+
+
+def test_melon_speaks_all_its_words():
+    assert set(melon.__all__) == set(MELON)
+    assert public(melon.Melon) == set(MELON_PROCESS)
+    assert all(inspect.getdoc(getattr(melon, name)) for name in MELON)
+    assert all(inspect.getdoc(getattr(melon.Melon, name)) for name in MELON_PROCESS)
+
+
+def test_the_event_heap_speaks_all_its_words():
+    assert set(event_heap.__all__) == set(EVENT_HEAP)
+    assert public(event_heap.EventHeap) == set(HEAP)
+    assert public(event_heap.Session) == set(HEAP_SESSION)
+    view = {name for name in dir(event_heap.View) if name[0] != "_"}
+    assert view == {*HEAP_SESSION, *HEAP_VIEW}
+    assert all(inspect.getdoc(getattr(event_heap, name)) for name in EVENT_HEAP)
 
 
 def test_the_pipeline_offers_what_was_promised_and_nothing_else():
