@@ -13,7 +13,7 @@ from tupelo.errors import BadArgument, CannotSend, JournalError, NotAllowed, Spa
 from tupelo.federation.links import wire
 from tupelo.federation.replication import messages as said
 from tupelo.federation.replication.feed import Feed
-from tupelo.federation.replication.placing import NOTHING, Policy
+from tupelo.federation.replication.placing import NOTHING, Lanes, Policy
 from tupelo.values.entry import Entry
 
 if TYPE_CHECKING:
@@ -51,10 +51,11 @@ class Replication:
         policy: Policy = NOTHING,
         *,
         only: Callable[[Entry], bool] | None = None,
+        lanes: Lanes | None = None,
     ) -> Feed:
         """Begin to take part in a feed: what is in this host's space of that name, and comes there,
-        is its own stream; `only` says of an entry whether it is to be copied. A feed that this
-        host has already stays as it is."""
+        is its own stream, or parted into `lanes`; `only` says of an entry whether it is to be
+        copied. A feed that this host has already stays as it is."""
         found = self.feeds.get(name)
         if found is not None:
             if found.policy != policy:
@@ -62,7 +63,7 @@ class Replication:
             return found
         if not self._core.make_space(name).shared:
             raise NotAllowed("copy", name, "other hosts")
-        feed = self.feeds[name] = Feed(self, self._core, name, policy, only)
+        feed = self.feeds[name] = Feed(self, self._core, name, policy, only, lanes)
         for peer in list(self._core.peers.values()):
             if feed.may_partner(peer):
                 feed.exchange.engaged(peer.id, late=True)

@@ -21,6 +21,7 @@ from tupelo.errors import BadFrame
 from tupelo.federation.replication import messages as said
 from tupelo.federation.replication.messages import NOTHING, SOURCES_MAX, Mark
 from tupelo.federation.replication.partners import Far, Wants
+from tupelo.federation.replication.sources import base_of
 from tupelo.federation.replication.streams import Item, Numbered, Stream
 
 WINDOW_BYTES = 256 * 1024
@@ -62,8 +63,9 @@ class Fresh:
 
 
 class Exchange:
-    """One host's part in a feed. `everything` says whether it takes every stream that it hears of,
-    or only those that it holds. `has_room` says whether a host can be told more just now."""
+    """One host's part in a feed. Its own stream is `source`, and so are the lanes of it.
+    `everything` says whether it takes every stream that it hears of, or only those that it holds.
+    `has_room` says whether a host can be told more just now."""
 
     def __init__(
         self,
@@ -117,8 +119,15 @@ class Exchange:
         """A stream as it was kept."""
         self.streams[stream.source] = stream
 
+    def owns(self, source: str) -> bool:
+        return base_of(source) == self.source
+
+    def owned(self) -> list[Stream]:
+        """This host's own streams."""
+        return [stream for source, stream in self.streams.items() if self.owns(source)]
+
     def takes(self, source: str) -> bool:
-        return source != self.source and (self.everything or source in self.streams)
+        return (self.everything or source in self.streams) and not self.owns(source)
 
     def _stream(self, source: str) -> Stream:
         stream = self.streams.get(source)
@@ -137,19 +146,23 @@ class Exchange:
 
     # What happens here
 
-    def write(self, items: Numbered, upto: int = 0) -> None:
-        """New items of this host's own stream, in which there is no other number `upto` this."""
-        stream = self.own
+    def write(self, items: Numbered, upto: int = 0, source: str | None = None) -> None:
+        """New items of this host's own stream, or of a lane of it, in which there is no other
+        number `upto` this."""
+        is_new = source is not None and source not in self.streams
+        stream = self.own if source is None else self._stream(source)
         fresh = self._news_of(stream)
         stream.append(items)
         stream.advance(upto)
         kept = self._shelf.put(stream, items)
         stream.keep(kept)
         fresh.items += kept
+        if is_new:  # Who wants it will say so.
+            self.outbox.append((list(self.far), said.News(self.feed, {stream.source: stream.mark})))
 
-    def bury(self, numbers: Iterable[int]) -> None:
-        """These items of this host's own stream are no more."""
-        stream = self.own
+    def bury(self, numbers: Iterable[int], source: str | None = None) -> None:
+        """These items of this host's own stream, or of a lane of it, are no more."""
+        stream = self.own if source is None else self._stream(source)
         fresh = self._news_of(stream)
         buried, items = stream.bury(numbers)
         fresh.numbers += buried
@@ -162,6 +175,12 @@ class Exchange:
             self._stream(source)
             self.wants.consider(source)
 
+    def outgrow(self, source: str, numbers: Iterable[int]) -> None:
+        """These copies are not needed here any more, whatever their source says."""
+        stream = self.streams.get(source)
+        if stream is not None and not self.owns(source):
+            self._shelf.remove(stream, stream.outgrow(numbers))
+
     def drop(self, source: str) -> None:
         """Forget the copy of this stream, and take it no more."""
         stream = self.streams.pop(source, None)
@@ -169,13 +188,13 @@ class Exchange:
             self._fresh.pop(source, None)
             self.wants.forget(source)
             self._shelf.drop(stream)
-            self._say_here(list(self.far))
+            self.say_here(list(self.far))
 
     # Who comes and goes
 
     def engaged(self, host: str, late: bool = False) -> None:
         """We say what is here, and so does it; if we are `late`, it has said so already."""
-        self._say_here([host], late)
+        self.say_here([host], late)
 
     def departed(self, host: str) -> None:
         """It is gone, or does not have this feed any more."""
@@ -183,10 +202,10 @@ class Exchange:
         if self.far.pop(host, None) is None:
             return
         # Others may think that we got from there what we did not.
-        self._say_here(list(self.far))
+        self.say_here(list(self.far))
         self.wants.lost(host)
 
-    def _say_here(self, hosts: list[str], late: bool = False) -> None:
+    def say_here(self, hosts: list[str], late: bool = False) -> None:
         if hosts:
             near = list(self.far)
             here = said.Here(self.feed, self.source, self.everything, near, self.marks, late)
@@ -215,7 +234,7 @@ class Exchange:
         if before is not None:
             self._warn(before, far)
         if here.late:
-            self._say_here([host])
+            self.say_here([host])
         known = self._said.pop(host, None)
         news = {
             source: stream.mark

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from tupelo.errors import BadArgument, JournalError, SpaceClosed
@@ -14,8 +14,16 @@ from tupelo.federation.replication import messages as said
 from tupelo.federation.replication.copies import Copies
 from tupelo.federation.replication.exchange import Exchange
 from tupelo.federation.replication.messages import Mark
-from tupelo.federation.replication.placing import Everything, Keeper, Placing, Policy, Some
-from tupelo.federation.replication.streams import Stream
+from tupelo.federation.replication.placing import (
+    Everything,
+    Keeper,
+    Lanes,
+    Placing,
+    Policy,
+    Some,
+)
+from tupelo.federation.replication.sources import host_of, lane_name
+from tupelo.federation.replication.streams import Numbered, Stream
 from tupelo.federation.replication.tap import Tap
 from tupelo.values.entry import Entry
 
@@ -25,13 +33,14 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("tupelo")
 
+_MOVING = (said.Here, said.News, said.Gone, said.Want, said.Held)
+"""What is said that may change who holds what."""
+
 PUSHED_MAX = 512 * 1024
 """With so many bytes unsent a host is told only that there is more, and asks for it when it can."""
 
 
-def host_of(source: str) -> str:
-    """The id of the host whose stream this is."""
-    return source.rpartition("/")[0]
+__all__ = ["Feed", "host_of"]
 
 
 class Feed:
@@ -49,6 +58,7 @@ class Feed:
         name: str,
         policy: Policy,
         only: Callable[[Entry], bool] | None,
+        lanes: Lanes | None,
     ) -> None:
         self.name = name
         self.policy = policy
@@ -66,8 +76,10 @@ class Feed:
             everything=isinstance(policy, Everything),
             has_room=self._has_room,
         )
+        self._lanes = lanes
+        self._lane_of: dict[int, str] = {}  # of each own item, if there are lanes
         self._placing = Placing(self.exchange, policy)
-        self._keeper = Keeper(self.exchange, policy, host_of, self._shelf.bytes_of)
+        self._keeper = Keeper(self.exchange, policy, self._shelf.bytes_of, lanes)
         self._drawing: asyncio.Task[None] | None = None
         self._patience: asyncio.TimerHandle | None = None
         self.watchers: list[Callable[[], None]] = []
@@ -85,15 +97,18 @@ class Feed:
         for stream in self._shelf.streams():
             self.exchange.load(stream)
         self._tap = Tap(self.space, only, self._draw_soon)
-        own = self.exchange.own
-        # What was told in an earlier life may not have been kept: whoever listens asks anew.
-        own.deaths = max(own.deaths + 1, int(self._core.clock.now() * 1_000_000))
-        lost = self._tap.adopt(set(own.items))
-        items, _, position = self._tap.draw(own.upto)
+        owned = [self.exchange.own] if self._lanes is None else self.exchange.owned()
+        for own in owned:
+            # What was told in an earlier life may not have been kept: whoever listens asks anew.
+            own.deaths = max(own.deaths + 1, int(self._core.clock.now() * 1_000_000))
+            if self._lanes is not None:
+                self._lane_of.update(dict.fromkeys(own.items, own.source))
+        lost = self._tap.adopt({number for own in owned for number in own.items})
+        items, _, position = self._tap.draw(self._drawn_upto)
         if self.space.durable:
             self.space.engine.flush(position)
-        self.exchange.write(items, self._tap.begun)
-        self.exchange.bury(sorted(lost))
+        self._write(items, self._tap.begun)
+        self._bury(sorted(lost))
 
     # What is used
 
@@ -141,12 +156,48 @@ class Feed:
 
     def drop(self, source: str) -> None:
         """Forget the copies of this stream, and copy it no more."""
-        if source == self.source or self.exchange.everything:
+        if self.exchange.owns(source) or self.exchange.everything:
             raise BadArgument("source", "a stream of another host that is held here", source)
         self.exchange.drop(source)
         self._replication.post(self)
 
+    def outgrow(self, source: str, numbers: Iterable[int]) -> None:
+        """These copies of another host's items are not needed here any more, as is known without
+        its word."""
+        self.exchange.outgrow(source, numbers)
+
+    def tell(self) -> None:
+        """Tell the others what is new, now: it comes to them before all that is said later."""
+        self._replication.tell(self)
+
     # The tap
+
+    @property
+    def _drawn_upto(self) -> int:
+        return max((own.upto for own in self.exchange.owned()), default=0)
+
+    def _write(self, items: Numbered, upto: int = 0) -> None:
+        if self._lanes is None:
+            self.exchange.write(items, upto)
+            return
+        parted: dict[str, Numbered] = {}
+        for number, entry in items:
+            lane, spreads = self._lanes.name(entry)
+            source = self._lane_of[number] = lane_name(self.source, lane, spreads=spreads)
+            parted.setdefault(source, []).append((number, entry))
+        for source, some in parted.items():
+            self.exchange.write(some, source=source)
+        self._placing.review()
+
+    def _bury(self, numbers: list[int]) -> None:
+        if self._lanes is None:
+            self.exchange.bury(numbers)
+            return
+        parted: dict[str, list[int]] = {}
+        for number in numbers:
+            parted.setdefault(self._lane_of.pop(number), []).append(number)
+        for source, some in parted.items():
+            self.exchange.bury(some, source)
 
     def _draw_soon(self) -> None:
         if self._drawing is None and not self.closed:
@@ -156,14 +207,14 @@ class Feed:
     async def _draw(self) -> None:
         """What this host can tell others must not vanish in a crash."""
         while not self.closed:
-            items, numbers, position = self._tap.draw(self.exchange.own.upto)
+            items, numbers, position = self._tap.draw(self._drawn_upto)
             if items or numbers:
                 if self.space.durable:
                     await self.space.flush(position)
                 if items:
-                    self.exchange.write(items)
+                    self._write(items)
                 if numbers:
-                    self.exchange.bury(numbers)
+                    self._bury(numbers)
                 self._replication.soon(self)
                 self._call_listeners()
                 self._call_watchers()
@@ -207,7 +258,9 @@ class Feed:
             self.exchange.heard(peer.id, message)
         if isinstance(message, said.Parcel):
             self._keeper.relieve()
-        self._placing.review()
+        if isinstance(message, _MOVING):
+            self._keeper.consider()
+            self._placing.review()
         self._call_listeners()
         self._call_watchers()
 
@@ -224,6 +277,7 @@ class Feed:
     def departed(self, host: str) -> None:
         self.exchange.departed(host)
         self._placing.departed(host)
+        self._keeper.departed(host)
         self._call_listeners()
 
     def _call_listeners(self) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tupelo.federation.replication.messages import NOTHING, Mark
+from tupelo.federation.replication.sources import base_of
 
 WANTS_MAX = 16
 """So many streams are asked for at a time: each answer may be as long as a window."""
@@ -22,7 +23,8 @@ class Far:
     has: dict[str, Mark]
 
     def takes(self, source: str) -> bool:
-        return source != self.source and (self.everything or source in self.has)
+        wants = self.everything or source in self.has
+        return wants and base_of(source) != self.source
 
     def mark(self, source: str) -> Mark:
         return self.has.get(source, NOTHING)

@@ -4,6 +4,8 @@ With `Everything` each host has every stream. With `Some` the source of a stream
 that hold copies of it, among those that it is engaged with, in an order that differs from source to
 source; and each host holds what it is asked to, as long as there is room. Who runs out of it drops
 a stream as a whole, since a part of it would have holes, and says so: its source asks another.
+Where what is written is parted into lanes, each lane is a stream, and a host holds those that are
+for it in any case.
 """
 
 from __future__ import annotations
@@ -16,7 +18,10 @@ from typing import Literal
 from tupelo.errors import BadArgument, BadFrame
 from tupelo.federation.replication import messages as said
 from tupelo.federation.replication.exchange import Exchange
+from tupelo.federation.replication.sources import host_of, lane_of, spreads
+from tupelo.federation.replication.streams import Stream
 from tupelo.space.capacity import Capacity
+from tupelo.values.entry import Entry
 
 
 @dataclass(frozen=True)
@@ -39,18 +44,27 @@ class Some:
             raise BadArgument("room", "a Capacity(...), None, or 0", self.room)
 
 
+@dataclass(frozen=True)
+class Lanes:
+    """What is written is parted: `name` says in which lane an entry is, and whether that spreads
+    to all who hear of it. Lanes of the names `mine`, whoever writes there, are for this host."""
+
+    name: Callable[[Entry], tuple[str, bool]]
+    mine: frozenset[str] = frozenset()
+
+
 Policy = Everything | Some
 NOTHING = Some()
 """Nothing is copied from here, and nothing is held for others."""
 
 
 class Placing:
-    """Finds holders for the stream of this host."""
+    """Finds holders for the streams of this host."""
 
     def __init__(self, exchange: Exchange, policy: Policy) -> None:
         self._exchange = exchange
-        self._copies = policy.copies if isinstance(policy, Some) else 0
-        self._asked: dict[str, bool] = {}  # False: it does not want to
+        self._copies = policy.copies if isinstance(policy, Some) else None
+        self._asked: dict[str, dict[str, bool]] = {}  # by source and host; False: it does not want
 
     @property
     def holders(self) -> list[str]:
@@ -59,94 +73,139 @@ class Placing:
         return [far.id for far in self._exchange.far.values() if far.takes(source)]
 
     def departed(self, host: str) -> None:
-        self._asked.pop(host, None)
+        for asked in self._asked.values():
+            asked.pop(host, None)
         self.review()
 
     def answered(self, host: str, held: said.Held) -> None:
-        if held.source != self._exchange.source:
+        if not self._exchange.owns(held.source):
             raise BadFrame("it was not asked to hold this")
-        self._asked[host] = held.held
+        self._asked.setdefault(held.source, {})[host] = held.held
         if not held.held and host in self._exchange.far:
             self._exchange.far[host].has.pop(held.source, None)
 
     def review(self) -> None:
-        """Who holds our stream, or was asked to: too few, or too many?"""
-        if not self._copies:
-            return
-        exchange = self._exchange
-        source, far = exchange.source, exchange.far
-        have = {host for host in far if self._asked.get(host) or far[host].takes(source)}
-        if len(have) < self._copies:
-            others = [host for host in far if host not in have and host not in self._asked]
-            for host in sorted(others, key=self._rank)[: self._copies - len(have)]:
-                self._asked[host] = True
-                exchange.outbox.append(([host], said.Hold(exchange.feed, source, True)))
-        elif len(have) > self._copies:
-            willing = [host for host in have if not far[host].everything]
-            for host in sorted(willing, key=self._rank, reverse=True)[: len(have) - self._copies]:
-                self._asked.pop(host, None)
-                far[host].has.pop(source, None)
-                exchange.outbox.append(([host], said.Hold(exchange.feed, source, False)))
+        """Who holds our streams, or was asked to: too few, or too many?"""
+        if self._copies is not None:
+            for stream in self._exchange.owned():
+                self._review(stream, self._copies)
 
-    def _rank(self, host: str) -> bytes:
-        return sha256(f"{self._exchange.source} {host}".encode()).digest()
+    def _review(self, stream: Stream, copies: int) -> None:
+        source, far = stream.source, self._exchange.far
+        if lane_of(source) and (spreads(source) or not stream.items):
+            return
+        asked = self._asked.setdefault(source, {})
+        have = [host for host in far if asked.get(host) or far[host].takes(source)]
+        if len(have) < copies:
+            others = [host for host in far if host not in have and host not in asked]
+            for host in self._ranked(source, others)[: copies - len(have)]:
+                asked[host] = True
+                self._say_hold(host, source, True)
+        elif len(have) > copies:
+            # Who does not want to hold it for us, and does, has a reason of its own.
+            theirs = [host for host in have if asked.get(host) is False or far[host].everything]
+            willing = [host for host in have if host not in theirs]
+            for host in self._ranked(source, willing)[::-1][: len(have) - copies]:
+                asked.pop(host, None)
+                far[host].has.pop(source, None)
+                self._say_hold(host, source, False)
+
+    def _say_hold(self, host: str, source: str, please: bool) -> None:
+        self._exchange.outbox.append(([host], said.Hold(self._exchange.feed, source, please)))
+
+    def _ranked(self, source: str, hosts: list[str]) -> list[str]:
+        return sorted(hosts, key=lambda host: sha256(f"{source} {host}".encode()).digest())
 
 
 class Keeper:
-    """Holds the streams of others that this host is asked to. `measure` says how many bytes a
-    stream has here, `is_near` whether its source is engaged."""
+    """Holds the streams of others that this host is asked to, those that spread, and the lane that
+    is `mine`. `measure` says how many bytes a stream has here."""
 
     def __init__(
         self,
         exchange: Exchange,
         policy: Policy,
-        host_of: Callable[[str], str],
         measure: Callable[[str], int],
+        lanes: Lanes | None = None,
     ) -> None:
         self._exchange = exchange
+        self._lanes = lanes
         self._room = policy.room if isinstance(policy, Some) else None
-        self._host_of = host_of
         self._measure = measure
         self._dropped: set[str] = set()
 
     def asked(self, host: str, hold: said.Hold) -> None:
         exchange, source = self._exchange, hold.source
-        if self._host_of(source) != host:
+        if host_of(source) != host:
             raise BadFrame("only its source may say who holds a stream")
-        if not hold.please:
-            if not exchange.everything and source != exchange.source:
-                exchange.drop(source)
-            return
-        held = exchange.everything or (self._room != 0 and source not in self._dropped)
-        exchange.outbox.append(([host], said.Held(exchange.feed, source, held)))
-        if held:
+        if self._is_mine(source):  # It is here in any case, and not for the source to dispose of.
+            exchange.outbox.append(([host], said.Held(exchange.feed, source, False)))
             exchange.hold(source)
+            exchange.say_here([host])
+        elif not hold.please:
+            if not exchange.everything and not exchange.owns(source):
+                exchange.drop(source)
+        else:
+            held = exchange.everything or self._has_room(source)
+            exchange.outbox.append(([host], said.Held(exchange.feed, source, held)))
+            if held:
+                exchange.hold(source)
+
+    def consider(self) -> None:
+        """Hold what others have that spreads, or is for us; and if nothing is to be held for
+        others, let go of what was read here and can be read at its source again."""
+        exchange = self._exchange
+        if self._lanes is not None:
+            offered = {source for far in exchange.far.values() for source in far.has}
+            for source in sorted(offered - exchange.streams.keys()):
+                spread = spreads(source) and self._has_room(source)
+                if (spread or self._is_mine(source)) and not exchange.owns(source):
+                    exchange.hold(source)
+        elif self._room == 0 and not exchange.everything:
+            for far in exchange.far.values():
+                exchange.drop(far.source)
+
+    def departed(self, host: str) -> None:
+        """When it is back there may be room for what it has written."""
+        self._dropped = {source for source in self._dropped if host_of(source) != host}
+
+    def _has_room(self, source: str) -> bool:
+        return self._room != 0 and source not in self._dropped
+
+    def _is_mine(self, source: str) -> bool:
+        return self._lanes is not None and lane_of(source) in self._lanes.mine
 
     def relieve(self) -> None:
         """If there is no room any more, drop streams, first those that others can hold."""
         if not isinstance(self._room, Capacity):
             return
         exchange = self._exchange
-        while self._is_full(self._room):
+        while others := self._too_many(self._room):
             source = max(
-                (source for source in exchange.streams if source != exchange.source),
+                (stream.source for stream in others),
                 key=lambda one: (
-                    self._host_of(one) in exchange.far,
+                    host_of(one) in exchange.far,
                     self._measure(one),
                     len(exchange.streams[one].items),
                 ),
             )
             exchange.drop(source)
             self._dropped.add(source)
-            host = self._host_of(source)
-            if host in exchange.far:
+            host = host_of(source)
+            if host in exchange.far and not spreads(source):
                 exchange.outbox.append(([host], said.Held(exchange.feed, source, False)))
 
-    def _is_full(self, room: Capacity) -> bool:
+    def _too_many(self, room: Capacity) -> list[Stream]:
+        """The streams that are held for others, if they are more than there is room for."""
         exchange = self._exchange
-        others = [one for one in exchange.streams.values() if one.source != exchange.source]
+        others = [
+            stream
+            for source, stream in exchange.streams.items()
+            if not exchange.owns(source) and not self._is_mine(source)
+        ]
         entries = sum(len(stream.items) for stream in others)
         if room.entries is not None and entries > room.entries:
-            return True
+            return others
         size_bytes = sum(self._measure(stream.source) for stream in others)
-        return entries > 0 and room.size_bytes is not None and size_bytes > room.size_bytes
+        exceeds = room.size_bytes is not None and size_bytes > room.size_bytes
+        return others if entries > 0 and exceeds else []

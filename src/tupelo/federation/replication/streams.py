@@ -145,6 +145,13 @@ class Stream:
         self._forget_dead()
         return self._drop(gone)
 
+    def outgrow(self, numbers: Iterable[int]) -> list[Item]:
+        """These are not needed here any more, whatever the source says: the items. Others may have
+        them; who asks here does not get them."""
+        gone = [number for number in numbers if number in self.items]
+        self.alive.difference_update(BitMap64(gone))
+        return self._drop(gone)
+
     def _drop(self, numbers: Iterable[int]) -> list[Item]:
         items = self.items
         return [items.pop(number) for number in numbers if number in items]
