@@ -64,7 +64,8 @@ class JavaSpace:
         backlog_max: int = 100_000,
     ) -> None:
         if not isinstance(space, (Space, asynchronous.Space, str)):
-            raise BadArgument("space", "a tupelo.Space, a tupelo.aio.Space or a name", space)
+            what = "a tupelo.Space, a tupelo.aio.Space or a name; of a host's space, its `here`"
+            raise BadArgument("space", what, space)
         if retry is not None and not isinstance(retry, Retry):
             raise BadArgument("retry", "a Retry(...)", retry)
         self.space: Any = Space(space) if isinstance(space, str) else space
