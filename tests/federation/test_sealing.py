@@ -81,9 +81,14 @@ def test_the_addressee_cannot_pass_it_on_as_if_the_sender_had(monkeypatch):
     """Bob seals what Ann sealed for him for Eve, with Ann's signature on it."""
     import tupelo.federation.identity.sealing as sealing
 
-    signed = []
+    signed: list[bytes] = []
     true_sign = Identity.sign
-    monkeypatch.setattr(Identity, "sign", lambda i, data: signed.append(data) or true_sign(i, data))
+
+    def sign(identity: Identity, data: bytes) -> bytes:
+        signed.append(data)
+        return true_sign(identity, data)
+
+    monkeypatch.setattr(Identity, "sign", sign)
     seal(ANN, BOB.key, b"I love you", HERE)
     signature = true_sign(ANN, signed[0])
     monkeypatch.setattr(Identity, "sign", lambda identity, data: signature)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Coroutine
 from random import Random
 from typing import Any
 
@@ -13,89 +12,32 @@ import pytest
 from pyroaring import BitMap64
 
 from tests.federation.company import await_space
+from tests.federation.field import Field, notebook, played
 from tests.federation.raw import Raw
 from tupelo import HERE
 from tupelo.errors import NotAllAnswered, TupeloError, UnknownType
 from tupelo.federation.hosts import noted
-from tupelo.federation.hosts.core import HostCore
 from tupelo.federation.links import wire
 from tupelo.federation.spanning import records
 from tupelo.federation.spanning.records import Record
-from tupelo.lab.loop import VirtualLoop, run
-from tupelo.lab.network import VirtualNetwork
-from tupelo.lab.world import Door
-from tupelo.space.loopclock import LoopClock
+from tupelo.space.session import Seen
+from tupelo.values.entry import Entry
 from tupelo.values.spelling import template_to_wire
 
 NEWS = ("news", str, int)
 
 
-class Field:
-    """Hosts in a virtual network, all of which have a space "jobs"."""
+def looks_at(seen: Any) -> list[Entry]:
+    """From now on, the entries of which it is asked whether they were seen."""
+    looked: list[Entry] = []
+    kind = type(seen)
 
-    def __init__(self, loop: VirtualLoop, heartbeat: float = 0.5) -> None:
-        self.network = VirtualNetwork(loop)
-        self.rng = Random(loop.seed if hasattr(loop, "seed") else 1)
-        self.cores: list[HostCore] = []
-        self.spaces: list[Any] = []
-        self._clock = LoopClock(loop)
-        self._heartbeat = heartbeat
+    def contains(self: Any, entry: Entry) -> bool:
+        looked.append(entry)
+        return bool(kind.__contains__(self, entry))
 
-    def _new_id(self) -> str:
-        return f"{self.rng.getrandbits(128):032x}"
-
-    async def host(self, name: str) -> Any:
-        core = HostCore(
-            name,
-            host_id=self._new_id(),
-            network=self.network.place(name),
-            clock=self._clock,
-            rng=self.rng,
-            new_id=self._new_id,
-            listen=f"{name}:7700",
-            peers=[other.address for other in self.cores],
-            heartbeat=self._heartbeat,
-        )
-        await core.start()
-        self.cores.append(core)
-        self.spaces.append(Door(core).space("jobs"))
-        return self.spaces[-1]
-
-    async def meet(self) -> None:
-        async with asyncio.timeout(120):
-            while any(
-                len(core.peers) < len(self.cores) - 1
-                or any("jobs" not in peer.spaces for peer in core.peers.values())
-                for core in self.cores
-            ):
-                await asyncio.sleep(0.1)
-
-    async def stop(self) -> None:
-        for core in self.cores:
-            await core.stop()
-
-
-def played(
-    main: Callable[[Field], Coroutine[Any, Any, None]], hosts: int = 2, seed: int = 1
-) -> None:
-    """Run this among so many hosts that have met."""
-
-    async def all_of_it(loop: VirtualLoop) -> None:
-        field = Field(loop)
-        try:
-            for name in "abcdef"[:hosts]:
-                await field.host(name)
-            await field.meet()
-            await main(field)
-        finally:
-            await field.stop()
-
-    run(all_of_it, seed)
-
-
-def notebook(field: Field, asked: int = 1, asker: int = 0) -> Any:
-    """What one host keeps of the sessions of another."""
-    return field.cores[asked].peers[field.cores[asker].id]._sessions
+    seen.__class__ = type("Looking", (kind,), {"__slots__": (), "__contains__": contains})
+    return looked
 
 
 # What is said
@@ -129,19 +71,46 @@ def test_a_host_goes_on_from_where_the_session_stopped():
         for i in range(400):
             assert await session.read(NEWS, wait=0) == ("news", "x", i)
         (kept,) = notebook(field)._kept.values()
-        looked = []
-        kept.seen.__class__ = type(
-            "Looking",
-            (noted.Noted,),
-            {
-                "__slots__": (),
-                "__contains__": lambda seen, entry: (
-                    looked.append(entry) or noted.Noted.__contains__(seen, entry)
-                ),
-            },
-        )
+        looked = looks_at(kept.seen)
         assert await session.read(NEWS, wait=0) == ("news", "x", 400)
         assert 0 < len(looked) < 5
+
+    played(main)
+
+
+@pytest.mark.parametrize("limit", [None, 400])
+@pytest.mark.parametrize("writer", [0, 1], ids=["here", "there"])
+def test_what_was_read_at_once_is_not_looked_at_again(limit, writer):
+    async def main(field: Field) -> None:
+        await field.spaces[writer].write_all([("news", "x", i) for i in range(500)])
+        session = field.spaces[0].session()
+        seen = len(await session.read_all(NEWS, limit=limit))
+        await field.spaces[writer].write(("news", "x", 500))
+        kept = [one.seen for one in notebook(field)._kept.values()]
+        looked = looks_at(kept[0] if writer else session._record)
+        assert await session.read(NEWS, wait=0) == ("news", "x", seen)
+        assert 0 < len(looked) < 10
+
+    played(main)
+
+
+def test_a_host_watches_only_where_it_has_found_nothing():
+    async def main(field: Field) -> None:
+        here, there = field.spaces
+        peer = field.cores[1].peers[field.cores[0].id]
+        await there.write(("news", "x", 1))
+        for read in (here.read, here.session().read, here.take):
+            assert await read(NEWS, wait=10.0) == ("news", "x", 1)
+            assert not peer._watches
+        for read in (here.read, here.session().read, here.take):
+            waiting = asyncio.create_task(read(NEWS, wait=10.0))
+            await asyncio.sleep(1)
+            assert len(peer._watches) == 1
+            await there.write(("news", "x", 2))
+            assert await waiting == ("news", "x", 2)
+            await asyncio.sleep(1)
+            assert not peer._watches
+            await there.take_all(NEWS)
 
     played(main)
 
@@ -300,7 +269,7 @@ def test_a_read_that_was_cancelled_hides_nothing():
         here, there = field.spaces
         await there.write_all([("news", "x", i) for i in range(50)])
         session = here.session()
-        got = []
+        got: list[Any] = []
         while len(got) < 50:
             reading = asyncio.create_task(session.read(NEWS, wait=0))
             await asyncio.sleep(field.rng.uniform(0, 0.03))
@@ -437,7 +406,8 @@ def test_what_is_summed_up_is_what_happened():
         """Anyone."""
 
     rng = Random(5)
-    record, kept, peer = Record(), noted.Noted(), Peer()
+    peer: Any = Peer()
+    record, kept = Record(), noted.Noted()
     kept.heard(record.notes_for(peer, 1))
     for round_number in range(200):
         for _ in range(rng.randrange(6)):
@@ -447,7 +417,7 @@ def test_what_is_summed_up_is_what_happened():
                 case 0:
                     record.discard(entry)
                 case 1:
-                    gone = noted.Seen()
+                    gone = Seen()
                     gone.bits = {origin: BitMap64([n, n + 1])}
                     record.prune(gone)
                 case _:
@@ -462,7 +432,7 @@ def test_what_is_summed_up_is_what_happened():
 def test_nothing_is_forgotten_while_a_reader_has_it_in_its_hands():
     record = Record()
     entry: Any = type("E", (), {"origin": "x", "n": 7})
-    gone = noted.Seen()
+    gone = Seen()
     gone.add(entry)
     record.add(entry)
     record.hold()
@@ -495,7 +465,7 @@ def test_a_session_that_is_not_known_is_asked_for(nosy):
     notes = wire.Notes(9, 0, 5, {})
     entries, gone = raw.call(wire.Ask, "jobs", ALL, "read", seen=notes).value
     assert (len(entries), gone) == (1, None)
-    seen = {entries[0][1]: BitMap64([entries[0][2]]).serialize()}
+    seen: dict[str, bytes | list[int]] = {entries[0][1]: BitMap64([entries[0][2]]).serialize()}
     notes = wire.Notes(9, 5, 6, seen)
     assert raw.call(wire.Ask, "jobs", ALL, "read", seen=notes).value == [[], None]
     assert raw.call(wire.Ask, "jobs", ALL, "read", seen=notes).value is None
@@ -505,7 +475,9 @@ def test_a_session_that_is_not_known_is_asked_for(nosy):
     assert again == entries[0]
 
 
-@pytest.mark.parametrize("data", [b"", b"nonsense", bytes(40), b"\xff" * 64, [-1], [-(2**63)]])
+@pytest.mark.parametrize(
+    "data", [b"", b"nonsense", bytes(40), b"\xff" * 64, [-1], [-(2**63)], list(range(9))]
+)
 def test_numbers_that_cannot_be_are_refused(nosy, data):
     host, raw = nosy
     for notes in (
@@ -532,3 +504,44 @@ def test_a_host_that_answers_nonsense_is_missing(nosy, nonsense, later):
             since = ask.seen.since if nonsense is None else 0
         with pytest.raises(NotAllAnswered):
             call.result()
+
+
+def test_what_a_host_claims_to_have_seen_is_bounded(nosy, monkeypatch):
+    """Also if it is of many origins, with no numbers at all; and if it cannot be."""
+    monkeypatch.setattr(noted, "NOTED_BYTES", 100_000)
+    host, raw = nosy
+    raw.call(wire.Ask, "jobs", ALL, "read", seen=wire.Notes(1, 0, 1, {}))
+    (peer,) = host._core.peers.values()
+    notebook = peer._sessions
+    for number in range(2, 6):
+        many: dict[str, bytes | list[int]] = {f"{number}/{i}": [] for i in range(300)}
+        raw.call(wire.Ask, "jobs", ALL, "read", seen=wire.Notes(number, 0, 1, many))
+        raw.call(wire.Ask, "jobs", ALL, "read", seen=wire.Notes(number, 1, 2, {"x": b"no"}))
+    assert list(notebook._kept) == [5]
+    assert notebook._size == notebook._kept[5].size
+    notebook.forget(5)
+    assert notebook._size == 0
+
+
+def test_who_says_that_it_saw_all_there_ever_will_be_sees_nothing(nosy):
+    _, raw = nosy
+    (entry,), _ = raw.call(wire.Ask, "jobs", ALL, "read", seen=wire.Notes(1, 0, 1, {})).value
+    most = BitMap64()
+    most.add_range(entry[2] - 2**31, entry[2] + 2**31)
+    most.run_optimize()
+    notes = wire.Notes(2, 0, 1, {entry[1]: most.serialize()})
+    assert raw.call(wire.Ask, "jobs", ALL, "read", seen=notes).value == [[], None]
+
+
+def test_a_watch_that_is_called_off_before_it_stands_never_stands(threads, tmp_path):
+    """The take that it belongs to waits for the disk."""
+    host = threads.host("good", path=tmp_path / "good")
+    raw = Raw.met(host.address, "host", spaces=["jobs"])
+    raw.say(*(wire.Ask(n, "jobs", ALL, "take", watch=n) for n in range(1, 40)))
+    raw.say(*(wire.Unwatch(100 + n, n) for n in range(1, 40)))
+    waited_for = {*range(1, 40), *range(101, 140)}
+    while waited_for:
+        waited_for.discard(getattr(raw.hear(), "call", 0))
+    (peer,) = host._core.peers.values()
+    assert not peer._watches
+    raw.close()

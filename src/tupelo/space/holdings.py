@@ -18,6 +18,7 @@ from tupelo.space.checks import check_count, check_limit
 from tupelo.space.engine import Engine
 from tupelo.space.log import Actor
 from tupelo.space.matchset import MatchSetState
+from tupelo.space.order import Order
 from tupelo.space.reaction import ReactionState
 from tupelo.space.session import Seen, SessionState
 from tupelo.space.subscription import SubscriptionState
@@ -28,6 +29,7 @@ from tupelo.values.change import ChangeKind
 from tupelo.values.entry import Entry
 from tupelo.values.lease import Lease, check_lease
 from tupelo.values.notice import Notice
+from tupelo.values.size import fitting
 
 T = TypeVar("T")
 
@@ -205,13 +207,38 @@ class Holdings:
             self.core.pruning.memories.pop(seen, None)
 
     def unread(
-        self, template: Any, state: SessionState, limit: int | None, agent: str | None
-    ) -> tuple[list[Entry], int]:
-        """What a session has not seen, and the position to make durable before it is shown."""
+        self,
+        template: Any,
+        state: SessionState,
+        limit: int | None,
+        agent: str | None,
+        bytes_max: int | None,
+    ) -> tuple[list[Entry], bool, int]:
+        """What a session has not seen, whether there is more than has room, and the position to
+        make durable before it is shown."""
 
-        def work() -> tuple[list[Entry], int]:
-            found = session.unread(self.core, template, state, limit, agent)
-            return found, self.engine.position_for(found)
+        def work() -> tuple[list[Entry], bool, int]:
+            found, cut = session.unread(self.core, template, state, limit, agent, bytes_max)
+            return found, cut, self.engine.position_for(found)
+
+        return self._step(work)[0]
+
+    def room_for(
+        self,
+        template: Any,
+        limit: int | None,
+        take: bool,
+        order: Order | None,
+        only: Accept | None,
+        bytes_max: int,
+    ) -> tuple[int | None, bool]:
+        """How many of the matches, of so many that are asked for, have room in so many bytes; and
+        whether that is not all of them."""
+
+        def work() -> tuple[int | None, bool]:
+            matches = self.core.find(template, limit, take, None, order, None, False, only)
+            found, cut = fitting(matches, bytes_max)
+            return (len(found), True) if cut else (limit, False)
 
         return self._step(work)[0]
 

@@ -12,6 +12,7 @@ from pyroaring import BitMap64
 
 from tupelo.errors import LeaseLost
 from tupelo.values.entry import Entry, require_known
+from tupelo.values.size import fitting
 
 if TYPE_CHECKING:
     from tupelo.space.core import Core
@@ -49,7 +50,10 @@ class Seen:
     def add_all(self, other: Seen) -> None:
         for origin, numbers in other.bits.items():
             known = self.bits.get(origin)
-            self.bits[origin] = numbers.copy() if known is None else known | numbers
+            if known is None:
+                self.bits[origin] = numbers.copy()
+            else:
+                known |= numbers  # in its place: a copy would cost what was seen in all
 
     def holds(self, other: Seen) -> bool:
         """Are all of these in it?"""
@@ -188,7 +192,7 @@ def read_unread(
     core: Core, raw: Any, session: SessionState, limit: int | None, known: bool
 ) -> list[Entry]:
     """The oldest matches that a session has not seen. From now on it has."""
-    found, question, upto = _look(core, raw, session, limit, None)
+    found, question, upto, _ = _look(core, raw, session, limit)
     for entry in found if known else ():
         if not entry.shape.plain:
             require_known(entry)
@@ -199,24 +203,35 @@ def read_unread(
 
 
 def unread(
-    core: Core, raw: Any, session: SessionState, limit: int | None, agent: str | None
-) -> list[Entry]:
-    """The oldest matches that a session has not seen, of one agent if it is given. They are not
-    noted as seen: whoever they are for says so once it has them."""
-    found, question, upto = _look(core, raw, session, limit, agent)
+    core: Core,
+    raw: Any,
+    session: SessionState,
+    limit: int | None,
+    agent: str | None,
+    bytes_max: int | None,
+) -> tuple[list[Entry], bool]:
+    """The oldest matches that a session has not seen, of one agent if it is given, and whether
+    there are more than have room in so many bytes. They are not noted as seen: whoever they are for
+    says so once it has them."""
+    found, question, upto, cut = _look(core, raw, session, limit, agent, bytes_max)
     session.advance(question, found[0].arrival - 1 if found else upto)
     if len(found) > 1:
         session.advance_when_seen(question, upto, seen_of(found))
     for entry in found:
         core.acquire(entry, False, None, None)
-    return found
+    return found, cut
 
 
 def _look(
-    core: Core, raw: Any, session: SessionState, limit: int | None, agent: str | None
-) -> tuple[list[Entry], Hashable, int]:
-    """What it has not seen, the question under which its cursor is known, and up to where it will
-    have seen all when it has seen these."""
+    core: Core,
+    raw: Any,
+    session: SessionState,
+    limit: int | None,
+    agent: str | None = None,
+    bytes_max: int | None = None,
+) -> tuple[list[Entry], Hashable, int, bool]:
+    """What it has not seen, the question under which its cursor is known, up to where it will have
+    seen all when it has seen these, and whether there was no room for more."""
     session.require_open()
     seen = session.seen
 
@@ -229,11 +244,13 @@ def _look(
         if limit == 1:
             first = core.store.first(question, accept, after)
             found = [] if first is None else [first]
+            cut = False
         else:
-            found = list(islice(core.store.matches(question, accept, after=after), limit))
+            matches = islice(core.store.matches(question, accept, after=after), limit)
+            found, cut = fitting(matches, bytes_max)
     latest = core.log.position if core.log.on else core.arrivals
-    upto = found[-1].arrival if found and len(found) == limit else latest
-    return found, (question, agent), upto
+    upto = found[-1].arrival if found and (cut or len(found) == limit) else latest
+    return found, (question, agent), upto, cut
 
 
 def end(core: Core, session: SessionState) -> None:

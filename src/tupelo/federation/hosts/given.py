@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from tupelo.errors import SpaceClosed, TransactionEnded
 from tupelo.federation.hosts.hosted import HostedSpace
@@ -18,6 +18,7 @@ from tupelo.federation.spanning.handover import Held, forget
 from tupelo.space.session import SessionState
 from tupelo.space.transaction import Txn
 from tupelo.values.entry import Entry
+from tupelo.values.size import about_bytes
 
 GOT_MAX = 64
 """So many gets in transactions and sessions are remembered for each client."""
@@ -124,7 +125,7 @@ class _Last(Generic[T]):
 
     def add(self, call: int, thing: T) -> None:
         self.pop(call)
-        size = sum(_size(entry.fields) for entry in thing.entries)
+        size = sum(about_bytes(entry.fields) for entry in thing.entries)
         self.calls[call] = thing, size
         self._entries += len(thing.entries)
         self._size += size
@@ -150,15 +151,3 @@ class _Last(Generic[T]):
     def clear(self) -> None:
         for call in list(self.calls):
             self._drop(call)
-
-
-def _size(value: Any) -> int:
-    """About so many bytes."""
-    cls = type(value)
-    if cls is str or cls is bytes:
-        return len(value)
-    if cls is tuple or cls is list:
-        return 8 + sum(map(_size, value))
-    if cls is dict:
-        return 8 + sum(map(_size, value)) + sum(map(_size, value.values()))
-    return 8

@@ -11,7 +11,7 @@ from tupelo.federation.hosts.hosted import HostedSpace
 from tupelo.federation.links import wire
 from tupelo.federation.links.spelled import read_numbers, spell_numbers
 from tupelo.space.log import Actor
-from tupelo.space.session import Seen, SessionState
+from tupelo.space.session import Seen, SessionState, seen_of
 from tupelo.values.entry import Entry
 
 NOTED_MAX = 1_000
@@ -19,6 +19,8 @@ NOTED_MAX = 1_000
 and tells us all again if it asks."""
 NOTED_BYTES = 64 * 2**20
 """So much may they have told us together, beyond the one that asks; then the same."""
+ORIGIN_BYTES = 256
+"""What an origin needs, however few its numbers."""
 
 
 class Noted(Seen):
@@ -33,14 +35,13 @@ class Noted(Seen):
         self._sent = Seen()
 
     def sent(self, entries: list[Entry]) -> None:
-        for entry in entries:
-            self._sent.add(entry)
+        self._sent.add_all(seen_of(entries))
 
     def prune(self, gone: Seen) -> None:
         none = BitMap64()
         for origin, numbers in gone.bits.items():
-            known = self.bits.get(origin, none) | self._sent.bits.get(origin, none)
-            common = numbers & known
+            common = numbers & self.bits.get(origin, none)
+            common |= numbers & self._sent.bits.get(origin, none)
             if common:
                 self._gone[origin] = self._gone.get(origin, none) | common
         super().prune(gone)
@@ -50,8 +51,7 @@ class Noted(Seen):
         gone, unseen, seen = Seen(), Seen(), Seen()
         gone.bits, unseen.bits = read_numbers(notes.gone), read_numbers(notes.unseen)
         seen.bits = read_numbers(notes.seen)
-        for origin, numbers in seen.bits.items():
-            self.bits[origin] = self.bits.get(origin, BitMap64()) | numbers
+        self.add_all(seen)
         self._sent.prune(seen)
         super().prune(gone)
         if unseen.bits:
@@ -87,9 +87,11 @@ class Kept:
     def heard(self, notes: wire.Notes) -> None:
         """BadFrame, and nothing was done, if this cannot be."""
         with self.hosted.engine.lock:
+            new = [origin for origin in notes.seen if origin not in self.seen.bits]
             self.seen.heard(notes)
         self.version = notes.upto
         self.size += sum(map(_size, notes.seen.values()))
+        self.size += sum(ORIGIN_BYTES + len(origin) for origin in new)
 
 
 class Notebook:
@@ -116,9 +118,9 @@ class Notebook:
             known = self._kept.get(number)
             if known is None or known.version != notes.since or known.hosted is not hosted:
                 return None
-            kept = known
-            self._size -= kept.size
+            kept, before = known, known.size
             kept.heard(notes)
+            self._size -= before
             self._kept.move_to_end(number)
         self._size += kept.size
         while len(self._kept) > 1 and (len(self._kept) > NOTED_MAX or self._size > NOTED_BYTES):

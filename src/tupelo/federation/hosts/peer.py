@@ -29,6 +29,7 @@ from tupelo.federation.spanning.handover import (
     holder_name,
     host_holder,
     reserve,
+    some,
     unread,
 )
 from tupelo.federation.spanning.telling import Telling
@@ -49,6 +50,9 @@ WATCHES_MAX = 100_000
 """So many watches may one host have here."""
 CALLS_MAX = 100_000
 """So many calls of one host may be under way at a time: all that wait there ask when we meet."""
+ANSWER_BYTES = 2 * 2**20
+"""About so much is in an answer, or else a single entry; who wants more asks on. As they are sent,
+entries may be several times as large."""
 
 _OPERATIONS = {"read": "read", "peek": "read", "take": "take"}
 
@@ -193,39 +197,40 @@ class Peer:
         look = partial(self._look, message, hosted, template, session, actor)
         watching = None if number is None else self._watches.get(number)
         if number is not None and watching is None:
-            entries = await self._look_or_watch(number, hosted, template, look)
+            entries, cut = await self._look_or_watch(number, hosted, template, look)
         else:
             if isinstance(watching, Watching):
                 watching.arm()  # before it is looked, so that nothing comes between
-            entries = await look()
+            entries, cut = await look()
         if message.how == "peek":
             return [None] if entries else []
         now = hosted.clock.now()
-        return [spell_whole(entry, now) for entry in entries]
+        spelled: list[Any] = [spell_whole(entry, now) for entry in entries]
+        return [*spelled, None] if cut else spelled
 
     async def _look_or_watch(
         self,
         number: int,
         hosted: HostedSpace,
         template: Any,
-        look: Callable[[], Awaitable[list[Entry]]],
-    ) -> list[Entry]:
+        look: Callable[[], Awaitable[tuple[list[Entry], bool]]],
+    ) -> tuple[list[Entry], bool]:
         """What there is. Only if there is nothing does the watch stand."""
         self._require_room()
         self._watches[number] = Intended()
         try:
-            entries = await look()
+            entries, cut = await look()
             if not entries and number in self._watches:  # It may have been called off meanwhile.
                 self._watches[number] = Watching(
                     hosted, template, lambda: self.talk.say(wire.Hint(number))
                 )
-                entries = await look()  # Something may have come between.
+                entries, cut = await look()  # Something may have come between.
         except BaseException:
             self._end_watch(number)
             raise
         if entries:
             self._end_watch(number)
-        return entries
+        return entries, cut
 
     def _end_watch(self, number: int) -> int:
         """How often was there something?"""
@@ -244,39 +249,43 @@ class Peer:
         template: Any,
         session: Kept | None,
         actor: Actor,
-    ) -> list[Entry]:
-        order = read_order(message.order)
-        if message.how == "take":
-            if message.call in self._held:
-                raise BadFrame(f"call {message.call} is under way already")
-            reservation = await reserve(
-                hosted,
-                holder_name(self.holder, message.call),
-                template,
-                many=True,
-                limit=message.limit,
-                order=order,
-                only=_choosing(message),
-                actor=actor,
+    ) -> tuple[list[Entry], bool]:
+        """What there is, and whether there is more than has room in an answer."""
+        order, limit = read_order(message.order), message.limit
+        if session is not None and message.how == "read":
+            entries, cut = await unread(
+                hosted, session.state, template, limit, order, message.agent, actor, ANSWER_BYTES
             )
-            if reservation is None:
-                return []
-            if self.talk.over:
-                reservation.give_back()
-            else:
-                self._held[message.call] = reservation
-            return reservation.entries
-        if session is None:
-            only = _choosing(message)
-            return await found(
-                hosted, template, False, 0, True, message.limit, order, only=only, actor=actor
+            with hosted.engine.lock:
+                session.seen.sent(entries)
+            return entries, cut
+        only = _choosing(message)
+        if message.how != "take":
+            return await some(hosted, template, limit, order, only, actor, ANSWER_BYTES)
+        if message.call in self._held:
+            raise BadFrame(f"call {message.call} is under way already")
+        cut = False
+        if limit != 1:
+            limit, cut = hosted.operations.room_for(
+                template, limit, True, order, only, ANSWER_BYTES
             )
-        entries = await unread(
-            hosted, session.state, template, message.limit, order, message.agent, actor
+        reservation = await reserve(
+            hosted,
+            holder_name(self.holder, message.call),
+            template,
+            many=True,
+            limit=limit,
+            order=order,
+            only=only,
+            actor=actor,
         )
-        with hosted.engine.lock:
-            session.seen.sent(entries)
-        return entries
+        if reservation is None:
+            return [], False
+        if self.talk.over:
+            reservation.give_back()
+        else:
+            self._held[message.call] = reservation
+        return reservation.entries, cut
 
     def _require_room(self) -> None:
         if len(self._watches) >= WATCHES_MAX:

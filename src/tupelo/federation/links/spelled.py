@@ -53,11 +53,15 @@ def read_whole(spelled: Any, now: float = 0.0) -> Entry:
     return Entry(values, shape, origin, n, arrival, until, to=to)
 
 
-def read_answer(answer: Any, now: float) -> list[Entry]:
-    """The entries that a host has answered with. BadFrame if they are none."""
+def read_answer(answer: Any, now: float) -> tuple[list[Entry], bool]:
+    """The entries that a host has answered with, and whether it has more. BadFrame if they are
+    none."""
     if type(answer) is not list:
         raise BadFrame(f"entries expected, not a {type(answer).__name__}")
-    return [read_whole(spelled, now) for spelled in answer]
+    cut = len(answer) > 1 and answer[-1] is None
+    if cut:
+        answer.pop()
+    return [read_whole(spelled, now) for spelled in answer], cut
 
 
 def read_spelled_entry(spelled: Any) -> tuple[Any, tuple[Any, ...]]:
@@ -177,6 +181,8 @@ def read_numbers(spelled: Any) -> dict[str, BitMap64]:
     """The numbers of entries, by origin. BadFrame if they are none."""
     if type(spelled) is not dict or not all(type(origin) is str for origin in spelled):
         raise BadFrame("the numbers of entries have an origin")
+    if any(type(data) is list and len(data) > _FEW for data in spelled.values()):
+        raise BadFrame(f"more than {_FEW} numbers are spelled as a bitmap")
     try:
         return {
             origin: BitMap64(data) if type(data) is list else BitMap64.deserialize(data)

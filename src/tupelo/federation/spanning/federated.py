@@ -19,8 +19,9 @@ from tupelo.federation.hosts.peer import Peer
 from tupelo.federation.links import wire
 from tupelo.federation.links.spelled import read_answer
 from tupelo.federation.spanning.adopting import adopt
-from tupelo.federation.spanning.handover import HERE, holder_name, reserve
-from tupelo.federation.spanning.question import Question, Taken, may_ask, nobody
+from tupelo.federation.spanning.gathering import gather
+from tupelo.federation.spanning.handover import HERE, holder_name
+from tupelo.federation.spanning.question import Question, Settling, Taken, may_ask, nobody
 from tupelo.federation.spanning.searching import Search, look_away
 from tupelo.space.log import Actor
 from tupelo.space.order import Order
@@ -32,8 +33,6 @@ if TYPE_CHECKING:
     from tupelo.federation.hosts.core import HostCore
     from tupelo.federation.spanning.subscription import FederatedSubscription
 
-ROUNDS_MAX = 100
-"""So often at most are the hosts asked for one read of many, if others read in the same session."""
 KEPT_MAX = 10_000
 """So many hand-overs are remembered as settled, for those who ask again."""
 
@@ -52,12 +51,13 @@ class Unsettled:
 
 
 class Brought:
-    """Entries from another host, which are ours, unless it has `refused`. If the one who asked for
-    them vanishes they stay here, under their own identity."""
+    """Entries from another host, which are ours, unless it has `refused`; were there more, but for
+    a `cut`? If the one who asked for them vanishes they stay here, under their own identity."""
 
-    def __init__(self, hosted: HostedSpace, entries: list[Entry], refused: bool) -> None:
+    def __init__(self, hosted: HostedSpace, entries: list[Entry], cut: bool, refused: bool) -> None:
         self.hosted = hosted
         self.entries = [] if refused else entries
+        self.cut = cut
         self.refused = refused
 
     def keep(self) -> int:
@@ -76,6 +76,7 @@ class Federation:
         self.subscriptions: dict[FederatedSubscription, None] = {}
         self._unsettled: dict[int, Unsettled] = {}
         self._kept: OrderedDict[tuple[str, int], None] = OrderedDict()
+        self._refusing: set[asyncio.Future[Any]] = set()
 
     # Hosts come and go
 
@@ -149,9 +150,11 @@ class Federation:
         partial: bool = False,
         holder: str | None = None,
         actor: Actor | None = None,
+        accept: Settling | None = None,
     ) -> Taken:
         """What matches, from wherever it is. What is taken must be kept or given back; `holder` is
-        who will say so, and `actor` who asks, if it is not this process itself.
+        who will say so, and `actor` who asks, if it is not this process itself. What another host
+        delivers must be to the liking of `accept`, or else goes back to its place.
 
         If nothing is found and not all hosts have answered, NotAllAnswered, unless a `partial`
         answer will do.
@@ -169,9 +172,10 @@ class Federation:
             limit=limit,
             sent=wanted is not nobody,
             actor=actor,
+            accept=accept,
         )
         if many:
-            result = await self._get_all(question, here, wanted, limit)
+            result = await gather(self, question, here, wanted, limit)
             if not result.entries and wait != 0:
                 result = await self._await_some(question, here, wanted, wait)
         else:
@@ -196,13 +200,15 @@ class Federation:
                 # What is reserved here is so under one name: nothing is added to it.
                 here = here and not (question.take and search.found_here)
                 anew = not question.take and question.record is None
-                more = question.limit if anew else left
-                result.join(await self._get_all(question, here, wanted, more))
+                more = await gather(self, question, here, wanted, question.limit if anew else left)
             except BaseException:
                 result.give_back()
                 raise
-            if anew:
-                del result.entries[question.limit or len(result.entries) :]
+            if anew:  # Those that were found first are among them, if they are still there.
+                known = {(entry.origin, entry.n) for entry in result.entries}
+                more.entries = [one for one in more.entries if (one.origin, one.n) not in known]
+                more.entries = more.entries[:left]
+            result.join(more)
         return result
 
     async def hand(self, taken: Taken) -> None:
@@ -223,119 +229,8 @@ class Federation:
             return PeerLost(missing[0], during)
         return NotAllAnswered(during, list(result.covered), missing)
 
-    async def _get_all(
-        self,
-        question: Question,
-        here: bool,
-        wanted: Callable[[Peer], bool],
-        limit: int | None,
-    ) -> Taken:
-        if question.take:
-            return await self._gather(question, here, wanted, limit)
-        result = Taken(question.hosted, question.record)
-        for _ in range(ROUNDS_MAX):
-            left = None if limit is None else limit - len(result.entries)
-            with question.held():
-                try:
-                    more = await self._gather(question, here, wanted, left)
-                except BaseException:
-                    result.give_back()
-                    raise
-                got = len(more.entries)
-                more.entries = question.choose(more.entries, left)
-            result.join(more)
-            # Other readers of the session may have been quicker; then there may be others yet.
-            enough = limit is None or len(result.entries) >= limit
-            if question.record is None or enough or got == len(more.entries):
-                break
-        return result
-
-    async def _gather(
-        self,
-        question: Question,
-        here: bool,
-        wanted: Callable[[Peer], bool],
-        limit: int | None,
-    ) -> Taken:
-        """What all have now. What was read is of each the first so many."""
-        result = Taken(question.hosted)
-        try:
-            if here:
-                await self._get_all_here(question, limit, result)
-            peers = self._asked(question.hosted, wanted)
-            if question.take and limit is not None:
-                for peer in peers:
-                    left = limit - len(result.entries)
-                    if left > 0:
-                        await self._get_all_from(peer, question, left, result)
-            else:
-                # All have come to their end by then: nothing is added after it was given back.
-                errors = await asyncio.gather(
-                    *(self._get_all_from(peer, question, limit, result) for peer in peers),
-                    return_exceptions=True,
-                )
-                for error in errors:
-                    if error is not None:
-                        raise error
-        except BaseException:
-            result.give_back()
-            raise
-        return result
-
-    def _asked(self, hosted: HostedSpace, wanted: Callable[[Peer], bool]) -> list[Peer]:
+    def asked(self, hosted: HostedSpace, wanted: Callable[[Peer], bool]) -> list[Peer]:
         return [peer for peer in self.host.peers.values() if wanted(peer) and may_ask(peer, hosted)]
-
-    async def _get_all_here(self, question: Question, limit: int | None, result: Taken) -> None:
-        result.covered[self.host.name] = None
-        if question.take:
-            held = await reserve(
-                question.hosted,
-                question.holder or self.holder_here(),
-                question.template,
-                many=True,
-                limit=limit,
-                order=question.order,
-                only=question.only(),
-                actor=question.actor,
-            )
-            if held is not None:
-                result.add(held)
-        else:
-            result.entries += await question.read_here(limit)
-
-    async def _get_all_from(
-        self, peer: Peer, question: Question, limit: int | None, result: Taken
-    ) -> None:
-        if question.take:
-            message = question.ask(peer, self.host.next_call(), "take", limit, None)
-            held = await self.claim(peer, question.hosted, message)
-            if held is not None:
-                result.add(held)
-                result.covered[peer.name] = None
-                return
-        else:
-            entries = await self._read_all_from(peer, question, limit)
-            if entries is not None:
-                result.entries += entries
-                result.covered[peer.name] = None
-                return
-        result.missing[peer.name] = None
-
-    async def _read_all_from(
-        self, peer: Peer, question: Question, limit: int | None
-    ) -> list[Entry] | None:
-        """None if it does not answer."""
-        entries = None
-        while entries is None:  # Who has forgotten the session is told all of it.
-            message = question.ask(peer, self.host.next_call(), "read", limit, None)
-            said = peer.talk.call(message, "read")
-            try:
-                async with asyncio.timeout(self.host.answer_seconds):
-                    answer = await said
-                entries = question.read_answer(peer, message, answer)
-            except (TupeloError, TimeoutError):
-                return None
-        return entries
 
     async def count(
         self, hosted: HostedSpace, template: Any, scope: wire.Scope, partial: Taken | None = None
@@ -365,7 +260,7 @@ class Federation:
             result.missing[peer.name] = None
             return 0
 
-        total += sum(await asyncio.gather(*map(ask, self._asked(hosted, wanted))))
+        total += sum(await asyncio.gather(*map(ask, self.asked(hosted, wanted))))
         if result.missing and partial is None:
             raise self._missing("count", result, scope)
         return total
@@ -375,9 +270,10 @@ class Federation:
     def holder_here(self) -> str:
         return holder_name(f"{HERE}:{self.host.incarnation}", self.host.next_call())
 
-    async def claim(self, peer: Peer, hosted: HostedSpace, message: wire.Ask) -> Brought | None:
+    async def claim(self, peer: Peer, question: Question, message: wire.Ask) -> Brought | None:
         """Ask a host to reserve and deliver, and keep it. None if the host was lost, or is of
         another opinion."""
+        hosted = question.hosted
         answer = peer.talk.call(message, "take")
         try:
             async with asyncio.timeout(self.host.answer_seconds):
@@ -391,11 +287,17 @@ class Federation:
             self._refuse_later(peer, hosted, message.call, answer)
             raise
         try:
-            entries = read_answer(spelled, hosted.clock.now())
+            entries, cut = read_answer(spelled, hosted.clock.now())
         except BadFrame:
             return None
+        if entries and question.accept is not None:
+            try:
+                await question.accept(peer, entries)
+            except BaseException:
+                self._refuse_later(peer, hosted, message.call, answer)
+                raise
         refused = bool(entries) and not await self._settle(peer, hosted, message.call, entries)
-        return Brought(hosted, entries, refused)
+        return Brought(hosted, entries, cut, refused)
 
     def _refuse_later(
         self, peer: Peer, hosted: HostedSpace, call: int, answer: asyncio.Future[Any]
@@ -403,13 +305,25 @@ class Federation:
         """Whatever is delivered, nobody wants it any more."""
 
         def refuse(done: asyncio.Future[Any]) -> None:
+            self._refusing.discard(done)
             if not done.cancelled() and done.exception() is None and done.result():
                 settle = wire.Settle(
                     self.host.next_call(), call, False, hosted.name, peer.incarnation
                 )
-                peer.talk.call(settle, "take").add_done_callback(look_away)
+                refusal = peer.talk.call(settle, "take")
+                self._refusing.add(refusal)
+                refusal.add_done_callback(self._refusing.discard)
+                refusal.add_done_callback(look_away)
 
+        self._refusing.add(answer)
         answer.add_done_callback(refuse)
+
+    async def refused(self) -> None:
+        """Wait until all that nobody wants any more is in its place again, at hosts that answer."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self.host.answer_seconds):
+                while self._refusing:
+                    await asyncio.wait(self._refusing)
 
     async def _settle(
         self, peer: Peer, hosted: HostedSpace, call: int, entries: list[Entry]

@@ -221,17 +221,36 @@ async def unread(
     order: Order | None,
     agent: str | None,
     actor: Actor | None,
-) -> list[Entry]:
-    """What is here that a session has not seen. It is for the reader to say that it has."""
+    bytes_max: int | None = None,
+) -> tuple[list[Entry], bool]:
+    """What is here that a session has not seen, and whether there is more than has room in so many
+    bytes. It is for the reader to say that it has seen it."""
     operations = hosted.operations
     if order is not None or operations.core.order is not None:
         only = choosing(session.seen, agent)
-        return await found(hosted, template, False, 0, True, limit, order, only=only, actor=actor)
+        return await some(hosted, template, limit, order, only, actor, bytes_max)
     with operations.acting(actor):
-        entries, position = operations.unread(template, session, limit, agent)
+        entries, cut, position = operations.unread(template, session, limit, agent, bytes_max)
     if position:
         await hosted.flush(position)
-    return entries
+    return entries, cut
+
+
+async def some(
+    hosted: HostedSpace,
+    template: Any,
+    limit: int | None,
+    order: Order | None,
+    only: Accept | None,
+    actor: Actor | None,
+    bytes_max: int | None,
+) -> tuple[list[Entry], bool]:
+    """What is read here, and whether there is more than has room in so many bytes."""
+    cut = False
+    if bytes_max is not None and limit != 1:
+        limit, cut = hosted.operations.room_for(template, limit, False, order, only, bytes_max)
+    entries = await found(hosted, template, False, 0, True, limit, order, only=only, actor=actor)
+    return entries, cut
 
 
 def confirm(held: Held) -> None:

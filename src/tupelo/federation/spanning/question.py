@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from copy import copy
 from typing import Any, Literal
 
 from tupelo.errors import SpaceClosed, TransactionEnded
@@ -19,6 +20,9 @@ from tupelo.space.session import SessionState
 from tupelo.store.index import Accept
 from tupelo.values.entry import Entry
 from tupelo.values.spelling import template_to_wire
+
+Settling = Callable[[Peer, list[Entry]], Awaitable[None]]
+"""Called with what a host has delivered, before it is ours; if it raises, that goes back."""
 
 
 def nobody(peer: Peer) -> bool:
@@ -50,8 +54,10 @@ class Question:
         limit: int | None = None,
         sent: bool = True,
         actor: Actor | None = None,
+        accept: Settling | None = None,
     ) -> None:
         self.actor = actor
+        self.accept = accept
         self.hosted = hosted
         self.template = template
         self.take = take
@@ -75,9 +81,10 @@ class Question:
     async def read_here(self, limit: int | None) -> list[Entry]:
         hosted, template, order = self.hosted, self.template, self.order
         if self.session is not None:
-            return await unread(
+            entries, _ = await unread(
                 hosted, self.session, template, limit, order, self.agent, self.actor
             )
+            return entries
         return await found(
             hosted,
             template,
@@ -120,14 +127,27 @@ class Question:
             actor.session if actor else None,
         )
 
-    def read_answer(self, peer: Peer, message: wire.Ask, answer: Any) -> list[Entry] | None:
-        """What was read there; None if it is to be asked again. BadFrame if it cannot be."""
+    def read_answer(
+        self, peer: Peer, message: wire.Ask, answer: Any
+    ) -> tuple[list[Entry], bool] | None:
+        """What was read there, and whether there is more; None if it is to be asked again. BadFrame
+        if it cannot be."""
         if self.record is not None and message.seen is not None:
             with self.lock:
                 answer = self.record.read_answer(peer, message.seen, answer)
             if answer is None:
                 return None
         return read_answer(answer, self.hosted.clock.now())
+
+    def going_on(self, entries: list[Entry]) -> Question:
+        """The same question, but for what was read; in a session of its own, if it is in none."""
+        if self.session is not None:
+            return self
+        question = copy(self)
+        question.record = Record()
+        question.session = SessionState("", question.record, None)
+        question.record.choose(entries, None)
+        return question
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -167,7 +187,11 @@ class Taken:
         self.entries: list[Entry] = []
         self.covered: dict[str, None] = {}
         self.missing: dict[str, None] = {}
+        self.cut: set[str] = set()  # ids of hosts that have more than they could answer
         self._held: list[Held] = []
+
+    def is_cut(self, peer: Peer) -> bool:
+        return peer.id in self.cut
 
     def add(self, held: Held) -> None:
         self.entries += held.entries
@@ -204,11 +228,8 @@ class Taken:
                 self._record.discard_all(self.entries)
 
     def join(self, more: Taken) -> None:
-        """What another operation got, but for what this one has read already."""
-        known = {(entry.origin, entry.n) for entry in self.entries}
-        self.entries += [
-            entry for entry in more.entries if more._held or (entry.origin, entry.n) not in known
-        ]
+        """What another operation got, later."""
+        self.entries += more.entries
         self._held += more._held
-        self.covered |= more.covered
-        self.missing |= more.missing
+        self.covered = {k: None for k in self.covered if k not in more.missing} | more.covered
+        self.missing = {k: None for k in self.missing if k not in more.covered} | more.missing

@@ -216,11 +216,11 @@ class Search:
                 found_there = bool(answer.result())
             else:
                 with self._question.held():
-                    entries = self._question.read_answer(place.peer, message, answer.result())
-                    place.entries = entries or []
+                    read = self._question.read_answer(place.peer, message, answer.result())
+                    place.entries = [] if read is None else read[0]
                     self._hold()
                 # Who has forgotten the session is told all of it, and asked again.
-                found_there = entries is None or bool(entries)
+                found_there = read is None or bool(place.entries)
         except TupeloError:
             self._lose(place)
             return
@@ -276,7 +276,7 @@ class Search:
         place.state = "asking"
         call = self._next_call()
         message = self._question.ask(place.peer, call, "take", self._question.limit, place.watch)
-        held = await self._federation.claim(place.peer, self._question.hosted, message)
+        held = await self._federation.claim(place.peer, self._question, message)
         if held is None:
             self._lose(place)
         elif held.entries:

@@ -39,8 +39,9 @@ class Ask(Message, tag=51):
     """A host asks, `by` order of one of its agents and in its `session`, what matches here and now:
     to read it, to take it, or only whether there is something ("peek"). It may leave out what was
     `seen`, or all but the entries of one agent. If nothing is found, and a `watch` is given, it
-    stands from that same moment on. Answer: a list of whole entries, or of None for a peek. What is
-    taken is reserved until the asker says Settle.
+    stands from that same moment on. Answer: a list of whole entries, or of None for a peek; a None
+    after the last says that there are more than have room in an answer. What is taken is reserved
+    until the asker says Settle.
 
     Who goes on in a session need not say again who asks. If what was seen is to be kept here, the
     answer is such a list and the Numbers of what is gone from here for good, or None: what came
