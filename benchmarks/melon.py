@@ -27,7 +27,7 @@ from matplotlib.figure import Figure
 from benchmarks.elsewhere import PATIENCE_SECONDS, Elsewhere
 from benchmarks.measure import Settings, Table, require
 from benchmarks.tracking import SparseBitSet
-from tupelo import aio
+from tupelo import Identity, Trust, aio
 from tupelo.models.melon import Melon
 from tupelo.models.pubsub import PubSub
 
@@ -300,7 +300,7 @@ def _overhead(settings: Settings) -> Table:
     found = uvloop.run(_count_bytes(count))
     rows: list[tuple[str, ...]] = []
     for what, sent in found.items():
-        each = 0 if what.startswith(("write", "store")) else len(PAYLOAD)
+        each = 0 if what.endswith("nobody waiting") else len(PAYLOAD)
         rows.append(
             (
                 what,
@@ -371,7 +371,30 @@ async def _count_bytes(count: int) -> dict[str, Sent]:
                 await publisher.publish(("news", i, PAYLOAD))
                 require((await replies.get()).items[0][1] == i, "all should come, in order")
             found["publish-subscribe"] = await _sent(here) - before
+    found["store to an identity, and its take"] = await _count_directed(count)
     return found
+
+
+async def _count_directed(count: int) -> Sent:
+    """They travel when they are stored, and their receipts when they are taken."""
+    ada, ben = Identity.new(), Identity.new()
+    trust = Trust.known([ada.key, ben.key])
+    async with (
+        aio.Host("ada", listen="127.0.0.1:0", identity=ada, trust=trust) as there,
+        aio.Host("ben", listen="127.0.0.1:0", identity=ben, trust=trust, peers=[there.address]) as (
+            here
+        ),
+    ):
+        while not (here.engaged and there.engaged):
+            await asyncio.sleep(0.01)
+        writer, reader = Melon(there), Melon(here)
+        await writer.store(("first", 0), to=ben.key)
+        await reader.take(("first", int))
+        before = await _sent(here)
+        for i in range(count):
+            await writer.store(("news", i, PAYLOAD), to=ben.key)
+            require((await reader.take(TEMPLATE))[1] == i, "all should come, in order")
+        return await _sent(here) - before
 
 
 async def _sent(host: aio.Host) -> Sent:
@@ -399,7 +422,7 @@ def plot(rows: list[Row], path: Path) -> None:
         readers = [row.readers for row in found]
         axes[0].semilogy(readers, [row.per_second for row in found], mark, label=way)
         axes[1].semilogy(readers, [row.wait_p50 for row in found], mark)
-        axes[2].plot(readers, [row.age_p50 for row in found], mark)
+        axes[2].semilogy(readers, [row.age_p50 for row in found], mark)
     for one, title, label in zip(
         axes,
         ("throughput", "latency, as 7.1.3 has it", "from write to receipt, paced"),

@@ -24,7 +24,7 @@ from tupelo.models.melon import Melon
 
 STORED = (1_000, 10_000, 100_000, 1_000_000)
 EACH = 40
-"""So many are read in a round, one by one."""
+"""So many are read in a round, one by one, at most."""
 AT_ONCE = 10_000
 TEMPLATE = ("news", int, str)
 PLACES = ("at the writer's own host", "from another host")
@@ -35,11 +35,10 @@ plot = tracking.plot
 def run(settings: Settings) -> tuple[list[Line], list[Table], tracking.Sizes]:
     reads = uvloop.run(_time_reads(settings))
     lines = [_line(place, reads, settings) for place in PLACES]
-    counts = [count for count in tracking.PLOTTED if count <= settings.size(tracking.MESSAGES)]
-    sizes = {kind: tracking.sizes(kind, counts) for kind in tracking.KINDS}
+    sizes = tracking.measure_sizes(settings)
     return (
-        [*lines, *tracking.lines(settings)],
-        [_table(reads, settings), *tracking.tables(settings)],
+        [*lines, *tracking.lines(sizes)],
+        [_table(reads, settings), *tracking.tables(sizes, settings)],
         sizes,
     )
 
@@ -87,7 +86,7 @@ def _table(reads: AllReads, settings: Settings) -> Table:
         ("stored", *heads),
         rows,
         "Messages of three fields, one writer. All but the last were read by read_all, "
-        f"{AT_ONCE:,} at a time; then these are read one by one, {EACH} in a round, "
+        f"{AT_ONCE:,} at a time; then these are read one by one, at most {EACH} in a round, "
         f"{settings.rounds} rounds, the sizes in turns. p50 is the median of the rounds' own, p95 "
         "is of all rounds together. First is the very first read after read_all, which is in no "
         "round.",
@@ -96,6 +95,8 @@ def _table(reads: AllReads, settings: Settings) -> Table:
 
 async def _time_reads(settings: Settings) -> AllReads:
     sizes = [settings.size(stored) for stored in STORED]
+    turns = settings.rounds + 2
+    each = max(1, min(EACH, sizes[0] // (2 * turns)))
     reads = {(stored, place): Reads() for stored in sizes for place in PLACES}
     async with AsyncExitStack() as stack:
         host = await stack.enter_async_context(aio.Host("writer", listen="127.0.0.1:0"))
@@ -103,12 +104,12 @@ async def _time_reads(settings: Settings) -> AllReads:
         require(await asyncio.to_thread(there.said) == "engaged", "the reader should be there")
         stores = {stored: Store(host, there, stored) for stored in sizes}
         for stored, store in stores.items():
-            await store.fill(max(1, stored - (settings.rounds + 2) * EACH))
-        for turn in range(settings.rounds + 2):
+            await store.fill(stored - turns * each)
+        for turn in range(turns):
             for stored, store in stores.items():
-                await store.write(EACH)
+                await store.write(each)
                 for place in PLACES:
-                    micros = await store.time_reads(place)
+                    micros = await store.time_reads(place, each)
                     if turn == 0:
                         reads[stored, place].first = micros[0]
                     elif turn > 1:  # The first rounds only warm up.
@@ -139,30 +140,30 @@ class Store:
             many = min(AT_ONCE, count - self._written)
             await self.write(many)
             require(len(await self.here.read_all(TEMPLATE)) == many, "all should be read here")
-            read = await asyncio.to_thread(self._there.ask, ("all", self.name))
+            read = await asyncio.to_thread(self._there.ask, (self.name, None))
             require(read == many, "all should be read there")
 
-    async def time_reads(self, place: str) -> list[float]:
+    async def time_reads(self, place: str, count: int) -> list[float]:
         if place == PLACES[0]:
-            return await _time_each(self.here)
-        micros: list[float] = await asyncio.to_thread(self._there.ask, ("each", self.name))
+            return await _time_each(self.here, count)
+        micros: list[float] = await asyncio.to_thread(self._there.ask, (self.name, count))
         return micros
 
 
-async def _time_each(melon: Melon) -> list[float]:
+async def _time_each(melon: Melon, count: int) -> list[float]:
     micros, numbers = [], []
-    for _ in range(EACH):
+    for _ in range(count):
         start = perf_counter()
         message = await melon.read(TEMPLATE)
         micros.append((perf_counter() - start) * 1e6)
         numbers.append(message[1])
-    require(numbers == list(range(numbers[0], numbers[0] + EACH)), "the oldest should come first")
+    require(numbers == list(range(numbers[0], numbers[0] + count)), "the oldest should come first")
     return micros
 
 
 def run_reader(pipe: Connection, address: str) -> None:
-    """A host that reads what is written at another. It is asked to read all of a name, and says how
-    many there were; or each of the next, and says how many microseconds that took."""
+    """A host that reads what is written at another. It is asked to read so many of a name, one by
+    one, and says how many microseconds each took; or all, and says how many there were."""
     uvloop.run(_run_reader(pipe, address))
 
 
@@ -173,10 +174,10 @@ async def _run_reader(pipe: Connection, address: str) -> None:
         pipe.send("engaged")
         melons: dict[str, Melon] = {}
         while (question := await asyncio.to_thread(pipe.recv)) is not None:
-            verb, name = question
+            name, count = question
             if name not in melons:
                 melons[name] = Melon(host, name)
-            if verb == "all":
+            if count is None:
                 pipe.send(len(await melons[name].read_all(TEMPLATE)))
             else:
-                pipe.send(await _time_each(melons[name]))
+                pipe.send(await _time_each(melons[name], count))
