@@ -173,6 +173,10 @@ WRONG: dict[str, tuple[str, Callable[[Story], object]]] = {
         ),
     ),
     # collection
+    "collected, and a copy is kept": (
+        "stale",
+        both(told("a", "written", NEWS_3), vanished(NEWS_3), found("b", "copies", NEWS_3)),
+    ),
     "collected without a bound": (
         "collected",
         lambda story: story.history.told.append(Told("a", "directed", "b")),
@@ -228,6 +232,9 @@ RIGHT: dict[str, Callable[[Story], object]] = {
         in_memory("b"), crashed("b"), put("take_1", how="cancelled", messages=[])
     ),
     "what was collected": both(drop("take_1"), told("a", "stored", JOB_1)),
+    "what was pinned by nobody who is sure of it": both(
+        put("store_1", pin=True, how="cancelled"), drop("take_1"), told("a", "stored", JOB_1)
+    ),
     "what was directed and collected": both(drop("take_5"), told("a", "directed", "b")),
     "what the log says was collected before the crash": both(
         drop("take_1"), crashed("a"), lambda story: story.history.evicted.add(JOB_1)

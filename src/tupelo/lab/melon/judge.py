@@ -29,6 +29,7 @@ def judge(history: History) -> list[Fault]:
         *judge_losses(case),
         *judge_mail(case),
         *judge_readers(case),
+        *judge_copies(case),
         *judge_waiting(case),
     ]
 
@@ -242,7 +243,7 @@ def judge_collected(case: Case) -> Iterator[Fault]:
         name = name_of(one.message)
         if adding is None or kinds.get(adding.verb) != one.kind:
             yield Fault("collected", f"{one.host} says of {name} that it was {one.kind}")
-        elif adding.pin:
+        elif adding.pin and adding.is_done and one.host == adding.host:
             yield Fault("collected", f"{name} was pinned, and collected at {one.host}")
         elif one.message in case.takers:
             yield Fault("collected", f"{name} was taken, and collected at {one.host}")
@@ -326,8 +327,23 @@ def judge_readers(case: Case) -> Iterator[Fault]:
         ]
         unread = {one.message for one in places} - set(case.read_by[melon])
         for message in sorted(unread):
-            if not message[0].startswith("late"):
+            if not message[0].startswith("late") and not case.is_collected(message):
                 yield Fault("not read", f"{name_of(message)}, by {melon}")
+
+
+def judge_copies(case: Case) -> Iterator[Fault]:
+    """What was collected where it was written is not copied any more at those who are near."""
+    near = case.history.ending.near
+    for message, hosts in case.found["copies"].items():
+        adding = case.added.get(message)
+        if adding is None or adding.verb != "write" or case.is_sunk(message):
+            continue
+        if adding.host in case.found["written"].get(message, []):
+            continue
+        for host in hosts:
+            is_told = {host, adding.host} <= case.history.copying and host in near[adding.host]
+            if host == adding.host or is_told:
+                yield Fault("stale", f"{name_of(message)} is gone, and a copy is at {host}")
 
 
 # Waiting

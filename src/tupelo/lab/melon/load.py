@@ -28,6 +28,8 @@ VERBS = {
     "read_all": 3,
     "renew": 1,
 }
+DRAINED_MAX = 300
+"""There are never so many messages of a kind."""
 CANCELLED = 0.15
 """So often someone gives up before the end."""
 
@@ -136,5 +138,5 @@ class Process:
 
     async def drain(self, verbs: tuple[str, str], kind: str) -> None:
         """Whatever there is of a kind, and whatever comes."""
-        while True:
+        for _ in range(DRAINED_MAX):  # else there is something wrong that would never end
             await self.get(self._rng.choice(verbs), Question(kind), None)
