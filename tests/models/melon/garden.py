@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
@@ -148,6 +149,21 @@ class Garden:
     def __getitem__(self, name: str) -> Bed:
         return self.beds[name]
 
+    async def pause(self, seconds: float) -> None:
+        """Let time pass, in which nothing should happen."""
+        await asyncio.sleep(seconds)
+
+    def soon(self, seconds: float) -> float:
+        """How long to wait for what should not come."""
+        return seconds
+
+    async def promptly(self, work: Awaitable[Any]) -> Any:
+        """What is there at once."""
+        before = self.loop.time()
+        answer = await work
+        assert self.loop.time() - before < 1.0
+        return answer
+
     async def until(self, condition: Callable[[], bool], what: str = "") -> None:
         for _ in range(int(PATIENCE_SECONDS / 0.05)):
             if condition():
@@ -157,14 +173,10 @@ class Garden:
 
     async def met(self, *pairs: str) -> None:
         """Wait until these have met, and know what spaces the other has."""
-        for a, b in pairs:
-            one, other = self[a], self[b]
-            await self.until(
-                lambda one=one, other=other: (  # type: ignore[misc]
-                    _knows(one, other) and _knows(other, one)
-                ),
-                f"that {a} and {b} meet",
-            )
+        for pair in pairs:
+            one, other = self[pair[0]], self[pair[1]]
+            have_met = partial(_know_each_other, one, other)
+            await self.until(have_met, f"that {one.name} and {other.name} meet")
 
     async def parted(self, *groups: str) -> None:
         """From now on only those in one of these groups hear each other."""
@@ -179,6 +191,10 @@ class Garden:
             ),
             f"parted as {groups}",
         )
+
+
+def _know_each_other(one: Bed, other: Bed) -> bool:
+    return _knows(one, other) and _knows(other, one)
 
 
 def _knows(one: Bed, other: Bed) -> bool:
