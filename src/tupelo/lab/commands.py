@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.progress import Progress, track
 
 from tupelo.apps.commands import clear_errors, complain
+from tupelo.lab.event_heap.simulate import simulate as simulate_event_heap
 from tupelo.lab.lime.simulate import simulate as simulate_lime
 from tupelo.lab.melon.simulate import simulate as simulate_melon
 from tupelo.lab.recording.record import Plan, RecordingFailed, record
@@ -30,12 +31,14 @@ class Model(Enum):
     FEDERATION = "federation"
     LIME = "lime"
     MELON = "melon"
+    EVENT_HEAP = "event-heap"
 
 
 PLAYS: dict[Model, Callable[[int], Report]] = {
     Model.FEDERATION: simulate,
     Model.LIME: simulate_lime,
     Model.MELON: simulate_melon,
+    Model.EVENT_HEAP: simulate_event_heap,
 }
 
 app = typer.Typer(no_args_is_help=True, help="Look for what cannot be, in worlds ruled by seeds.")

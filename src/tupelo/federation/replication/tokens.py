@@ -5,9 +5,9 @@ the one who has it; where that is, is told by records in a feed (`TokenAt`), and
 before, who know to whom they gave it. Whoever has it keeps it until it is asked for it.
 
 It is handed over so that nobody has to decide in doubt. The giver first notes, on disk if it has
-one, that the token is the other's; from then on it is nobody else's. If its answer is lost the
-other asks again, at the latest when it is asked for the token itself, and is given the same again,
-until it has confirmed. So there may be a time in which nobody has it, but never do two.
+one, that the token is the other's; from then on it is nobody else's. If its answer is lost, the
+giver reminds the other whenever the group changes, and the other asks again and is given the same
+again, until it has confirmed. So there may be a time in which nobody has it, but never do two.
 
 A holder without a folder that crashes takes its tokens with it: whoever wants one is told so
 (`TokenAway`), and what then becomes of the thing that it stood for is not decided here.
@@ -16,12 +16,13 @@ A holder without a folder that crashes takes its tokens with it: whoever wants o
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import logging
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
-from tupelo.errors import BadFrame, HostClosed, PeerLost, TokenAway, UnknownHost
+from tupelo.errors import BadFrame, HostClosed, PeerLost, TokenAway, TupeloError, UnknownHost
 from tupelo.federation.groups.group import group_of
 from tupelo.federation.groups.roster import Roster
 from tupelo.federation.hosts.core import HostCore
@@ -31,6 +32,8 @@ from tupelo.federation.replication.feed import Feed
 from tupelo.federation.replication.news import Bell, Following
 from tupelo.values.entry import thaw
 from tupelo.values.kind import entry, kind_of
+
+logger = logging.getLogger("tupelo")
 
 SPACE = "tupelo.tokens"
 TOKENS_MAX = 100_000
@@ -105,6 +108,7 @@ class Token:
         """Whether nobody here waits for it any more."""
         self._tokens = tokens
         self._lock = asyncio.Lock()
+        self._asking: asyncio.Task[None] | None = None
         self._given: str | None = None  # to whom, if it has not confirmed yet
         self._to: str | None = None
         self._where = Where(0, None)
@@ -180,7 +184,13 @@ class Token:
                 await tokens.bell.wait(rings)
 
     async def _ask(self) -> None:
-        """Ask the one that should have it; or who has given it to us, and was not heard."""
+        """Ask the one that should have it; or who has given it to us, and was not heard. Who loses
+        patience meanwhile does not take back the question: the answer may be the token."""
+        if self._asking is None or self._asking.done():
+            self._asking = self._tokens._begin(self._ask_once())
+        await asyncio.shield(self._asking)
+
+    async def _ask_once(self) -> None:
         tokens = self._tokens
         where = self._where
         host = where.giver if where.holder == tokens.me else where.holder
@@ -201,11 +211,12 @@ class Token:
             return
         if self.luggage is not None:
             await self.luggage.unpack(packed)
-        self.epoch, self.state, self.here = epoch, state, True
+        self.epoch, self.state = epoch, state
         self._given = self._to = None
         self._where = Where(epoch, tokens.me)
         await tokens._keep(self)
         await tokens._tell(self)
+        self.here = True
         tokens._confirm(giver, self)
 
     # Giving it away
@@ -233,6 +244,17 @@ class Token:
                 return ["given", self.epoch, self.state, packed]
         where = self._where
         return ["moved", where.epoch, where.holder, where.giver] if where.holder else None
+
+    @property
+    def given(self) -> str | None:
+        """The host that it was given to, if that has not confirmed it yet."""
+        return self._given
+
+    async def take_up(self) -> None:
+        """It was given to us."""
+        async with self._lock:
+            if not self.here:
+                await self._ask()
 
     def confirmed(self, source: str, epoch: int) -> None:
         if self._given == source and epoch >= self.epoch:
@@ -262,6 +284,7 @@ class Tokens:
         self._core = core
         self._feed = feed
         self._tokens: dict[str, Token] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
         self._following = Following(feed)
         self._shelf = _shelf_of(core)
@@ -297,7 +320,21 @@ class Tokens:
         self._closed = True
         if self._look in self._feed.watchers:
             self._feed.watchers.remove(self._look)
+        for task in self._tasks:
+            task.cancel()
         self.bell.ring()
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not isinstance(error, TupeloError):
+            logger.error("a token of %r failed", self._feed.name, exc_info=error)
 
     def _require_open(self) -> None:
         if self._closed or self._feed.closed:
@@ -331,13 +368,29 @@ class Tokens:
 
     async def _tell(self, token: Token) -> None:
         """Say that it is here, and no more where it was here before."""
-        door = self._feed.space.door
-        await door.take_all(TokenAt(token=token.name, host=self.me), wait=0)
         life = None if self._shelf.durable else self._core.incarnation
-        await door.write(TokenAt(token.name, token.epoch, self.me, life))
+        await self._say(TokenAt(token.name, token.epoch, self.me, life))
+
+    async def _say(self, at: TokenAt) -> None:
+        """This, in place of what we have said of the token before."""
+        door = self._feed.space.door
+        async with door.transaction() as txn:
+            await door.take_all(TokenAt(token=at.token), wait=0, txn=txn)
+            await door.write(at, txn=txn)
 
     def _confirm(self, giver: str, token: Token) -> None:
         self._voice.send(giver, ["got", token.name, token.epoch])
+
+    def _remind(self) -> None:
+        """Those who were given a token, and may not have heard of it. If they are gone, everyone
+        must know that it is gone with them."""
+        for token in self._tokens.values():
+            to = token.given
+            if to is not None and not self._closed:
+                if to in self.roster.members:
+                    self._voice.send(to, ["yours", token.name, token.epoch])
+                else:
+                    self._begin(self._say(TokenAt(token.name, token.epoch, to)))
 
     # As a part of the group
 
@@ -346,6 +399,7 @@ class Tokens:
 
     def install(self, roster: Roster) -> None:
         self.bell.ring()
+        asyncio.get_running_loop().call_soon(self._remind)
 
     async def settle(self, roster: Roster) -> None:
         pass
@@ -358,8 +412,20 @@ class Tokens:
             case ["got", str(name), int(epoch)]:
                 if name in self._tokens:
                     self._tokens[name].confirmed(source, epoch)
+            case ["yours", str(name), int(epoch)]:
+                self._heard_yours(source, name, epoch)
             case _:
                 raise BadFrame("nobody says this about tokens")
+
+    def _heard_yours(self, giver: str, name: str, epoch: int) -> None:
+        if self._closed or (name not in self._tokens and len(self._tokens) >= TOKENS_MAX):
+            return
+        token = self.token(name)
+        if token.epoch >= epoch:
+            self._confirm(giver, token)
+        else:
+            token.seen_at(epoch, self.me, giver)
+            self._begin(token.take_up())
 
     async def asked(self, neighbour: str, source: str, body: Any) -> Any:
         match body:

@@ -189,7 +189,7 @@ class Shared:
     def __init__(self, replica: Replica, token: Token) -> None:
         self._replica = replica
         self._token = token
-        self._epoch = -1
+        self._state = b""  # of the token, as it was seen here the last time
         self._seen = Seen()
         self._copies: Copies | None = None
 
@@ -199,15 +199,17 @@ class Shared:
         return self._seen.copy()
 
     def _taken_up(self) -> Copies:
-        if self._copies is None or self._epoch != self._token.epoch:
+        if self._copies is None or self._state != self._token.state:
             self.close()
             self._seen = read_record(self._token.state)
             self._copies = Copies(self._replica, self._seen.copy())
-            self._epoch = self._token.epoch
+            self._state = self._token.state
         return self._copies
 
     def _may_be_more(self, template: Template) -> bool:
         """Is there anything that we do not know to be seen? Else the token can stay where it is."""
+        if self._token.here:
+            return True
         return any(entry not in self._seen for entry in self._replica.find(template))
 
     async def next(self, template: Template, wait: float | None) -> Entry | None:
@@ -242,7 +244,7 @@ class Shared:
             if found:
                 for entry in found:
                     self._seen.add(entry)
-                self._token.state = spell_record(self._seen)
+                self._state = self._token.state = spell_record(self._seen)
         return found
 
     def close(self) -> None:

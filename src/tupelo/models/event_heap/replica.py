@@ -235,11 +235,10 @@ class Replica:
         lease = await self.system.space.door.write(record)
         await self._drawn(self.system, lease.thing)
 
-    async def keep_records(self) -> None:
-        """Until the records that are here are on disk, if there is one."""
-        copies = self.system.copies
-        if copies.durable:
-            await copies.flush(copies.operations.core.log.position)
+    async def keep(self, feed: Feed) -> None:
+        """Until the copies that are here are on disk, if there is one."""
+        if feed.copies.durable:
+            await feed.copies.flush(feed.copies.operations.core.log.position)
 
     async def _drawn(self, feed: Feed, entry: Entry) -> None:
         own = feed.exchange.own

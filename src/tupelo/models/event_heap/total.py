@@ -66,7 +66,10 @@ class TotalOrder:
     async def place_all(self) -> None:
         """Give a place to all that have none. The token must be held."""
         await self.ready()
+        own = self._replica.feed.source
         while places := self.unplaced:
+            if any(source != own for source, _ in places):
+                await self._replica.keep(self._replica.feed)  # and what it gives places to
             await self.tell(len(self.ordering), places)
 
     async def ready(self) -> None:
@@ -162,7 +165,7 @@ class TotalOrder:
         lacking = places[len(self.ordering) - start :] if start <= len(self.ordering) else []
         if lacking:
             await self.tell(len(self.ordering), lacking)
-        await self._replica.keep_records()  # Whoever owns a view has all of it.
+        await self._replica.keep(self._replica.system)  # Whoever owns a view has all of it.
 
     def read(self, packed: Any) -> tuple[int, list[Place]]:
         try:

@@ -1,0 +1,203 @@
+"""The judge: what must hold of heaps after everyone has met again, whatever has happened to them.
+
+It looks at the history and at what is left, and knows nothing of how heaps are made. What a bridge
+has carried may be in its second heap twice, if two have: there it is only asked whether it is
+somewhere, and read once.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from itertools import pairwise
+
+from tupelo.lab.event_heap.history import History, Put, Read, Reader, Remains
+from tupelo.lab.judge import Fault
+
+
+def judge(history: History, remains: Remains) -> list[Fault]:
+    return [
+        *history.faults,
+        *judge_events(history, remains),
+        *judge_removals(history, remains),
+        *(fault for reader in history.readers for fault in judge_reader(reader, history, remains)),
+        *judge_orders(history, remains),
+        *judge_replays(history, remains),
+    ]
+
+
+def living(remains: Remains, heap: str) -> set[int]:
+    return {number for held in remains.held.values() for number in held.get(heap, ())}
+
+
+def is_carried(number: int, heap: str, history: History) -> bool:
+    put = history.puts.get(number)
+    return put is not None and put.heap != heap
+
+
+# Events
+
+
+def judge_events(history: History, remains: Remains) -> Iterator[Fault]:
+    """What was put is at every host that has the heap, unless it was removed, or ran out."""
+    heaps = sorted({heap for held in remains.held.values() for heap in held})
+    for heap in heaps:
+        held = {host: there[heap] for host, there in remains.held.items() if heap in there}
+        there = living(remains, heap)
+        for host, numbers in held.items():
+            if lacking := sorted(there.difference(numbers)):
+                yield Fault("unequal", f"{host} lacks {lacking} of {heap}")
+            for number, count in Counter(numbers).items():
+                if count > 1 and not is_carried(number, heap, history):
+                    yield Fault("doubled", f"{number} is {count} times at {host}, in {heap}")
+        for number in sorted(there):
+            put = history.puts.get(number)
+            if put is None or put.how == "failed":
+                yield Fault("made up", f"{number} is in {heap}, and was never put")
+            elif not put.lasts:
+                yield Fault("outlived", f"the time of {number} in {heap} has come")
+        yield from judge_losses(heap, history, there)
+
+
+def judge_losses(heap: str, history: History, there: set[int]) -> Iterator[Fault]:
+    removed = {one.number for one in history.removals if one.heap == heap}
+    doubts = sum(one.how == "killed" for one in history.removals if one.heap == heap)
+    for put in history.puts.values():
+        is_sure = put.heap == heap and put.how == "done" and put.lasts
+        if is_sure and put.number not in there | removed | history.excused:
+            if not doubts:
+                yield Fault("lost", f"{put.number} of {put.source}, in {heap}")
+            doubts -= 1
+
+
+def judge_removals(history: History, remains: Remains) -> Iterator[Fault]:
+    """Each event is given to one who removes it, and is there no more."""
+    times = Counter((one.heap, one.number) for one in history.removals if one.number is not None)
+    for (heap, number), count in times.items():
+        if number is None or is_carried(number, heap, history):
+            continue
+        if count > 1:
+            yield Fault("removed twice", f"{number} of {heap}")
+        if number in living(remains, heap) and number not in history.untold:
+            yield Fault("not removed", f"{number} of {heap}")
+        if number not in history.puts:
+            yield Fault("made up", f"{number} was removed from {heap}, and was never put")
+
+
+# Readers
+
+
+def judge_reader(reader: Reader, history: History, remains: Remains) -> Iterator[Fault]:
+    times = Counter(read.number for read in reader.reads)
+    times.update(reader.inherited)
+    for number, count in times.items():
+        if count > 1:
+            yield Fault("read twice", f"{number} by {reader.name}")
+        if number not in history.puts:
+            yield Fault("made up", f"{number} was read by {reader.name}, and was never put")
+    if reader.fifo:
+        yield from judge_fifo(reader, history)
+    if reader.stands:
+        for number in sorted(living(remains, reader.heap) - reader.seen):
+            if reader.wants in ("", history.puts[number].kind):
+                yield Fault("missed", f"{reader.name} has not got {number}")
+    yield from judge_clones(reader)
+
+
+def judge_fifo(reader: Reader, history: History) -> Iterator[Fault]:
+    """By one question events of a source are got in the order in which they were put there."""
+    latest: dict[tuple[str, str], Put] = {}
+    for read in reader.reads:
+        put = history.puts.get(read.number)
+        if put is None or put.heap != reader.heap:  # Carried, it has other sources.
+            continue
+        key = put.source, read.asked
+        before = latest.get(key)
+        if before is not None and put.ended < before.begun:
+            yield Fault("not fifo", f"{reader.name} got {put.number} after {before.number}")
+        if before is None or put.begun > before.begun:
+            latest[key] = put
+
+
+def judge_clones(reader: Reader) -> Iterator[Fault]:
+    """Who goes on with a clone was told so."""
+    views = [read.view for read in reader.reads if read.view]
+    for old, new in pairwise(views):
+        known, ahead = {old}, [old]
+        while ahead:
+            one = ahead.pop()
+            further = {to for come, to in reader.announced if come == one} - known
+            known |= further
+            ahead += further
+        if new not in known:
+            yield Fault("silent clone", f"{reader.name} went from {old} to {new} and was not told")
+
+
+# Orders
+
+
+def judge_orders(history: History, remains: Remains) -> Iterator[Fault]:
+    """There is one order of each view, and all that was read in it was read in that order."""
+    final: dict[str, list[int]] = {}
+    for host, orders in remains.orders.items():
+        for view, order in orders.items():
+            if final.setdefault(view, order) != order:
+                yield Fault("two orders", f"{host} has another one of {view} than others")
+    final = {
+        view: [number for number in order if not is_carried(number, remains.heap, history)]
+        for view, order in final.items()
+    }
+    for view, order in final.items():
+        if twice := [number for number, count in Counter(order).items() if count > 1]:
+            yield Fault("two places", f"{twice} in {view}")
+        yield from judge_sources(view, order, history)
+    for reader in history.readers:
+        parts: dict[tuple[str, str], list[Read]] = defaultdict(list)
+        for read in reader.reads:
+            is_lost = (read.view, read.number) in history.unordered
+            if not is_lost and not is_carried(read.number, reader.heap, history):
+                parts[read.view, read.asked].append(read)
+        for (view, asked), reads in parts.items():
+            if view in final:
+                yield from judge_part(reader, view, asked, reads, final[view], history)
+
+
+def judge_sources(view: str, order: list[int], history: History) -> Iterator[Fault]:
+    heaps = {history.puts[number].heap for number in order if number in history.puts}
+    reads = [Read(number) for number in order]
+    for heap in heaps:
+        yield from judge_fifo(Reader(f"the order of {view}", heap, reads), history)
+
+
+def judge_part(
+    reader: Reader, view: str, asked: str, reads: list[Read], order: list[int], history: History
+) -> Iterator[Fault]:
+    at = {number: position for position, number in enumerate(order)}
+    if strays := [read.number for read in reads if read.number not in at]:
+        yield Fault("not in order", f"{reader.name} got {strays}, which {view} does not have")
+        return
+    positions = [at[read.number] for read in reads]
+    if positions != sorted(positions):
+        got = [read.number for read in reads]
+        yield Fault("not in order", f"{reader.name} got {got} of {view}, whose order is {order}")
+        return
+    gone = {one.number for one in history.removals} | history.excused
+    doubts = sum(one.how == "killed" for one in history.removals)
+    for number in order[: positions[-1]]:
+        put = history.puts.get(number)
+        matches = put is not None and asked in ("", put.kind)
+        if matches and put is not None and put.lasts and number not in gone | reader.seen:
+            if not doubts:
+                yield Fault("skipped", f"{reader.name} has passed over {number} in {view}")
+            doubts -= 1
+
+
+def judge_replays(history: History, remains: Remains) -> Iterator[Fault]:
+    """A replay gives all that is there, in the order of the view."""
+    for host, replays in remains.replays.items():
+        for view, replay in replays.items():
+            order = remains.orders.get(host, {}).get(view, [])
+            there = set(remains.held.get(host, {}).get(remains.heap, ()))
+            there = {number for number in there if not is_carried(number, remains.heap, history)}
+            if [one for one in replay if one in there] != [one for one in order if one in there]:
+                yield Fault("replay", f"{host} replays {replay} of {view}, whose order is {order}")

@@ -1,0 +1,285 @@
+"""The load of a world: artists at each host, who put events on the board, read them in many ways,
+and remove some."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from random import Random
+from typing import Any
+
+from tupelo.errors import PeerLost, TupeloError
+from tupelo.lab.event_heap.history import Put, Read, Reader, Removal
+from tupelo.lab.event_heap.world import BOARD, KINDS, SIDE, Member, World
+from tupelo.lab.life import Life
+from tupelo.models.event_heap import Event, EventHeap, Session, View, ViewCloned
+from tupelo.values.parts import ANY
+
+READERS_MAX = 4
+"""So many of each kind an artist has."""
+VIEWS_MAX = 3
+PUT_MAX = 80
+"""So many events are put in a world."""
+
+
+class Artist:
+    """One who works at a host for as long as that lives, or there is trouble."""
+
+    def __init__(self, world: World, member: Member, name: str) -> None:
+        assert member.life is not None
+        self.world = world
+        self.history = world.history
+        self.member = member
+        self.life: Life = member.life
+        self.name = name
+        self.sessions: list[tuple[Reader, Session]] = []
+        self.views: list[tuple[Reader, View]] = []
+        self._rng = Random(f"{world.seed} {name}")
+
+    @property
+    def board(self) -> EventHeap:
+        return self.member.heaps[BOARD]
+
+    async def run(self) -> None:
+        acts: list[tuple[int, Callable[[], Awaitable[None]]]] = [
+            (6, self.put),
+            (2, self.put_some),
+            (5, self.put_through_view),
+            (5, self.read_session),
+            (6, self.read_view),
+            (2, self.remove),
+            (1, self.begin_session),
+            (1, self.clone_session),
+            (1, self.share),
+            (1, self.open_shared),
+            (2, self.begin_view),
+            (1, self.end_one),
+            (1, self.replay),
+        ]
+        weights = [weight for weight, _ in acts]
+        await self.begin_session()
+        await self.listen()
+        while not self.world.calm:
+            await asyncio.sleep(self._rng.expovariate(4.0))
+            _, act = self._rng.choices(acts, weights)[0]
+            self.history.acts += 1
+            try:
+                await act()
+            except TupeloError as error:
+                self.history.note(f"{self.name}: {act.__name__} failed: {error!r}")
+            self.world.check_owners()
+
+    # Putting
+
+    def _event(self, heap: str, lasts: bool = True) -> tuple[Put, Event]:
+        number = self.world.loop.number("event")
+        kind = self._rng.choice(KINDS)
+        begun = self.history.moment()
+        put = Put(number, kind, heap, self.member.source, begun, lasts=lasts)
+        self.history.puts[number] = put
+        return put, Event(kind, i=number)
+
+    async def _put(self, puts: list[Put], work: Awaitable[None]) -> None:
+        try:
+            await work
+        except TupeloError:
+            for put in puts:
+                put.how = "killed" if self.life.leaving else "failed"
+            raise
+        for put in puts:
+            put.how, put.ended = "done", self.history.moment()
+            self.history.note(f"{self.name}: put {put.number} in {put.heap}")
+
+    @property
+    def _is_full(self) -> bool:
+        return len(self.history.puts) >= PUT_MAX
+
+    async def put(self) -> None:
+        if not self._is_full:
+            heap = SIDE if self._rng.random() < 0.2 else BOARD
+            ttl = self._rng.uniform(0.5, 4.0) if self._rng.random() < 0.15 else None
+            put, event = self._event(heap, ttl is None)
+            await self._put([put], self.member.heaps[heap].put(event, ttl=ttl))
+
+    async def put_some(self) -> None:
+        if not self._is_full:
+            pairs = [self._event(BOARD) for _ in range(self._rng.randint(2, 4))]
+            events = [event for _, event in pairs]
+            await self._put([put for put, _ in pairs], self.board.put_all(events))
+
+    async def put_through_view(self) -> None:
+        if self.views and not self._is_full:
+            _, view = self._rng.choice(self.views)
+            put, event = self._event(BOARD)
+            wait = self._rng.choice((0.0, 1.0, 6.0))
+            await self._put([put], view.put(event, wait=wait))
+
+    # Reading
+
+    async def _read(self, reader: Reader, reading: Session, how: str) -> None:
+        asked = reader.wants or self._rng.choice(("", "", "a"))
+        template: object = Event(asked) if asked else ANY
+        found: list[Any]
+        if how == "all":
+            found = await reading.get_all(template)
+        else:
+            wait = 0.0 if how == "get" else self._rng.uniform(0.1, 2.0)
+            one = await reading.wait(template, wait=wait)
+            found = [] if one is None else [one]
+        self.note_read(reader, reading, found, asked)
+
+    def note_read(self, reader: Reader, reading: Session, found: list[Any], asked: str) -> None:
+        view = ""
+        if isinstance(reading, View) and reading.order == "total":
+            view = reading.id
+            reader.announced.update((one.old, one.new) for one in reading.cloned)
+        numbers = [event["i"] for event in found]
+        reader.reads += [Read(number, asked, view) for number in numbers]
+        if numbers:
+            self.history.note(f"{reader.name} at {self.name} got {numbers} {view}")
+
+    async def read_session(self) -> None:
+        if self.sessions:
+            reader, session = self._rng.choice(self.sessions)
+            await self._read(reader, session, self._rng.choice(("get", "wait", "all")))
+
+    async def read_view(self) -> None:
+        if self.views:
+            reader, view = self._rng.choice(self.views)
+            await self._read(reader, view, self._rng.choice(("get", "wait", "all")))
+
+    async def listen(self) -> None:
+        """One is told of what there is and comes, the other of what comes."""
+        for name, heap in ((BOARD, self.board), (SIDE, self.member.heaps[SIDE])):
+            reader = self.history.reader(f"query of {name} by {self.name}", name)
+            reader.wants = self._rng.choice(("", "a"))
+            template: object = Event(reader.wants) if reader.wants else Event
+            await heap.query(template, self._hearing(reader))
+        told = self.history.reader(f"registration by {self.name}", BOARD)
+        before = set(self.member.held(BOARD))
+        await self.board.register(ANY, self._hearing(told))
+        told.inherited = frozenset(before)
+
+    def _hearing(self, reader: Reader) -> Callable[[Any], None]:
+        def hear(event: Any) -> None:
+            reader.reads.append(Read(event["i"], reader.wants))
+
+        return hear
+
+    # Readers come and go
+
+    def _reader(self, what: str, inherited: frozenset[int] = frozenset()) -> Reader:
+        number = self.world.loop.number("reader")
+        return self.history.reader(f"{what} {number} of {self.name}", BOARD, inherited)
+
+    async def begin_session(self) -> None:
+        if len(self.sessions) < READERS_MAX:
+            self.sessions.append((self._reader("session"), await self.board.session()))
+
+    async def clone_session(self) -> None:
+        readers = [*self.sessions, *self.views]
+        if readers and len(self.sessions) + len(self.views) < 2 * READERS_MAX:
+            reader, session = self._rng.choice(readers)
+            if session.id in self.history.shared:
+                return  # Others may have seen more than is known here.
+            twin = await session.clone()
+            heir = self._reader("clone", frozenset(reader.seen))
+            if isinstance(twin, View):
+                heir.announced = set(reader.announced)
+                self.views.append((heir, twin))
+            else:
+                self.sessions.append((heir, twin))
+
+    async def share(self) -> None:
+        if self.sessions and len(self.history.shared) < VIEWS_MAX:
+            reader, session = self._rng.choice(self.sessions)
+            if session.id is None:
+                seen = frozenset(reader.seen)
+                shared = await session.share()
+                heir = self.history.shared[shared] = self._reader("shared session", seen)
+                heir.fifo = False
+
+    async def open_shared(self) -> None:
+        mine = {session.id for _, session in self.sessions}
+        others = [one for one in self.history.shared if one not in mine]
+        if others and len(self.sessions) < READERS_MAX:
+            shared = self._rng.choice(others)
+            session = await self.board.session(shared, wait=1.0)
+            self.sessions.append((self.history.shared[shared], session))
+
+    async def begin_view(self) -> None:
+        if len(self.views) >= READERS_MAX:
+            return
+        reader = self._reader("view")
+
+        def cloned(clone: ViewCloned) -> None:
+            self.world.views.append(clone.new)
+
+        reader.stands = False  # until it is open
+        if self.world.views and (self._rng.random() < 0.8 or len(self.world.views) >= VIEWS_MAX):
+            known = self._rng.choice(self.world.views)
+            view = await self.board.view(known, wait=1.0, on_clone=cloned)
+        else:
+            order = self._rng.choice(("total", "total", "total", "source", "none"))
+            view = await self.board.view(order=order, on_clone=cloned)
+            self.world.views.append(view.id)
+        reader.stands = True
+        self.views.append((reader, view))
+
+    async def end_one(self) -> None:
+        for readers in (self.sessions, self.views):
+            if len(readers) > 1 and self._rng.random() < 0.5:
+                reader, session = readers.pop(self._rng.randrange(len(readers)))
+                if session.id not in self.history.shared:
+                    reader.stands = False
+                await session.close()
+
+    async def replay(self) -> None:
+        if self.views:
+            _, view = self._rng.choice(self.views)
+            replayed = await self.replayed(view)
+            if len(set(replayed)) < len(replayed):
+                self.history.fault("replay", f"{view.id} at {self.name}: {replayed}")
+
+    async def replayed(self, view: View) -> list[int]:
+        return [event["i"] for event in await view.replay()]
+
+    @property
+    def total_views(self) -> list[View]:
+        return [view for _, view in self.views if view.order == "total"]
+
+    # Removing
+
+    async def remove(self) -> None:
+        removal = Removal(BOARD)
+        self.history.removals.append(removal)
+        kind = self._rng.choice(KINDS)
+        try:
+            if self._rng.random() < 0.5:
+                found = await self.board.remove(Event(kind))
+            else:
+                found = await self.board.wait_to_remove(Event(kind), wait=1.0)
+        except TupeloError as error:
+            in_doubt = isinstance(error, PeerLost) and error.in_doubt
+            removal.how = "killed" if in_doubt or self.life.leaving else "failed"
+            raise
+        removal.how = "done"
+        if found is not None:
+            removal.number = found["i"]
+            self.history.note(f"{self.name} removed {removal.number}")
+
+    # The end
+
+    async def read_rest(self) -> None:
+        """All readers get what they have not got yet."""
+        for reader, session in [*self.sessions, *self.views]:
+            asked = reader.wants
+            try:
+                found = await session.get_all(Event(asked) if asked else ANY)
+            except TupeloError as error:
+                self.history.note(f"{reader.name} cannot go on: {error!r}")
+                if session.id in self.history.shared:
+                    reader.stands = False
+                    continue
+                raise
+            self.note_read(reader, session, found, asked)

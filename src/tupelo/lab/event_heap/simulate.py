@@ -1,0 +1,119 @@
+"""Simulating event heaps: one seed is one world, its artists, its faults, and a verdict.
+
+There is trouble: artists work while hosts part, crash, leave and return, and links are cut and
+slow. Then there is peace: everyone is back, and gets what it has missed. At last all who read get
+what is left for them, and the judge looks at what is there, and at all that has happened.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+
+from tupelo.lab.event_heap.history import Remains
+from tupelo.lab.event_heap.judge import judge
+from tupelo.lab.event_heap.load import Artist
+from tupelo.lab.event_heap.world import BOARD, HEAPS, Member, World, peace, trouble
+from tupelo.lab.judge import Fault
+from tupelo.lab.loop import LabError, VirtualLoop, run
+from tupelo.lab.simulate import Report, in_one_line
+
+SETTLE_SECONDS = 15.0
+PLAY_SECONDS = 1_000.0
+"""No world lasts longer, unless someone is stuck."""
+
+
+def simulate(seed: int) -> Report:
+    """Play one seed, from its beginning to the verdict."""
+    playing = _Run(seed)
+    try:
+        run(playing.play, seed)
+    except (LabError, BaseExceptionGroup) as error:
+        playing.faults.append(Fault("failed", in_one_line(error)))
+    return playing.report()
+
+
+class _Run:
+    """One seed, while it is played."""
+
+    def __init__(self, seed: int) -> None:
+        self.faults: list[Fault] = []
+        self._seed = seed
+        self._world: World
+        self._artists: dict[Artist, asyncio.Task[None]] = {}
+
+    async def play(self, loop: VirtualLoop) -> None:
+        world = self._world = World(loop, self._seed)
+        try:
+            async with asyncio.timeout(PLAY_SECONDS):
+                await self._play(world)
+        except TimeoutError:
+            raise LabError(f"someone waits for ever: {PLAY_SECONDS:g} s are over") from None
+        finally:
+            world.clear()
+
+    async def _play(self, world: World) -> None:
+        world.populate = self._populate
+        await world.start()
+        for member in world.members:
+            self._populate(member)
+        await trouble(world, Random(f"{self._seed} trouble"), world.plan.load_seconds)
+        world.calm = True
+        await peace(world)
+        await self._end_load()
+        if not await world.until(world.is_settled):
+            self.faults.append(Fault("apart", "not all have what others have"))
+        await asyncio.sleep(SETTLE_SECONDS)
+        await world.until(world.is_settled)
+        world.check_owners()
+        for artist in self._alive():
+            await artist.life.start(artist.read_rest(), f"{artist.name} reads the rest")
+        remains = self._remains()
+        for artist in self._alive():
+            replays = remains.replays.setdefault(artist.member.name, {})
+            for view in artist.total_views:
+                work = artist.replayed(view)
+                replays[view.id] = await artist.life.start(work, f"{artist.name} replays")
+        self.faults += judge(world.history, remains)
+        await world.stop()
+
+    def _populate(self, member: Member) -> None:
+        assert member.life is not None
+        for number in range(1, self._world.plan.agents + 1):
+            artist = Artist(self._world, member, f"{member.name}{number}.{member.lives}")
+            self._artists[artist] = member.life.start(artist.run(), artist.name)
+
+    def _alive(self) -> list[Artist]:
+        return [artist for artist in self._artists if not artist.life.over]
+
+    async def _end_load(self) -> None:
+        """The artists end by themselves; those who were killed read no more."""
+        results = await asyncio.gather(*self._artists.values(), return_exceptions=True)
+        for result in results:
+            if isinstance(result, Exception):
+                raise LabError(f"an artist has failed: {result!r}") from result
+        names = {artist.name for artist in self._alive()}
+        at_work = {id(reader) for one in self._alive() for reader, _ in one.sessions + one.views}
+        for reader in self._world.history.readers:
+            listens = reader.name.rpartition(" by ")[2] in names
+            if id(reader) not in at_work and not listens:
+                reader.stands = False
+
+    def _remains(self) -> Remains:
+        world, remains = self._world, Remains(BOARD)
+        for member in world.members:
+            remains.held[member.name] = {heap: member.held(heap) for heap in HEAPS}
+            replica = member.replicas[BOARD]
+            remains.orders[member.name] = {
+                view: [
+                    world.places.get((BOARD, *place), -1 - position)
+                    for position, place in enumerate(order.ordering.places)
+                ]
+                for view, order in replica.orders._orders.items()
+            }
+        return remains
+
+    def report(self) -> Report:
+        network = self._world.network
+        acts = self._world.history.acts
+        return Report(self._seed, network.digest, tuple(self.faults), acts, tuple(network.trace))

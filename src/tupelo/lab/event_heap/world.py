@@ -1,0 +1,324 @@
+"""A world of heaps: hosts on a virtual network that have them, lose each other and crash."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+
+from tupelo.federation.hosts.core import HostCore
+from tupelo.federation.replication.feed import Feed
+from tupelo.federation.replication.news import Following
+from tupelo.lab.event_heap.history import History
+from tupelo.lab.life import Life
+from tupelo.lab.loop import VirtualLoop
+from tupelo.lab.network import VirtualNetwork
+from tupelo.lab.world import ANSWER_SECONDS, HEARTBEAT_SECONDS, MEMORY_DISK, PORT, Door
+from tupelo.models.event_heap import Bridge, EventHeap
+from tupelo.models.event_heap.events import Event
+from tupelo.models.event_heap.replica import Replica, heaps_of
+from tupelo.space.loopclock import LoopClock
+from tupelo.values.entry import thaw
+
+BOARD = "board"
+SIDE = "side"
+"""Bridges lead there."""
+HEAPS = (BOARD, SIDE)
+KINDS = ("a", "b")
+PATIENCE_SECONDS = 1.5
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a seed has decided about a world before it begins."""
+
+    hosts: int
+    durable: frozenset[int]
+    agents: int
+    """at each host"""
+    bridges: dict[int, str]
+    """The hosts with a bridge, and what it carries: "" is all."""
+    both_ways: bool
+    load_seconds: float
+    delay: tuple[float, float]
+
+
+def plan_world(rng: Random) -> Plan:
+    hosts = rng.choice((2, 3, 3, 4))
+    return Plan(
+        hosts=hosts,
+        durable=frozenset(number for number in range(hosts) if rng.random() < 0.5),
+        agents=rng.choice((1, 2)),
+        bridges={n: rng.choice(("", "a")) for n in range(hosts) if rng.random() < 0.25},
+        both_ways=rng.random() < 0.5,
+        load_seconds=rng.uniform(4.0, 12.0),
+        delay=rng.choice(((0.001, 0.01), (0.001, 0.1), (0.02, 0.05))),
+    )
+
+
+class Member:
+    """A host of the world, through all its lives."""
+
+    def __init__(self, world: World, number: int) -> None:
+        self.world = world
+        self.number = number
+        self.name = "abcdefgh"[number]
+        self.address = f"{self.name}:{PORT}"
+        self.durable = number in world.plan.durable
+        self.lives = 0
+        self.life: Life | None = None
+        self.core: HostCore
+        self.door: Door
+        self.heaps: dict[str, EventHeap] = {}
+
+    @property
+    def is_up(self) -> bool:
+        return self.life is not None
+
+    @property
+    def source(self) -> str:
+        return self.name if self.durable else f"{self.name}{self.lives}"
+
+    @property
+    def replicas(self) -> dict[str, Replica]:
+        return heaps_of(self.core).replicas
+
+    async def start(self) -> None:
+        """A new life, on what the last one has left on disk."""
+        self.lives += 1
+        self.life = Life(self.world.loop, self.world.network, self.name)
+        await self.life.start(self._start(self.life), f"{self.name} starts")
+        self.world.note(f"{self.name} has started, life {self.lives}")
+
+    async def _start(self, life: Life) -> None:
+        world = self.world
+        self.core = HostCore(
+            self.name,
+            host_id=self.name,
+            network=life,
+            clock=world.clock,
+            rng=Random(f"{world.seed} {self.name} {self.lives}"),
+            new_id=world.new_id,
+            listen=self.address,
+            path=world.folder / self.name if self.durable else None,
+            peers=[other.address for other in world.members if other is not self],
+            heartbeat=HEARTBEAT_SECONDS,
+            answer_seconds=ANSWER_SECONDS,
+            commit_in_place=True,
+            durability="process" if self.durable else None,
+        )
+        self.door = Door(self.core)
+        for name in HEAPS:
+            self.heaps[name] = EventHeap(self.door, name, patience=PATIENCE_SECONDS)
+            self._watch(name, self.heaps[name]._replica.feed)
+        carries = world.plan.bridges.get(self.number)
+        if carries is not None:
+            template = Event(carries or None)
+            board, side = self.heaps[BOARD], self.heaps[SIDE]
+            Bridge(board, side, template, both=world.plan.both_ways)
+        await self.core.start()
+
+    def _watch(self, heap: str, feed: Feed) -> None:
+        """Write down which event is at which place of its source."""
+        following = Following(feed)
+
+        def look() -> None:
+            for source, number, entry in following.news():
+                event = thaw(entry.shape, entry.fields)
+                if isinstance(event, Event):
+                    self.world.places[heap, source, number] = event["i"]
+
+        feed.watchers.append(look)
+        look()
+
+    async def crash(self) -> None:
+        life, self.life = self.life, None
+        if life is not None:
+            self.world.note(f"{self.name} crashes")
+            self._excuse()
+            spaces = [hosted.space for hosted in self.core.spaces.values()]
+            engines = [space._operations.engine for space in [*spaces, self.core.deciding._space]]
+            await life.kill(engines)
+
+    async def leave(self) -> None:
+        """Say goodbye, close the spaces, and end."""
+        life, self.life = self.life, None
+        if life is not None:
+            self.world.note(f"{self.name} leaves")
+            self._excuse()
+            life.leaving = True
+            await life.start(self.core.stop("for a while"), f"{self.name} leaves")
+            await life.end()
+            self.world.network.crash(self.name)  # what is left of its links
+
+    def held(self, heap: str) -> list[int]:
+        """The numbers of the events that are here."""
+        replica = self.replicas.get(heap)
+        if replica is None:
+            return []
+        return [
+            thaw(entry.shape, entry.fields)["i"]
+            for stream in replica.feed.exchange.streams.values()
+            for entry in stream.items.values()
+            if not entry.gone
+        ]
+
+    def _excuse(self) -> None:
+        """What only this host has may be lost, unless it is its own and on its disk; and what it
+        has removed comes back with others, if it has told nobody."""
+        history = self.world.history
+        for removal in history.removals:
+            put = history.puts.get(-1 if removal.number is None else removal.number)
+            if put is not None and put.source == self.source and not self.durable:
+                history.untold.add(put.number)
+        others = [one for one in self.world.members if one.is_up and one is not self]
+        if not self.durable:
+            history.unordered.update(self._unordered(others))
+        for heap in HEAPS:
+            elsewhere = {number for other in others for number in other.held(heap)}
+            for number in self.held(heap):
+                own_disk = history.puts[number].source in self.world.durable
+                if number not in elsewhere and not own_disk:
+                    history.excused.add(number)
+
+    def _unordered(self, others: list[Member]) -> Iterator[tuple[str, int]]:
+        """What has a place in a view, of which no other knows."""
+        known = [other.replicas[BOARD].orders._orders for other in others]
+        for view, order in self.replicas[BOARD].orders._orders.items():
+            lengths = [len(orders[view].ordering) for orders in known if view in orders]
+            length = max(lengths, default=0)
+            for place in order.ordering.places[length:]:
+                yield view, self.world.places.get((BOARD, *place), -1)
+
+
+class World:
+    """Everything there is in one run."""
+
+    def __init__(self, loop: VirtualLoop, seed: int) -> None:
+        self.loop = loop
+        self.seed = seed
+        self.plan = plan_world(Random(f"{seed} plan"))
+        self.network = VirtualNetwork(loop, delay=self.plan.delay, trace_max=100_000)
+        self.clock = LoopClock(loop)
+        root = MEMORY_DISK if MEMORY_DISK.is_dir() else None
+        self.folder = Path(tempfile.mkdtemp(prefix="tupelo-", dir=root))
+        self.history = History(self.network.note)
+        self.members = [Member(self, number) for number in range(self.plan.hosts)]
+        self.durable = {member.name for member in self.members if member.durable}
+        self.places: dict[tuple[str, str, int], int] = {}
+        """Which event is at which place of which source of a heap."""
+        self.views: list[str] = []
+        """Those that were made on the board."""
+        self.calm = False
+        self.populate: Callable[[Member], None] = lambda member: None
+
+    def new_id(self) -> str:
+        return f"id{self.loop.number('id')}"
+
+    def note(self, text: str) -> None:
+        self.network.note(text)
+
+    def clear(self) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    # Time passes
+
+    async def until(self, condition: Callable[[], bool], seconds: float = 60.0) -> bool:
+        """Let time pass until this holds, or for so long."""
+        end = self.loop.time() + seconds
+        while not condition():
+            if self.loop.time() >= end:
+                return False
+            await asyncio.sleep(0.05)
+        return True
+
+    async def start(self) -> None:
+        for member in self.members:
+            await member.start()
+        await self.until(self.all_engaged)
+
+    async def stop(self) -> None:
+        for member in self.members:
+            await member.leave()
+
+    def all_engaged(self) -> bool:
+        others = len(self.members) - 1
+        return all(member.is_up and len(member.core.peers) == others for member in self.members)
+
+    def is_settled(self) -> bool:
+        """Has everyone all that others have, and each owner placed what it has?"""
+        if not self.all_engaged():
+            return False
+        for name in HEAPS:
+            replicas = [member.replicas[name] for member in self.members]
+            for feeds in ([one.feed for one in replicas], [one.system for one in replicas]):
+                if not all(feed.is_drawn for feed in feeds):
+                    return False
+                marks = [{s: m for s, m in feed.marks.items() if m.upto} for feed in feeds]
+                if any(mark != marks[0] for mark in marks):
+                    return False
+            for replica in replicas:
+                for view in replica.orders.used:
+                    if replica.orders.order(view).unplaced:
+                        return False
+        return True
+
+    def check_owners(self) -> None:
+        """Nobody has a token that another has."""
+        for heap in HEAPS:
+            at: dict[str, str] = {}
+            for member in self.members:
+                replica = member.replicas.get(heap) if member.is_up else None
+                for name, token in (replica.tokens._tokens if replica else {}).items():
+                    if token.here:
+                        other = at.setdefault(name, member.name)
+                        if other != member.name:
+                            text = f"{name} is at {other} and at {member.name}"
+                            self.history.fault("two owners", text)
+
+
+async def trouble(world: World, rng: Random, seconds: float) -> None:
+    """Faults, one after the other, as the seed will have them."""
+    end = world.loop.time() + seconds
+    network = world.network
+    while (pause := rng.expovariate(0.8)) + world.loop.time() < end:
+        await asyncio.sleep(pause)
+        one, other = rng.sample(world.members, 2)
+        match rng.choice(
+            ("partition", "partition", "heal", "heal", "cut", "crash", "return", "return", "slow")
+        ):
+            case "partition":
+                names = [member.name for member in world.members]
+                rng.shuffle(names)
+                at = rng.randrange(1, len(names))
+                network.partition(names[:at], names[at:])
+            case "heal":
+                network.heal()
+            case "cut":
+                network.cut(one.name, other.name)
+            case "crash":
+                await (one.crash() if rng.random() < 0.7 else one.leave())
+            case "return":
+                for member in world.members:
+                    if not member.is_up:
+                        await member.start()
+                        world.populate(member)
+                        break
+            case "slow":
+                network.slow(one.name, other.name, rng.choice((1, 10, 30)))
+
+
+async def peace(world: World) -> None:
+    """All faults are over, and everyone is back."""
+    network = world.network
+    network.heal()
+    for one in world.members:
+        for other in world.members:
+            network.slow(one.name, other.name, 1)
+    for member in world.members:
+        if not member.is_up:
+            await member.start()

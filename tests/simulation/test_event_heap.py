@@ -1,0 +1,290 @@
+"""Event heaps in virtual time: hosts part, crash and meet again, and what must hold of events, of
+sessions and of views holds. The judge who says so is not blind."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.simulation.test_federation import describe
+from tupelo.federation.replication.tokens import Token
+from tupelo.lab.event_heap.history import History, Put, Read, Remains, Removal
+from tupelo.lab.event_heap.judge import judge
+from tupelo.lab.event_heap.simulate import simulate
+from tupelo.lab.simulate import simulate_many
+from tupelo.models.event_heap import readings
+from tupelo.models.event_heap.ordering import Ordering
+from tupelo.models.event_heap.readings import Ordered, Shared
+from tupelo.models.event_heap.removing import Removing
+from tupelo.models.event_heap.total import TotalOrder
+from tupelo.space.session import Seen
+
+SEEDS = int(os.environ.get("TUPELO_EVENT_HEAP_SEEDS", "30"))
+PLANTED_SEEDS = 30
+"""Every planted bug is found within so many."""
+
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of those who are killed
+
+
+def test_heaps_keep_their_promises():
+    played = simulate_many(range(SEEDS), os.cpu_count() or 1, simulate)
+    bad = [report for report in played if report.faults]
+    assert not bad, "\n".join(describe(report, "event-heap") for report in bad)
+
+
+@pytest.mark.parametrize("seed", [4])
+def test_a_seed_replays_exactly(seed: int) -> None:
+    program = f"from tupelo.lab.event_heap.simulate import simulate; print(simulate({seed}).digest)"
+    there = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "PYTHONHASHSEED": str(seed)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    report = simulate(seed)
+    assert report.digest == there.stdout.strip()
+    assert report.acts > 0
+
+
+# What the judge is told
+
+HEAP = "board"
+
+
+def sound() -> tuple[History, Remains]:
+    """Two sources put four events, of which one is removed; two read a view, one a session."""
+    history = History(lambda text: None)
+    for number, source in ((1, "a"), (2, "b"), (3, "a"), (4, "b")):
+        put = history.puts[number] = Put(number, "k", HEAP, source, history.moment())
+        put.ended, put.how = history.moment(), "done"
+    history.removals = [Removal(HEAP, 4, "done"), Removal(HEAP, None, "done")]
+    for name in ("first", "second"):
+        history.reader(name, HEAP).reads += [Read(2, "", "v"), Read(1, "", "v"), Read(3, "", "v")]
+    history.reader("session", HEAP, frozenset([1])).reads += [Read(3), Read(2)]
+    remains = Remains(HEAP)
+    for host in "ab":
+        remains.held[host] = {HEAP: [1, 3, 2]}
+        remains.orders[host] = {"v": [2, 1, 4, 3]}
+        remains.replays[host] = {"v": [2, 1, 3]}
+    return history, remains
+
+
+def test_the_judge_finds_nothing_where_nothing_is_wrong():
+    assert judge(*sound()) == []
+
+
+def lose(history: History, remains: Remains) -> None:
+    for held in remains.held.values():
+        held[HEAP].remove(3)
+
+
+def forget_at_one(history: History, remains: Remains) -> None:
+    remains.held["b"][HEAP].remove(3)
+
+
+def double(history: History, remains: Remains) -> None:
+    remains.held["a"][HEAP].append(3)
+
+
+def make_up(history: History, remains: Remains) -> None:
+    for held in remains.held.values():
+        held[HEAP].append(9)
+    for reader in history.readers:
+        reader.stands = False
+
+
+def refuse(history: History, remains: Remains) -> None:
+    history.puts[3].how = "failed"
+
+
+def outlive(history: History, remains: Remains) -> None:
+    history.puts[3].lasts = False
+
+
+def remove_again(history: History, remains: Remains) -> None:
+    history.removals.append(Removal(HEAP, 4, "done"))
+
+
+def keep_removed(history: History, remains: Remains) -> None:
+    for held in remains.held.values():
+        held[HEAP].append(4)
+    for reader in history.readers:
+        reader.stands = False
+
+
+def read_again(history: History, remains: Remains) -> None:
+    history.readers[2].reads.append(Read(3))
+
+
+def read_inherited(history: History, remains: Remains) -> None:
+    history.readers[2].reads.append(Read(1))
+
+
+def turn_round(history: History, remains: Remains) -> None:
+    reader = history.readers[2]
+    reader.inherited = frozenset()
+    reader.reads = [Read(3), Read(1), Read(2)]
+
+
+def miss(history: History, remains: Remains) -> None:
+    history.readers[2].reads.pop()
+
+
+def disagree(history: History, remains: Remains) -> None:
+    remains.orders["b"]["v"] = [1, 2, 4, 3]
+
+
+def place_again(history: History, remains: Remains) -> None:
+    for orders in remains.orders.values():
+        orders["v"].append(1)
+
+
+def order_against_a_source(history: History, remains: Remains) -> None:
+    for orders in remains.orders.values():
+        orders["v"] = [2, 3, 4, 1]
+
+
+def read_in_another_order(history: History, remains: Remains) -> None:
+    history.readers[1].reads = [Read(1, "", "v"), Read(2, "", "v"), Read(3, "", "v")]
+
+
+def read_what_has_no_place(history: History, remains: Remains) -> None:
+    for orders in remains.orders.values():
+        orders["v"].remove(1)
+
+
+def skip(history: History, remains: Remains) -> None:
+    reader = history.readers[1]
+    reader.reads = [Read(2, "", "v"), Read(3, "", "v")]
+    reader.stands = False
+
+
+def clone_in_silence(history: History, remains: Remains) -> None:
+    history.readers[1].reads[-1] = Read(3, "", "w")
+
+
+def replay_half(history: History, remains: Remains) -> None:
+    remains.replays["a"]["v"].pop()
+
+
+@pytest.mark.parametrize(
+    ("plant", "invariant"),
+    [
+        (lose, "lost"),
+        (forget_at_one, "unequal"),
+        (double, "doubled"),
+        (make_up, "made up"),
+        (refuse, "made up"),
+        (outlive, "outlived"),
+        (remove_again, "removed twice"),
+        (keep_removed, "not removed"),
+        (read_again, "read twice"),
+        (read_inherited, "read twice"),
+        (turn_round, "not fifo"),
+        (miss, "missed"),
+        (disagree, "two orders"),
+        (place_again, "two places"),
+        (order_against_a_source, "not fifo"),
+        (read_in_another_order, "not in order"),
+        (read_what_has_no_place, "not in order"),
+        (skip, "skipped"),
+        (clone_in_silence, "silent clone"),
+        (replay_half, "replay"),
+    ],
+    ids=lambda one: one.__name__ if callable(one) else one.replace(" ", "_"),
+)
+def test_the_judge_finds_what_is_planted(
+    plant: Callable[[History, Remains], None], invariant: str
+) -> None:
+    history, remains = sound()
+    plant(history, remains)
+    assert invariant in {fault.invariant for fault in judge(history, remains)}
+
+
+def test_the_judge_excuses_what_went_down_with_a_host():
+    history, remains = sound()
+    lose(history, remains)
+    history.excused.add(3)
+    assert judge(history, remains) == []
+    history, remains = sound()
+    lose(history, remains)
+    history.removals[1].how = "killed"  # It may have been that one.
+    assert judge(history, remains) == []
+    history, remains = sound()
+    clone_in_silence(history, remains)
+    history.readers[1].announced.add(("v", "w"))
+    assert judge(history, remains) == []
+
+
+# Planted bugs
+
+
+def found(*invariants: str) -> None:
+    """Within some seeds, the judge says that one of these is broken."""
+    for seed in range(PLANTED_SEEDS):
+        if any(fault.invariant in invariants for fault in simulate(seed).faults):
+            return
+    pytest.fail(f"nobody noticed: {', '.join(invariants)}")
+
+
+def test_a_token_that_the_giver_keeps_is_noticed(monkeypatch):
+    async def asked(token: Token, source: str, epoch: int, wish: Any) -> Any:
+        answer = await original(token, source, epoch, wish)
+        if answer is not None and answer[0] == "given":
+            token.here = True
+        return answer
+
+    original = Token.asked
+    monkeypatch.setattr(Token, "asked", asked)
+    found("two owners")
+
+
+def test_a_session_that_is_shared_without_its_record_is_noticed(monkeypatch):
+    monkeypatch.setattr(readings, "read_record", lambda spelled: Seen())
+    found("read twice")
+
+
+def test_batches_of_an_order_that_are_joined_as_they_come_are_noticed(monkeypatch):
+    def receive(ordering: Ordering, start: int, places: Any) -> bool:
+        ordering._join(len(ordering.places), places)
+        return True
+
+    monkeypatch.setattr(Ordering, "receive", receive)
+    found("two orders", "two places", "not in order")
+
+
+def test_an_event_that_is_removed_at_a_copy_is_noticed(monkeypatch):
+    """It is given to whoever asks for it, wherever it lives."""
+
+    async def remove(removing: Removing, place: Any, away: Any, refusals: Any) -> bool:
+        await asyncio.sleep(0)
+        return True
+
+    monkeypatch.setattr(Removing, "_remove", remove)
+    found("removed twice", "not removed")
+
+
+def test_a_clone_that_nobody_is_told_of_is_noticed(monkeypatch):
+    def cloned(reading: Ordered, order: TotalOrder, clone: Any) -> None:
+        reading.order = order
+        reading._low = 0
+        reading._cursors.clear()
+
+    monkeypatch.setattr(Ordered, "_cloned", cloned)
+    found("silent clone")
+
+
+def test_a_record_that_is_not_kept_is_noticed(monkeypatch):
+    async def get(shared: Shared, template: Any, limit: int | None, wait: float | None) -> Any:
+        copies = shared._taken_up()
+        return await copies.rest(template)
+
+    monkeypatch.setattr(Shared, "_get", get)
+    found("read twice")
