@@ -24,7 +24,7 @@ Plays = Callable[[Callable[[Garden], Awaitable[None]], str], None]
 
 
 @pytest.fixture(params=["virtual", "sockets"])
-def plays(request) -> Plays:
+def plays(request: pytest.FixtureRequest) -> Plays:
     """Plays a scene with these hosts, which all meet."""
     how: Any = play if request.param == "virtual" else play_on_sockets
 

@@ -149,9 +149,11 @@ def judge_order(case: Case) -> Iterator[Fault]:
         if act.messages:
             getters[act.melon, act.verb in READS, act.asked, act.sender].append(act)
     for acts in getters.values():
-        got = [(message, act) for act in acts for message in act.messages if message in case.added]
-        for place, (late, act) in enumerate(got):
-            for newer, before in got[:place]:
+        got: dict[Message, Act] = {}
+        for act in acts:
+            got |= {one: act for one in act.messages if one in case.added and one not in got}
+        for place, (late, act) in enumerate(got.items()):
+            for newer, before in list(got.items())[:place]:
                 if _is_older(case, late, newer) and not _is_excused(case, late, before, act):
                     text = f"{name_of(late)} came to {act.melon} after {name_of(newer)}"
                     yield Fault("out of order", text)
