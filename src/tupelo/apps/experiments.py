@@ -3,7 +3,11 @@
 This is the coordination framework of section 6.4 of MELON's dissertation, by the messages of its
 table 6.1. At each host stands a `Client`; a `Coordinator` anywhere among them says what each kind
 of client is to run, waits until all are ready, lets them go, collects what they print in its order,
-and stops them. Whoever starts a client lets everyone run programs there who can write to its Melon.
+and stops them.
+
+A client runs programs, so it heeds one coordinator only, by its identity, and the coordinator
+believes what comes from the identities of its clients: all that they say to each other is directed.
+Only the word to go is for all at once, and names what nobody else knows until then.
 """
 
 from __future__ import annotations
@@ -17,18 +21,20 @@ from time import monotonic
 from uuid import uuid4
 
 from tupelo.errors import BadArgument, HostClosed, TupeloError
+from tupelo.federation.identity.keys import check_key
 from tupelo.models.melon import Melon
+from tupelo.space.checks import check_wait
 
 STOP_SECONDS = 5.0
 """So long a program has to end after it was told to; then it is killed."""
 
 # One experiment after another, each with a name of its own; the words are those of the table.
-COMMAND = "command"  # experiment, kind, program, arguments, the line by which it says it is ready
-CONFIRM = "confirm"  # experiment, client
+COMMAND = "command"  # experiment, client, for each kind: itself, program, arguments, ready
+CONFIRM = "confirm"  # experiment, client, 0
 GO = "go"  # experiment
 RESULT = "result"  # experiment, client, line
 DONE = "done"  # experiment, client, exit code
-FINISHED = "finished"  # experiment
+FINISHED = "finished"  # experiment, client
 DISMISSED = ""  # in place of a program
 
 
@@ -39,6 +45,13 @@ class Program:
 
     arguments: Sequence[str]
     ready: str = ""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.arguments, str) or not _are_texts(self.arguments) or not self.arguments:
+            wanted = "the program and its arguments: a list of texts"
+            raise BadArgument("arguments", wanted, self.arguments)
+        if not isinstance(self.ready, str):
+            raise BadArgument("ready", "a line, or nothing", self.ready)
 
 
 @dataclass
@@ -53,13 +66,16 @@ class Outcome:
 
 
 class Coordinator:
-    """Runs experiments with the clients of these names."""
+    """Runs experiments with `clients`: their names, and the identities of their hosts."""
 
-    def __init__(self, melon: Melon, clients: Iterable[str]) -> None:
-        if not isinstance(melon, Melon) or melon.is_async:
-            raise BadArgument("melon", "a Melon of a blocking host", melon)
+    def __init__(self, melon: Melon, clients: Mapping[str, str]) -> None:
+        _check_melon(melon)
+        if not isinstance(clients, Mapping) or not _are_texts(clients):
+            raise BadArgument("clients", "a dict of names and identities", clients)
+        for key in clients.values():
+            check_key(key, "clients")
         self._melon = melon
-        self._clients = list(dict.fromkeys(clients))
+        self._clients = dict(clients)
 
     def run(
         self,
@@ -71,28 +87,38 @@ class Coordinator:
         """Run for each kind of client its program, and see what comes of it. Those that have not
         ended after `wait` seconds are stopped; if after `ready_wait` seconds not all are ready,
         those that are go without the others."""
+        if not isinstance(programs, Mapping) or not _are_programs(programs.values()):
+            raise BadArgument("programs", "a dict of kinds and their Program(...)", programs)
+        check_wait(wait)
+        check_wait(ready_wait, "ready_wait")
         experiment = uuid4().hex
         outcomes = {client: Outcome() for client in self._clients}
-        for kind, program in programs.items():
-            name, *arguments = program.arguments
-            command = (COMMAND, experiment, kind, name, arguments, program.ready)
-            self._melon.write(command)
+        self._command(experiment, programs)
         try:
             ready = self._await(CONFIRM, experiment, self._clients, ready_wait)
             self._melon.write((GO, experiment))
             done = self._await(DONE, experiment, ready, wait)
         finally:
-            self._melon.write((FINISHED, experiment))
+            for client, key in self._clients.items():
+                self._melon.store((FINISHED, experiment, client), to=key)
         late = [client for client in ready if client not in done]
         done |= self._await(DONE, experiment, late, 2 * STOP_SECONDS)
         for client, code in done.items():
             outcomes[client].code = code
             outcomes[client].stopped = client in late
         # Each has stored its lines before it was done, and the oldest come first.
-        for _, _, client, line in self._melon.take_all((RESULT, experiment, str, str), wait=0):
-            if client in outcomes:
-                outcomes[client].lines.append(line)
+        for client, key in self._clients.items():
+            told = self._melon.take_all((RESULT, experiment, client, str), wait=0, sender=key)
+            outcomes[client].lines += [line for *_, line in told]
         return outcomes
+
+    def _command(self, experiment: str, programs: Mapping[str, Program]) -> None:
+        parts = [
+            [kind, program.arguments[0], list(program.arguments[1:]), program.ready]
+            for kind, program in programs.items()
+        ]
+        for client, key in self._clients.items():
+            self._melon.store((COMMAND, experiment, client, parts), to=key)
 
     def _await(
         self, word: str, experiment: str, clients: Iterable[str], wait: float | None
@@ -102,27 +128,28 @@ class Coordinator:
         said: dict[str, int] = {}
         for client in clients:
             left = None if until is None else max(0.0, until - monotonic())
-            found = self._melon.take((word, experiment, client, int), wait=left)
+            template = (word, experiment, client, int)
+            found = self._melon.take(template, wait=left, sender=self._clients[client])
             if found is not None:
                 said[client] = found[3]
         return said
 
     def dismiss(self, *kinds: str) -> None:
         """Let the clients of these kinds go home."""
-        for kind in kinds:
-            self._melon.write((COMMAND, uuid4().hex, kind, DISMISSED, [], ""))
+        self._command(uuid4().hex, {kind: Program([DISMISSED]) for kind in kinds})
 
 
 class Client:
-    """Runs at one host what clients of its kind are told to."""
+    """Runs at one host what clients of its kind are told to, by the `coordinator` of this
+    identity."""
 
-    def __init__(self, melon: Melon, name: str, kind: str = "client") -> None:
-        if not isinstance(melon, Melon) or melon.is_async:
-            raise BadArgument("melon", "a Melon of a blocking host", melon)
+    def __init__(self, melon: Melon, name: str, kind: str = "client", *, coordinator: str) -> None:
+        _check_melon(melon)
         for argument, given in (("name", name), ("kind", kind)):
             if not isinstance(given, str) or not given:
                 raise BadArgument(argument, "a text that is not empty", given)
         self._melon = melon
+        self._coordinator = check_key(coordinator, "coordinator")
         self.name = name
         self.kind = kind
 
@@ -132,61 +159,110 @@ class Client:
         count = 0
         with suppress(HostClosed):
             while True:
-                command = self._melon.read((COMMAND, str, self.kind, str, list, str))
-                _, experiment, _, program, arguments, ready = command
-                if program == DISMISSED:
+                template = (COMMAND, str, self.name, list)
+                command = self._melon.take(template, sender=self._coordinator)
+                _, experiment, _, parts = command
+                mine = [part[1:] for part in parts if part[0] == self.kind]
+                if mine and mine[0][0] == DISMISSED:
                     break
-                # It may be over since long: what was written stays.
-                if self._melon.read((FINISHED, experiment), wait=0) is None:
+                for program, arguments, ready in mine:
                     self._take_part(experiment, [program, *arguments], ready)
                     count += 1
         return count
 
     def _take_part(self, experiment: str, arguments: list[str], ready: str) -> None:
-        running: subprocess.Popen[str] | None = None
-        code, failure = -1, ""
-        try:
-            try:
-                if ready:
-                    running = _start(arguments, subprocess.PIPE)
-                    _await_line(running, ready)
-            except OSError as error:
-                failure = str(error)
-            self._melon.store((CONFIRM, experiment, self.name, 0))
-            self._melon.read((GO, experiment))
-            try:
-                if not ready:
-                    running = _start(arguments, subprocess.DEVNULL)
-                elif running is not None and not failure:
-                    _say_go(running)
-            except OSError as error:
-                failure = str(error)
-            if failure:
-                self._tell(experiment, f"it cannot run: {failure}")
-            elif running is not None:
-                code = self._report(experiment, running)
-        finally:
-            if running is not None:
-                _end(running)
-                _close(running)
-        self._melon.store((DONE, experiment, self.name, code))
-
-    def _tell(self, experiment: str, line: str) -> None:
-        self._melon.store((RESULT, experiment, self.name, line))
-
-    def _report(self, experiment: str, running: subprocess.Popen[str]) -> int:
-        """Tell what it prints, line by line, until it has ended or must."""
+        part = Part(arguments, ready)
 
         def heed() -> None:
             with suppress(TupeloError):
-                self._melon.read((FINISHED, experiment))
-            _end(running)
+                template = (FINISHED, experiment, self.name)
+                self._melon.take(template, sender=self._coordinator)
+            part.end()
 
         threading.Thread(target=heed, name="tupelo-experiment", daemon=True).start()
-        assert running.stdout is not None
-        for line in running.stdout:
-            self._tell(experiment, line.rstrip("\n"))
-        return running.wait()
+        try:
+            part.get_ready()
+            self._say(CONFIRM, experiment, 0)
+            self._melon.read((GO, experiment))
+            for line in part.go():
+                self._say(RESULT, experiment, line)
+        finally:
+            code = part.close()
+        self._say(DONE, experiment, code)
+
+    def _say(self, word: str, experiment: str, what: int | str) -> None:
+        self._melon.store((word, experiment, self.name, what), to=self._coordinator)
+
+
+class Part:
+    """A program that runs once, unless it is to end before."""
+
+    def __init__(self, arguments: list[str], ready: str) -> None:
+        self._arguments = arguments
+        self._ready = ready
+        self._running: subprocess.Popen[str] | None = None
+        self._failure = ""
+        self._code = -1
+        self._lock = threading.Lock()
+        self._over = False
+
+    def get_ready(self) -> None:
+        """Start it, if it says when it is ready, and wait until it does."""
+        try:
+            if self._ready:
+                _await_line(self._start(subprocess.PIPE), self._ready)
+        except OSError as error:
+            self._failure = str(error)
+
+    def go(self) -> Iterable[str]:
+        """What it prints, line by line."""
+        try:
+            if not self._ready:
+                self._start(subprocess.DEVNULL)
+            elif self._running is not None and not self._failure:
+                _say_go(self._running)
+        except OSError as error:
+            self._failure = str(error)
+        if self._failure:
+            yield f"it cannot run: {self._failure}"
+        elif self._running is not None and self._running.stdout is not None:
+            for line in self._running.stdout:
+                yield line.rstrip("\n")
+            self._code = self._running.wait()
+
+    def _start(self, stdin: int) -> subprocess.Popen[str]:
+        with self._lock:
+            if self._over:
+                raise OSError("it is over")
+            self._running = _start(self._arguments, stdin)
+            return self._running
+
+    def end(self) -> None:
+        """Let it end, and start it no more."""
+        with self._lock:
+            self._over = True
+        if self._running is not None:
+            _end(self._running)
+
+    def close(self) -> int:
+        """It has ended, or must; its exit code, -1 if it did not run."""
+        if self._running is not None:
+            _end(self._running)
+            _close(self._running)
+        return self._code
+
+
+def _check_melon(melon: object) -> None:
+    if not isinstance(melon, Melon) or melon.is_async or melon.identity is None:
+        raise BadArgument("melon", "a Melon of a blocking host that has an identity", melon)
+
+
+def _are_programs(given: Iterable[object]) -> bool:
+    return all(isinstance(one, Program) for one in given)
+
+
+def _are_texts(given: object) -> bool:
+    return isinstance(given, Iterable) and all(isinstance(one, str) for one in given)
 
 
 def _start(arguments: list[str], stdin: int) -> subprocess.Popen[str]:

@@ -48,10 +48,10 @@ def test_what_was_there_before_the_feed_counts_as_well():
     async def scene(town: Town) -> None:
         await town["a"].write(("before",))
         await town.alike("ab")
-        town["a"].life.call(town["a"].feed.close)
+        town["a"].call(town["a"].feed.close)
         await town["a"].write(("between",))
         await town.until(lambda: not town["b"].feed.partners)
-        again = town["a"].life.call(town["a"].replication.feed, FEED, town.policy)
+        again = town["a"].call(town["a"].replication.feed, FEED, town.policy)
         town["a"].feed = again
         await town.alike("ab")
         assert town["b"].copies()[-2:] == [("before",), ("between",)]
@@ -150,18 +150,18 @@ def test_removals_that_are_known_before_the_items_outlive_a_crash(tmp_path):
         exchange = b.feed.exchange
         living = BitMap64([3, 9]).serialize()
         here = said.Here(FEED, "z/1", True, [], {})
-        b.life.call(exchange.heard, "z", here)
-        b.life.call(exchange.heard, "z", said.Living(FEED, "y/1", 9, 7, living, NONE))
-        b.life.call(exchange.heard, "z", said.Died(FEED, "y/1", 7, [9, 12]))
+        b.call(exchange.heard, "z", here)
+        b.call(exchange.heard, "z", said.Living(FEED, "y/1", 9, 7, living, NONE))
+        b.call(exchange.heard, "z", said.Died(FEED, "y/1", 7, [9, 12]))
         await asyncio.sleep(1)  # until it is on disk
         await b.crash()
         await b.start()
-        stream = b.feed.stream("y/1")
+        stream = b.feed.exchange.streams["y/1"]
         assert (stream.upto, stream.known, stream.deaths) == (0, 9, 9)
         spelled = [(n, [["n", n], n, "y", None, None]) for n in (2, 3, 9, 12, 13)]
-        b.life.call(b.feed.exchange.heard, "z", here)
+        b.call(b.feed.exchange.heard, "z", here)
         parcel = said.Parcel(FEED, "y/1", 0, 13, 9, spelled, False)
-        b.life.call(b.feed.exchange.heard, "z", parcel)
+        b.call(b.feed.exchange.heard, "z", parcel)
         assert b.copies("y") == [("n", 3), ("n", 13)]
         await asyncio.sleep(1)  # until it is on disk
         await b.crash()
@@ -190,9 +190,9 @@ def test_what_was_taken_while_the_feed_was_closed_is_no_more(folder):
         await town.alike("ab")
         a = town["a"]
         await a.take(("n", 1))
-        a.life.call(a.feed.close)
+        a.call(a.feed.close)
         await a.take(("n", 3))
-        a.feed = a.life.call(a.replication.feed, FEED, town.policy)
+        a.feed = a.call(a.replication.feed, FEED, town.policy)
         await town.alike("ab")
         assert town["b"].copies() == [("n", 2)]
         await a.write(("n", 4))
@@ -291,7 +291,7 @@ def test_storms(seed, folder):
         for one in town.citizens.values():
             store = one.core.spaces[FEED].operations.core.store
             source = one.feed.source
-            own = [entry.fields for entry in one.feed.stream(source).items.values()]
+            own = [entry.fields for entry in one.feed.exchange.streams[source].items.values()]
             assert own == [entry.fields for entry in store]
 
     play(scene, "ba", "cb", "dc", "ed", "ae", "ac", seed=seed, folder=folder)

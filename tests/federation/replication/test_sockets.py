@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,18 +21,18 @@ FEED = "news"
 PATIENCE_SECONDS = 30.0
 
 
-def copies(feed: Feed) -> list[tuple]:
+def copies(feed: Feed) -> list[tuple[Any, ...]]:
     streams = feed.exchange.streams.values()
     return [entry.fields for stream in streams for entry in stream.items.values()]
 
 
-async def until(condition) -> None:
+async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(PATIENCE_SECONDS):
         while not condition():
             await asyncio.sleep(0.01)
 
 
-async def row_of_three(tmp_path) -> None:
+async def row_of_three(tmp_path: Path) -> None:
     async with (
         aio.Host("one", listen=0) as one,
         aio.Host("two", listen=0, peers=[one.address], path=tmp_path) as two,

@@ -50,7 +50,7 @@ async def meet(town: Town) -> Stranger:
     await town.alike("ab")
     stranger = Stranger()
     x = town["x"]
-    x.life.call(x.feed.close)
+    x.call(x.feed.close)
     x.core.carriers[CHANNEL] = stranger
     x.core.dial("a")
     await town.until(lambda: stranger.peer is not None)
@@ -215,6 +215,7 @@ def test_a_stranger_may_take_part_as_the_rules_will_have_it():
         stranger.say(parcel(item(["hello"], 7, "x@x", 100.0, None)))
         await town.until(lambda: town["b"].copies("x") == [("hello",)])
         entry = town["b"].feed.copy("x/1", 1)
+        assert entry is not None
         assert (entry.origin, entry.n) == ("x@x", 7)
         stranger.say(said.Died(FEED, "x/1", 0, [1]))
         await town.until(lambda: town["b"].copies("x") == [])

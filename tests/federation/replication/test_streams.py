@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 from hypothesis import given
@@ -9,32 +11,33 @@ from hypothesis import strategies as st
 from pyroaring import BitMap64
 
 from tupelo.errors import BadFrame
-from tupelo.federation.replication.messages import Living, Mark, read
-from tupelo.federation.replication.streams import Stream
+from tupelo.federation.replication.messages import Living, Mark, Parcel, read
+from tupelo.federation.replication.streams import Numbered, Stream
 
 WINDOW = 40
 
 
-def spell(item):
+def spell(item: Any) -> bytes:
     return msgspec.msgpack.encode(item)
 
 
-def parcel(stream, after, bytes_max=WINDOW):
+def parcel(stream: Stream, after: int, bytes_max: int = WINDOW) -> tuple[Parcel, Numbered]:
     """As it arrives, with the items that it brings."""
     sent = stream.parcel("feed", after, bytes_max, spell, answers=True)
     arrived = read(msgspec.msgpack.decode(msgspec.msgpack.encode(sent)))
+    assert isinstance(arrived, Parcel)
     return arrived, [(number, item) for number, item in arrived.items]
 
 
-def give(source, copy, bytes_max=WINDOW):
+def give(source: Stream, copy: Stream, bytes_max: int = WINDOW) -> None:
     """One parcel, and what died before that."""
     if source.deaths > copy.deaths:
         copy.outlive(source.living("feed"))
     sent, items = parcel(source, copy.upto, bytes_max)
-    copy.keep(copy.receive(sent, items))
+    copy.keep(copy.receive(sent, items) or [])
 
 
-def made(*numbers):
+def made(*numbers: int) -> Stream:
     stream = Stream("a/1")
     stream.append([(number, f"item {number}") for number in numbers])
     return stream
@@ -55,7 +58,7 @@ def test_one_item_that_is_larger_than_a_window_is_told_by_itself():
     sent, items = parcel(source, 0, 1)
     assert [number for number, _ in items] == [1]
     assert (sent.upto, sent.more) == (1, True)
-    copy.keep(copy.receive(sent, items))
+    copy.keep(copy.receive(sent, items) or [])
     assert copy.mark == Mark(1, 0)
 
 
@@ -165,8 +168,9 @@ Act = st.one_of(
 def test_copies_of_copies_never_have_holes_nor_what_is_dead(acts):
     source = Stream("a/1")
     streams = [source, Stream("a/1"), Stream("a/1")]
-    written, removed = {}, []
-    under_way = []
+    written: dict[int, str] = {}
+    removed: list[int] = []
+    under_way: list[tuple[int, list[int]]] = []
     for act, *args in acts:
         if act == "write":
             for _ in range(args[0]):

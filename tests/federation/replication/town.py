@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, TypeVar
 
 from tupelo.federation.hosts.core import HostCore
 from tupelo.federation.replication.carrier import Replication, replication_of
@@ -19,6 +19,8 @@ from tupelo.space.loopclock import LoopClock
 
 FEED = "news"
 PATIENCE_SECONDS = 60.0
+
+Answer = TypeVar("Answer")
 
 
 class Citizen:
@@ -72,6 +74,11 @@ class Citizen:
             await asyncio.sleep(0.1)
             await life.end()
             self._town.network.crash(self.name)
+
+    def call(self, function: Callable[..., Answer], *args: Any) -> Answer:
+        """As this host would."""
+        assert self.life is not None
+        return self.life.call(function, *args)
 
     def do(self, work: Any) -> asyncio.Task[Any]:
         assert self.life is not None

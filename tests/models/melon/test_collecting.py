@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
+from typing import Any
 
 import pytest
+from pyroaring import BitMap64
 
 from tests.models.melon.garden import Bed, Garden, play
 from tupelo.errors import BadArgument, SpaceFull
 from tupelo.models.melon import Bound, Collected, Copies, Melon
+from tupelo.models.melon.private import Pinned
 
 
 async def all_written(bed: Bed) -> list[int]:
@@ -77,7 +81,7 @@ def test_what_is_pinned_stays_so_when_who_took_it_gives_up(turns):
             await asyncio.sleep(0)
         waiting.cancel()
         await storing
-        (got,) = await asyncio.gather(waiting, return_exceptions=True)
+        got: Any = (await asyncio.gather(waiting, return_exceptions=True))[0]
         await asyncio.sleep(1)
         await a.store(*(("n", number) for number in range(1, 9)))
         left = [n for _, n in await a.take_all(("n", int))]
@@ -110,6 +114,75 @@ def test_pins_outlive_a_crash(tmp_path):
         assert [change.kind for change in log].count("evicted") == 3
 
     play(scene, names="a", bound=Bound(count=3), folder=tmp_path)
+
+
+def pins(bed: Bed) -> list[Pinned]:
+    """What is kept on disk of them."""
+    return [record for record, _ in bed.melon._post._private.all(Pinned)]
+
+
+@pytest.mark.parametrize("bound", [Bound(count=3), None], ids=["bound", "boundless"])
+def test_nothing_is_kept_of_pins_whose_messages_were_taken(
+    bound: Bound | None, tmp_path: Path
+) -> None:
+    async def scene(garden: Garden) -> None:
+        a, b = garden["a"], garden["b"]
+        waiting = b.take(("n", int), 100)
+        await asyncio.sleep(1)
+        await a.store(("n", 0), ("n", 1), ("n", 2), pin=True)
+        assert await waiting == ("n", 0)
+        await garden.until(lambda: len(pins(a)) == 2, "two pins")
+        assert await b.take(("n", int)) == ("n", 1)
+        await garden.until(lambda: len(pins(a)) == 1, "one pin")
+        assert await a.take(("n", int)) == ("n", 2)
+        await garden.until(lambda: not pins(a), "no pins")
+
+    play(scene, "ab", bound=bound, folder=tmp_path)
+
+
+def test_what_was_pinned_may_go(tmp_path: Path) -> None:
+    async def scene(garden: Garden) -> None:
+        a = garden["a"]
+        await a.write(("n", 0), ("n", 1), ("m", 2), pin=True)
+        with pytest.raises(SpaceFull):
+            await a.write(("n", 3))
+        assert await a.do(a.melon.unpin(("n", 9))) == 0
+        assert await a.do(a.melon.unpin(("n", 0))) == 1
+        await a.write(("n", 3))
+        assert await all_written(a) == [1, 3]
+        assert await a.do(a.melon.unpin((str, int))) == 2
+        assert await a.do(a.melon.unpin((str, int))) == 0
+        assert pins(a) == []
+        await a.crash()
+        await a.start()
+        await a.write(*(("n", number) for number in range(4, 8)))
+        assert await all_written(a) == [5, 6, 7]
+        await a.store(("n", 0), pin=True)
+        assert await a.do(a.melon.unpin(("n", int))) == 1
+        await a.store(*(("n", number) for number in range(1, 5)))
+        assert await a.take_all(("n", int)) == [("n", 2), ("n", 3), ("n", 4)]
+
+    play(scene, names="a", bound=Bound(count=3), folder=tmp_path)
+
+
+def test_a_record_shrinks_as_what_was_read_is_collected_elsewhere() -> None:
+    async def scene(garden: Garden) -> None:
+        a, b = garden["a"], garden["b"]
+        record = b.melon._reader._memory
+        await a.write(*(("n", number) for number in range(2_000)))
+        assert len(await b.read_all(("n", int))) == 2_000
+        assert len(record) == 2_000
+        first = BitMap64(record.bits["a"])
+        # They give way to 5,000 others, of which b reads only the last, and hears of it then.
+        await a.write(*(("m", number) for number in range(5_000)))
+        assert await b.read(("m", 4_999)) == ("m", 4_999)
+        assert await b.read(("m", 4_998)) == ("m", 4_998)
+        assert len(record) < 1_000
+        assert len(record.bits["a"] & first) < 1_000
+        assert len(await b.read_all(("n", int))) == 0
+        assert len(await b.read_all(("m", int))) == 1_998
+
+    play(scene, "ab", bound=Bound(count=2_000))
 
 
 def test_readers_forget_what_was_collected():
@@ -150,7 +223,7 @@ def test_a_melon_says_what_is_wrong_with_it():
     async def scene(garden: Garden) -> None:
         a = garden["a"]
 
-        async def wrong(**options) -> None:
+        async def wrong(**options: Any) -> None:
             Melon(a.host, **options)
 
         with pytest.raises(BadArgument, match="name"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any, Literal
 
 import pytest
 
@@ -105,7 +106,7 @@ def test_who_gives_up_on_all_copies_reads_them_all_the_next_time(turns):
         for _ in range(turns):
             await asyncio.sleep(0)
         reading.cancel()
-        (got,) = await asyncio.gather(reading, return_exceptions=True)
+        got: Any = (await asyncio.gather(reading, return_exceptions=True))[0]
         if isinstance(got, BaseException):
             got = await c.read_all(("n", int), 10)
         assert got == [("n", number) for number in range(1, 5)]
@@ -134,6 +135,42 @@ def test_what_was_collected_at_its_host_is_not_read_again_from_a_copy():
 
     reads_only = {"c": {"copies": Copies(hosts=0, room=0)}}
     play(scene, *ROW, "ca", copies=Copies(hosts=1), bound=Bound(count=3), own=reads_only)
+
+
+@pytest.mark.parametrize("room", [None, 0], ids=["holds", "reads-only"])
+def test_what_was_copied_to_be_read_goes_when_its_host_is_near(
+    room: Literal[0] | None,
+) -> None:
+    async def scene(garden: Garden) -> None:
+        a, c = garden["a"], garden["c"]
+        await garden.parted("ab", "c")
+        await a.write(("n", 1), ("n", 2))
+        await held(garden, "b", "a", 2)
+        await garden.parted("a", "bc")
+        assert await c.read(("n", int), 10) == ("n", 1)
+        await held(garden, "c", "a", 2)
+        garden.network.heal()
+        await garden.met("ba", "ca")
+
+        def holders() -> str:
+            return "".join(
+                name
+                for name in "bc"
+                if (feed := garden[name].melon._post.feed) is not None
+                for source, stream in feed.exchange.streams.items()
+                if source.startswith("a/") and stream.items
+            )
+
+        await garden.until(lambda: len(holders()) == 1, "at one host, as a wants it")
+        if room == 0:
+            await garden.until(lambda: holders() == "b", "at b")
+        await a.write(("n", 3))
+        assert await c.read_all(("n", int), 10) == [("n", 2), ("n", 3)]
+        await asyncio.sleep(5)
+        assert len(holders()) == 1
+
+    own = {"c": {"copies": Copies(hosts=1, room=room)}}
+    play(scene, *ROW, "ca", copies=Copies(hosts=1), own=own)
 
 
 def test_take_only_messages_are_not_copied():

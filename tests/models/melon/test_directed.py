@@ -11,7 +11,7 @@ from tests.models.melon.garden import Bed, Garden, play
 from tupelo.errors import BadArgument
 from tupelo.federation.identity.keys import Identity
 from tupelo.models.melon import Bound
-from tupelo.models.melon.directed import Receipt, Sealed, _read
+from tupelo.models.melon.sealed import Receipt, Sealed, read_item
 
 ROW = ("ba", "cb")
 MESH = ("ab", "bc", "ca")
@@ -20,8 +20,12 @@ MESH = ("ab", "bc", "ca")
 def carried(bed: Bed, kind: type = Sealed) -> list[Any]:
     """What is at this host of all that is sealed."""
     streams = bed.melon._post.directed._feed.exchange.streams.values()
-    found = [_read(entry) for stream in streams for entry in stream.items.values()]
+    found = [read_item(entry) for stream in streams for entry in stream.items.values()]
     return [one for one in found if isinstance(one, kind)]
+
+
+def receipts(bed: Bed) -> list[Receipt]:
+    return carried(bed, Receipt)
 
 
 def test_only_the_addressee_takes_it():
@@ -70,9 +74,8 @@ def test_what_a_third_host_carries_it_cannot_read():
         await garden.until(lambda: len(carried(b, Receipt)) == 1, "a receipt with b")
         garden.network.heal()
         await garden.met(*ROW)
-        for bed in (a, b, c):
-            await garden.until(lambda bed=bed: not carried(bed), "let go")
-            await garden.until(lambda bed=bed: not carried(bed, Receipt), "no receipts")
+        await garden.until(lambda: not any(map(carried, (a, b, c))), "let go")
+        await garden.until(lambda: not any(map(receipts, (a, b, c))), "no receipts")
         assert await c.take((str, str), 2) is None
 
     play(scene, *ROW, identities=True)
@@ -122,13 +125,13 @@ def test_a_seal_that_was_altered_or_moved_is_dropped_and_counted():
         # b passes it off as its own, alters it, and says nonsense; it cannot be opened.
         space = b.host.space("melon.sealed")
         await b.do(space.write(true))
-        await b.do(space.write(Sealed(c.key, true.number + 1, forged)))
-        await b.do(space.write(Sealed(c.key, true.number + 2, b"")))
+        await b.do(space.write(Sealed(c.key, true.number + 1, true.after, forged)))
+        await b.do(space.write(Sealed(c.key, true.number + 2, true.after, b"")))
         await garden.until(lambda: c.melon.refused == 3, "refused")
         # Nor can it say that c has taken it.
-        stream = a.melon._post.directed._feed.source
-        item = next(iter(a.melon._post.directed._feed.exchange.own.items))
-        await b.do(space.write(Receipt(stream, item, c.key, true.number, b"x" * 64)))
+        (stream,) = a.melon._post.directed._feed.exchange.owned()
+        (item,) = stream.items
+        await b.do(space.write(Receipt(stream.source, item, c.key, true.number, b"x" * 64)))
         await asyncio.sleep(3)
         assert carried(a)
         assert await c.take_all((str, int)) == [("n", 1)]
@@ -165,7 +168,7 @@ def test_directed_messages_are_bounded_at_their_source():
         told = [await a.do(a.melon.collected.get(5)) for _ in range(3)]
         assert [(one.kind, one.message) for one in told] == [("directed", b.key)] * 3
         garden.network.heal()
-        got = []
+        got: list[Any] = []
         while len(got) < 3:
             got += await b.take_all(("n", int), 20)
         assert got == [("n", 0), ("n", 4), ("n", 5)]

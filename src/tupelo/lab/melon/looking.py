@@ -11,8 +11,8 @@ from tupelo.federation.identity.sealing import unseal
 from tupelo.federation.replication.feed import host_of
 from tupelo.lab.melon.history import Found, Message, Plain
 from tupelo.lab.melon.world import SECRET, Member, World
-from tupelo.models.melon.directed import Sealed, _read
 from tupelo.models.melon.post import Post
+from tupelo.models.melon.sealed import Sealed, read_item
 from tupelo.values.codec import decode_entry
 from tupelo.values.entry import Entry
 
@@ -82,7 +82,7 @@ def sealed_at(member: Member) -> Iterator[Found]:
     """The directed messages that a host carries, opened with the keys of those they are for."""
     for source, stream in post_of(member).directed._feed.exchange.streams.items():
         for entry in stream.items.values():
-            sealed = _read(entry)
+            sealed = read_item(entry)
             if isinstance(sealed, Sealed):
                 message = _opened(member.world, host_of(source), sealed)
                 if message is not None:
@@ -91,7 +91,7 @@ def sealed_at(member: Member) -> Iterator[Found]:
 
 def _opened(world: World, source: str, sealed: Sealed) -> Message | None:
     addressee = next(one for one in world.members if one.identity.key == sealed.to)
-    context = (NAME, source, sealed.to, sealed.number)
+    context = sealed.context(NAME, source)
     try:
         _, plain = unseal(addressee.identity, sealed.seal, context)
     except TupeloError:

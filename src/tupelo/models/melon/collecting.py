@@ -19,6 +19,7 @@ from tupelo.federation.hosts.hosted import HostedSpace
 from tupelo.space.capacity import Capacity, Room
 from tupelo.space.checks import check_wait
 from tupelo.space.either import either
+from tupelo.space.session import Seen
 from tupelo.values.entry import Entry
 
 BACKLOG_MAX = 1_000
@@ -64,19 +65,27 @@ class PinnedRoom(Room):
     def __init__(self, capacity: Capacity, told: Callable[[list[Entry]], object]) -> None:
         super().__init__(capacity)
         self._told = told
-        self._pins: set[tuple[str, int]] = set()  # also of what was taken, for it may return
+        self.returned: Callable[[Entry], object] = lambda entry: None
+        """Called with a pinned entry that was taken, and is back."""
+        self.pins = Seen()  # also of what was taken, for it may return
         self._pinned: set[Entry] = set()
 
     def pin(self, entry: Entry) -> None:
-        self._pins.add((entry.origin, entry.n))
+        self.pins.add(entry)
         if entry in self._held:
             self._pinned.add(entry)
+
+    def unpin(self, entry: Entry) -> None:
+        self.pins.discard(entry)
+        self._pinned.discard(entry)
 
     def add(self, entries: Iterable[Entry]) -> None:
         entries = list(entries)
         super().add(entries)
-        if self._pins:
-            self._pinned.update(one for one in entries if (one.origin, one.n) in self._pins)
+        for entry in entries if self.pins.bits else ():
+            if entry in self.pins:
+                self._pinned.add(entry)
+                self.returned(entry)
 
     def remove(self, entry: Entry) -> None:
         super().remove(entry)
@@ -108,6 +117,7 @@ def bind(
         held = [*core.store, *(entry for txn in core.transactions for entry in txn.taken)]
         core.room = room = PinnedRoom(capacity, told)
         room.add(held)
+        core.pruning.memories[room.pins] = None  # What is gone for good is pinned no more.
         core._has_policy = True  # Every write heeds the room from now on.
         core.reconsider()
     return room

@@ -1,78 +1,41 @@
-"""Directed messages: sealed for one identity, and carried by every host of the same name.
+"""Directed messages: sealed for one identity, and carried by others to where it is.
 
-They are entries of the space `name.sealed`, and so are the receipts by which an addressee says, and
-signs, that it has taken one. Both are copied to every host; a host that carries them can neither
-read nor take them. When a receipt comes to where the message was stored, the message is removed
-there, so its copies go as well; and with them the receipt.
+They are entries of the space `name.sealed`, each in the lane of its addressee, which is copied to
+the hosts that carry it, as `Copies` says, and to the addressee from any of them. A host that merely
+carries them can neither read nor take them. What was taken is let go by receipts.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
-import msgspec
 from pyroaring import BitMap64
 
 from tupelo.errors import BadArgument, TupeloError
 from tupelo.federation.hosts.hosted import HostedSpace
-from tupelo.federation.identity.keys import Identity, check_key, verify
+from tupelo.federation.identity.keys import Identity, check_key
 from tupelo.federation.identity.sealing import seal, unseal
 from tupelo.federation.replication.carrier import replication_of
-from tupelo.federation.replication.feed import host_of
-from tupelo.federation.replication.placing import Everything
+from tupelo.federation.replication.news import Bell
+from tupelo.federation.replication.placing import Lanes
+from tupelo.federation.replication.sources import host_of, lane_name
+from tupelo.models.melon.copying import Copies
 from tupelo.models.melon.private import Private, Taken
-from tupelo.space.tasks import TaskSignal
+from tupelo.models.melon.receipts import Receipts
+from tupelo.models.melon.sealed import Letter, Receipt, Sealed, read_item
 from tupelo.values.codec import decode_entry, encode_entry
 from tupelo.values.entry import Entry, freeze, require_known
-from tupelo.values.kind import kind_of
 from tupelo.values.template import as_template
 
 if TYPE_CHECKING:
     from tupelo.federation.hosts.core import HostCore
+    from tupelo.federation.hosts.peer import Peer
 
 logger = logging.getLogger("tupelo")
-
-_SIGNED = "tupelo melon receipt"
-
-
-@dataclass
-class Sealed:
-    """A message for one identity, under a number that its host gives only once."""
-
-    to: str
-    number: int
-    seal: bytes
-
-
-@dataclass
-class Receipt:
-    """The identity `by` has taken what is this item of a stream, and was sealed by this number."""
-
-    source: str
-    item: int
-    by: str
-    number: int
-    signature: bytes
-
-
-@dataclass
-class Letter:
-    """A message that was opened, and not taken yet."""
-
-    sender: str
-    source: str
-    item: int
-    number: int
-    entry: Entry
-
-    @property
-    def stream(self) -> str:
-        # Who has sealed it is part of it: nobody else can use up a number.
-        return f"{self.sender} {host_of(self.source)}"
 
 
 class Directed:
@@ -82,48 +45,88 @@ class Directed:
         self,
         core: HostCore,
         name: str,
+        stored: HostedSpace,
         sealed: HostedSpace,
         private: Private,
         identity: Identity | None,
+        copies: Copies | None,
         arrived: Callable[[], object],
     ) -> None:
         self.refused = 0
+        self.identity = identity
         self._core = core
         self._name = name
-        self._sealed = sealed
+        self._stored = stored
         self._private = private
-        self._identity = identity
         self._arrived = arrived
         self._number = 0
         self._letters: dict[tuple[str, int], Letter] = {}
         self._looked: dict[str, int] = {}  # up to which item of each stream
-        self._receipts: dict[Entry, Receipt] = {}
         self._taken: dict[str, tuple[BitMap64, list[Entry]]] = {}
+        self._silent: WeakSet[Peer] = WeakSet()  # who have not said what they have
+        self._bell = Bell()
         for record, entry in private.all(Taken):
             numbers, kept = self._taken.setdefault(record.stream, (BitMap64(), []))
             numbers |= BitMap64.deserialize(record.numbers)
             kept.append(entry)
+        copies = copies or Copies()
+        spread = copies.directed is None
+
+        def lane(entry: Entry) -> tuple[str, bool]:
+            item = read_item(entry)
+            if isinstance(item, Receipt):
+                return host_of(item.source), True
+            assert item is not None
+            return item.to, spread
+
+        mine = {core.id} if identity is None else {core.id, identity.key}
+        self._feed = replication_of(core).feed(
+            sealed.name,
+            copies.directed_policy,
+            only=lambda entry: read_item(entry) is not None,
+            lanes=Lanes(lane, frozenset(mine)),
+        )
+        self._receipts = Receipts(name, sealed, self._feed)
+        self._load(sealed)
+        self._feed.listeners.append(self.look)
+        self._feed.watchers.append(self._bell.ring)
+        self.look()
+
+    def _load(self, sealed: HostedSpace) -> None:
         for entry in list(sealed.operations.core.store):
-            found = _read(entry)
+            found = read_item(entry)
             if isinstance(found, Receipt):
-                self._receipts[entry] = found
+                self._receipts.load([(entry, found)])
             elif found is not None:
                 self._number = max(self._number, found.number)
-        self._feed = replication_of(core).feed(sealed.name, Everything())
-        self._feed.listeners.append(self.look)
-        self.look()
 
     # Sending
 
     def seal(self, message: object, to: str) -> Sealed:
         """The message as it is to be stored, at once."""
-        if self._identity is None:
+        if self.identity is None:
             raise BadArgument("to", "left out: this host has no identity of its own", to)
         check_key(to, "to")
         plain = encode_entry(*freeze(message))
         self._number = max(self._number + 1, int(self._core.clock.now() * 1_000_000))
-        context = (self._name, self._core.id, to, self._number)
-        return Sealed(to, self._number, seal(self._identity, to, plain, context))
+        stored = self._stored
+        with stored.engine.lock:
+            core = stored.operations.core
+            after = core.log.position if core.log.on else core.arrivals
+        sealed = Sealed(to, self._number, after, b"")
+        context = sealed.context(self._name, self._core.id)
+        sealed.seal = seal(self.identity, to, plain, context)
+        return sealed
+
+    async def told(self, entry: Entry) -> None:
+        """Wait until this is on its way to those who are engaged: whatever we answer them from now
+        on, they hear later."""
+        feed = self._feed
+        await self._bell.until(
+            lambda: feed.original(entry.arrival) or entry.ended or feed.closed or feed.is_drawn
+        )
+        if not feed.closed:
+            feed.tell()
 
     # Receiving
 
@@ -131,37 +134,33 @@ class Directed:
         """What has come, and what has gone?"""
         letters = len(self._letters)
         for source, item, entry in self._news():
-            found = _read(entry)
-            if isinstance(found, Sealed):
-                self._open(source, item, found)
-            elif found is not None:
-                self._heed(found)
-        for entry, receipt in list(self._receipts.items()):
-            stream = self._feed.stream(receipt.source)
-            is_told = stream is not None and receipt.item <= stream.upto
-            if is_told and stream is not None and receipt.item not in stream.alive:
-                del self._receipts[entry]
-                self._remove(entry)
+            found = read_item(entry)
+            if isinstance(found, Receipt):
+                self._receipts.heed((source, item), found)
+            elif found is None:
+                pass
+            elif self.identity is not None and found.to == self.identity.key:
+                self._open(source, item, found, self.identity)
+            elif self._receipts.covers((source, item)):
+                self._feed.outgrow(source, [item])
+        self._receipts.tidy()
         if len(self._letters) > letters:
             self._arrived()
+        self._bell.ring()
 
     def _news(self) -> Iterator[tuple[str, int, Entry]]:
-        for source in list(self._feed.marks):
-            stream = self._feed.stream(source)
-            if stream is None or stream.upto <= self._looked.get(source, 0):
-                continue
-            for item in list(stream.alive.iter_equal_or_larger(self._looked.get(source, 0) + 1)):
-                entry = stream.items.get(item)
-                if item <= stream.upto and entry is not None:
-                    yield source, item, entry
-            self._looked[source] = stream.upto
+        for source, stream in list(self._feed.exchange.streams.items()):
+            looked = self._looked.get(source, 0)
+            if stream.upto > looked:
+                self._looked[source] = stream.upto
+                for item in stream.numbers(looked):
+                    entry = stream.items.get(item)
+                    if entry is not None:
+                        yield source, item, entry
 
-    def _open(self, source: str, item: int, sealed: Sealed) -> None:
-        identity = self._identity
-        if identity is None or sealed.to != identity.key:
-            return
-        context = (self._name, host_of(source), sealed.to, sealed.number)
+    def _open(self, source: str, item: int, sealed: Sealed, identity: Identity) -> None:
         try:
+            context = sealed.context(self._name, host_of(source))
             sender, plain = unseal(identity, sealed.seal, context)
             shape, fields = decode_entry(plain)
         except (TupeloError, ValueError, TypeError) as error:
@@ -170,19 +169,58 @@ class Directed:
             return
         # The copies' own identity is not needed any more: it is given to one taker only.
         entry = Entry(fields, shape, source, sealed.number, item)
-        letter = Letter(sender, source, item, sealed.number, entry)
+        letter = Letter(sender, source, item, sealed.number, sealed.after, entry)
         taken, _ = self._taken.get(letter.stream, (BitMap64(), []))
         if sealed.number in taken:
-            known = any(one.item == item for one in self._receipts.values())
-            if not known:
-                self._acknowledge(letter)
+            self._receipts.give(letter, identity)
         else:
             self._letters.setdefault((letter.stream, letter.number), letter)
 
+    # The order among what a host has stored
+
+    async def in_step(self, host: str) -> None:
+        """Wait until all is here that this host has told us of, and is for us."""
+        if self._lacks(host):
+            try:
+                async with asyncio.timeout(self._core.answer_seconds):
+                    await self._bell.until(lambda: self._feed.closed or not self._lacks(host))
+            except TimeoutError:
+                peer = self._core.peers.get(host)
+                if peer is not None and host not in self._feed.partners:
+                    self._silent.add(peer)
+
+    async def in_step_with_all(self) -> None:
+        for host in self._feed.partners:
+            await self.in_step(host)
+
+    def _lacks(self, host: str) -> bool:
+        far = self._feed.exchange.far.get(host)
+        if self.identity is None:
+            return False
+        if far is None:  # Does it have messages for others, and has not said yet which?
+            peer = self._core.peers.get(host)
+            is_there = peer is not None and self._feed.name in peer.spaces
+            return is_there and peer not in self._silent
+        for spread in (True, False):
+            source = lane_name(far.source, self.identity.key, spreads=spread)
+            mark, stream = far.has.get(source), self._feed.stream(source)
+            if mark is not None and (stream is None or stream.lacks(mark)):
+                return True
+        return False
+
+    def is_sooner(self, letter: Letter, host: str, arrival: int) -> bool:
+        """Was it stored at this host before what arrived there then?"""
+        if letter.host != host:
+            return False
+        far = self._feed.exchange.far.get(host)
+        now = self._feed.source if host == self._core.id else letter.base
+        now = now if far is None else far.source
+        return letter.after < arrival or letter.base != now
+
     # Taking
 
-    def matching(self, template: Any, many: bool, sender: str | None = None) -> list[Letter]:
-        """The letters that match: the first, or all."""
+    def matching(self, template: Any, sender: str | None = None) -> list[Letter]:
+        """The letters that match, those of each host in the order in which it has stored them."""
         asked = as_template(template)
         found: list[Letter] = []
         for letter in self._letters.values():
@@ -190,13 +228,16 @@ class Directed:
             is_from = sender is None or letter.sender == sender
             if is_from and binding is not None and binding.test(letter.entry.fields):
                 found.append(letter)
-                if not many:
-                    break
-        return found
+        if len(found) < 2:
+            return found
+        by_host: dict[str, list[Letter]] = {}
+        for letter in sorted(found, key=lambda one: one.number, reverse=True):
+            by_host.setdefault(letter.host, []).append(letter)
+        return [by_host[letter.host].pop() for letter in found]
 
-    async def take(self, template: Any, many: bool, sender: str | None = None) -> list[Entry]:
-        """The letters that match, here and now; they are not given to anyone else."""
-        found = self.matching(template, many, sender)
+    async def take(self, letters: list[Letter]) -> list[Entry]:
+        """Take these, as far as nobody was quicker; they are not given to anyone else."""
+        found = [one for one in letters if self._letters.get((one.stream, one.number)) is one]
         if not found:
             return []
         for letter in found:
@@ -217,8 +258,9 @@ class Directed:
             }
             self._arrived()
             raise
+        assert self.identity is not None
         for letter in found:
-            self._acknowledge(letter)
+            self._receipts.give(letter, self.identity)
         return [letter.entry for letter in found]
 
     def _note(self, letters: list[Letter], taken: bool) -> int:
@@ -235,58 +277,3 @@ class Directed:
                 position = self._private.forget(old)
             kept[:] = [entry]
         return position
-
-    # Receipts
-
-    def _acknowledge(self, letter: Letter) -> None:
-        identity = self._identity
-        assert identity is not None
-        receipt = Receipt(letter.source, letter.item, identity.key, letter.number, b"")
-        receipt.signature = identity.sign(_signed(self._name, receipt))
-        with suppress(TupeloError):  # It is full: the message stays where it was stored.
-            written, position = self._sealed.operations.write(
-                receipt, None, None, None, TaskSignal, 0
-            )
-            assert isinstance(written, list)
-            self._receipts[written[0].thing] = receipt
-            self._sealed.flush_soon(position)
-
-    def _heed(self, receipt: Receipt) -> None:
-        """If it is for a message of this host, and its addressee says so, the message goes."""
-        if receipt.source != self._feed.source:
-            return
-        entry = self._feed.original(receipt.item)
-        sealed = None if entry is None else _read(entry)
-        if (
-            entry is not None
-            and isinstance(sealed, Sealed)
-            and (sealed.to, sealed.number) == (receipt.by, receipt.number)
-            and verify(receipt.by, _signed(self._name, receipt), receipt.signature)
-        ):
-            self._remove(entry)
-
-    def _remove(self, entry: Entry) -> None:
-        with suppress(TupeloError):
-            self._sealed.flush_soon(self._sealed.operations.cancel(entry))
-
-
-def _signed(name: str, receipt: Receipt) -> bytes:
-    return msgspec.msgpack.encode(
-        (_SIGNED, name, receipt.source, receipt.item, receipt.by, receipt.number)
-    )
-
-
-def _read(entry: Entry) -> Sealed | Receipt | None:
-    """None if it is something else, or none that can be."""
-    if entry.shape.kind not in (kind_of(Sealed), kind_of(Receipt)):
-        return None
-    types = tuple(map(type, entry.fields))
-    if types == (str, int, bytes):
-        return Sealed(*entry.fields)
-    return Receipt(*entry.fields) if types == (str, int, str, int, bytes) else None
-
-
-def addressee_of(entry: Entry) -> str | None:
-    """For whom this message is, if it is one."""
-    found = _read(entry)
-    return found.to if isinstance(found, Sealed) else None

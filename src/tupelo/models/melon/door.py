@@ -86,6 +86,14 @@ class Melon:
         else:
             await self._written(self._post.written, message)
 
+    @either
+    async def unpin(self, template: object) -> int:
+        """The messages of this host that match and were pinned may give way from now on; how many
+        there are. Not those that are directed: nobody can look into them."""
+        self._require_open()
+        count: int = await self._host._on_loop(self._post.unpin(template))
+        return count
+
     async def _written(self, hosted: HostedSpace, message: object) -> None:
         door: Any = hosted.door if self.is_async else hosted.space
         await settled(door.write(message))
@@ -111,7 +119,7 @@ class Melon:
     def _taking(self, sender: str | None) -> Callable[..., Coroutine[Any, Any, list[Entry]]]:
         if sender is not None:
             check_key(sender, "sender")
-        return partial(self._post.take, sender=sender)
+        return partial(self._post.taking.take, sender=sender)
 
     @either
     async def read(self, template: object, wait: float | None = None) -> Any:
@@ -138,6 +146,12 @@ class Melon:
 
         found: list[Entry] = await self._host._on_loop(verb(template, wait, many))
         return [value_of(entry) for entry in found]
+
+    @property
+    def identity(self) -> str | None:
+        """The address of the processes at this host; None if it has no identity."""
+        identity = self._post.directed.identity
+        return None if identity is None else identity.key
 
     @property
     def refused(self) -> int:

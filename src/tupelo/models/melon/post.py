@@ -11,17 +11,18 @@ from weakref import WeakSet
 
 from tupelo.errors import BadArgument, BadFrame, TupeloError
 from tupelo.federation.hosts.hosted import HostedSpace
-from tupelo.federation.hosts.parked import alarm
 from tupelo.federation.identity.access import Access
 from tupelo.federation.identity.keys import Identity
 from tupelo.federation.replication.carrier import replication_of
 from tupelo.federation.replication.feed import Feed, host_of
-from tupelo.federation.spanning.adopting import adopt
 from tupelo.models.melon.collecting import Bound, Collected, Collections, PinnedRoom, bind
 from tupelo.models.melon.copying import Copies
-from tupelo.models.melon.directed import Directed, addressee_of
-from tupelo.models.melon.private import Pinned, Private
-from tupelo.models.melon.racing import Deadline, Stirring, race
+from tupelo.models.melon.directed import Directed
+from tupelo.models.melon.pinning import Pins
+from tupelo.models.melon.private import Private
+from tupelo.models.melon.racing import Stirring
+from tupelo.models.melon.sealed import addressee_of
+from tupelo.models.melon.taking import Taking
 from tupelo.space.capacity import Capacity
 from tupelo.space.operations import value_of
 from tupelo.space.tasks import TaskSignal
@@ -71,40 +72,39 @@ class Post:
         self.written = _made(core, f"{name}.written", Access(take=()))
         self._sealed = _made(core, f"{name}.sealed", Access(take=()))
         self._private = Private(core, name)
-        self._rooms: dict[HostedSpace, PinnedRoom] = {}
-        if bound is not None and bound.capacity is not None:
-            self._bind(bound.capacity)
+        rooms = {} if bound is None or bound.capacity is None else self._bind(bound.capacity)
+        self._pins = Pins(self._private)
+        self._pins.load([self.stored, self.written, self._sealed], rooms)
         self.feed: Feed | None = None
         self._pulling = False
         if copies is not None:
             self.feed = replication_of(core).feed(self.written.name, copies.policy)
             self.feed.listeners.append(self._heard_of_copies)
         self.directed = Directed(
-            core, name, self._sealed, self._private, identity, self.stirring.stir
+            core,
+            name,
+            self.stored,
+            self._sealed,
+            self._private,
+            identity,
+            copies,
+            self.stirring.stir,
         )
+        self.taking = Taking(core, self.stored, self.directed, self.stirring)
         core.carriers[f"melon {name}"] = self
 
     # Bounds
 
-    def _bind(self, capacity: Capacity) -> None:
+    def _bind(self, capacity: Capacity) -> dict[HostedSpace, PinnedRoom]:
         kinds: dict[HostedSpace, Literal["stored", "written", "directed"]] = {
             self.stored: "stored",
             self.written: "written",
             self._sealed: "directed",
         }
-        for hosted, kind in kinds.items():
-            self._rooms[hosted] = bind(hosted, capacity, partial(self._gave_way, kind))
-        pinned = {(one.space, one.origin, one.n): record for one, record in self._pins()}
-        for hosted, room in self._rooms.items():
-            with hosted.engine.lock:
-                for entry in hosted.operations.core.store:
-                    if pinned.pop((hosted.name, entry.origin, entry.n), None) is not None:
-                        room.pin(entry)
-        for record in pinned.values():  # It is gone by now.
-            self._private.forget(record)
-
-    def _pins(self) -> Iterator[tuple[Pinned, Entry]]:
-        return self._private.all(Pinned)
+        return {
+            hosted: bind(hosted, capacity, partial(self._gave_way, kind))
+            for hosted, kind in kinds.items()
+        }
 
     def _gave_way(
         self, kind: Literal["stored", "written", "directed"], entries: list[Entry]
@@ -128,97 +128,27 @@ class Post:
         if to is None:
             await self._add(self.stored, message, pin)
         else:
-            await self._add(self._sealed, self.directed.seal(message, to), pin)
+            sealed = self.directed.seal(message, to)
+            await self.directed.told(await self._add(self._sealed, sealed, pin))
 
     async def write(self, message: object, pin: bool) -> None:
         await self._add(self.written, message, pin)
 
-    async def _add(self, hosted: HostedSpace, message: object, pin: bool) -> None:
+    async def unpin(self, template: Any) -> int:
+        count, position = self._pins.remove([self.stored, self.written], template)
+        await self._private.flush(position)
+        return count
+
+    async def _add(self, hosted: HostedSpace, message: object, pin: bool) -> Entry:
         with hosted.engine.lock:
             written, position = hosted.operations.write(message, None, None, None, TaskSignal, 0)
             assert isinstance(written, list)
             entry: Entry = written[0].thing
-            if pin and hosted in self._rooms:
-                self._rooms[hosted].pin(entry)
-        if pin:
-            _, kept = self._private.keep(Pinned(hosted.name, entry.origin, entry.n))
-            await self._private.flush(kept)
+            kept = self._pins.add(hosted, entry) if pin else 0
+        await self._private.flush(kept)
         if hosted.durable:
             await hosted.flush(position)
-
-    # Taking
-
-    async def take(
-        self, template: Any, wait: float | None, many: bool, sender: str | None = None
-    ) -> list[Entry]:
-        """What is directed to us, or what those who are engaged have stored."""
-        if sender is not None:
-            return await self._await_letter(template, wait, many, sender)
-        found: list[Entry] = []
-        if wait == 0 and not many:
-            found = await self.directed.take(template, many)
-        if not found and (wait == 0 or many):
-            found = await self._ask(template, 0, many)
-        if many:
-            try:
-                found += await self.directed.take(template, many)
-            except BaseException:
-                self._put_back(found)
-                raise
-        if not found and wait != 0:
-            found = await race(
-                lambda left: self._ask(template, left, many),
-                lambda: bool(self.directed.matching(template, False)),
-                lambda: self.directed.take(template, many),
-                self._put_back,
-                Deadline(self.stored.clock, wait),
-                self.stirring,
-            )
-        return found
-
-    async def _ask(self, template: Any, wait: float | None, many: bool) -> list[Entry]:
-        """Of those who are engaged. Who does not answer is passed over."""
-        federation = self.core.federation
-        got = await federation.get(
-            self.stored, template, take=True, wait=wait, many=many, partial=True
-        )
-        try:
-            for entry in got.entries:
-                require_known(entry)
-        except TupeloError:
-            got.give_back()
-            raise
-        await federation.hand(got)
-        return got.entries
-
-    def _put_back(self, entries: list[Entry]) -> None:
-        """Nobody waits for them any more."""
-        adopt(self.stored, entries)
-
-    async def _await_letter(
-        self, template: Any, wait: float | None, many: bool, sender: str
-    ) -> list[Entry]:
-        stirred = self.stirring.enter()
-        over = False
-
-        def time_out() -> None:
-            nonlocal over
-            over = True
-            stirred.set()
-
-        cancel = alarm(self._loop, self.stored.clock, wait, time_out) if wait else None
-        try:
-            while True:
-                stirred.clear()
-                found = await self.directed.take(template, many, sender)
-                if found or over or wait == 0:
-                    return found
-                await stirred.wait()
-                self.stirring.require_open()
-        finally:
-            self.stirring.leave(stirred)
-            if cancel is not None:
-                cancel()
+        return entry
 
     # Copies
 
@@ -237,7 +167,7 @@ class Post:
         feed = self.feed
         assert feed is not None
         near = self._near()
-        for source in feed.offered:
+        for source in sorted(feed.offered):
             if source not in near and feed.stream(source) is None:
                 feed.hold(source)
 

@@ -57,13 +57,11 @@ class Private:
             if entry.shape.kind == kind:
                 yield thaw(entry.shape, entry.fields), entry
 
-    def keep(self, record: Pinned | Taken, instead: Entry | None = None) -> tuple[Entry, int]:
-        """Keep this, instead of another; the position at which that is durable."""
+    def keep(self, record: Pinned | Taken) -> tuple[Entry, int]:
+        """Keep this: the entry that it is, and the position at which that is durable."""
         operations = self._hosted.operations
         written, position = operations.write(record, None, None, None, TaskSignal, 0)
         assert isinstance(written, list)
-        if instead is not None:
-            position = self.forget(instead)
         entry: Entry = written[0].thing
         return entry, position
 
@@ -71,5 +69,5 @@ class Private:
         return self._hosted.operations.cancel(entry)
 
     async def flush(self, position: int) -> None:
-        if self._hosted.durable:
+        if position and self._hosted.durable:
             await self._hosted.flush(position)

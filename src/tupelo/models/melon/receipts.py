@@ -1,0 +1,102 @@
+"""Receipts: an addressee says, and signs, that it has taken a message, so that all may let it go.
+
+A receipt travels as what it is about did, to the host where that was stored. Whoever carries the
+message and sees the receipt drops its copy, also if that host never comes back. The host itself
+removes the message; then its copies go everywhere, and with them the receipt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import suppress
+
+from tupelo.errors import TupeloError
+from tupelo.federation.hosts.hosted import HostedSpace
+from tupelo.federation.identity.keys import Identity
+from tupelo.federation.replication.feed import Feed
+from tupelo.models.melon.sealed import Letter, Receipt, Sealed, read_item
+from tupelo.space.tasks import TaskSignal
+from tupelo.values.entry import Entry
+
+RECEIPT_SECONDS = 30 * 24 * 3_600.0
+"""So long a receipt travels, if the host that it is for is not there to heed it."""
+_HEEDED_MIN = 1_000
+
+Place = tuple[str, int]
+"""A stream, and the number of an item in it."""
+
+
+class Receipts:
+    """Those that this host has given, and those that it has seen."""
+
+    def __init__(self, name: str, sealed: HostedSpace, feed: Feed) -> None:
+        self._name = name
+        self._sealed = sealed
+        self._feed = feed
+        self._given: dict[Entry, Receipt] = {}
+        self._seen: dict[Place, Place] = {}  # of what was taken → where the receipt is
+        self._seen_max = _HEEDED_MIN
+
+    def load(self, receipts: Iterable[tuple[Entry, Receipt]]) -> None:
+        """What was given in an earlier life."""
+        self._given.update(receipts)
+
+    def give(self, letter: Letter, identity: Identity) -> None:
+        """This was taken here."""
+        place = (letter.source, letter.item)
+        if any((one.source, one.item) == place for one in self._given.values()):
+            return
+        receipt = Receipt.signed(self._name, *place, letter.number, identity)
+        with suppress(TupeloError):  # It is full: the message stays where it was stored.
+            written, position = self._sealed.operations.write(
+                receipt, RECEIPT_SECONDS, None, None, TaskSignal, 0
+            )
+            assert isinstance(written, list)
+            self._given[written[0].thing] = receipt
+            self._sealed.flush_soon(position)
+
+    def tidy(self) -> None:
+        """What was heeded need not be said any more."""
+        for entry, receipt in list(self._given.items()):
+            stream = self._feed.stream(receipt.source)
+            if entry.ended:
+                del self._given[entry]
+                self._feed.outgrow(receipt.source, [receipt.item])
+            elif (
+                stream is not None
+                and receipt.item <= stream.upto
+                and receipt.item not in stream.alive
+            ):
+                del self._given[entry]
+                self.remove(entry)
+
+    def heed(self, place: Place, receipt: Receipt) -> None:
+        """If the addressee says so itself, what it has taken is let go."""
+        feed = self._feed
+        if feed.exchange.owns(place[0]) or not receipt.is_true(self._name):
+            return
+        if feed.exchange.owns(receipt.source):
+            entry = feed.original(receipt.item)
+            sealed = None if entry is None else read_item(entry)
+            if entry is not None and isinstance(sealed, Sealed):
+                is_this = (sealed.to, sealed.number) == (receipt.by, receipt.number)
+                if is_this:
+                    self.remove(entry)
+            return
+        self._seen[receipt.source, receipt.item] = place
+        self._feed.outgrow(receipt.source, [receipt.item])
+        if len(self._seen) > self._seen_max:
+            self._seen = {what: where for what, where in self._seen.items() if self._is_here(where)}
+            self._seen_max = max(_HEEDED_MIN, 2 * len(self._seen))
+
+    def covers(self, place: Place) -> bool:
+        """Is there a receipt for this?"""
+        where = self._seen.get(place)
+        return where is not None and self._is_here(where)
+
+    def _is_here(self, where: Place) -> bool:
+        return self._feed.copy(*where) is not None
+
+    def remove(self, entry: Entry) -> None:
+        with suppress(TupeloError):
+            self._sealed.flush_soon(self._sealed.operations.cancel(entry))

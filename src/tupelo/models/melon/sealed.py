@@ -1,0 +1,105 @@
+"""Sealed messages and receipts, as they stand in the space `name.sealed` and travel from there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+
+from tupelo.federation.identity.keys import Identity, is_key, verify
+from tupelo.federation.identity.sealing import Context
+from tupelo.federation.replication.sources import base_of, host_of, lane_of
+from tupelo.values.entry import Entry
+from tupelo.values.kind import kind_of
+
+_SIGNED = "tupelo melon receipt"
+_HOST_MAX = 200
+_PARTS = frozenset("/>")
+
+
+@dataclass
+class Sealed:
+    """A message for one identity, under a number that its host gives only once. It was stored when
+    the messages for anyone up to `after` had been stored there."""
+
+    to: str
+    number: int
+    after: int
+    seal: bytes
+
+    def context(self, name: str, host: str) -> Context:
+        """What the seal is bound to: the name of the Melon, and the host where it was stored."""
+        return (name, host, self.to, self.number, self.after)
+
+
+@dataclass
+class Receipt:
+    """The identity `by` has taken what is this item of a stream, and was sealed by this number."""
+
+    source: str
+    item: int
+    by: str
+    number: int
+    signature: bytes
+
+    @classmethod
+    def signed(cls, name: str, source: str, item: int, number: int, by: Identity) -> Receipt:
+        receipt = cls(source, item, by.key, number, b"")
+        receipt.signature = by.sign(receipt._words(name))
+        return receipt
+
+    def is_true(self, name: str) -> bool:
+        """Has the one said so for whom the stream is?"""
+        by_addressee = lane_of(self.source) == self.by
+        return by_addressee and verify(self.by, self._words(name), self.signature)
+
+    def _words(self, name: str) -> bytes:
+        return msgspec.msgpack.encode((_SIGNED, name, self.source, self.item, self.by, self.number))
+
+
+@dataclass(eq=False)
+class Letter:
+    """A message that was opened, and not taken yet."""
+
+    sender: str
+    source: str
+    item: int
+    number: int
+    after: int
+    entry: Entry
+
+    @property
+    def host(self) -> str:
+        return host_of(self.source)
+
+    @property
+    def base(self) -> str:
+        """The life of its host in which it was stored."""
+        return base_of(self.source)
+
+    @property
+    def stream(self) -> str:
+        # Who has sealed it is part of it: nobody else can use up a number.
+        return f"{self.sender} {self.host}"
+
+
+def read_item(entry: Entry) -> Sealed | Receipt | None:
+    """None if it is something else, or none that can be."""
+    if entry.shape.kind not in (kind_of(Sealed), kind_of(Receipt)):
+        return None
+    types = tuple(map(type, entry.fields))
+    if types == (str, int, int, bytes):
+        sealed = Sealed(*entry.fields)
+        return sealed if is_key(sealed.to) else None
+    if types == (str, int, str, int, bytes):
+        receipt = Receipt(*entry.fields)
+        host = host_of(receipt.source)  # which is the name of a lane
+        can_be = 0 < len(host) <= _HOST_MAX and not _PARTS & set(host)
+        return receipt if can_be and is_key(receipt.by) else None
+    return None
+
+
+def addressee_of(entry: Entry) -> str | None:
+    """For whom this message is, if it is one."""
+    found = read_item(entry)
+    return found.to if isinstance(found, Sealed) else None

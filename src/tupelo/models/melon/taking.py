@@ -1,0 +1,283 @@
+"""Taking: what was stored for anyone, at all hosts, and what is directed to us, which is here.
+
+Of one host's messages the oldest comes first, of whichever sort it is. A directed message says
+after which of the others it was stored; and a host tells what it has directed to us before it
+answers with anything that was stored later. So before one that is here is taken, its host is asked
+whether it has one that is sooner; and what is delivered is kept only if none that is here is
+sooner, else it goes back to its place.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+from tupelo.errors import TupeloError
+from tupelo.federation.hosts.hosted import HostedSpace
+from tupelo.federation.hosts.parked import alarm
+from tupelo.federation.spanning.adopting import adopt
+from tupelo.models.melon.directed import Directed
+from tupelo.models.melon.racing import Deadline, Stirring, race
+from tupelo.models.melon.sealed import Letter
+from tupelo.values.entry import Entry, require_known
+
+if TYPE_CHECKING:
+    from tupelo.federation.hosts.core import HostCore
+    from tupelo.federation.hosts.peer import Peer
+
+
+class Sooner(Exception):
+    """A letter was stored before what was delivered, at the same host."""
+
+    def __init__(self, letter: Letter) -> None:
+        super().__init__(letter)
+        self.letter = letter
+
+
+class Taking:
+    """What the processes at one host take."""
+
+    def __init__(
+        self, core: HostCore, stored: HostedSpace, directed: Directed, stirring: Stirring
+    ) -> None:
+        self._core = core
+        self._stored = stored
+        self._directed = directed
+        self._stirring = stirring
+
+    async def take(
+        self, template: Any, wait: float | None, many: bool, sender: str | None = None
+    ) -> list[Entry]:
+        """One message that matches, or all; with a `sender`, of those that it has directed."""
+        if sender is not None:
+            return await self._await_letters(template, wait, many, sender)
+        deadline = Deadline(self._stored.clock, wait)
+        if many:
+            return await self._take_all(template, wait, deadline)
+        while True:
+            try:
+                return await self._take_one(template, wait, deadline)
+            except Sooner as sooner:
+                if found := await self._directed.take([sooner.letter]):
+                    return found
+
+    async def _ask(
+        self, template: Any, wait: float | None, many: bool, asked: Asked | None = None
+    ) -> list[Entry]:
+        """Of those who are engaged. Who does not answer is passed over."""
+        federation = self._core.federation
+        got = await federation.get(
+            self._stored, template, take=True, wait=wait, many=many, partial=True, accept=asked
+        )
+        try:
+            for entry in got.entries:
+                require_known(entry)
+            if asked is not None:
+                asked.check_here(got.entries)
+        except (TupeloError, Sooner):
+            got.give_back()
+            raise
+        await federation.hand(got)
+        return got.entries
+
+    async def _ask_wholly(
+        self, template: Any, wait: float | None, many: bool, asked: Asked
+    ) -> list[Entry]:
+        """If it is cancelled it goes on, once something is ours: what we would not take then could
+        not go back to its place."""
+        asking = asyncio.ensure_future(self._ask(template, wait, many, asked))
+        try:
+            return await asyncio.shield(asking)
+        except asyncio.CancelledError:
+            if asked.is_settled:
+                await asyncio.wait([asking], timeout=self._core.answer_seconds)
+            asking.cancel()
+            await asyncio.wait([asking])
+            if asking.cancelled():
+                await self._core.federation.refused()  # else we would pass by what returns
+                raise
+            return asking.result()
+
+    def _put_back(self, entries: list[Entry]) -> None:
+        """Nobody waits for them any more."""
+        adopt(self._stored, entries)
+
+    async def _race(
+        self,
+        template: Any,
+        many: bool,
+        asked: Asked,
+        look: Callable[[], Awaitable[list[Entry]]],
+        deadline: Deadline,
+    ) -> list[Entry]:
+        return await race(
+            lambda left: self._ask_wholly(template, left, many, asked),
+            lambda: bool(self._directed.matching(template)),
+            look,
+            self._put_back,
+            deadline,
+            self._stirring,
+        )
+
+    async def _take_one(self, template: Any, wait: float | None, deadline: Deadline) -> list[Entry]:
+        asked = Asked(self._core.id, self._directed, template, many=False)
+
+        async def look() -> list[Entry]:
+            while letters := self._directed.matching(template):
+                found: list[Entry] = []
+                if await self._has_sooner(template, letters[0]):
+                    found = await self._ask(template, 0, False, asked)
+                if found := found or await self._directed.take(letters[:1]):
+                    return found
+            return await self._ask(template, 0, False, asked)
+
+        if wait == 0:
+            return await look() or (await look() if await self._is_more_here(template) else [])
+        return await self._race(template, False, asked, look, deadline)
+
+    async def _is_more_here(self, template: Any) -> bool:
+        """Is there a letter, when all are here that were told of before we asked?"""
+        await self._directed.in_step_with_all()
+        return bool(self._directed.matching(template))
+
+    async def _has_sooner(self, template: Any, letter: Letter) -> bool:
+        """Has the host of this letter something that was stored before it, for anyone?"""
+        host = letter.host
+        if host != self._core.id and host not in self._core.peers:
+            return False
+        got = await self._core.federation.get(
+            self._stored, template, take=False, scope=("host", host), partial=True
+        )
+        return any(not self._directed.is_sooner(letter, host, one.arrival) for one in got.entries)
+
+    async def _take_all(self, template: Any, wait: float | None, deadline: Deadline) -> list[Entry]:
+        asked = Asked(self._core.id, self._directed, template, many=True)
+        is_complete = False
+
+        async def look() -> list[Entry]:
+            letters = set(self._directed.matching(template))
+            return await complete(await self._ask(template, 0, True, asked), letters)
+
+        async def complete(found: list[Entry], before: set[Letter]) -> list[Entry]:
+            """With the letters that were here before we asked, and those that are sooner than
+            something that was got. Of others there may be something sooner that was not."""
+            nonlocal is_complete
+            try:
+                await asked.in_step()
+                letters = self._directed.matching(template)
+                sooner = asked.before(found, letters)
+                letters = [one for one in letters if one in before or one in sooner]
+                taken = set(await self._directed.take(letters))
+            except BaseException:
+                self._put_back(found)
+                raise
+            merged = asked.merged(found, [letter for letter in letters if letter.entry in taken])
+            is_complete = bool(merged)
+            return merged
+
+        found = await look()
+        if not found and wait == 0 and await self._is_more_here(template):
+            found = await look()
+        if not found and wait != 0:
+            found = await self._race(template, True, asked, look, deadline)
+            if not is_complete:
+                found = await complete(found, set())
+        return found
+
+    async def _await_letters(
+        self, template: Any, wait: float | None, many: bool, sender: str
+    ) -> list[Entry]:
+        """No other message has a sender that is known."""
+        stirred = self._stirring.enter()
+        over = False
+
+        def time_out() -> None:
+            nonlocal over
+            over = True
+            stirred.set()
+
+        loop = asyncio.get_running_loop()
+        cancel = alarm(loop, self._stored.clock, wait, time_out) if wait else None
+        try:
+            while True:
+                stirred.clear()
+                letters = self._directed.matching(template, sender)
+                found = await self._directed.take(letters if many else letters[:1])
+                if found or over or wait == 0:
+                    return found
+                await stirred.wait()
+                self._stirring.require_open()
+        finally:
+            self._stirring.leave(stirred)
+            if cancel is not None:
+                cancel()
+
+
+class Asked:
+    """One question, and which host has answered with what."""
+
+    def __init__(self, here: str, directed: Directed, template: Any, *, many: bool) -> None:
+        self._here = here
+        self._directed = directed
+        self._template = template
+        self._many = many
+        self._hosts: dict[Entry, str] = {}
+        self.is_settled = False
+
+    async def __call__(self, peer: Peer, entries: list[Entry]) -> None:
+        """This was delivered. Sooner, if it is to go back."""
+        self._hosts.update(dict.fromkeys(entries, peer.id))
+        if not self._many:
+            await self._directed.in_step(peer.id)
+            self._check(entries)
+        self.is_settled = True
+
+    def check_here(self, entries: list[Entry]) -> None:
+        """This was got. Sooner, if it is of this host and is to go back."""
+        if not self._many:
+            self._check([entry for entry in entries if entry not in self._hosts])
+        self.is_settled = True
+
+    def _check(self, entries: list[Entry]) -> None:
+        for entry in entries:
+            for letter in self._directed.matching(self._template):
+                if self._is_sooner(letter, entry):
+                    raise Sooner(letter)
+
+    def _is_sooner(self, letter: Letter, entry: Entry) -> bool:
+        host = self._hosts.get(entry, self._here)
+        return self._directed.is_sooner(letter, host, entry.arrival)
+
+    # Of many
+
+    def before(self, entries: list[Entry], letters: list[Letter]) -> set[Letter]:
+        """The letters that are sooner than one of these."""
+        last: dict[str, Entry] = {}
+        for entry in entries:
+            host = self._hosts.get(entry, self._here)
+            if host not in last or last[host].arrival < entry.arrival:
+                last[host] = entry
+        return {
+            letter
+            for letter in letters
+            if letter.host in last and self._is_sooner(letter, last[letter.host])
+        }
+
+    async def in_step(self) -> None:
+        for host in set(self._hosts.values()):
+            await self._directed.in_step(host)
+
+    def merged(self, entries: list[Entry], letters: list[Letter]) -> list[Entry]:
+        """Both, those of each host in its order."""
+        by_host: dict[str, deque[Letter]] = {}
+        for letter in letters:
+            by_host.setdefault(letter.host, deque()).append(letter)
+        merged: list[Entry] = []
+        for entry in entries:
+            of_host = by_host.get(self._hosts.get(entry, self._here), deque())
+            while of_host and self._is_sooner(of_host[0], entry):
+                merged.append(of_host.popleft().entry)
+            merged.append(entry)
+        return merged + [letter.entry for rest in by_host.values() for letter in rest]
