@@ -115,6 +115,51 @@ def test_a_host_watches_only_where_it_has_found_nothing():
     played(main)
 
 
+def asked_of(field: Field, number: int) -> list[Any]:
+    """What this host is asked by the first, from now on."""
+    asked: list[Any] = []
+    peer = field.cores[number].peers[field.cores[0].id]
+    answer = peer._calls[wire.Ask]
+
+    def listen(message: Any) -> Any:
+        asked.append(message)
+        return answer(message)
+
+    peer._calls[wire.Ask] = listen
+    return asked
+
+
+def test_the_next_one_is_asked_for_where_the_last_one_was():
+    async def main(field: Field) -> None:
+        here, there, _ = field.spaces
+        await there.write_all([("news", "x", i) for i in range(100)])
+        session = here.session()
+        there_asked, elsewhere_asked = asked_of(field, 1), asked_of(field, 2)
+        for i in range(100):
+            assert await session.read(NEWS, wait=0) == ("news", "x", i)
+        assert len(there_asked) <= 101
+        assert len(elsewhere_asked) <= 15
+        assert await session.read(NEWS, wait=0) is None
+
+    played(main, hosts=3)
+
+
+def test_no_host_waits_for_ever_behind_one_that_has_much():
+    async def main(field: Field) -> None:
+        here, *others = field.spaces
+        await others[0].write_all([("news", "x", i) for i in range(300)])
+        await others[1].write_all([("news", "y", i) for i in range(300)])
+        await others[2].write(("news", "z", 0))
+        session = here.session()
+        got = [await session.read(NEWS, wait=0) for _ in range(100)]
+        assert {one[1] for one in got} == {"x", "y", "z"}
+        for name in "xyz":
+            numbers = [one[2] for one in got if one[1] == name]
+            assert numbers == list(range(len(numbers)))
+
+    played(main, hosts=4)
+
+
 def test_the_end_of_a_session_is_told():
     async def main(field: Field) -> None:
         here, there = field.spaces

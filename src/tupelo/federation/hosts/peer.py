@@ -131,7 +131,9 @@ class Peer:
     async def _run(self, message: Any, work: Callable[[Any], Coroutine[Any, Any, Any]]) -> None:
         call: int = message.call
         try:
-            self.talk.say(wire.Answer(call, await work(message)))
+            answer = await work(message)
+            if call:
+                self.talk.say(wire.Answer(call, answer))
         except BadBytes as error:
             self.talk.end(f"garbage: {error}")
         except TupeloError as error:

@@ -117,7 +117,7 @@ async def _get_here(
 async def _get_from(
     federation: Federation, peer: Peer, question: Question, limit: int | None, result: Taken
 ) -> None:
-    get = _take_from if question.take else _read_from
+    get = _take_from if question.take else read_from
     answered = await get(federation, peer, question, limit, result)
     (result.covered if answered else result.missing)[peer.name] = None
 
@@ -140,10 +140,10 @@ async def _take_from(
         at_once = got if limit is None else min(limit, got)
 
 
-async def _read_from(
+async def read_from(
     federation: Federation, peer: Peer, question: Question, limit: int | None, result: Taken
 ) -> bool:
-    """False if it does not answer."""
+    """What one host has, unchosen. False if it does not answer."""
     read = None
     while read is None:  # Who has forgotten the session is told all of it.
         message = question.ask(peer, federation.host.next_call(), "read", limit, None)

@@ -17,7 +17,7 @@ from pyroaring import BitMap64
 from tupelo.errors import BadFrame
 from tupelo.federation.links import wire
 from tupelo.federation.links.spelled import read_numbers, spell_numbers, spell_seen
-from tupelo.space.session import Seen
+from tupelo.space.session import Seen, seen_of
 from tupelo.values.entry import Entry
 
 if TYPE_CHECKING:
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 CHANGES_MAX = 4_096
 """So many changes are remembered one by one; who knows less than that is told all anew."""
+
+TURN = 16
+"""So many are read from one host, while others may have some as well."""
 
 _Change = tuple[Literal["seen", "unseen", "gone"], str, int | BitMap64]
 
@@ -38,7 +41,18 @@ class Reader(Protocol):
 class Record(Seen):
     """What one session has seen. It is used under the lock of the session's space here."""
 
-    __slots__ = ("_changes", "_first", "_gone", "_holding", "_number", "_told", "readers")
+    __slots__ = (
+        "_changes",
+        "_first",
+        "_gone",
+        "_holding",
+        "_number",
+        "_reads",
+        "_told",
+        "_was_told",
+        "readers",
+        "source",
+    )
 
     def __init__(self) -> None:
         super().__init__()
@@ -46,6 +60,9 @@ class Record(Seen):
         self._changes: list[_Change] = []
         self._first = 1  # the version before the first of the changes
         self._told: WeakKeyDictionary[Peer, int] = WeakKeyDictionary()
+        self._was_told = False  # Was anyone told? Until then no change need be remembered.
+        self.source = ""  # the id of the host that had the last one at once
+        self._reads = 0
         self._number = 0
         self._holding = 0
         self._gone = Seen()
@@ -53,8 +70,12 @@ class Record(Seen):
     # What is seen
 
     def add_number(self, origin: str, n: int) -> None:
-        super().add_number(origin, n)
-        self._note("seen", origin, n)
+        bits = self.bits.get(origin)  # as `Seen` does, without the call
+        if bits is None:
+            bits = self.bits[origin] = BitMap64()
+        bits.add(n)
+        if self._was_told:
+            self._note("seen", origin, n)
 
     def discard(self, entry: Entry) -> None:
         """It did not reach the reader: who else reads in the session may have it."""
@@ -67,16 +88,18 @@ class Record(Seen):
         """Those of these that are new, and seen from now on: another reader may have been
         quicker."""
         chosen: list[Entry] = []
-        fresh: dict[str, BitMap64] = {}
         for entry in entries:
-            if limit is not None and len(chosen) >= limit:
+            if len(chosen) == limit:
                 break
-            if entry not in self:
-                super().add_number(entry.origin, entry.n)
-                fresh.setdefault(entry.origin, BitMap64()).add(entry.n)
+            bits = self.bits.get(entry.origin)
+            if bits is None:
+                bits = self.bits[entry.origin] = BitMap64()
+            if entry.n not in bits:
+                bits.add(entry.n)
                 chosen.append(entry)
-        for origin, numbers in fresh.items():
-            self._note("seen", origin, numbers)
+        if chosen and self._was_told:
+            for origin, numbers in seen_of(chosen).bits.items():
+                self._note("seen", origin, numbers)
         return chosen
 
     def discard_all(self, entries: Iterable[Entry]) -> None:
@@ -113,9 +136,7 @@ class Record(Seen):
     def _note(
         self, kind: Literal["seen", "unseen", "gone"], origin: str, n: int | BitMap64
     ) -> None:
-        if not self._told:  # Whoever asks will be told all.
-            self._first += len(self._changes) + 1
-            self._changes.clear()
+        if not self._was_told:
             return
         self._changes.append((kind, origin, n))
         if len(self._changes) > CHANGES_MAX:
@@ -128,6 +149,7 @@ class Record(Seen):
         self._number = self._number or call
         since, upto = self._told.get(peer, 0), self._first + len(self._changes)
         self._told[peer] = upto
+        self._was_told = True
         if since < self._first:
             return wire.Notes(self._number, 0, upto, {**spell_seen(self)})
         seen, unseen, gone = _summed(self._changes[since - self._first :])
@@ -139,6 +161,17 @@ class Record(Seen):
             spell_numbers(unseen),
             spell_numbers(gone),
         )
+
+    def first_asked(self, peers: list[Peer]) -> Peer | None:
+        """Whom to ask alone, before all: the next one is most often where the last one was. Now and
+        then it is the turn of the others, one by one, so that none has to wait for ever."""
+        if not self.source or len(peers) < 2:
+            return None
+        self._reads += 1
+        turn, rest = divmod(self._reads, TURN)
+        if not rest:
+            return peers[turn % len(peers)]
+        return next((peer for peer in peers if peer.id == self.source), None)
 
     def all_notes(self) -> wire.Notes:
         """All that was seen, for one who need not keep it."""

@@ -17,6 +17,7 @@ from tupelo.errors import CannotSend, HostClosed, TupeloError
 from tupelo.federation.hosts.parked import alarm
 from tupelo.federation.hosts.peer import Peer
 from tupelo.federation.links import wire
+from tupelo.federation.spanning.gathering import read_from
 from tupelo.federation.spanning.handover import reserve
 from tupelo.federation.spanning.question import Question, Taken, may_ask
 from tupelo.federation.spanning.watching import Watching
@@ -79,11 +80,14 @@ class Search:
             patience = loop.call_later(federation.host.answer_seconds, self._lose_patience)
             alarms.append(patience.cancel)
         try:
+            if await self._look_where_the_last_was():
+                return self._result
             for peer in list(federation.host.peers.values()):
                 self.engaged(peer)
             # Who does not wait need not hear of what comes here until the others have nothing.
             if wait != 0 and await self._watch_here():
                 return self._result
+            self._require_open()
             while not await self._round():
                 if self._failure is not None:
                     raise self._failure
@@ -92,8 +96,7 @@ class Search:
                         break
                 else:
                     await self._changed.wait()
-                if self._stopped:
-                    raise HostClosed("the host was closed")
+                self._require_open()
             return self._result
         finally:
             for cancel in alarms:
@@ -114,6 +117,10 @@ class Search:
         """The host is closed: whoever waits is told."""
         self._stopped = True
         self._changed.set()
+
+    def _require_open(self) -> None:
+        if self._stopped:
+            raise HostClosed("the host was closed")
 
     # Here
 
@@ -168,6 +175,25 @@ class Search:
                 self._ready(place)
 
     # Elsewhere
+
+    async def _look_where_the_last_was(self) -> bool:
+        question, record = self._question, self._question.record
+        if record is None or question.take or question.many:
+            return False
+        peer = record.first_asked(self._federation.asked(question.hosted, self._wanted))
+        if peer is None:
+            return False
+        there = Taken(question.hosted)
+        with question.held():
+            await read_from(self._federation, peer, question, question.limit, there)
+            there.entries = question.choose(there.entries, question.limit)
+        if there.entries:
+            record.source = peer.id
+            there.covered[peer.name] = None
+            self._result.join(there)
+        elif peer.id == record.source:
+            record.source = ""
+        return bool(there.entries)
 
     def engaged(self, peer: Peer) -> None:
         """This host is there to be asked, now or from now on."""
@@ -266,6 +292,8 @@ class Search:
             place.entries = []
             if entries:
                 self._result.entries += entries
+                if self._question.record is not None and not place.watched:
+                    self._question.record.source = place.peer.id
                 return True
             self._ask(place, "read")
         self._hold()
@@ -354,11 +382,8 @@ class Search:
         for place in self._places.values():
             known = place.peer.hints.pop(place.watch, None) is not None
             may_stand = place.watched or place.state in ("asking", "missing")
-            if known and may_stand and not place.peer.talk.over:
-                ignored = place.peer.talk.call(
-                    wire.Unwatch(self._next_call(), place.watch), self._during
-                )
-                ignored.add_done_callback(look_away)
+            if known and may_stand:
+                place.peer.talk.say(wire.Unwatch(0, place.watch))
 
 
 def look_away(answer: asyncio.Future[Any]) -> None:

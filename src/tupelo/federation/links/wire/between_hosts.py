@@ -93,7 +93,8 @@ class Watch(Message, tag=53):
 
 
 class Unwatch(Message, tag=54):
-    """End a watch. Answer: how often it would have hinted, for one that stood since an Ask."""
+    """End a watch. Answer: how often it would have hinted, for one that stood since an Ask; none if
+    the call is 0."""
 
     call: int
     watch: int
