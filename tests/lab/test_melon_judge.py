@@ -162,7 +162,7 @@ WRONG: dict[str, tuple[str, Callable[[Story], object]]] = {
     "stored and gone": ("lost", drop("take_1")),
     "written and gone": ("lost", vanished(NEWS_3)),
     "sent and gone": ("lost", drop("take_5")),
-    "sent and kept": ("not delivered", both(drop("take_5"), found("c", "sealed", MAIL_5))),
+    "sent and kept": ("not delivered", both(drop("take_5"), found("a", "sealed", MAIL_5))),
     "taken and kept": ("not let go", found("a", "sealed", MAIL_5)),
     "never read": ("not read", drop("read_4")),
     "never read from a copy": (
@@ -243,6 +243,12 @@ RIGHT: dict[str, Callable[[Story], object]] = {
         in_memory("b"),
         crashed("b"),
         act("take", "b1", Question("mail"), messages=[MAIL_5], life=2),
+    ),
+    "what nobody near carries": both(drop("take_5"), found("c", "sealed", MAIL_5)),
+    "a receipt that nobody has room for": both(
+        found("a", "sealed", MAIL_5),
+        lambda story: story.history.tight.add("c"),
+        lambda story: story.history.ending.near.update(a={"c"}, b={"c"}),
     ),
     "what nobody is sure of": both(put("store_1", how="cancelled"), drop("take_1")),
     "what is out of reach": both(

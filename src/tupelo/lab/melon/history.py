@@ -127,6 +127,8 @@ class History:
         self.bounded: set[str] = set()
         self.copying: set[str] = set()
         """The hosts that copy what was written elsewhere."""
+        self.tight: set[str] = set()
+        """Those that have not much room for it."""
         self.acts: list[Act] = []
         self.told: list[Told] = []
         self.evicted: set[Message] = set()

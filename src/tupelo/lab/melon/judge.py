@@ -293,7 +293,9 @@ def judge_mail(case: Case) -> Iterator[Fault]:
         elif any(act.host == adding.to and _fits(act, message) for act in killed):
             continue
         elif carriers:
-            yield Fault("not delivered", f"{where}, is at {carriers}")
+            near = {adding.to, *case.history.ending.near.get(adding.to or "", ())}
+            if not near.isdisjoint(carriers):
+                yield Fault("not delivered", f"{where}, is at {carriers}")
         elif adding.is_done and not case.is_sunk(message) and message not in case.history.evicted:
             if not collected[adding.host, adding.to or ""]:
                 yield Fault("lost", f"{where}, sent at {adding.host}")
@@ -305,12 +307,14 @@ def _fits(act: Act, message: Message) -> bool:
 
 
 def _may_stay(case: Case, message: Message) -> bool:
-    """A receipt may have given way itself, or was in a memory that is gone; or the one that could
-    let go of the message is."""
+    """A receipt may have given way itself, found nobody with room to carry it, or was in a memory
+    that is gone; or the one that could let go of the message is."""
     adding = case.added[message]
     to = adding.to or ""
     forgot = to not in case.history.durable and case.ended_since(to, adding.begin)
-    return forgot or to in case.history.bounded or case.is_sunk(message)
+    is_far = to != adding.host and to not in case.history.ending.near.get(adding.host, ())
+    full = is_far and bool(case.history.tight)
+    return forgot or full or to in case.history.bounded or case.is_sunk(message)
 
 
 # Readers

@@ -255,6 +255,9 @@ class World:
         self.history = History(self.note, {one.name for one in self.members if one.durable})
         self.history.bounded = {one.name for one in self.members if one.bound}
         self.history.copying = {one.name for one in self.members if one.copies}
+        self.history.tight = {
+            one.name for one in self.members if one.copies and one.copies.room is not None
+        }
         self.look: Callable[[Member], None] = lambda member: None
         """Called before a host ends, to see what is there."""
         self.populate: Callable[[Member], None] = lambda member: None

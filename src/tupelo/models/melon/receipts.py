@@ -44,6 +44,11 @@ class Receipts:
     def give(self, letter: Letter, identity: Identity) -> None:
         """This was taken here."""
         place = (letter.source, letter.item)
+        if self._feed.exchange.owns(letter.source):  # To ourselves: nobody else need be told.
+            entry = self._feed.original(letter.item)
+            if entry is not None:
+                self.remove(entry)
+            return
         if any((one.source, one.item) == place for one in self._given.values()):
             return
         receipt = Receipt.signed(self._name, *place, letter.number, identity)
