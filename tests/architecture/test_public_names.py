@@ -72,12 +72,14 @@ MELON = ["Bound", "Collected", "Copies", "Melon"]
 
 MELON_PROCESS = [
     "close",
+    "identity",
     "read",
     "read_all",
     "refused",
     "store",
     "take",
     "take_all",
+    "unpin",
     "write",
 ]
 

@@ -444,14 +444,22 @@ class Xvsm(Looker):
         self.capi.write(self.container, TRY_ONCE, None, CONTROL)
 
 
-COLUMNS: dict[str, type[Looker]] = {
+def heap_at(farm: Farm, place: str, added: Added) -> Looker:
+    """There is no heap of a name under which MELON makes copies."""
+    try:
+        return Heap(farm, place, added)
+    except BadArgument:
+        return Looker(farm, place, added)
+
+
+COLUMNS: dict[str, Callable[[Farm, str, Added], Looker]] = {
     "a space": PlainSpace,
     "Linda": Linda,
     "JavaSpaces": JavaSpaces,
     "LIME": Lime,
     "MELON read": MelonRead,
     "MELON take": MelonTake,
-    "Event Heap": Heap,
+    "Event Heap": heap_at,
     "pubsub": Pubsub,
     "XVSM": Xvsm,
 }
