@@ -278,7 +278,9 @@ class Member:
 # Bytes
 
 
-OPERATIONS = ("read", "read_all", "take", "take_all")
+BEFORE = 100
+AGAIN = f"read, after {BEFORE} times as many"
+OPERATIONS = ("read", AGAIN, "read_all", "take", "take_all")
 TEMPLATE = ("news", int, bytes)
 _HEADERS = 52
 """Of a segment of TCP over IPv4, with its time stamps."""
@@ -352,6 +354,8 @@ async def _count_bytes(count: int) -> dict[str, Sent]:
             await asyncio.sleep(0.01)
         for operation in OPERATIONS:
             writer, reader = Melon(there, operation), Melon(here, operation)
+            if operation == AGAIN:
+                await _read_before(writer, reader, count * BEFORE)
             put = writer.write if operation.startswith("read") else writer.store
             before = await _sent(here)
             for i in range(count):
@@ -361,7 +365,7 @@ async def _count_bytes(count: int) -> dict[str, Sent]:
             before = await _sent(here)
             numbers: list[int] = []
             while len(numbers) < count:
-                got = await getattr(reader, operation)(TEMPLATE)
+                got = await getattr(reader, operation.split(",")[0])(TEMPLATE)
                 numbers += [one[1] for one in (got if operation.endswith("_all") else [got])]
             found[operation] = await _sent(here) - before
             require(numbers == list(range(count)), "all should come, in order")
@@ -373,6 +377,15 @@ async def _count_bytes(count: int) -> dict[str, Sent]:
             found["publish-subscribe"] = await _sent(here) - before
     found["store to an identity, and its take"] = await _count_directed(count)
     return found
+
+
+async def _read_before(writer: Melon, reader: Melon, count: int) -> None:
+    """So many messages have been read, every other one: so they are no single range."""
+    for i in range(2 * count):
+        await writer.write(("old", i % 2, i))
+    read = 0
+    while read < count:
+        read += len(await reader.read_all(("old", 0, int)))
 
 
 async def _count_directed(count: int) -> Sent:
