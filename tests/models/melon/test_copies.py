@@ -114,6 +114,23 @@ def test_who_gives_up_on_all_copies_reads_them_all_the_next_time(turns):
     play(scene, *ROW, copies=Copies(hosts=1))
 
 
+def test_what_is_read_from_copies_is_more_than_there_is_room_for_others():
+    async def scene(garden: Garden) -> None:
+        a, c = garden["a"], garden["c"]
+        await a.write(*(("n", number) for number in range(20)))
+        await held(garden, "b", "a", 20)
+        got = await c.read_all(("n", int), 10)
+        while len(got) < 20:
+            got += await c.read_all(("n", int), 10)
+        assert got == [("n", number) for number in range(20)]
+        frames = garden.network.sent["b", "c"].frames
+        await asyncio.sleep(10)
+        assert garden.network.sent["b", "c"].frames - frames < 100  # and nobody asks for ever
+
+    tight = {"c": {"copies": Copies(hosts=1, room=Bound(count=8))}}
+    play(scene, *ROW, copies=Copies(hosts=1), own=tight)
+
+
 def test_what_was_collected_at_its_host_is_not_read_again_from_a_copy():
     async def scene(garden: Garden) -> None:
         a, c = garden["a"], garden["c"]

@@ -150,7 +150,8 @@ class Feed:
         return {source for far in self.exchange.far.values() for source in far.has}
 
     def hold(self, source: str) -> None:
-        """Copy this stream from now on, from whoever has it."""
+        """Copy this stream from now on, from whoever has it, whatever room there is for others."""
+        self._keeper.read.add(source)
         self.exchange.hold(source)
         self._replication.post(self)
 
@@ -158,6 +159,7 @@ class Feed:
         """Forget the copies of this stream, and copy it no more."""
         if self.exchange.owns(source) or self.exchange.everything:
             raise BadArgument("source", "a stream of another host that is held here", source)
+        self._keeper.read.discard(source)
         self.exchange.drop(source)
         self._replication.post(self)
 

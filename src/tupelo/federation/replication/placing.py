@@ -132,6 +132,8 @@ class Keeper:
         self._lanes = lanes
         self._room = policy.room if isinstance(policy, Some) else None
         self._measure = measure
+        self.read: set[str] = set()
+        """The streams that are used here; they need no room while their source is away."""
         self._dropped: set[str] = set()
 
     def asked(self, host: str, hold: said.Hold) -> None:
@@ -198,10 +200,13 @@ class Keeper:
     def _too_many(self, room: Capacity) -> list[Stream]:
         """The streams that are held for others, if they are more than there is room for."""
         exchange = self._exchange
+        near = {far.source for far in exchange.far.values()}
         others = [
             stream
             for source, stream in exchange.streams.items()
-            if not exchange.owns(source) and not self._is_mine(source)
+            if not exchange.owns(source)
+            and not self._is_mine(source)
+            and (source in near or source not in self.read)
         ]
         entries = sum(len(stream.items) for stream in others)
         if room.entries is not None and entries > room.entries:
