@@ -111,6 +111,7 @@ def test_the_sender_is_known():
         assert await c.take(("n", int), sender=a.key) == ("n", 1)
         await c.store(("to", "myself"), to=c.key)
         assert await c.take(("to", str), 5, sender=c.key) == ("to", "myself")
+        await garden.until(lambda: not carried(c), "let go")
 
     play(scene, *MESH, identities=True)
 

@@ -11,16 +11,18 @@
 | message store                    | the spaces `name` (take-only) and `name.written` (read-only)  |
 | sparse bit set (5.7)             | roaring bitmaps by writer; what is new in them is told        |
 | message replication (5.8)        | copies=Copies(hosts=2)                                        |
-| garbage collection (5.9)         | bound=Bound(count=1_000), store(..., pin=True), `collected`   |
+| garbage collection (5.9)         | bound=Bound(count=1_000), pin=True, unpin, `collected`        |
 
 What is taken is given to nobody else, and what was read is not read again by the same Melon, be it
-from where it was written or from a copy. Of one host's messages the oldest comes first, of those
-that were stored, of those that were written, and of those that were directed. Who waits is woken by
-the message it waits for.
+from where it was written or from a copy. Of one host's messages the oldest that can be had comes
+first: of those that were written, and of those that were stored, for anyone or for us. Who waits is
+woken by the message it waits for.
 
 Where the dissertation leaves a choice: a host that does not answer is passed over; what is directed
-is sealed for an identity, whoever carries it; it is carried by every host of this name, and let go
-when its addressee says that it has it.
+is sealed for an identity, whoever carries it; it is carried by every host of this name that meets
+one who has it, unless Copies(directed=2) says otherwise, and let go when its addressee says that it
+has it. What is under way to one who takes it is not there for others; if that one gives up it goes
+back to its place, or, if it had left its host by then, stays where it has come to.
 """
 
 from tupelo.models.melon.collecting import Bound, Collected

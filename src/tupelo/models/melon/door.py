@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from functools import partial
 from typing import Any, Self
@@ -54,6 +55,7 @@ class Melon:
         """What this host had to let go of, from now on."""
         self._host = host
         self._closed = False
+        self._waiting: set[asyncio.Timeout] = set()
 
         async def start() -> None:
             self._post = post_of(host._core, name, bound, copies, host._plan.identity)
@@ -71,6 +73,7 @@ class Melon:
         others if it must, unless it is pinned. `to` an identity: only a process at the host of that
         identity can take it, and nobody else read it, whoever carries it there."""
         self._require_open()
+        _check_pin(pin)
         if to is None and not pin:
             await self._written(self._post.stored, message)
         else:
@@ -81,6 +84,7 @@ class Melon:
         """Add a message that every process may read, once each, and nobody take. It gives way to
         others if it must, unless it is pinned."""
         self._require_open()
+        _check_pin(pin)
         if pin:
             await self._host._on_loop(self._post.write(message, pin))
         else:
@@ -144,8 +148,19 @@ class Melon:
         check_wait(wait)
         self._require_open()
 
-        found: list[Entry] = await self._host._on_loop(verb(template, wait, many))
+        found = await self._host._on_loop(self._unless_closed(partial(verb, template, wait, many)))
         return [value_of(entry) for entry in found]
+
+    async def _unless_closed(self, get: Callable[[], Awaitable[list[Entry]]]) -> list[Entry]:
+        """Whoever waits is told when this Melon is closed."""
+        try:
+            async with asyncio.timeout(None) as patience:
+                self._waiting.add(patience)
+                return await get()
+        except TimeoutError:
+            raise HostClosed("this Melon was closed") from None
+        finally:
+            self._waiting.discard(patience)
 
     @property
     def identity(self) -> str | None:
@@ -166,12 +181,15 @@ class Melon:
 
     @either
     async def close(self) -> None:
-        """It reads no more. What it has stored and written stays at its host."""
+        """It reads and takes no more, and who waits is told: HostClosed. What it has stored and
+        written stays at its host."""
         if self._closed:
             return
         self._closed = True
 
         async def end() -> None:
+            for patience in self._waiting:
+                patience.reschedule(0)
             self._reader.close()
             self.collected.close()
             self._post.listeners.discard(self.collected)
@@ -193,3 +211,8 @@ class Melon:
 
     def __repr__(self) -> str:
         return f"<Melon {self.name!r} at the host {self._host.name!r}>"
+
+
+def _check_pin(pin: object) -> None:
+    if not isinstance(pin, bool):
+        raise BadArgument("pin", "True or False", pin)

@@ -78,7 +78,7 @@ class Receipts:
     def heed(self, place: Place, receipt: Receipt) -> None:
         """If the addressee says so itself, what it has taken is let go."""
         feed = self._feed
-        if feed.exchange.owns(place[0]) or not receipt.is_true(self._name):
+        if not receipt.is_true(self._name):
             return
         if feed.exchange.owns(receipt.source):
             entry = feed.original(receipt.item)
@@ -87,6 +87,8 @@ class Receipts:
                 is_this = (sealed.to, sealed.number) == (receipt.by, receipt.number)
                 if is_this:
                     self.remove(entry)
+            return
+        if feed.exchange.owns(place[0]):  # We have given it: it stays until the source has it.
             return
         self._seen[receipt.source, receipt.item] = place
         self._feed.outgrow(receipt.source, [receipt.item])

@@ -87,6 +87,7 @@ class Taking:
     ) -> list[Entry]:
         """If it is cancelled it goes on, once something is ours: what we would not take then could
         not go back to its place."""
+        asked.is_settled = False
         asking = asyncio.ensure_future(self._ask(template, wait, many, asked))
         try:
             return await asyncio.shield(asking)
@@ -238,7 +239,7 @@ class Asked:
         """This was got. Sooner, if it is of this host and is to go back."""
         if not self._many:
             self._check([entry for entry in entries if entry not in self._hosts])
-        self.is_settled = True
+        self.is_settled = bool(entries)
 
     def _check(self, entries: list[Entry]) -> None:
         for entry in entries:
