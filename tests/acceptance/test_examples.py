@@ -146,6 +146,23 @@ ada's screen | cleo whispers: I know.
 unread: 0 0 0
 """
 
+WHITEBOARDS = """\
+alice at lunch: red green blue black
+bob at lunch: red green blue black
+joe at lunch: red green blue black
+sue at lunch: red green blue black
+alice at the office: red green blue black
+alice at the office: red green blue black orange violet
+alice was told of 1 clone of the view
+joe at the office: red green blue black orange violet
+joe was told of 1 clone of the view
+bob goes on: red green blue black white
+alice and joe see the same: True
+bob and sue see the same: True
+all see the same strokes: True
+bob in the view of alice: red green blue black orange violet white
+"""
+
 MELON_JOBS = """\
 job 0: 0
 job 1: 1
@@ -192,6 +209,7 @@ OUTPUT = {
     "melon_chat.py": MELON_CHAT,
     "melon_jobs.py": MELON_JOBS,
     "sensors.py": SENSORS,
+    "whiteboards.py": WHITEBOARDS,
 }
 
 

@@ -39,6 +39,7 @@ TupeloError
 │   ├── HostClosed          you closed the host
 │   ├── UnknownHost         no engaged host, or agent, is known by this name
 │   ├── TokenAway           whoever has the token is out of reach, or does not let go of it
+│   │   └── SessionLost     the record of a shared session was lost with a host that crashed
 │   ├── SourceAway          the hosts at which the events live are out of reach: nothing was removed
 │   ├── CannotSend          too large for a frame, or not valid Unicode; nothing was done
 │   └── BadFrame            the other program said what cannot be understood; the link was closed
@@ -92,6 +93,7 @@ from tupelo.errors.hosts import NotAllAnswered as NotAllAnswered
 from tupelo.errors.hosts import NotAllowed as NotAllowed
 from tupelo.errors.hosts import NotForUs as NotForUs
 from tupelo.errors.hosts import PeerLost as PeerLost
+from tupelo.errors.hosts import SessionLost as SessionLost
 from tupelo.errors.hosts import SourceAway as SourceAway
 from tupelo.errors.hosts import Stranger as Stranger
 from tupelo.errors.hosts import TokenAway as TokenAway

@@ -65,6 +65,19 @@ class TokenAway(LinkError):
         self.holder = holder
 
 
+class SessionLost(TokenAway):
+    """The record of a shared `session` is lost: its `holder` kept it in no folder, and has crashed.
+    Nobody can say what was read in it. Those who go on share a new session."""
+
+    def __init__(self, session: str, holder: str | None) -> None:
+        super().__init__(f"session {session}", holder)
+        self.session = session
+        self.args = (
+            f"what was read in the shared session {session!r} is lost: the host {holder!r} had it "
+            "in no folder, and has crashed; share a new one, by share(), and open that",
+        )
+
+
 class SourceAway(LinkError):
     """There are events that match, but the `hosts` at which they live are out of reach, and only
     there they can be removed. Nothing was done."""

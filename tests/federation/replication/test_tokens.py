@@ -166,3 +166,39 @@ def storm(seed: int, pause: float, folder: Path | None) -> None:
         assert who == set(names)
 
     play(scene, "ba", "cb", "dc", "da", folder=folder, seed=seed)
+
+
+def test_what_was_given_to_one_who_lost_patience_is_there_when_it_comes():
+    async def scene(town: Town) -> None:
+        all_of = {name: tokens_of(town[name]) for name in "ab"}
+        await town["a"].do(all_of["a"].create("t"))
+        await town["b"].do(add(all_of["b"], b"b"))
+        town.network.slow("a", "b", 50)
+        with pytest.raises(TokenAway):
+            await town["a"].do(add(all_of["a"], b"a", wait=0.01))
+        await town.until(lambda: all_of["a"].token("t").here, "at a")
+        assert not all_of["b"].token("t").here
+        assert all_of["a"].token("t").state == b"b"
+
+    play(scene, "ba")
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_token_never_stays_between_two(seed, folder):
+    """Links are cut while it is handed over; whoever was given it has it in the end."""
+
+    async def scene(town: Town) -> None:
+        rng = Random(seed)
+        all_of = {name: tokens_of(town[name]) for name in "abc"}
+        await town["a"].do(all_of["a"].create("t"))
+        for _ in range(6):
+            name = rng.choice("abc")
+            asking = town[name].do(add(all_of[name], b".", wait=20.0))
+            await asyncio.sleep(rng.random() * 0.1)
+            town.network.cut(*rng.sample("abc", 2))
+            asking.cancel()
+            await asyncio.wait([asking])
+        tokens = [one.token("t") for one in all_of.values()]
+        await town.until(lambda: [token.here for token in tokens].count(True) == 1, "somewhere")
+
+    play(scene, *ROW, "ca", folder=folder, seed=seed)

@@ -8,7 +8,7 @@ from threading import Thread
 
 import tupelo
 from tupelo import aio
-from tupelo.models.event_heap import Bridge, Event, EventHeap, View
+from tupelo.models.event_heap import Bridge, Event, EventHeap, Session, View
 
 PATIENCE_SECONDS = 30.0
 
@@ -45,7 +45,7 @@ def test_threads_share_a_view_and_a_session():
             there.session(shared, wait=PATIENCE_SECONDS),
         ]
 
-        def work(worker) -> None:
+        def work(worker: Session) -> None:
             while (event := worker.wait(Event("n"), wait=1.0)) is not None:
                 done.put(event["i"])
 

@@ -43,16 +43,22 @@ def test_a_template_names_the_fields_it_cares_for():
         ANY,
     ):
         assert asked(template).matches(event), template
-    for template in (
+    others: list[object] = [
         Event("line"),
         Event("stroke", x=2),
         Event("stroke", x=1.0),
+        Event("stroke", x=True),
         Event("stroke", width=ANY),
         Event("stroke", colour=None),
         Stroke,
         ("stroke", ANY),
-    ):
-        assert not asked(template).matches(event), template
+    ]
+    for other in others:
+        assert not asked(other).matches(event), other
+    # Who asks the same again is understood as the same.
+    assert asked(Event("stroke", x=1)) is asked(Event("stroke", x=1))
+    assert asked(Event("stroke", x=1)) is not asked(Event("stroke", x=True))
+    assert asked(Stroke(1)) is asked(Stroke(1)) is not asked(Stroke(2))
 
 
 def test_what_one_puts_all_can_get_once(folder):

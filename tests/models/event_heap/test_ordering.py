@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from random import Random
 
 import pytest
@@ -72,7 +73,7 @@ def test_who_has_no_place_yet():
     ordering.receive(0, [("a", 3), ("b", 7)])
     numbers = {"a": [1, 3, 4, 9], "b": [7], "c": [2]}
 
-    def after(source: str):
+    def after(source: str) -> Callable[[int], list[int]]:
         return lambda number: [one for one in numbers[source] if one > number]
 
     unplaced = ordering.unplaced((source, after(source)) for source in numbers)

@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from tests.models.event_heap.room import Person, Room, meet
-from tupelo.errors import BadArgument, TokenAway
+from tupelo.errors import BadArgument, SessionLost, TokenAway
 from tupelo.models.event_heap import Event, Session
 
 ROW = ("ba", "cb")
@@ -153,3 +153,27 @@ def test_nobody_gets_twice_what_is_shared_through_crashes(seed, tmp_path):
         assert len(done) == len(set(done)) >= 9
 
     meet(scene, *ROW, folder=tmp_path, seed=seed)
+
+
+def test_a_session_whose_record_is_lost_says_what_to_do():
+    async def scene(room: Room) -> None:
+        a, b = room["a"], room["b"]
+        shared = await a.do((await a.do(a.heap.session())).share())
+        theirs = await b.do(b.heap.session(shared, wait=30.0))
+        await b.put(Event("n", i=1))
+        await a.citizen.crash()
+        waiting = b.do(theirs.wait())
+        await asyncio.sleep(5)
+        assert not waiting.done()  # It may come back.
+        await a.citizen.start()
+        a.begin()
+        with pytest.raises(SessionLost, match="share a new one") as raised:
+            await waiting
+        assert raised.value.session == shared
+        with pytest.raises(SessionLost):
+            await b.do(theirs.get_all())
+        anew = await b.do((await b.do(theirs.clone())).share())
+        ours = await b.do(b.heap.session(anew))
+        assert await b.do(ours.get()) == Event("n", i=1)
+
+    meet(scene, "ba")

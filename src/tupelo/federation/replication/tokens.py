@@ -106,6 +106,8 @@ class Token:
         self.luggage: Luggage | None = None
         self.abandoned = False
         """Whether nobody here waits for it any more."""
+        self.vital = False
+        """Whether nobody waits for it once it is lost, since nothing replaces it."""
         self._tokens = tokens
         self._lock = asyncio.Lock()
         self._asking: asyncio.Task[None] | None = None
@@ -133,6 +135,15 @@ class Token:
         if member is None or self._tokens.part not in member.cards:
             return True
         return life is not None and member.incarnation != life
+
+    @property
+    def is_lost(self) -> bool:
+        """Has its holder crashed, and come back without it?"""
+        holder, life = self._where.holder, self._where.life
+        member = self._tokens.roster.members.get(holder or "")
+        if self.here or member is None or life is None:
+            return False
+        return member.incarnation != life
 
     def seen_at(
         self, epoch: int, holder: str, giver: str | None = None, life: str | None = None
@@ -174,7 +185,7 @@ class Token:
         tokens = self._tokens
         while not self.here:
             tokens._require_open()
-            if self.abandoned:
+            if self.abandoned or (self.vital and self.is_lost):
                 raise TokenAway(self.name, self.holder)
             rings = tokens.bell.rings
             before = self._where

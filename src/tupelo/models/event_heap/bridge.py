@@ -44,6 +44,8 @@ class Bridge:
                 raise BadArgument(name, "an EventHeap", heap)
         if a._host is not b._host or a.name == b.name:
             raise BadArgument("b", "another heap of the same host", b)
+        if not isinstance(both, bool):
+            raise BadArgument("both", "True or False", both)
         self.is_async = a.is_async
         self.carried = 0
         """How many events it has carried."""

@@ -148,6 +148,9 @@ class EventHeap:
     ) -> Query:
         """A persistent query: all that match and are there, and all that come, once each; to be
         got from what is returned, or told to a function on a thread (or task) of its own."""
+        asked(template)  # What cannot be asked is refused now.
+        if callback is not None and not callable(callback):
+            raise BadArgument("callback", "a function", callback)
         query = Query(self, await self._on_loop(self._copies(None)), template)
         return query if callback is None else query._told_to(callback)
 
@@ -197,7 +200,7 @@ class EventHeap:
     async def _open_shared(self, session: str, wait: float | None) -> Reading:
         replica = self._replica
         await self._known("session", session, lambda: session in replica.sessions, wait)
-        return readings.Shared(replica, replica.tokens.token(f"session {session}"))
+        return readings.Shared(replica, session)
 
     async def _known(
         self, what: str, id: str, condition: Callable[[], object], wait: float | None

@@ -16,7 +16,7 @@ from typing import Protocol
 import msgspec
 from pyroaring import BitMap64
 
-from tupelo.errors import BadFrame, LeaseLost, SpaceClosed
+from tupelo.errors import BadFrame, LeaseLost, SessionLost, SpaceClosed, TokenAway
 from tupelo.federation.replication.tokens import Token
 from tupelo.models.event_heap.orders import ViewCloned
 from tupelo.models.event_heap.replica import Replica
@@ -111,6 +111,8 @@ class Ordered:
         self._low = 0  # All before this position were seen, or are gone.
         self._cursors: dict[Template, int] = {}  # And before these, none matches.
         self.cloned: list[ViewCloned] = []
+        self._closed = False
+        replica.require_open()
         replica.orders.use(order, self._cloned)
 
     def _cloned(self, order: TotalOrder, cloned: ViewCloned) -> None:
@@ -128,8 +130,13 @@ class Ordered:
     def record(self) -> Seen:
         return self._seen.copy()
 
-    def _ready(self, template: Template) -> Iterator[Entry]:
+    def _require_open(self) -> None:
         self._replica.require_open()
+        if self._closed:
+            raise LeaseLost("this view was closed")
+
+    def _ready(self, template: Template) -> Iterator[Entry]:
+        self._require_open()
         if len(self._cursors) > CURSORS_MAX:
             self._cursors.clear()
         start = max(self._low, self._cursors.get(template, 0))
@@ -166,7 +173,7 @@ class Ordered:
 
     def replay(self, template: Template) -> list[Entry]:
         """Everything from the start, as far as it is here."""
-        self._replica.require_open()
+        self._require_open()
         seen = Seen()
         found = []
         for _, entry in self.order.deliver(0):
@@ -176,7 +183,9 @@ class Ordered:
         return found
 
     def close(self) -> None:
+        self._closed = True
         self._replica.orders.leave(self.order, self._cloned)
+        self._replica.bell.ring()
 
 
 class Shared:
@@ -186,12 +195,15 @@ class Shared:
     It is never shortened: what is gone here may still be at the next one who gets the token.
     """
 
-    def __init__(self, replica: Replica, token: Token) -> None:
+    def __init__(self, replica: Replica, session: str) -> None:
         self._replica = replica
-        self._token = token
+        self._session = session
+        self._token: Token = replica.tokens.token(f"session {session}")
+        self._token.vital = True
         self._state = b""  # of the token, as it was seen here the last time
         self._seen = Seen()
         self._copies: Copies | None = None
+        self._closed = False
 
     @property
     def record(self) -> Seen:
@@ -200,7 +212,7 @@ class Shared:
 
     def _taken_up(self) -> Copies:
         if self._copies is None or self._state != self._token.state:
-            self.close()
+            self._let_go()
             self._seen = read_record(self._token.state)
             self._copies = Copies(self._replica, self._seen.copy())
             self._state = self._token.state
@@ -213,7 +225,8 @@ class Shared:
         return any(entry not in self._seen for entry in self._replica.find(template))
 
     async def next(self, template: Template, wait: float | None) -> Entry | None:
-        """TokenAway if there may be one, but the token did not come in time."""
+        """TokenAway if there may be one, but the token did not come in time; SessionLost if it will
+        never come."""
         loop = asyncio.get_running_loop()
         until = None if wait is None else loop.time() + wait
         while True:
@@ -232,8 +245,21 @@ class Shared:
         return await self._get(template, None, self._replica.patience)
 
     async def _get(self, template: Template, limit: int | None, wait: float | None) -> list[Entry]:
+        self._replica.require_open()
+        if self._closed:
+            raise LeaseLost("this session was closed")
         if not self._may_be_more(template):
             return []
+        try:
+            return await self._get_held(template, limit, wait)
+        except TokenAway as away:
+            if self._token.is_lost:
+                raise SessionLost(self._session, away.holder) from None
+            raise
+
+    async def _get_held(
+        self, template: Template, limit: int | None, wait: float | None
+    ) -> list[Entry]:
         async with self._token.held(wait):
             copies = self._taken_up()
             if limit is None:
@@ -248,6 +274,11 @@ class Shared:
         return found
 
     def close(self) -> None:
+        self._closed = True
+        self._let_go()
+        self._replica.bell.ring()
+
+    def _let_go(self) -> None:
         if self._copies is not None:
             self._copies.close()
             self._copies = None

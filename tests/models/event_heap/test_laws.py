@@ -1,0 +1,329 @@
+"""The laws of event heaps: the same texts on real sockets and in the virtual network."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import AsyncExitStack
+from typing import Any, Protocol
+
+import pytest
+
+from tests.models.event_heap.room import Room, meet
+from tupelo import aio
+from tupelo.errors import HeapDestroyed, TupeloError
+from tupelo.federation.hosts.doors import AsyncHost
+from tupelo.models.event_heap import Bridge, Event, EventHeap, Session, View
+from tupelo.values.parts import ANY
+
+WAIT_SECONDS = 30.0
+NAMES = "abc"
+
+
+class One(Protocol):
+    """A person at a host, with a heap."""
+
+    host: Any
+    heap: EventHeap
+
+    def do(self, work: Any) -> asyncio.Task[Any]: ...
+
+
+class OnSockets:
+    def __init__(self, host: AsyncHost) -> None:
+        self.host = host
+        self.heap = EventHeap(host, "board")
+
+    def do(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        return asyncio.ensure_future(work)
+
+
+Scene = Callable[[dict[str, Any]], Awaitable[None]]
+
+
+def on_sockets(scene: Scene) -> None:
+    async def main() -> None:
+        async with AsyncExitStack() as stack, asyncio.timeout(2 * WAIT_SECONDS):
+            hosts: list[aio.Host] = []
+            for name in NAMES:
+                peers = [host.address for host in hosts]
+                hosts.append(await stack.enter_async_context(aio.Host(name, listen=0, peers=peers)))
+            await scene({name: OnSockets(host) for name, host in zip(NAMES, hosts, strict=True)})
+
+    asyncio.run(main())
+
+
+def in_the_lab(scene: Scene) -> None:
+    async def play(room: Room) -> None:
+        await scene(dict(room.people))
+
+    meet(play, "ba", "cb", "ca")
+
+
+@pytest.fixture(params=[in_the_lab, on_sockets], ids=["lab", "sockets"])
+def play(request: pytest.FixtureRequest) -> Callable[[Scene], None]:
+    player: Callable[[Scene], None] = request.param
+    return player
+
+
+async def numbers(one: One, reading: Session | EventHeap, count: int, *asked: Any) -> list[int]:
+    """So many, waited for one after the other."""
+    got = [await one.do(reading.wait(*asked, wait=WAIT_SECONDS)) for _ in range(count)]
+    return [event["i"] for event in got]
+
+
+async def share_view(people: dict[str, One], order: str = "total") -> dict[str, View]:
+    first = await people["a"].do(people["a"].heap.view(order=order))
+    views = {"a": first}
+    for name in "bc":
+        opened = people[name].heap.view(first.id, wait=WAIT_SECONDS)
+        views[name] = await people[name].do(opened)
+    return views
+
+
+async def put_many(people: dict[str, One], count: int) -> None:
+    async def put(name: str, start: int) -> None:
+        for i in range(start, start + count):
+            await people[name].do(people[name].heap.put(Event("n", i=i)))
+
+    await asyncio.gather(*(put(name, 100 * at) for at, name in enumerate(NAMES)))
+
+
+def own(order: list[int], at: int) -> list[int]:
+    return [i for i in order if i // 100 == at]
+
+
+def test_an_event_is_found_by_its_type_and_fields_once_and_snooped_as_often_as_one_likes(play):
+    async def scene(people: dict[str, One]) -> None:
+        a, b = people["a"], people["b"]
+        await a.do(a.heap.put(Event("stroke", i=1, colour="red")))
+        await a.do(a.heap.put(Event("stroke", i=2, colour="blue", width=2.5)))
+        assert await numbers(b, b.heap, 1, Event("stroke", width=float)) == [2]
+        assert await b.do(b.heap.get(Event("stroke", colour="green"))) is None
+        assert await b.do(b.heap.get(Event("stroke", width=ANY))) is None
+        assert (await b.do(b.heap.snoop(Event("stroke", i=2))))["colour"] == "blue"
+        assert len(await b.do(b.heap.snoop_all(Event(None)))) == 2
+        assert [event["i"] for event in await b.do(b.heap.get_all())] == [1]
+        assert await b.do(b.heap.get()) is None
+
+    play(scene)
+
+
+@pytest.mark.parametrize("order", ["none", "source", "total"])
+def test_all_who_share_a_view_see_all_events_of_each_source_in_order(play, order):
+    async def scene(people: dict[str, One]) -> None:
+        views = await share_view(people, order)
+        await put_many(people, 5)
+        seen = {name: await numbers(people[name], views[name], 15) for name in NAMES}
+        for got in seen.values():
+            for at in range(3):
+                assert own(got, at) == list(range(100 * at, 100 * at + 5))
+        for name in NAMES:
+            replay = [event["i"] for event in await people[name].do(views[name].replay())]
+            assert sorted(replay) == sorted(seen[name])
+            if order == "total":
+                assert replay == seen["a"] == seen[name]
+
+    play(scene)
+
+
+def test_a_view_is_read_by_kinds_and_each_kind_in_its_order(play):
+    async def scene(people: dict[str, One]) -> None:
+        views = await share_view(people)
+        for i in range(12):
+            name = NAMES[i % 3]
+            await people[name].do(views[name].put(Event("even" if i % 2 == 0 else "odd", i=i)))
+        b, view = people["b"], views["b"]
+        assert await numbers(b, view, 3, Event("odd")) == [1, 3, 5]
+        assert await numbers(b, view, 2, Event("even")) == [0, 2]
+        assert await numbers(b, view, 2) == [4, 6]
+        assert await numbers(b, view, 1, Event("odd")) == [7]
+        assert await numbers(b, view, 4) == [8, 9, 10, 11]
+        assert await b.do(view.get(Event("odd"))) is None
+
+    play(scene)
+
+
+def test_many_put_through_a_view_at_once_have_their_places(play):
+    async def scene(people: dict[str, One]) -> None:
+        views = await share_view(people)
+
+        async def put(name: str, start: int) -> None:
+            view = views[name]
+            events = [[Event("n", i=start + i), Event("n", i=start + i + 50)] for i in range(5)]
+            await asyncio.gather(*(people[name].do(view.put_all(pair)) for pair in events))
+
+        await asyncio.gather(*(put(name, 100 * at) for at, name in enumerate(NAMES)))
+        orders = [await numbers(people[name], views[name], 30) for name in NAMES]
+        assert orders[0] == orders[1] == orders[2]
+        for first, second in zip(orders[0][::2], orders[0][1::2], strict=True):
+            assert second == first + 50  # Nothing is between those that were put together.
+
+    play(scene)
+
+
+def test_an_event_is_removed_by_one(play):
+    async def scene(people: dict[str, One]) -> None:
+        a = people["a"]
+        views = await share_view(people)
+        await a.do(a.heap.put(Event("job", i=1)))
+        for name in "bc":  # Who gets the token is in the group: it reaches the others.
+            await people[name].do(views[name].put(Event("here", i=0)))
+            await numbers(people[name], people[name].heap, 1, Event("job"))
+        tried = [people[name].do(people[name].heap.remove(Event("job"))) for name in NAMES]
+        removed = [event for event in await asyncio.gather(*tried) if event is not None]
+        assert removed == [Event("job", i=1)]
+        waiting = people["c"].do(people["c"].heap.wait_to_remove(Event("job"), wait=WAIT_SECONDS))
+        await a.do(a.heap.put(Event("job", i=2)))
+        assert (await waiting)["i"] == 2
+        assert await people["c"].do(people["c"].heap.snoop(Event("job"))) is None
+
+    play(scene)
+
+
+def test_an_event_ends_with_its_time(play):
+    async def scene(people: dict[str, One]) -> None:
+        a, b = people["a"], people["b"]
+        await a.do(a.heap.put(Event("n", i=1), ttl=1.0))
+        assert await numbers(b, b.heap, 1) == [1]
+        assert await b.do(b.heap.wait(Event("never"), wait=1.5)) is None
+        assert await b.do(b.heap.snoop()) is None
+        assert await a.do(a.heap.get_all()) == []
+
+    play(scene)
+
+
+def test_sessions_are_empty_inherited_or_shared(play):
+    async def scene(people: dict[str, One]) -> None:
+        a, b, c = people.values()
+        await a.do(a.heap.put_all([Event("n", i=i) for i in range(6)]))
+        mine = await b.do(b.heap.session())
+        assert await numbers(b, mine, 2) == [0, 1]
+        heir = await b.do(mine.clone())
+        shared = await b.do(mine.share())
+        assert await numbers(b, heir, 4) == [2, 3, 4, 5]
+        assert await numbers(b, mine, 1) == [2]
+        again = await b.do(b.heap.session())
+        assert await numbers(b, again, 6) == list(range(6))
+        parts: list[int] = []
+        for one in (a, b, b, c):  # Two at one host share it as well.
+            session = await one.do(one.heap.session(shared, wait=WAIT_SECONDS))
+            parts += await numbers(one, session, 1)
+        assert parts == [2, 3, 4, 5]
+
+    play(scene)
+
+
+def test_a_query_has_all_and_a_registration_what_comes(play):
+    async def scene(people: dict[str, One]) -> None:
+        a, b = people["a"], people["b"]
+        await a.do(a.heap.put(Event("n", i=1)))
+        await numbers(b, b.heap, 1)
+        asked: asyncio.Queue[int] = asyncio.Queue()
+        told: asyncio.Queue[int] = asyncio.Queue()
+        queries = [
+            await b.do(b.heap.query(Event("n"), lambda event: asked.put_nowait(event["i"]))),
+            await b.do(b.heap.register(Event("n"), lambda event: told.put_nowait(event["i"]))),
+        ]
+        await a.do(a.heap.put(Event("n", i=2)))
+        assert [await asked.get(), await asked.get()] == [1, 2]
+        assert await told.get() == 2
+        for query in queries:
+            await b.do(query.close())
+        await a.do(a.heap.put(Event("n", i=3)))
+        await numbers(b, b.heap, 2)
+        assert asked.empty()
+        assert told.empty()
+
+    play(scene)
+
+
+def test_a_heap_is_destroyed_for_all_and_who_waits_is_told(play):
+    async def scene(people: dict[str, One]) -> None:
+        a, b = people["a"], people["b"]
+        await a.do(a.heap.put(Event("n", i=1)))
+        assert await numbers(b, b.heap, 1) == [1]
+        view = await b.do(b.heap.view())
+        asked = [b.heap.wait(Event("m")), b.heap.wait_to_remove(Event("m")), view.wait(Event("m"))]
+        waiting = [b.do(work) for work in asked]
+        await asyncio.wait(waiting, timeout=0.05)
+        await a.do(a.heap.destroy())
+        for one in waiting:
+            with pytest.raises(HeapDestroyed):
+                await one
+        with pytest.raises(HeapDestroyed):
+            await a.do(a.heap.put(Event("n", i=2)))
+        anew = await a.do(EventHeap.create(a.host, a.heap.name))
+        assert await a.do(anew.get_all()) == []
+
+    play(scene)
+
+
+def test_bridges_carry_what_matches_and_nothing_in_circles(play):
+    async def scene(people: dict[str, One]) -> None:
+        a, b = people["a"], people["b"]
+        heaps = [a.heap] + [await a.do(EventHeap.create(a.host, name)) for name in ("two", "three")]
+        far = await b.do(EventHeap.create(b.host, "three"))
+
+        async def build() -> list[Bridge]:
+            ring = [(0, 1), (1, 2), (2, 0)]
+            return [Bridge(heaps[i], heaps[j], Event("n"), both=True) for i, j in ring]
+
+        bridges = await a.do(build())
+        await a.do(a.heap.put_all([Event("n", i=1), Event("m", i=2)]))
+        await b.do(far.put(Event("n", i=3)))
+        assert sorted(await numbers(b, far, 2, Event("n"))) == [1, 3]
+        assert sorted(await numbers(b, b.heap, 3)) == [1, 2, 3]
+        assert sorted(await numbers(a, heaps[1], 2)) == [1, 3]
+        for heap, count in zip(heaps, (3, 2, 2), strict=True):
+            assert len(await a.do(heap.snoop_all())) == count
+        for bridge in bridges:
+            await a.do(bridge.close())
+
+    play(scene)
+
+
+# Waiting
+
+
+def test_who_is_cancelled_loses_nothing_and_patience_ends(play):
+    async def scene(people: dict[str, One]) -> None:
+        a, b = people["a"], people["b"]
+        views = await share_view(people)
+        shared = await b.do((await b.do(b.heap.session())).share())
+        session = await b.do(b.heap.session(shared))
+        readings: list[Session | EventHeap] = [b.heap, views["b"], session]
+        for reading in readings:
+            assert await b.do(reading.wait(wait=0.05)) is None
+            waiting = b.do(reading.wait())
+            removing = b.do(b.heap.wait_to_remove())
+            done, _ = await asyncio.wait([waiting, removing], timeout=0.05)
+            assert not done
+            for task in (waiting, removing):
+                task.cancel()
+            await asyncio.wait([waiting, removing])
+            assert waiting.cancelled()
+            assert removing.cancelled()
+        await a.do(a.heap.put(Event("n", i=1)))
+        for reading in readings:
+            assert await numbers(b, reading, 1) == [1]
+
+    play(scene)
+
+
+def test_who_waits_in_what_is_closed_is_told(play):
+    async def scene(people: dict[str, One]) -> None:
+        b = people["b"]
+        session = await b.do(b.heap.session())
+        view = await b.do(b.heap.view())
+        for reading in (session, view, b.heap):
+            waiting = b.do(reading.wait())
+            await asyncio.wait([waiting], timeout=0.05)
+            await b.do(reading.close())
+            with pytest.raises(TupeloError):
+                await waiting
+            with pytest.raises(TupeloError):
+                await b.do(reading.get())
+            await b.do(reading.close())  # Once more does no harm.
+
+    play(scene)
