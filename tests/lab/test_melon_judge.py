@@ -148,6 +148,13 @@ WRONG: dict[str, tuple[str, Callable[[Story], object]]] = {
     "read out of order": ("out of order", swapped("read_3", "read_4")),
     "taken out of order": ("out of order", swapped("take_1", "take_2")),
     "directed out of order": ("out of order", swapped("take_5", "take_6")),
+    "directed and stored out of order": (
+        "out of order",
+        both(
+            put("take_1", asked=Question(), messages=[MAIL_5]),
+            put("take_5", asked=Question(), messages=[JOB_1], sender=None),
+        ),
+    ),
     "a list out of order": ("out of order", put("read_all", messages=[NEWS_4, NEWS_3])),
     # places
     "a job in copies": (

@@ -154,24 +154,25 @@ def judge_order(case: Case) -> Iterator[Fault]:
             got |= {one: act for one in act.messages if one in case.added and one not in got}
         for place, (late, act) in enumerate(got.items()):
             for newer, before in list(got.items())[:place]:
-                if _is_older(case, late, newer) and not _is_excused(case, late, before, act):
+                if _is_older(case, late, newer) and not _is_excused(case, late, newer, before, act):
                     text = f"{name_of(late)} came to {act.melon} after {name_of(newer)}"
                     yield Fault("out of order", text)
 
 
 def _is_older(case: Case, one: Message, other: Message) -> bool:
-    """Was it surely there when the other was added, in the same way, at the same source?"""
+    """Was it surely there when the other was added, at the same source; both were written, or both
+    stored, for anyone or for the one who got them?"""
     first, second = case.added[one], case.added[other]
     return (
         first.end is not None
         and first.is_done
         and first.end < second.begin
-        and (first.verb, first.to) == (second.verb, second.to)
+        and (first.verb == "write") == (second.verb == "write")
         and case.source(one) == case.source(other)
     )
 
 
-def _is_excused(case: Case, late: Message, before: Act, act: Act) -> bool:
+def _is_excused(case: Case, late: Message, newer: Message, before: Act, act: Act) -> bool:
     """Both were got by one process. Were there others who could have held the late one when it got
     the newer one, itself included if it does several things at once?"""
     if act is not before and act.overlaps(before.begin, before.end):
@@ -179,7 +180,7 @@ def _is_excused(case: Case, late: Message, before: Act, act: Act) -> bool:
     if before.verb in READS:
         rivals = [one for one in case.reads if one.melon == act.melon]
         since = before.begin
-    elif case.added[late].to is not None:
+    elif case.added[late].to is not None and case.added[newer].to is not None:
         rivals = [one for one in case.takes if one.host == act.host]
         since = before.begin
     else:
