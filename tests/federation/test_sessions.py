@@ -16,6 +16,7 @@ from tests.federation.field import Field, notebook, played
 from tests.federation.raw import Raw
 from tupelo import HERE
 from tupelo.errors import NotAllAnswered, TupeloError, UnknownType
+from tupelo.federation.client.connect import connect
 from tupelo.federation.hosts import noted
 from tupelo.federation.links import wire
 from tupelo.federation.spanning import records
@@ -356,6 +357,21 @@ def test_an_entry_of_an_unknown_class_stays_unread(threads):
             with pytest.raises(UnknownType):
                 read(wait=0)
         assert session.seen == 0
+
+
+@pytest.mark.parametrize("cloned", [False, True])
+def test_a_client_reads_in_a_session_over_all_hosts(threads, cloned):
+    host, other = threads.host("first"), threads.host("second")
+    other.space("jobs").write_all([("job", i) for i in range(3)])
+    host.engage(other.address)
+    await_space(host, other.id)
+    with connect(f"{host.url}jobs") as space, space.session() as session:
+        reader = session.clone() if cloned else session
+        assert [reader.read(("job", int), wait=0) for _ in range(4)] == [
+            *[("job", i) for i in range(3)],
+            None,
+        ]
+        assert reader.seen == 3
 
 
 # Everything at once

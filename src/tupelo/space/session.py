@@ -182,7 +182,8 @@ def begin(
 ) -> SessionState:
     """A new session, which has seen nothing or what is given."""
     now = core.expire()
-    session = SessionState(session_id, seen or Seen(), core.grant("session", lease, now))
+    known = Seen() if seen is None else seen  # One that is empty is false.
+    session = SessionState(session_id, known, core.grant("session", lease, now))
     core.pruning.memories[session.seen] = None
     core.deadlines.add(session)
     return session
