@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from tupelo.federation.hosts.core import HostCore
 from tupelo.federation.replication.carrier import Replication, replication_of
 from tupelo.federation.replication.feed import Feed, host_of
-from tupelo.federation.replication.placing import Everything, Policy
+from tupelo.federation.replication.placing import Everything, Lanes, Policy
 from tupelo.lab.life import Life
 from tupelo.lab.loop import VirtualLoop, run
 from tupelo.lab.network import VirtualNetwork
@@ -58,7 +58,8 @@ class Citizen:
             commit_in_place=True,
         )
         self.replication = replication_of(self.core)
-        self.feed = self.replication.feed(FEED, town.policy)
+        lanes = None if town.lanes is None else town.lanes(self.name)
+        self.feed = self.replication.feed(FEED, town.policy, lanes=lanes)
         await self.core.start()
 
     async def crash(self) -> None:
@@ -113,7 +114,9 @@ class Town:
         names: str,
         policy: Policy,
         folder: Path | None,
+        lanes: Callable[[str], Lanes] | None,
     ) -> None:
+        self.lanes = lanes
         self.loop = loop
         self.network = VirtualNetwork(loop)
         self.clock = LoopClock(loop)
@@ -159,11 +162,13 @@ def play(
     policy: Policy | None = None,
     folder: Path | None = None,
     seed: int = 1,
+    lanes: Callable[[str], Lanes] | None = None,
 ) -> None:
-    """A scene with hosts that are engaged as these pairs say ("ab": a dials b)."""
+    """A scene with hosts that are engaged as these pairs say ("ab": a dials b); what they write is
+    parted into `lanes`, as this says of each."""
 
     async def main(loop: VirtualLoop) -> None:
-        town = Town(loop, edges, names, policy or Everything(), folder)
+        town = Town(loop, edges, names, policy or Everything(), folder, lanes)
         for one in town.citizens.values():
             await one.start()
         try:

@@ -96,7 +96,7 @@ class Directed:
         for entry in list(sealed.operations.core.store):
             found = read_item(entry)
             if isinstance(found, Receipt):
-                self._receipts.load([(entry, found)])
+                self._receipts.load(entry, found)
             elif found is not None:
                 self._number = max(self._number, found.number)
 

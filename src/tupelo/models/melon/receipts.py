@@ -7,7 +7,6 @@ removes the message; then its copies go everywhere, and with them the receipt.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from contextlib import suppress
 
 from tupelo.errors import TupeloError
@@ -33,47 +32,51 @@ class Receipts:
         self._name = name
         self._sealed = sealed
         self._feed = feed
-        self._given: dict[Entry, Receipt] = {}
+        self._given: dict[str, dict[int, Entry]] = {}  # by what they are for
+        self._tidied: dict[str, int] = {}  # after how many removals
         self._seen: dict[Place, Place] = {}  # of what was taken → where the receipt is
         self._seen_max = _HEEDED_MIN
 
-    def load(self, receipts: Iterable[tuple[Entry, Receipt]]) -> None:
-        """What was given in an earlier life."""
-        self._given.update(receipts)
+    def load(self, entry: Entry, receipt: Receipt) -> None:
+        """It was given in an earlier life."""
+        self._given.setdefault(receipt.source, {})[receipt.item] = entry
 
     def give(self, letter: Letter, identity: Identity) -> None:
         """This was taken here."""
-        place = (letter.source, letter.item)
         if self._feed.exchange.owns(letter.source):  # To ourselves: nobody else need be told.
             entry = self._feed.original(letter.item)
             if entry is not None:
                 self.remove(entry)
             return
-        if any((one.source, one.item) == place for one in self._given.values()):
+        given = self._given.setdefault(letter.source, {})
+        if letter.item in given:
             return
-        receipt = Receipt.signed(self._name, *place, letter.number, identity)
+        receipt = Receipt.signed(self._name, letter.source, letter.item, letter.number, identity)
         with suppress(TupeloError):  # It is full: the message stays where it was stored.
             written, position = self._sealed.operations.write(
                 receipt, RECEIPT_SECONDS, None, None, TaskSignal, 0
             )
             assert isinstance(written, list)
-            self._given[written[0].thing] = receipt
+            given[letter.item] = written[0].thing
+            self._tidied.pop(letter.source, None)
             self._sealed.flush_soon(position)
 
     def tidy(self) -> None:
         """What was heeded need not be said any more."""
-        for entry, receipt in list(self._given.items()):
-            stream = self._feed.stream(receipt.source)
-            if entry.ended:
-                del self._given[entry]
-                self._feed.outgrow(receipt.source, [receipt.item])
-            elif (
-                stream is not None
-                and receipt.item <= stream.upto
-                and receipt.item not in stream.alive
-            ):
-                del self._given[entry]
-                self.remove(entry)
+        own = sum(stream.deaths for stream in self._feed.exchange.owned())
+        for source, given in list(self._given.items()):
+            stream = self._feed.stream(source)
+            deaths = own + (0 if stream is None else stream.deaths)
+            if self._tidied.get(source) == deaths:
+                continue
+            self._tidied[source] = deaths
+            for item, entry in list(given.items()):
+                if entry.ended:  # Its time has come.
+                    del given[item]
+                    self._feed.outgrow(source, [item])
+                elif stream is not None and item <= stream.upto and item not in stream.alive:
+                    del given[item]
+                    self.remove(entry)
 
     def heed(self, place: Place, receipt: Receipt) -> None:
         """If the addressee says so itself, what it has taken is let go."""

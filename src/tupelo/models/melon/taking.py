@@ -53,6 +53,8 @@ class Taking:
         """One message that matches, or all; with a `sender`, of those that it has directed."""
         if sender is not None:
             return await self._await_letters(template, wait, many, sender)
+        if self._directed.identity is None:  # Nothing can be directed to us.
+            return await self._ask(template, wait, many)
         deadline = Deadline(self._stored.clock, wait)
         if many:
             return await self._take_all(template, wait, deadline)
