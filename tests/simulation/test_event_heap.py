@@ -170,6 +170,18 @@ def clone_in_silence(history: History, remains: Remains) -> None:
     history.readers[1].reads[-1] = Read(3, "", "w")
 
 
+def keep_what_was_destroyed(history: History, remains: Remains) -> None:
+    remains.destroyed = 2
+    remains.open["a"] = 2
+
+
+def revive(history: History, remains: Remains) -> None:
+    remains.destroyed = 1
+    remains.open["a"] = 2
+    history.brief[7] = 1, "b"
+    remains.left["a"] = [7]
+
+
 def replay_half(history: History, remains: Remains) -> None:
     remains.replays["a"]["v"].pop()
 
@@ -197,6 +209,8 @@ def replay_half(history: History, remains: Remains) -> None:
         (skip, "skipped"),
         (clone_in_silence, "silent clone"),
         (replay_half, "replay"),
+        (keep_what_was_destroyed, "half destroyed"),
+        (revive, "revived"),
     ],
     ids=lambda one: one.__name__ if callable(one) else one.replace(" ", "_"),
 )

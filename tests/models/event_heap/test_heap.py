@@ -9,7 +9,7 @@ from queue import Queue
 import pytest
 
 import tupelo
-from tests.models.event_heap.room import Room, meet
+from tests.models.event_heap.room import HEAP, Room, meet
 from tupelo import ANY, Between, Named
 from tupelo.errors import BadArgument, BadEntry, HeapDestroyed, SourceAway
 from tupelo.models.event_heap import Event, EventHeap
@@ -198,7 +198,7 @@ def test_a_host_comes_back_alone_with_what_it_has_seen(tmp_path):
     meet(scene, "ba", folder=tmp_path)
 
 
-def test_a_heap_is_destroyed_everywhere_and_can_be_made_anew():
+def test_a_heap_is_destroyed_everywhere_and_can_be_made_anew(folder):
     async def scene(room: Room) -> None:
         await room["a"].put(Event("n", i=1))
         await room["c"].put(Event("n", i=2))
@@ -208,6 +208,7 @@ def test_a_heap_is_destroyed_everywhere_and_can_be_made_anew():
         await room["b"].do(room["b"].heap.destroy())
         with pytest.raises(HeapDestroyed):
             await waiting
+        await room.until(lambda: all(room[name].heap._replica.destroyed for name in "abc"))
         for name in "abc":
             with pytest.raises(HeapDestroyed):
                 await room[name].put(Event("n"))
@@ -215,8 +216,35 @@ def test_a_heap_is_destroyed_everywhere_and_can_be_made_anew():
                 await room[name].do(room[name].heap.snoop())
             with pytest.raises(HeapDestroyed):
                 room[name].begin()
+        for name in "abc":
+            made = EventHeap.create(room[name].host, HEAP)
+            room[name].heap = await room[name].do(made)
+        await room["b"].put(Event("n", i=3))
+        await room.together()
+        for name in "abc":
+            assert await room[name].do(room[name].heap.snoop_all()) == [Event("n", i=3)]
 
-    meet(scene, *ROW)
+    meet(scene, *ROW, folder=folder)
+
+
+def test_who_was_away_when_a_heap_was_destroyed_does_not_bring_it_back(tmp_path):
+    async def scene(room: Room) -> None:
+        await room["a"].put(Event("n", i=1))
+        await room.together()
+        await room["a"].citizen.stop()
+        await room["b"].do(room["b"].heap.destroy())
+        room["b"].heap = await room["b"].do(EventHeap.create(room["b"].host, HEAP))
+        await room["b"].put(Event("n", i=2))
+        await room["a"].citizen.start()
+        heap = room["a"].begin()
+        with pytest.raises(HeapDestroyed):
+            await room["a"].do(heap.wait(Event("never")))
+        room["a"].heap = await room["a"].do(EventHeap.create(room["a"].host, HEAP))
+        await room.alike("ab")
+        for name in "ab":
+            assert await room[name].do(room[name].heap.snoop_all()) == [Event("n", i=2)]
+
+    meet(scene, "ba", folder=tmp_path)
 
 
 def test_both_doors_on_real_sockets(tmp_path):

@@ -82,6 +82,12 @@ class Remains:
     """At each host, of each view: the whole order, with those that are gone."""
     replays: dict[str, dict[str, list[int]]] = field(default_factory=dict)
     """At each host, of each view that is used there: what it replays."""
+    open: dict[str, int] = field(default_factory=dict)
+    """The hosts that have the heap that comes and goes, and which one it is: its generation."""
+    destroyed: int = 0
+    """The last generation that was destroyed."""
+    left: dict[str, list[int]] = field(default_factory=dict)
+    """What these hosts have in it."""
 
 
 class History:
@@ -99,6 +105,11 @@ class History:
         """What a host had removed, and had told nobody when it crashed for good."""
         self.unordered: set[tuple[str, int]] = set()
         """The places in views that went down with the only host that knew of them."""
+        self.brief: dict[int, tuple[int, str]] = {}
+        """What was put in the heap that comes and goes: its generation, and the source."""
+        self.ended: set[str] = set()
+        """The sources that have ended for good, or have not come back to the heap that comes and
+        goes."""
         self.faults: list[Fault] = []
         self.acts = 0
         self._note = note

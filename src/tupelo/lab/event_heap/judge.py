@@ -23,6 +23,7 @@ def judge(history: History, remains: Remains) -> list[Fault]:
         *(fault for reader in history.readers for fault in judge_reader(reader, history, remains)),
         *judge_orders(history, remains),
         *judge_replays(history, remains),
+        *judge_generations(history, remains),
     ]
 
 
@@ -201,3 +202,18 @@ def judge_replays(history: History, remains: Remains) -> Iterator[Fault]:
             there = {number for number in there if not is_carried(number, remains.heap, history)}
             if [one for one in replay if one in there] != [one for one in order if one in there]:
                 yield Fault("replay", f"{host} replays {replay} of {view}, whose order is {order}")
+
+
+# Heaps that come and go
+
+
+def judge_generations(history: History, remains: Remains) -> Iterator[Fault]:
+    """What was destroyed is destroyed everywhere, with its events. Those of a host that has ended
+    cannot be removed by others."""
+    for host, generation in remains.open.items():
+        if generation <= remains.destroyed:
+            yield Fault("half destroyed", f"{host} still has the heap {generation}")
+        for number in remains.left.get(host, ()):
+            put_in, source = history.brief[number]
+            if put_in <= remains.destroyed and source not in history.ended:
+                yield Fault("revived", f"{number} was put in the heap {put_in}, and is at {host}")

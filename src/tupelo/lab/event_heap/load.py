@@ -10,7 +10,15 @@ from typing import Any
 
 from tupelo.errors import PeerLost, TupeloError
 from tupelo.lab.event_heap.history import Put, Read, Reader, Removal
-from tupelo.lab.event_heap.world import BOARD, KINDS, SIDE, Member, World
+from tupelo.lab.event_heap.world import (
+    BOARD,
+    BRIEF,
+    KINDS,
+    PATIENCE_SECONDS,
+    SIDE,
+    Member,
+    World,
+)
 from tupelo.lab.life import Life
 from tupelo.models.event_heap import Event, EventHeap, Session, View, ViewCloned
 from tupelo.values.parts import ANY
@@ -55,6 +63,7 @@ class Artist:
             (2, self.begin_view),
             (1, self.end_one),
             (1, self.replay),
+            (2, self.make_or_destroy),
         ]
         weights = [weight for weight, _ in acts]
         await self.begin_session()
@@ -247,6 +256,18 @@ class Artist:
     @property
     def total_views(self) -> list[View]:
         return [view for _, view in self.views if view.order == "total"]
+
+    # A heap comes and goes
+
+    async def make_or_destroy(self) -> None:
+        heap = await EventHeap.create(self.member.door, BRIEF, patience=PATIENCE_SECONDS)
+        number = self.world.loop.number("brief")
+        self.history.brief[number] = heap._replica.generation, self.member.source
+        await heap.put(Event("brief", i=number))
+        if self._rng.random() < 0.3:
+            await heap.destroy()
+            self.history.note(f"{self.name} has destroyed {BRIEF}")
+        await heap.close()
 
     # Removing
 

@@ -10,10 +10,11 @@ from __future__ import annotations
 import asyncio
 from random import Random
 
+from tupelo.federation.replication.carrier import replication_of
 from tupelo.lab.event_heap.history import Remains
 from tupelo.lab.event_heap.judge import judge
 from tupelo.lab.event_heap.load import Artist
-from tupelo.lab.event_heap.world import BOARD, HEAPS, Member, World, peace, trouble
+from tupelo.lab.event_heap.world import BOARD, BRIEF, HEAPS, Member, World, peace, trouble
 from tupelo.lab.judge import Fault
 from tupelo.lab.loop import LabError, VirtualLoop, run
 from tupelo.lab.simulate import Report, in_one_line
@@ -111,6 +112,13 @@ class _Run:
                 ]
                 for view, order in replica.orders._orders.items()
             }
+        remains.destroyed = max(member.destroyed for member in world.members)
+        for member in world.members:
+            if BRIEF not in replication_of(member.core).feeds:
+                world.history.ended.add(member.source)
+            if BRIEF in member.replicas:
+                remains.open[member.name] = member.replicas[BRIEF].generation
+                remains.left[member.name] = member.held(BRIEF)
         return remains
 
     def report(self) -> Report:

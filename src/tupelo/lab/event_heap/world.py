@@ -11,6 +11,7 @@ from pathlib import Path
 from random import Random
 
 from tupelo.federation.hosts.core import HostCore
+from tupelo.federation.replication.carrier import replication_of
 from tupelo.federation.replication.feed import Feed
 from tupelo.federation.replication.news import Following
 from tupelo.lab.event_heap.history import History
@@ -20,6 +21,7 @@ from tupelo.lab.network import VirtualNetwork
 from tupelo.lab.world import ANSWER_SECONDS, HEARTBEAT_SECONDS, MEMORY_DISK, PORT, Door
 from tupelo.models.event_heap import Bridge, EventHeap
 from tupelo.models.event_heap.events import Event
+from tupelo.models.event_heap.records import Destroyed
 from tupelo.models.event_heap.replica import Replica, heaps_of
 from tupelo.space.loopclock import LoopClock
 from tupelo.values.entry import thaw
@@ -28,6 +30,8 @@ BOARD = "board"
 SIDE = "side"
 """Bridges lead there."""
 HEAPS = (BOARD, SIDE)
+BRIEF = "brief"
+"""It is made and destroyed, again and again."""
 KINDS = ("a", "b")
 PATIENCE_SECONDS = 1.5
 
@@ -167,10 +171,21 @@ class Member:
             if not entry.gone
         ]
 
+    @property
+    def destroyed(self) -> int:
+        """The last generation of the heap that comes and goes of whose end is known here."""
+        feed = replication_of(self.core).feeds.get(f"{BRIEF}.system")
+        streams = [] if feed is None else feed.exchange.streams.values()
+        entries = [entry for stream in streams for entry in stream.items.values()]
+        records = [thaw(entry.shape, entry.fields) for entry in entries]
+        return max([one.generation or 0 for one in records if isinstance(one, Destroyed)] or [0])
+
     def _excuse(self) -> None:
         """What only this host has may be lost, unless it is its own and on its disk; and what it
         has removed comes back with others, if it has told nobody."""
         history = self.world.history
+        if not self.durable:
+            history.ended.add(self.source)
         for removal in history.removals:
             put = history.puts.get(-1 if removal.number is None else removal.number)
             if put is not None and put.source == self.source and not self.durable:

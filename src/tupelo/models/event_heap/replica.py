@@ -83,6 +83,7 @@ class Heaps:
         if found is None:
             found = Replica(self, name, patience)
             if found.gone >= found.generation:
+                found.clear()
                 found.close()
                 raise HeapDestroyed(name)
             self.replicas[name] = found
@@ -95,6 +96,7 @@ class Heaps:
             return found
         found = self.replicas[name] = Replica(self, name, patience)
         if found.gone >= found.generation:
+            found.clear()  # It may not have been here when the heap was destroyed.
             found.generation = found.gone + 1
             await found.record(records.HeapMade(found.generation))
         return found
@@ -220,7 +222,7 @@ class Replica:
             case records.Destroyed(generation=int(generation)):
                 self.gone = max(self.gone, generation)
                 if self._joined and self.destroyed:
-                    self._clear()
+                    self.clear()
                     self.close()
             case records.HeapMade(generation=int(generation)):
                 if not self._joined:
@@ -314,10 +316,15 @@ class Replica:
         with suppress(HeapDestroyed):  # That is what we hear.
             await self.record(records.Destroyed(self.generation))
 
-    def _clear(self) -> None:
-        space = self.feed.space
-        _, position = space.operations.get_all(ANY, TaskSignal, True, 0)
-        space.flush_soon(position)
+    def clear(self) -> None:
+        """Remove the events of this host, for good."""
+        operations = self.feed.space.operations
+        found, _ = operations.get_all(ANY, TaskSignal, False, 0)
+        assert isinstance(found, list)  # It does not wait.
+        txn = operations.begin(None)
+        for entry in found:
+            operations.take_entry(entry, txn)
+        self.feed.space.flush_soon(operations.commit(txn))
 
     def close(self) -> None:
         if self.closed:
