@@ -86,8 +86,8 @@ def _judge_losses(
 ) -> list[Fault]:
     """A loss is excused if a memory went that may have held it: that of the host where it was
     written; that of a taker who was killed, or of the host over which a client took; or that of the
-    host of a taker who gave up, where it stayed. Each taker excuses no more than it could have had.
-    """
+    host of a taker who gave up, where it stayed, or was to stay as soon as its owner was back. Each
+    taker excuses no more than it could have had."""
     budget = _excuses(history)
     faults = []
     for entry in lost:
@@ -119,7 +119,13 @@ def _excuses(history: History) -> Counter[str]:
 
 
 def _memory_went(act: Act) -> bool:
-    return not act.member.durable and any(end > act.call for end in act.member.ends)
+    """That of the host of a taker who gave up. Also a durable host has only in memory what is its
+    own and it has not heard so yet, because the owner went."""
+    ends = [end for end in act.member.ends if end > act.call]
+    if not act.member.durable or not ends:
+        return bool(ends)
+    others = [one for one in act.member.world.members if one is not act.member]
+    return any(act.call < end < ends[0] for one in others for end in one.ends)
 
 
 def _judge_deal(deal: Deal, there: set[Entry], excuses: Counter[str]) -> Fault | None:
