@@ -277,8 +277,8 @@ class World:
                 if any(mark != marks[0] for mark in marks):
                     return False
             for replica in replicas:
-                for view in replica.orders.used:
-                    if replica.orders.order(view).unplaced:
+                for order in replica.orders._orders.values():
+                    if order.token.here and order.unplaced:
                         return False
         return True
 
