@@ -14,6 +14,9 @@ from tupelo.lab.melon.history import ADDS, READS, TAKES, Act, Found, History, Me
 
 MANY = 1_000
 """No operation that takes many messages has had more."""
+UNDER_WAY_TICKS = 100
+"""For about so long a question of someone who does not wait any more may be under way, and hold
+what it finds until it is withdrawn."""
 
 
 def judge(history: History) -> list[Fault]:
@@ -188,7 +191,7 @@ def _is_excused(case: Case, late: Message, newer: Message, before: Act, act: Act
         added = case.added[late].begin
         if any(added < fault < (act.end or fault) for fault in case.history.faults):
             return True  # It may have been in doubt.
-        since = added
+        since = added - UNDER_WAY_TICKS
     return any(
         one not in (before, act)
         and one.asked is not None

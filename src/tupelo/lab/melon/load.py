@@ -130,7 +130,7 @@ class Process:
 
     async def _renew(self) -> None:
         """It ends, and another begins in its place; but for the first of its host."""
-        if self.name != next(iter(self.member.melons)):
+        if self.name != next(iter(self.member.melons)) and not self.life.leaving:
             before, self.name = self.name, self.member.open()
             await self.member.close(before)
 

@@ -238,6 +238,7 @@ class Member:
             await life.start(self.core.stop("for a while"), f"{self.name} leaves")
             await life.end()
             self.world.network.crash(self.name)  # what is left of its links
+            self.world.history.ended(self.name)  # Until now there was something that could end.
 
 
 class World:
