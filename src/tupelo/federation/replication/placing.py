@@ -18,7 +18,7 @@ from typing import Literal
 from tupelo.errors import BadArgument, BadFrame
 from tupelo.federation.replication import messages as said
 from tupelo.federation.replication.exchange import Exchange
-from tupelo.federation.replication.sources import host_of, lane_of, spreads
+from tupelo.federation.replication.sources import base_of, host_of, lane_of, spreads
 from tupelo.federation.replication.streams import Stream
 from tupelo.space.capacity import Capacity
 from tupelo.values.entry import Entry
@@ -194,7 +194,9 @@ class Keeper:
             exchange.drop(source)
             self._dropped.add(source)
             host = host_of(source)
-            if host in exchange.far and not spreads(source):
+            far = exchange.far.get(host)
+            # In a new life it knows nothing of what it asked for in an earlier one.
+            if far is not None and far.source == base_of(source) and not spreads(source):
                 exchange.outbox.append(([host], said.Held(exchange.feed, source, False)))
 
     def _too_many(self, room: Capacity) -> list[Stream]:
