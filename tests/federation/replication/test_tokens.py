@@ -10,7 +10,7 @@ import pytest
 
 from tests.federation.replication.town import Citizen, Town, play
 from tupelo.errors import TokenAway
-from tupelo.federation.replication.tokens import Tokens
+from tupelo.federation.replication.tokens import Token, Tokens
 
 ROW = ("ba", "cb")
 
@@ -202,3 +202,35 @@ def test_a_token_never_stays_between_two(seed, folder):
         await town.until(lambda: [token.here for token in tokens].count(True) == 1, "somewhere")
 
     play(scene, *ROW, "ca", folder=folder, seed=seed)
+
+
+@pytest.mark.parametrize("first_ends", [True, False])
+def test_nobody_is_given_a_token_before_that_is_on_disk(first_ends, tmp_path, monkeypatch):
+    """Its disk is slow: whoever asks again meanwhile is not answered sooner, even if the first
+    question is taken back. So a giver that crashes never has what another got."""
+
+    async def scene(town: Town) -> None:
+        all_of = {name: tokens_of(town[name]) for name in "ab"}
+        token = await town["a"].do(all_of["a"].create("t", b"-"))
+        slow = asyncio.Event()
+
+        async def keep(tokens: Tokens, token: Token) -> None:
+            await slow.wait()
+            await original(tokens, token)
+
+        original = Tokens._keep
+        monkeypatch.setattr(Tokens, "_keep", keep)
+        first = town["a"].do(token.asked("b", 0, None))
+        await asyncio.sleep(1)
+        if first_ends:
+            first.cancel()
+        second = town["a"].do(token.asked("b", 0, None))
+        await asyncio.sleep(1)
+        assert not second.done()
+        slow.set()
+        assert await second == ["given", 2, b"-", None]
+        await town["a"].crash()
+        await town["a"].start()
+        assert not tokens_of(town["a"]).token("t").here
+
+    play(scene, "ba", folder=tmp_path)

@@ -113,6 +113,7 @@ class Token:
         self._asking: asyncio.Task[None] | None = None
         self._given: str | None = None  # to whom, if it has not confirmed yet
         self._to: str | None = None
+        self._noting: asyncio.Task[None] | None = None
         self._where = Where(0, None)
 
     @property
@@ -240,13 +241,9 @@ class Token:
         if self.here:
             async with self._lock:
                 if self.here:
-                    self.here = False
-                    self.epoch += 1
-                    if self.luggage is not None:
-                        self.state = self.luggage.state()
-                    self._to = self._given = source
-                    self.seen_at(self.epoch, source, self._tokens.me)
-                    await self._tokens._keep(self)
+                    self._give(source)
+        if not await self._is_noted():
+            return None
         if self._given == source:
             if epoch >= self.epoch:
                 self.confirmed(source, epoch)
@@ -255,6 +252,24 @@ class Token:
                 return ["given", self.epoch, self.state, packed]
         where = self._where
         return ["moved", where.epoch, where.holder, where.giver] if where.holder else None
+
+    def _give(self, source: str) -> None:
+        self.here = False
+        self.epoch += 1
+        if self.luggage is not None:
+            self.state = self.luggage.state()
+        self._to = self._given = source
+        self.seen_at(self.epoch, source, self._tokens.me)
+        self._noting = self._tokens._begin(self._tokens._keep(self))
+
+    async def _is_noted(self) -> bool:
+        """Is it on disk that it is the other's? Who asks may go; it is noted nevertheless."""
+        noting = self._noting
+        if noting is None:
+            return True
+        if not noting.done():
+            await asyncio.wait([noting])
+        return not noting.cancelled() and noting.exception() is None
 
     @property
     def given(self) -> str | None:
