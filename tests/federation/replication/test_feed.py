@@ -8,6 +8,7 @@ import pytest
 from pyroaring import BitMap64
 
 from tests.federation.replication.town import FEED, Town, play
+from tupelo.federation.links import wire
 from tupelo.federation.replication import messages as said
 
 NONE = BitMap64().serialize()
@@ -295,3 +296,24 @@ def test_storms(seed, folder):
             assert own == [entry.fields for entry in store]
 
     play(scene, "ba", "cb", "dc", "ed", "ae", "ac", seed=seed, folder=folder)
+
+
+def test_a_link_that_ends_while_one_feed_speaks_leaves_nothing_unsaid_of_another():
+    async def scene(town: Town) -> None:
+        for one in town.citizens.values():
+            one.call(one.replication.feed, "second", town.policy)
+        a = town["a"]
+        second = a.replication.feeds["second"]
+        await town.until(lambda: len(a.feed.partners) == len(second.partners) == 2, "met")
+        talk = a.core.peers["b"].talk
+
+        def say(message: wire.Message) -> None:
+            talk.end("too slow")
+
+        talk.say = say  # type: ignore[method-assign]
+        await a.write(("n", 1))
+        await town.until(lambda: "b" not in a.core.peers, "parted")
+        assert not a.feed.exchange.outbox
+        assert not second.exchange.outbox
+
+    play(scene, "ab", "ac", "bc")

@@ -200,3 +200,15 @@ def test_copies_of_copies_never_have_holes_nor_what_is_dead(acts):
         give(streams[1], streams[2])
     assert streams[1].items == streams[2].items == source.items
     assert streams[1].mark == streams[2].mark == source.mark
+
+
+def test_removals_of_what_has_not_come_yet_cost_nothing():
+    """Few bytes say that very many numbers live, and then that they do not."""
+    copy, none = Stream("a/1"), BitMap64().serialize()
+    many = BitMap64()
+    many.add_range(1, 2**32)
+    many.run_optimize()
+    assert copy.outlive(Living("feed", "a/1", 2**32, 1, many.serialize(), none)) == []
+    assert copy.outlive(Living("feed", "a/1", 2**32, 2, none, none)) == []
+    assert not copy.alive
+    assert copy.deaths == 2

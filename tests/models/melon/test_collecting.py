@@ -231,6 +231,8 @@ def test_a_melon_says_what_is_wrong_with_it():
         for options in (
             {"name": ""},
             {"name": "x" * 99},
+            {"name": "melon.written"},
+            {"name": "other.sealed"},
             {"bound": 7},
             {"copies": 2},
             {"bound": Bound(count=9)},

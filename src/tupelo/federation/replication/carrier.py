@@ -42,7 +42,7 @@ class Replication:
         self._loop = asyncio.get_running_loop()
         self._due: dict[Feed, None] = {}
         self._telling: asyncio.Handle | None = None
-        self._posting = False
+        self._posting: set[Feed] = set()
         core.carriers[CHANNEL] = self
 
     def feed(
@@ -129,16 +129,16 @@ class Replication:
 
     def post(self, feed: Feed) -> None:
         """Say what is in the outbox. A link may end while we speak, and more come into it."""
-        if self._posting:
+        if feed in self._posting:
             return
-        self._posting = True
+        self._posting.add(feed)
         try:
             while feed.exchange.outbox:
                 hosts, message = feed.exchange.outbox.popleft()
                 if hosts:
                     self._say(hosts, message)
         finally:
-            self._posting = False
+            self._posting.discard(feed)
         feed.await_answers()
         if feed.exchange.is_due and not feed.closed:
             self.soon(feed)

@@ -143,7 +143,8 @@ class Stream:
             self.alive |= lives
             self.known = living.known
         self._forget_dead()
-        return self._drop(gone)
+        # What has not come yet is not here, and may be spelled in few bytes and be very many.
+        return self._drop(takewhile(lambda number: number <= self.upto, gone))
 
     def outgrow(self, numbers: Iterable[int]) -> list[Item]:
         """These are not needed here any more, whatever the source says: the items. Others may have

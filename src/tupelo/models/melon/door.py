@@ -23,6 +23,8 @@ from tupelo.values.entry import Entry
 
 NAME_MAX = 50
 """Of a Melon: the names of its spaces are longer."""
+_SPACES = (".written", ".sealed")
+"""How these end: a Melon of such a name would share them with another."""
 
 
 class Melon:
@@ -45,6 +47,8 @@ class Melon:
             raise BadArgument("host", "a Host, of either door", host)
         if not isinstance(name, str) or not 0 < len(name) <= NAME_MAX:
             raise BadArgument("name", f"a text of 1 to {NAME_MAX} characters", name)
+        if name.endswith(_SPACES):
+            raise BadArgument("name", "a text that does not end with .written or .sealed", name)
         if bound is not None and not isinstance(bound, Bound):
             raise BadArgument("bound", "a Bound(...), or None", bound)
         if copies is not None and not isinstance(copies, Copies):
