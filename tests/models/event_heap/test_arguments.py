@@ -13,6 +13,7 @@ import tupelo
 from tupelo import aio
 from tupelo.errors import BadArgument, BadEntry, BadTemplate, HostClosed, LeaseLost, TupeloError
 from tupelo.models.event_heap import Bridge, Event, EventHeap, Session, View
+from tupelo.models.melon import Copies, Melon
 
 WAIT_SECONDS = 20.0
 
@@ -208,3 +209,13 @@ async def tasks() -> None:
 
 def test_tasks_that_wait_lose_nothing_and_are_told():
     asyncio.run(tasks())
+
+
+def test_a_name_that_something_else_uses_is_refused(host: tupelo.Host) -> None:
+    with Melon(host, "notes", copies=Copies(1)), EventHeap(host, "board"):
+        for name in ("notes.sealed", "notes.written", "board.system"):
+            for make in (EventHeap, EventHeap.create):
+                with pytest.raises(BadArgument) as raised:
+                    make(host, name)
+                assert raised.value.argument == "name"
+                assert name in str(raised.value)

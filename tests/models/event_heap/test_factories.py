@@ -7,8 +7,9 @@ import asyncio
 import pytest
 
 import tupelo
-from tests.models.event_heap.room import Room, meet
-from tupelo.errors import HeapDestroyed
+from tests.models.event_heap.room import HEAP, Room, meet
+from tupelo.errors import BadArgument, HeapDestroyed, NotAllowed
+from tupelo.federation.identity.access import Access
 from tupelo.models.event_heap import (
     DestroyRequest,
     Event,
@@ -18,6 +19,11 @@ from tupelo.models.event_heap import (
     SessionRequest,
     ViewRequest,
 )
+
+
+@pytest.fixture(params=["memory", "disk"])
+def folder(request, tmp_path):
+    return tmp_path if request.param == "disk" else None
 
 
 def test_a_program_elsewhere_asks_a_host_by_events():
@@ -72,3 +78,66 @@ def test_a_heap_is_made_at_run_time_destroyed_and_made_anew():
         assert await b.do(other.snoop_all()) == [Event("n", i=2)]
 
     meet(scene, "ba")
+
+
+def test_a_heap_that_is_made_anew_has_nothing_of_the_one_before(folder):
+    async def scene(room: Room) -> None:
+        a, b = room["a"], room["b"]
+        await a.put(Event("n", i=1))
+        old = await a.do(a.heap.view())
+        shared = await a.do((await a.do(a.heap.session())).share())
+        await room.together()
+        await a.do(a.heap.destroy())
+        await asyncio.sleep(2)
+        for person in (a, b):
+            again = await person.do(EventHeap.create(person.host, HEAP))
+            with pytest.raises(BadArgument):
+                await person.do(again.view(old.id))
+            with pytest.raises(BadArgument):
+                await person.do(again.session(shared))
+            assert not again._replica.orders.made
+        view = await a.do((await a.do(EventHeap.create(a.host, HEAP))).view())
+        await a.do(view.put(Event("n", i=2)))
+        other = await b.do(again.view(view.id, wait=20.0))
+        assert await b.do(other.wait(wait=20.0)) == Event("n", i=2)
+
+    meet(scene, "ba", folder=folder)
+
+
+def test_what_a_host_that_is_gone_has_said_of_a_heap_is_not_said_of_the_next():
+    async def scene(room: Room) -> None:
+        a, b = room["a"], room["b"]
+        old = await a.do(a.heap.view())
+        await room.together()
+        await a.citizen.crash()  # It cannot take back what it has said.
+        await b.do(b.heap.destroy())
+        again = await b.do(EventHeap.create(b.host, HEAP))
+        with pytest.raises(BadArgument):
+            await b.do(again.view(old.id))
+
+    meet(scene, "ba")
+
+
+def test_who_may_not_take_from_a_host_does_not_destroy_what_is_there(folder):
+    async def scene(room: Room) -> None:
+        a, b = room["a"], room["b"]
+        space = a.citizen.core.spaces[HEAP]
+        space.access = Access(take=())
+        await a.put(Event("n", i=1))
+        await room.together()
+        with pytest.raises(NotAllowed):
+            await b.do(b.heap.destroy())
+        assert await b.do(b.heap.snoop()) == Event("n", i=1)
+        room.network.partition("a", "b")
+        await asyncio.sleep(5)
+        await b.do(b.heap.destroy())  # Who cannot be asked decides when it hears of it.
+        room.network.heal()
+        with pytest.raises(HeapDestroyed):
+            await a.do(a.heap.wait(Event("never")))
+        with pytest.raises(HeapDestroyed):
+            a.begin()
+        assert await a.do(space.door.read(Event, wait=0)) == Event("n", i=1)
+        await a.do(EventHeap.create(a.host, HEAP))  # It may, of course.
+        assert await a.do(space.door.read(Event, wait=0)) is None
+
+    meet(scene, "ba", folder=folder)

@@ -1,5 +1,8 @@
 """Records: the system events of a heap. They are entries of its second space, which is copied to
-every replica like the first, so that what they say is known wherever the events are."""
+every replica like the first, so that what they say is known wherever the events are.
+
+Each says of which generation of the heap it is: one made anew has nothing of the one before.
+"""
 
 from __future__ import annotations
 
@@ -24,6 +27,7 @@ class ViewMade:
     parent: str | None = None
     length: int | None = None
     host: str | None = None
+    generation: int | None = None
 
 
 @entry("tupelo.heap.placed")
@@ -37,6 +41,7 @@ class Placed:
     sources: list[str] | None = None
     which: list[int] | None = None
     numbers: list[int] | None = None
+    generation: int | None = None
 
 
 @entry("tupelo.heap.session")
@@ -45,6 +50,7 @@ class SessionMade:
     """There is a shared session of this id."""
 
     session: str | None = None
+    generation: int | None = None
 
 
 @entry("tupelo.heap.made")
@@ -61,6 +67,10 @@ class Destroyed:
     """The heap of this generation, and all before, are no more, anywhere."""
 
     generation: int | None = None
+
+
+OF_ONE = (ViewMade, Placed, SessionMade)
+"""What is said of one generation, and means nothing to the next."""
 
 
 def spell_places(view: str, start: int, places: list[Place]) -> Placed:

@@ -17,23 +17,27 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from tupelo.errors import (
+    AccessError,
+    BadArgument,
     BadFrame,
     CannotSend,
     HeapDestroyed,
     HostClosed,
     NotAllowed,
+    PeerLost,
     TupeloError,
+    UnknownHost,
 )
 from tupelo.federation.groups.group import group_of
 from tupelo.federation.groups.roster import Roster
 from tupelo.federation.hosts.core import HostCore
 from tupelo.federation.hosts.peer import Peer
 from tupelo.federation.identity.access import Access
-from tupelo.federation.replication.carrier import replication_of
-from tupelo.federation.replication.feed import Feed
+from tupelo.federation.replication.carrier import Replication, replication_of
+from tupelo.federation.replication.feed import Feed, host_of
 from tupelo.federation.replication.news import Bell, Following
 from tupelo.federation.replication.placing import Everything
-from tupelo.federation.replication.tokens import Tokens
+from tupelo.federation.replication.tokens import TokenAt, Tokens
 from tupelo.models.event_heap import records
 from tupelo.models.event_heap.factories import Factory
 from tupelo.models.event_heap.ordering import Place
@@ -49,16 +53,7 @@ from tupelo.values.template import Template
 CHANNEL = "event heaps"
 PLACES_KEPT = 1_024
 
-_SYSTEM = {
-    kind_of(cls)
-    for cls in (
-        records.ViewMade,
-        records.Placed,
-        records.SessionMade,
-        records.HeapMade,
-        records.Destroyed,
-    )
-}
+_SYSTEM = {kind_of(cls) for cls in (*records.OF_ONE, records.HeapMade, records.Destroyed)}
 
 
 def heaps_of(core: HostCore) -> Heaps:
@@ -82,8 +77,9 @@ class Heaps:
         found = self.replicas.get(name)
         if found is None:
             found = Replica(self, name, patience)
-            if found.gone >= found.generation:
-                found.clear()
+            if found.destroyed:
+                if found.may_be_cleared:
+                    found.clear()
                 found.close()
                 raise HeapDestroyed(name)
             self.replicas[name] = found
@@ -94,10 +90,9 @@ class Heaps:
         found = self.replicas.get(name)
         if found is not None:
             return found
-        found = self.replicas[name] = Replica(self, name, patience)
-        if found.gone >= found.generation:
+        found = self.replicas[name] = Replica(self, name, patience, anew=True)
+        if found.is_new:
             found.clear()  # It may not have been here when the heap was destroyed.
-            found.generation = found.gone + 1
             await found.record(records.HeapMade(found.generation))
         return found
 
@@ -124,11 +119,12 @@ class Written(NamedTuple):
 
 
 class Replica:
-    """One host's part of a heap."""
+    """One host's part of a heap; of the next one, if it was destroyed and is made `anew`."""
 
-    def __init__(self, heaps: Heaps, name: str, patience: float) -> None:
+    def __init__(self, heaps: Heaps, name: str, patience: float, *, anew: bool = False) -> None:
         core = heaps.core
         self.name = name
+        self.part = f"event heap {name}"
         self.core = core
         self.patience = patience
         self.me = core.id
@@ -137,12 +133,17 @@ class Replica:
         self.generation = 0
         """Which heap of this name it is: one that is made anew has nothing of the one before."""
         self.gone = 0
+        self.gone_by = ""
+        """The host that has destroyed it."""
+        self._made = 0
+        self.is_new = False
         self.sessions: set[str] = set()
         """The ids of the shared sessions that are known here."""
         self.readings: dict[Callable[[], None], None] = {}
         """How to end what is being read."""
         self._heaps = heaps
         replication = replication_of(core)
+        _check_free(replication, name)
         self.feed: Feed = replication.feed(name, Everything())
         _protect(core, f"{name}.system")
         self.system: Feed = replication.feed(f"{name}.system", Everything())
@@ -153,14 +154,12 @@ class Replica:
         self._group = group_of(core)
         self.orders = Orders(self)
         self.removing = Removing(self)
-        self.voice = self._group.part(f"event heap {name}", self)
+        self.voice = self._group.part(self.part, self)
         self.feed.watchers.append(self._look_at_events)
         self.system.watchers.append(self._look_at_records)
-        self._joined = False
+        self._anew = anew
         self._look_at_events()
         self._look_at_records()
-        self._joined = True
-        self.generation = max(1, self.generation)
 
     @property
     def destroyed(self) -> bool:
@@ -169,6 +168,12 @@ class Replica:
     @property
     def roster(self) -> Roster:
         return self._group.roster
+
+    @property
+    def others(self) -> list[str]:
+        """The other hosts within reach that have the heap."""
+        members = self.roster.members.values()
+        return [one.host for one in members if self.part in one.cards and one.host != self.me]
 
     async def renew(self) -> None:
         """Tell the group of a card that has changed."""
@@ -196,10 +201,30 @@ class Replica:
         self._look()
 
     def _look_at_records(self) -> None:
-        for _, _, entry in self._records.news():
-            if entry.shape.kind in _SYSTEM:
-                self._heard_record(thaw(entry.shape, entry.fields))
+        heard = [
+            (host_of(source), thaw(entry.shape, entry.fields))
+            for source, _, entry in self._records.news()
+            if entry.shape.kind in _SYSTEM
+        ]
+        joined = self.generation > 0
+        for host, record in heard:
+            self._heard_of_heap(host, record)
+        if not joined:
+            self._join()
+        elif self.destroyed and not self.closed:
+            if self.may_be_cleared:
+                self.clear()
+            self.close()
+        for _, record in heard:
+            self._heard_record(record)
         self._look()
+
+    def _join(self) -> None:
+        """What was heard says which heap of this name there is."""
+        self.generation = max(1, self._made)
+        if self._anew and self.destroyed:
+            self.is_new = True
+            self.generation = self.gone + 1
 
     def _look(self) -> None:
         if self.feed.closed or self.system.closed:
@@ -217,23 +242,26 @@ class Replica:
                 for number, entry in one.items.items()
             }
 
+    def _heard_of_heap(self, host: str, record: Any) -> None:
+        match record:
+            case records.Destroyed(generation=int(generation)) if generation > self.gone:
+                self.gone, self.gone_by = generation, host
+            case records.HeapMade(generation=int(generation)):
+                self._made = max(self._made, generation)
+
     def _heard_record(self, record: Any) -> None:
         match record:
-            case records.Destroyed(generation=int(generation)):
-                self.gone = max(self.gone, generation)
-                if self._joined and self.destroyed:
-                    self.clear()
-                    self.close()
-            case records.HeapMade(generation=int(generation)):
-                if not self._joined:
-                    self.generation = max(self.generation, generation)
-            case records.SessionMade(session=str(session)):
+            case records.SessionMade(session=str(session), generation=self.generation):
                 self.sessions.add(session)
-            case records.ViewMade() | records.Placed():
+            case records.ViewMade(generation=self.generation):
+                self.orders.heard(record)
+            case records.Placed(generation=self.generation):
                 self.orders.heard(record)
 
     async def record(self, record: object) -> None:
         """Tell this to all replicas, this one first."""
+        if isinstance(record, records.OF_ONE):
+            record.generation = self.generation
         lease = await self.system.space.door.write(record)
         await self._drawn(self.system, lease.thing)
 
@@ -311,20 +339,37 @@ class Replica:
     # The end
 
     async def destroy(self) -> None:
-        """Everywhere. Each host removes the events of its own when it hears of it."""
+        """Everywhere. Each host removes the events of its own when it hears of it, if we may take
+        there. NotAllowed if there is one within reach where we may not, and nothing was done."""
+        self.require_open()
+        for host in self.others:
+            with suppress(PeerLost, UnknownHost):
+                await self.voice.ask(host, ["destroy"])
         self.require_open()
         with suppress(HeapDestroyed):  # That is what we hear.
             await self.record(records.Destroyed(self.generation))
 
+    @property
+    def may_be_cleared(self) -> bool:
+        """May the one who has destroyed it take what is in this host's space?"""
+        if self.gone_by == self.me:
+            return True
+        way = self.gone_by if self.gone_by in self.core.peers else None
+        return self._may_take(way or self.roster.toward(self.me, self.gone_by))
+
     def clear(self) -> None:
-        """Remove the events of this host, for good."""
-        operations = self.feed.space.operations
-        found, _ = operations.get_all(ANY, TaskSignal, False, 0)
-        assert isinstance(found, list)  # It does not wait.
-        txn = operations.begin(None)
-        for entry in found:
-            operations.take_entry(entry, txn)
-        self.feed.space.flush_soon(operations.commit(txn))
+        """Remove the events of this host for good, and what it has said of them."""
+        for space, template in (
+            (self.feed.space, ANY),
+            (self.system.space, Template.any_of([*records.OF_ONE, TokenAt])),
+        ):
+            operations = space.operations
+            found, _ = operations.get_all(template, TaskSignal, False, 0)
+            assert isinstance(found, list)  # It does not wait.
+            txn = operations.begin(None)
+            for entry in found:
+                operations.take_entry(entry, txn)
+            space.flush_soon(operations.commit(txn))
 
     def close(self) -> None:
         if self.closed:
@@ -370,16 +415,36 @@ class Replica:
                 return await self.removing.here(number) if stream == self.feed.source else None
             case ["order", str(view), int(length)]:
                 return self.orders.pack(view, length)
+            case ["destroy"]:
+                self._require_may_take(neighbour)
+                return None
             case ["clone", str(view)]:
                 self.orders.asked_for_clone(view)
                 return None
         raise BadFrame("nobody asks this about a heap")
 
     def _require_may_take(self, neighbour: str) -> None:
-        """The rules of the space hold for whoever is behind this neighbour."""
-        peer = self.core.peers.get(neighbour)
-        if peer is None or not peer.may("take", self.feed.space):
+        if not self._may_take(neighbour):
             raise NotAllowed("take", self.name, "another host")
+
+    def _may_take(self, neighbour: str | None) -> bool:
+        """The rules of the space hold for whoever is behind this neighbour. One who cannot be seen
+        is a stranger."""
+        peer = self.core.peers.get(neighbour or "")
+        if peer is not None:
+            return peer.may("take", self.feed.space)
+        try:
+            self.feed.space.access.check("take", self.name, "", False)
+        except AccessError:
+            return False
+        return True
+
+
+def _check_free(replication: Replication, name: str) -> None:
+    for one in (name, f"{name}.system"):
+        feed = replication.feeds.get(one)
+        if feed is not None and feed.policy != Everything():
+            raise BadArgument("name", "one that no MELON space of this host uses", name)
 
 
 def _protect(core: HostCore, name: str) -> None:
