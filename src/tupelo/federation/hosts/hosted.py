@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from contextlib import suppress
 from typing import Literal
 
@@ -11,9 +12,12 @@ import msgspec
 from tupelo.errors import BadArgument, JournalError, LeaseLost
 from tupelo.federation.identity.access import Access
 from tupelo.space import asynchronous, blocking
+from tupelo.space.session import Seen
 from tupelo.space.tasks import NowFlusher
 from tupelo.values.entry import Entry
 from tupelo.values.lease import check_lease
+
+logger = logging.getLogger("tupelo")
 
 
 class Doubt(msgspec.Struct, frozen=True):
@@ -43,6 +47,8 @@ class HostedSpace:
             self.door._flusher = NowFlusher(self.engine)
             self.door._flush = self.door._flusher.flush
         self.flush = self.door._flusher.flush
+        self.unsendable = Seen()
+        """Its entries that other hosts do not get, since they cannot be sent."""
         self._flushing: set[asyncio.Task[None]] = set()
 
     @property
@@ -60,6 +66,15 @@ class HostedSpace:
     async def _flush_quietly(self, position: int) -> None:
         with suppress(JournalError):  # The space is closed then, and says so to everyone.
             await self.flush(position)
+
+    def pass_over(self, entry: Entry, reason: object) -> None:
+        """This cannot be sent: who asks elsewhere gets what stands behind it."""
+        with self.engine.lock:
+            is_known = entry in self.unsendable
+            self.unsendable.add(entry)
+        if not is_known:
+            self.operations.remember(self.unsendable)
+            logger.warning("other hosts do not get an entry of %r: %s", self.name, reason)
 
     def entry_of(self, origin: str, n: int, arrival: int) -> Entry:
         """The entry that this agent wrote under this number; LeaseLost if it is gone."""

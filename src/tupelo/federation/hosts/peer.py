@@ -9,7 +9,9 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from tupelo.errors import AccessError, BadFrame, TupeloError
+import msgspec
+
+from tupelo.errors import AccessError, BadFrame, CannotSend, TupeloError
 from tupelo.federation.hosts.hosted import HostedSpace
 from tupelo.federation.hosts.noted import Kept, Notebook
 from tupelo.federation.links import wire
@@ -18,6 +20,7 @@ from tupelo.federation.links.spelled import (
     read_numbers,
     read_order,
     read_whole,
+    spell_answer,
     spell_error,
     spell_seen,
     spell_whole,
@@ -169,7 +172,7 @@ class Peer:
             hosted.access.check(operation, space, self._who, False)
         return hosted
 
-    async def _ask(self, message: wire.Ask) -> list[Any] | None:
+    async def _ask(self, message: wire.Ask) -> list[Any] | msgspec.Raw | None:
         hosted = self._hosted(message.space, _OPERATIONS[message.how])
         notes = message.seen
         by = message.by if message.by and self._is_home_of(message.by) else self.id
@@ -194,45 +197,43 @@ class Peer:
 
     async def _answer(
         self, message: wire.Ask, hosted: HostedSpace, session: Kept | None, actor: Actor
-    ) -> list[Any]:
+    ) -> list[Any] | msgspec.Raw:
         template, number = template_from_wire(message.template), message.watch
         look = partial(self._look, message, hosted, template, session, actor)
         watching = None if number is None else self._watches.get(number)
         if number is not None and watching is None:
-            entries, cut = await self._look_or_watch(number, hosted, template, look)
+            entries, spelled = await self._look_or_watch(number, hosted, template, look)
         else:
             if isinstance(watching, Watching):
                 watching.arm()  # before it is looked, so that nothing comes between
-            entries, cut = await look()
+            entries, spelled = await look()
         if message.how == "peek":
             return [None] if entries else []
-        now = hosted.clock.now()
-        spelled: list[Any] = [spell_whole(entry, now) for entry in entries]
-        return [*spelled, None] if cut else spelled
+        return spelled
 
     async def _look_or_watch(
         self,
         number: int,
         hosted: HostedSpace,
         template: Any,
-        look: Callable[[], Awaitable[tuple[list[Entry], bool]]],
-    ) -> tuple[list[Entry], bool]:
+        look: Callable[[], Awaitable[tuple[list[Entry], msgspec.Raw]]],
+    ) -> tuple[list[Entry], msgspec.Raw]:
         """What there is. Only if there is nothing does the watch stand."""
         self._require_room()
         self._watches[number] = Intended()
         try:
-            entries, cut = await look()
+            entries, spelled = await look()
             if not entries and number in self._watches:  # It may have been called off meanwhile.
                 self._watches[number] = Watching(
                     hosted, template, lambda: self.talk.say(wire.Hint(number))
                 )
-                entries, cut = await look()  # Something may have come between.
+                entries, spelled = await look()  # Something may have come between.
         except BaseException:
             self._end_watch(number)
             raise
         if entries:
             self._end_watch(number)
-        return entries, cut
+        return entries, spelled
 
     def _end_watch(self, number: int) -> int:
         """How often was there something?"""
@@ -251,9 +252,36 @@ class Peer:
         template: Any,
         session: Kept | None,
         actor: Actor,
+    ) -> tuple[list[Entry], msgspec.Raw]:
+        """What there is, and how it is said. What cannot be sent is passed over."""
+        limit = message.limit
+        while True:
+            entries, cut = await self._get(message, hosted, template, session, actor, limit)
+            cut = cut or limit != message.limit
+            try:
+                return entries, spell_answer(entries, hosted.clock.now(), cut)
+            except CannotSend as error:
+                self._give_back(message.call)
+                if len(entries) > 1:  # Fewer may have room.
+                    limit = len(entries) // 2
+                    continue
+                hosted.pass_over(entries[0], error)
+                if session is not None:
+                    with hosted.engine.lock:
+                        session.seen.add(entries[0])
+                limit = message.limit
+
+    async def _get(
+        self,
+        message: wire.Ask,
+        hosted: HostedSpace,
+        template: Any,
+        session: Kept | None,
+        actor: Actor,
+        limit: int | None,
     ) -> tuple[list[Entry], bool]:
-        """What there is, and whether there is more than has room in an answer."""
-        order, limit = read_order(message.order), message.limit
+        """So much of what there is, and whether there is more than has room in an answer."""
+        order = read_order(message.order)
         if session is not None and message.how == "read":
             entries, cut = await unread(
                 hosted, session.state, template, limit, order, message.agent, actor, ANSWER_BYTES
@@ -261,7 +289,7 @@ class Peer:
             with hosted.engine.lock:
                 session.seen.sent(entries)
             return entries, cut
-        only = _choosing(message)
+        only = _choosing(message, hosted)
         if message.how != "take":
             return await some(hosted, template, limit, order, only, actor, ANSWER_BYTES)
         if message.call in self._held:
@@ -370,10 +398,13 @@ class Peer:
         self._host.doubts.leave(self.holder, held, reason)
 
 
-def _choosing(message: wire.Ask) -> Accept | None:
-    if message.seen is None and message.agent is None:
-        return None
-    return choosing(_seen(message.seen.seen if message.seen else {}), message.agent)
+def _choosing(message: wire.Ask, hosted: HostedSpace) -> Accept | None:
+    unsendable, wanted = hosted.unsendable, None
+    if message.seen is not None or message.agent is not None:
+        wanted = choosing(_seen(message.seen.seen if message.seen else {}), message.agent)
+    if not unsendable.bits:
+        return wanted
+    return lambda entry: entry not in unsendable and (wanted is None or wanted(entry))
 
 
 def _seen(numbers: Mapping[str, bytes | list[int]]) -> Seen:

@@ -5,18 +5,23 @@ from __future__ import annotations
 from math import isfinite
 from typing import Any
 
+import msgspec
 from pyroaring import BitMap64
 
 from tupelo import errors
-from tupelo.errors import BadArgument, BadFrame, TupeloError
-from tupelo.federation.links.wire import Numbers
+from tupelo.errors import BadArgument, BadFrame, CannotSend, TupeloError
+from tupelo.federation.links.wire import FRAME_MAX, Numbers
 from tupelo.space.order import Fifo, Key, Lifo, Order
 from tupelo.space.session import Seen
 from tupelo.values.change import Change
 from tupelo.values.codec import BadBytes, read_entry, spell_entry
-from tupelo.values.entry import NATIVE, Entry
+from tupelo.values.entry import NATIVE, Entry, freeze
+
+ENTRIES_BYTES_MAX = FRAME_MAX - 64 * 1024
+"""So much may the entries of one message need; the rest of it needs less than is left."""
 
 _FEW = 8
+_encode = msgspec.msgpack.Encoder().encode
 
 
 def spell_whole(entry: Entry, now: float = 0.0) -> list[Any]:
@@ -51,6 +56,31 @@ def read_whole(spelled: Any, now: float = 0.0) -> Entry:
     shape, values = read_spelled_entry(fields)
     until = None if expires is None else expires + now
     return Entry(values, shape, origin, n, arrival, until, to=to)
+
+
+def check_sendable(entry: object) -> None:
+    """CannotSend if this can never be sent, as an entry; BadEntry if it is none."""
+    shape, fields = freeze(entry)
+    _encoded(spell_entry(shape, fields))
+
+
+def spell_answer(entries: list[Entry], now: float, cut: bool) -> msgspec.Raw:
+    """What a host answers with: entries, and whether it has more. CannotSend if that is too long,
+    or a text in it is none."""
+    spelled: list[Any] = [spell_whole(entry, now) for entry in entries]
+    return msgspec.Raw(_encoded([*spelled, None] if cut else spelled))
+
+
+def _encoded(spelled: Any) -> bytes:
+    try:
+        content = _encode(spelled)
+    except UnicodeEncodeError as error:
+        raise CannotSend(f"a text is not valid Unicode: {error}") from error
+    if len(content) > ENTRIES_BYTES_MAX:
+        raise CannotSend(
+            f"this needs {len(content):,} bytes, and {ENTRIES_BYTES_MAX:,} can be sent at a time"
+        )
+    return content
 
 
 def read_answer(answer: Any, now: float) -> tuple[list[Entry], bool]:

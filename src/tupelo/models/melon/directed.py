@@ -15,7 +15,7 @@ from weakref import WeakSet
 
 from pyroaring import BitMap64
 
-from tupelo.errors import BadArgument, TupeloError
+from tupelo.errors import BadArgument, CannotSend, TupeloError
 from tupelo.federation.hosts.hosted import HostedSpace
 from tupelo.federation.identity.keys import Identity, check_key
 from tupelo.federation.identity.sealing import seal, unseal
@@ -23,6 +23,7 @@ from tupelo.federation.replication.carrier import replication_of
 from tupelo.federation.replication.news import Bell
 from tupelo.federation.replication.placing import Lanes
 from tupelo.federation.replication.sources import host_of, lane_name
+from tupelo.federation.replication.tap import ITEM_BYTES_MAX
 from tupelo.models.melon.copying import Copies
 from tupelo.models.melon.private import Private, Taken
 from tupelo.models.melon.receipts import Receipts
@@ -36,6 +37,9 @@ if TYPE_CHECKING:
     from tupelo.federation.hosts.peer import Peer
 
 logger = logging.getLogger("tupelo")
+
+PLAIN_BYTES_MAX = ITEM_BYTES_MAX - 4 * 1024
+"""The longest message that is carried; with its seal it needs more."""
 
 
 class Directed:
@@ -108,6 +112,10 @@ class Directed:
             raise BadArgument("to", "left out: this host has no identity of its own", to)
         check_key(to, "to")
         plain = encode_entry(*freeze(message))
+        if len(plain) > PLAIN_BYTES_MAX:
+            raise CannotSend(
+                f"message= needs {len(plain):,} bytes, and {PLAIN_BYTES_MAX:,} can be carried"
+            )
         self._number = max(self._number + 1, int(self._core.clock.now() * 1_000_000))
         stored = self._stored
         with stored.engine.lock:

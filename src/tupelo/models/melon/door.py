@@ -8,10 +8,11 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Self
 
-from tupelo.errors import BadArgument, HostClosed
+from tupelo.errors import BadArgument, CannotSend, HostClosed
 from tupelo.federation.hosts.doors import AsyncHost, Host, HostDoor
 from tupelo.federation.hosts.hosted import HostedSpace
 from tupelo.federation.identity.keys import check_key
+from tupelo.federation.links.spelled import check_sendable
 from tupelo.models.melon.collecting import Bound, Collections
 from tupelo.models.melon.copying import Copies
 from tupelo.models.melon.post import post_of
@@ -78,6 +79,8 @@ class Melon:
         identity can take it, and nobody else read it, whoever carries it there."""
         self._require_open()
         _check_pin(pin)
+        if to is None:
+            _check_message(message)
         if to is None and not pin:
             await self._written(self._post.stored, message)
         else:
@@ -89,6 +92,7 @@ class Melon:
         others if it must, unless it is pinned."""
         self._require_open()
         _check_pin(pin)
+        _check_message(message)
         if pin:
             await self._host._on_loop(self._post.write(message, pin))
         else:
@@ -215,6 +219,13 @@ class Melon:
 
     def __repr__(self) -> str:
         return f"<Melon {self.name!r} at the host {self._host.name!r}>"
+
+
+def _check_message(message: object) -> None:
+    try:
+        check_sendable(message)
+    except CannotSend as error:
+        raise CannotSend(f"message= cannot be sent to other hosts: {error}") from error
 
 
 def _check_pin(pin: object) -> None:
