@@ -11,7 +11,14 @@ from tests.models.event_heap.room import Person, Room, meet
 from tupelo.errors import BadArgument, TokenAway
 from tupelo.federation.replication.tokens import TokenAt
 from tupelo.models.event_heap import Event, View, ViewCloned
-from tupelo.models.event_heap.records import Destroyed, HeapMade, Placed, SessionMade, ViewMade
+from tupelo.models.event_heap.records import (
+    Destroyed,
+    HeapMade,
+    Placed,
+    SessionMade,
+    ViewMade,
+    spell_places,
+)
 
 ROW = ("ba", "cb")
 
@@ -147,6 +154,78 @@ def test_a_view_whose_owner_is_gone_is_cloned_and_its_users_are_told():
         assert await read(room["a"], other, 7) == [0, 1, 2, 3, 4, 5, 6]
 
     meet(scene, *ROW)
+
+
+def test_what_is_lost_has_no_place_in_a_clone_unless_it_turns_up():
+    """A place was told of, and then the event's source and everyone who had it were gone."""
+
+    async def scene(room: Room) -> None:
+        views = await open_all(room, "abc", maker="a")
+        await room["a"].do(views["a"].put(Event("n", i=0)))
+        await room.together()
+        room.network.partition("ab", "c")
+        await room["c"].put(Event("late", i=1))
+        replica = room["a"].heap._replica
+        lost = [(room["c"].heap._replica.feed.source, 1), ("nobody/1", 7)]
+        await room["a"].do(replica.record(spell_places(views["a"].id, 1, lost)))
+        await room["a"].put(Event("n", i=2))
+        await room.alike("ab")
+        await room["a"].citizen.crash()
+        assert await read(room["b"], views["b"], 1) == [0]
+        assert await room["b"].do(views["b"].get()) is None
+        await room["b"].do(views["b"].put(Event("n", i=3)))
+        assert await read(room["b"], views["b"], 2) == [2, 3]
+        room.network.heal()
+        assert await read(room["b"], views["b"], 1) == [1]
+        other = await room["c"].do(room["c"].heap.view(views["b"].id, wait=30.0))
+        assert await read(room["c"], other, 4) == [0, 2, 3, 1]
+
+    meet(scene, *ROW, "ca")
+
+
+def test_a_clone_waits_for_what_another_has_of_its_events(monkeypatch):
+    async def scene(room: Room) -> None:
+        views = await open_all(room, "abc", maker="a")
+        await room.together()
+        room.network.partition("ac", "b")
+        await room["a"].do(views["a"].put(Event("n", i=0)))
+        assert await read(room["c"], views["c"], 1) == [0]
+        await room["a"].citizen.crash()
+        slow = room["b"].heap._replica.feed.exchange
+        monkeypatch.setattr(slow, "_take_in", lambda stream, parcel: None)
+        room.network.heal()
+        putting = room["c"].do(views["c"].put(Event("n", i=1)))
+        await asyncio.sleep(20)
+        assert not putting.done()
+        monkeypatch.undo()
+        room.network.cut("b", "c")  # They say again what they have.
+        await putting
+        assert await read(room["b"], views["b"], 2) == [0, 1]
+        assert await read(room["c"], views["c"], 1) == [1]
+
+    meet(scene, *ROW, "ca")
+
+
+def test_a_clone_is_made_though_more_of_the_old_order_comes_meanwhile(monkeypatch):
+    async def scene(room: Room) -> None:
+        views = await open_all(room, "ab")
+        for i in range(3):
+            await room["a"].do(views["a"].put(Event("n", i=i)))
+        await room.together()
+        replica = room["b"].heap._replica
+        old = replica.orders.order(views["a"].id)
+
+        async def record(one: object) -> None:
+            await original(one)
+            old.ordering.receive(len(old.ordering), [(replica.feed.source, 10**6)])
+
+        original = replica.record
+        monkeypatch.setattr(replica, "record", record)
+        await room["a"].citizen.crash()
+        await room["b"].do(views["b"].put(Event("n", i=3), wait=60.0))
+        assert await read(room["b"], views["b"], 4) == [0, 1, 2, 3]
+
+    meet(scene, "ba")
 
 
 def test_who_is_alone_makes_a_clone_at_its_next_put_and_can_be_impatient():

@@ -8,9 +8,9 @@ in its own name, since the giver may be gone before others have heard of it.
 
 A view is orphaned when its owner has not been in the group for some seconds. Then, once there is an
 event to be placed, the one of its users in the group that has the lowest id collects what the
-others know of the order, and makes a clone: a view of a new id, which begins with all of it. The
-users in that group go on with the clone, and are told. If the owner comes back both live on, and
-each gives places to all events.
+others know of the order, and makes a clone: a view of a new id, which begins with all of it but the
+events that nobody has. The users in that group go on with the clone, and are told. If the owner
+comes back both live on, and each gives places to all events.
 """
 
 from __future__ import annotations
@@ -60,16 +60,17 @@ class Orders:
         return found
 
     async def make(self, view: str, order: str, parent: TotalOrder | None = None) -> None:
-        """A new view. All events that are here have a place in it at once."""
+        """A new view. All events that are here have a place in it at once, first those that have
+        one in its `parent`, in that order."""
+        made = ViewMade(view, order, host=self._replica.me)
         if order == "total":
             total = self.order(view)
-            if parent is not None and parent.ordering.places:
-                await total.tell(0, parent.ordering.places)
+            if parent is not None:
+                places = parent.known  # More may come meanwhile.
+                made.parent, made.length = parent.id, len(places)
+                await total.tell(0, places)
             await self._replica.tokens.create(f"view {view}", luggage=total)
             await total.place_if_owned()
-        made = ViewMade(view, order, host=self._replica.me)
-        if parent is not None:
-            made.parent, made.length = parent.id, len(parent.ordering)
         await self._replica.record(made)
 
     def use(self, order: TotalOrder, cloned: Callable[[TotalOrder, ViewCloned], None]) -> None:
@@ -153,7 +154,9 @@ class Orders:
         self.order(record.view or "").ordering.receive(record.start or 0, places)
 
     def pack(self, view: str, length: int) -> Any:
-        return self.order(view).pack(length)
+        """What is known here of an order after so many places, and how much of its events."""
+        order = self.order(view)
+        return [order.pack(length), order.marks]
 
     # What is to be done
 
@@ -215,14 +218,23 @@ class Orders:
             self.look()
 
     async def _clone(self, order: TotalOrder) -> None:
-        for host in self._users(order):
-            if host != self._replica.me:
-                question = ["order", order.id, len(order.ordering)]
-                answer = await self._replica.voice.ask(host, question)
-                if answer is not None:
-                    order.ordering.receive(*order.read(answer))
+        """Collect what those within reach know of the order, and wait for what they have of its
+        events. What none of them has may be lost, and has no place in the clone; it gets one later
+        if it turns up. Nobody here has read beyond that."""
+        replica, roster = self._replica, self._replica.roster.id
+        marks: dict[str, int] = {}
+        for host in replica.others:
+            answer = await replica.voice.ask(host, ["order", order.id, len(order.ordering)])
+            if answer is not None:
+                packed, there = order.read_known(answer)
+                order.ordering.receive(*packed)
+                for source, upto in there.items():
+                    marks[source] = max(marks.get(source, 0), upto)
+        await replica.until(lambda: order.reaches(marks) or replica.roster.id != roster)
+        if replica.roster.id != roster:
+            return  # Some of them may be gone, or others here: it is looked again.
         if order.orphaned and self._clone_of(order) is None:
-            await self.make(self._replica.core.new_id(), "total", order)
+            await self.make(replica.core.new_id(), "total", order)
 
     def _switch(self, old: TotalOrder, new: TotalOrder) -> None:
         """Who uses the old one here uses the new one."""

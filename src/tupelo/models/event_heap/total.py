@@ -60,6 +60,28 @@ class TotalOrder:
         streams = self._replica.feed.exchange.streams.items()
         return self.ordering.unplaced((source, one.numbers) for source, one in streams)
 
+    @property
+    def marks(self) -> dict[str, int]:
+        """Of each source that has places: up to which of them its events are here, or gone."""
+        return {
+            source: min(stream.upto, last)
+            for source, last in self.ordering.last.items()
+            if (stream := self._replica.feed.stream(source)) is not None
+        }
+
+    def reaches(self, marks: dict[str, int]) -> bool:
+        """Is as much here as these say?"""
+        here, last = self.marks, self.ordering.last
+        return all(
+            here.get(source, 0) >= min(upto, last.get(source, 0)) for source, upto in marks.items()
+        )
+
+    @property
+    def known(self) -> list[Place]:
+        """The places of events that are here, or gone."""
+        marks = self.marks
+        return [place for place in self.ordering.places if place[1] <= marks.get(place[0], -1)]
+
     def deliver(self, after: int) -> Iterator[tuple[int, Entry]]:
         return iter(deliver(self.ordering, after, self._replica.look_up, self._replica.is_gone))
 
@@ -166,6 +188,15 @@ class TotalOrder:
         if lacking:
             await self.tell(len(self.ordering), lacking)
         await self._replica.keep(self._replica.system)  # Whoever owns a view has all of it.
+
+    def read_known(self, answer: Any) -> tuple[tuple[int, list[Place]], dict[str, int]]:
+        """What another knows of the order, and of its events."""
+        match answer:
+            case [packed, dict() as marks] if all(
+                type(source) is str and type(upto) is int for source, upto in marks.items()
+            ):
+                return self.read(packed), marks
+        raise BadFrame("this is no order")
 
     def read(self, packed: Any) -> tuple[int, list[Place]]:
         try:
