@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.simulation.test_federation import describe
-from tupelo.federation.replication.tokens import Token
+from tupelo.federation.replication.token import Token
 from tupelo.lab.event_heap.history import History, Put, Read, Remains, Removal
 from tupelo.lab.event_heap.judge import judge
 from tupelo.lab.event_heap.simulate import simulate

@@ -10,7 +10,8 @@ import pytest
 
 from tests.federation.replication.town import Citizen, Town, play
 from tupelo.errors import TokenAway
-from tupelo.federation.replication.tokens import Token, Tokens
+from tupelo.federation.replication.token import KeptToken, Token
+from tupelo.federation.replication.tokens import Tokens
 
 ROW = ("ba", "cb")
 
@@ -214,9 +215,9 @@ def test_nobody_is_given_a_token_before_that_is_on_disk(first_ends, tmp_path, mo
         token = await town["a"].do(all_of["a"].create("t", b"-"))
         slow = asyncio.Event()
 
-        async def keep(tokens: Tokens, token: Token) -> None:
+        async def keep(tokens: Tokens, token: Token, kept: KeptToken | None = None) -> None:
             await slow.wait()
-            await original(tokens, token)
+            await original(tokens, token, kept)
 
         original = Tokens._keep
         monkeypatch.setattr(Tokens, "_keep", keep)
@@ -232,5 +233,58 @@ def test_nobody_is_given_a_token_before_that_is_on_disk(first_ends, tmp_path, mo
         await town["a"].crash()
         await town["a"].start()
         assert not tokens_of(town["a"]).token("t").here
+
+    play(scene, "ba", folder=tmp_path)
+
+
+def test_nobody_confirms_a_token_before_it_is_on_disk(tmp_path, monkeypatch):
+    """The one who gets it has a slow disk, and crashes; the giver has reminded it meanwhile."""
+
+    async def scene(town: Town) -> None:
+        all_of = {name: tokens_of(town[name]) for name in "ab"}
+        await town["a"].do(all_of["a"].create("t", b"-"))
+        await town.until(lambda: all_of["b"].token("t").holder == "a", "known at b")
+        never = asyncio.Event()
+
+        async def keep(tokens: Tokens, token: Token, kept: KeptToken | None = None) -> None:
+            if tokens.me == "b":
+                await never.wait()
+            await original(tokens, token, kept)
+
+        original = Tokens._keep
+        monkeypatch.setattr(Tokens, "_keep", keep)
+        asking = town["b"].do(add(all_of["b"], b"b"))
+        await town.until(lambda: all_of["a"].token("t").given == "b", "given")
+        await asyncio.sleep(1)
+        town["a"].call(all_of["a"]._remind)
+        await asyncio.sleep(1)
+        assert all_of["a"].token("t").given == "b"
+        monkeypatch.undo()
+        await town["b"].crash()
+        await asyncio.wait([asking])
+        await town["b"].start()
+        assert await town["b"].do(add(tokens_of(town["b"]), b"b")) == b"-b"
+
+    play(scene, "ba", folder=tmp_path)
+
+
+def test_who_is_cancelled_while_it_is_kept_has_not_changed_it(tmp_path, monkeypatch):
+    async def scene(town: Town) -> None:
+        all_of = {name: tokens_of(town[name]) for name in "ab"}
+        await town["a"].do(all_of["a"].create("t", b"-"))
+
+        async def keep(tokens: Tokens, token: Token, kept: KeptToken | None = None) -> None:
+            await asyncio.sleep(1)
+            await original(tokens, token, kept)
+
+        original = Tokens._keep
+        monkeypatch.setattr(Tokens, "_keep", keep)
+        adding = town["a"].do(add(all_of["a"], b"a"))
+        other = town["b"].do(add(all_of["b"], b"b", wait=30.0))
+        await asyncio.sleep(0.5)
+        adding.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await adding
+        assert await other == b"-b"
 
     play(scene, "ba", folder=tmp_path)

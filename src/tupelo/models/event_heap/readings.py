@@ -17,7 +17,7 @@ import msgspec
 from pyroaring import BitMap64
 
 from tupelo.errors import BadFrame, LeaseLost, SessionLost, SpaceClosed, TokenAway
-from tupelo.federation.replication.tokens import Token
+from tupelo.federation.replication.token import Token
 from tupelo.models.event_heap.orders import ViewCloned
 from tupelo.models.event_heap.replica import Replica
 from tupelo.models.event_heap.total import TotalOrder
