@@ -31,6 +31,12 @@ import time
 print("begun", flush=True)
 time.sleep(600)
 """
+PARENT = """
+import subprocess, sys, time
+subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+print("begun", flush=True)
+time.sleep(600)
+"""
 
 
 def python(text: str, ready: str = "") -> Program:
@@ -88,9 +94,10 @@ def test_programs_are_let_go_and_their_output_comes_in_order(lab):
     assert (again["source"].lines, again["sink"].lines) == (["a"], ["b"])
 
 
-def test_a_program_that_does_not_end_is_stopped(lab):
+@pytest.mark.parametrize("program", [FOREVER, PARENT], ids=["alone", "with children"])
+def test_a_program_that_does_not_end_is_stopped(lab: Lab, program: str) -> None:
     outcomes = lab.run(
-        {"source": python(FOREVER, ready="begun"), "sink": python(COUNTS)},
+        {"source": python(program, ready="begun"), "sink": python(COUNTS)},
         wait=1.0,
         ready_wait=READY_WAIT,
     )
@@ -113,6 +120,24 @@ def test_one_that_is_never_ready_is_stopped_and_there_for_the_next(lab: Lab) -> 
     assert outcomes["source"].code is None
     assert outcomes["sink"].lines == ["0", "1", "2", "3", "4"]
     again = lab.run({"source": python("print('a')"), "sink": python("print('b')")})
+    assert (again["source"].lines, again["sink"].lines) == (["a"], ["b"])
+
+
+def test_a_coordinator_that_fails_lets_its_clients_go(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if they are ready, and wait for the word to go."""
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(lab.coordinator, "_await", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            lab.run({"source": python(COUNTS), "sink": python(BARRIER, ready="set")})
+    again = lab.run(
+        {"source": python("print('a')"), "sink": python("print('b')")}, ready_wait=READY_WAIT
+    )
     assert (again["source"].lines, again["sink"].lines) == (["a"], ["b"])
 
 

@@ -7,17 +7,21 @@ and stops them.
 
 A client runs programs, so it heeds one coordinator only, by its identity, and the coordinator
 believes what comes from the identities of its clients: all that they say to each other is directed.
-Only the word to go is for all at once, and names what nobody else knows until then.
+Only the word to go, or that nobody will, is for all at once, and names what nobody else knows until
+then.
 """
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
+import sys
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from time import monotonic
+from time import monotonic, sleep
 from uuid import uuid4
 
 from tupelo.errors import BadArgument, HostClosed, TupeloError
@@ -27,6 +31,7 @@ from tupelo.space.checks import check_wait
 
 STOP_SECONDS = 5.0
 """So long a program has to end after it was told to; then it is killed."""
+_LOOK_SECONDS = 0.02
 
 # One experiment after another, each with a name of its own; the words are those of the table.
 COMMAND = "command"  # experiment, client, for each kind: itself, program, arguments, ready
@@ -34,7 +39,7 @@ CONFIRM = "confirm"  # experiment, client, 0
 GO = "go"  # experiment
 RESULT = "result"  # experiment, client, line
 DONE = "done"  # experiment, client, exit code
-FINISHED = "finished"  # experiment, client
+FINISHED = "finished"  # experiment, client; for all, in place of GO: experiment
 DISMISSED = ""  # in place of a program
 
 
@@ -93,14 +98,18 @@ class Coordinator:
         check_wait(ready_wait, "ready_wait")
         experiment = uuid4().hex
         outcomes = {client: Outcome() for client in self._clients}
-        self._command(experiment, programs)
+        gone = False
         try:
+            self._command(experiment, programs)
             ready = self._await(CONFIRM, experiment, self._clients, ready_wait)
             self._melon.write((GO, experiment))
+            gone = True
             done = self._await(DONE, experiment, ready, wait)
         finally:
             for client, key in self._clients.items():
                 self._melon.store((FINISHED, experiment, client), to=key)
+            if not gone:
+                self._melon.write((FINISHED, experiment))
         late = [client for client in ready if client not in done]
         done |= self._await(DONE, experiment, late, 2 * STOP_SECONDS)
         for client, code in done.items():
@@ -183,7 +192,9 @@ class Client:
         try:
             part.get_ready()
             self._say(CONFIRM, experiment, 0)
-            self._melon.read((GO, experiment))
+            word, _ = self._melon.read((str, experiment))
+            if word != GO:
+                part.end()
             for line in part.go():
                 self._say(RESULT, experiment, line)
         finally:
@@ -241,14 +252,18 @@ class Part:
         """Let it end, and start it no more."""
         with self._lock:
             self._over = True
-        if self._running is not None:
-            _end(self._running)
+            running = self._running
+        if running is not None:
+            _end(running)
 
     def close(self) -> int:
         """It has ended, or must; its exit code, -1 if it did not run."""
-        if self._running is not None:
-            _end(self._running)
-            _close(self._running)
+        with self._lock:
+            # Who is told to end it later ends nothing: its number may be another's by then.
+            running, self._running = self._running, None
+        if running is not None:
+            _end(running)
+            _close(running)
         return self._code
 
 
@@ -274,6 +289,7 @@ def _start(arguments: list[str], stdin: int) -> subprocess.Popen[str]:
         text=True,
         encoding="utf-8",
         errors="replace",
+        start_new_session=True,  # It ends with all that it has started.
     )
 
 
@@ -293,13 +309,39 @@ def _say_go(running: subprocess.Popen[str]) -> None:
 
 
 def _end(running: subprocess.Popen[str]) -> None:
-    """Ask it to end, and make it."""
-    running.terminate()
-    try:
+    """Ask it and what it has started to end, and make them."""
+    until = monotonic() + STOP_SECONDS
+    _signal(running, kill=False)
+    with suppress(subprocess.TimeoutExpired):
         running.wait(STOP_SECONDS)
-    except subprocess.TimeoutExpired:
-        running.kill()
-        running.wait()
+        while _has_group(running) and monotonic() < until:
+            sleep(_LOOK_SECONDS)
+    _signal(running, kill=True)
+    running.wait()
+
+
+if sys.platform == "win32":
+
+    def _signal(running: subprocess.Popen[str], *, kill: bool) -> None:
+        """There are no groups here: what it has started is not ended."""
+        (running.kill if kill else running.terminate)()
+
+    def _has_group(running: subprocess.Popen[str]) -> bool:
+        return False
+
+else:
+
+    def _signal(running: subprocess.Popen[str], *, kill: bool) -> None:
+        with suppress(ProcessLookupError, PermissionError):  # None of them is there.
+            os.killpg(running.pid, signal.SIGKILL if kill else signal.SIGTERM)
+
+    def _has_group(running: subprocess.Popen[str]) -> bool:
+        """Is something there that it has started?"""
+        try:
+            os.killpg(running.pid, 0)
+        except (ProcessLookupError, PermissionError):
+            return False
+        return True
 
 
 def _close(running: subprocess.Popen[str]) -> None:
