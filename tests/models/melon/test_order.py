@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.models.melon.garden import Bed, Garden, play
+from tupelo.lab.world import SlowFlusher
 from tupelo.models.melon import Copies
 
 MESH = ("ab", "bc", "ca")
@@ -181,3 +182,31 @@ def test_in_a_storm_they_come_in_order(seed: int, takers: str) -> None:
 
     edges = ("ca", "cb", "da", "db", "dc", "ba")
     play(scene, *edges, identities=True, seed=seed, copies=Copies(directed=seed % 3 or None))
+
+
+@pytest.mark.parametrize("identities", [False, True], ids=["nameless", "with-identities"])
+@pytest.mark.parametrize("wait", [0, 5], ids=["at-once", "waiting"])
+def test_who_does_not_wait_for_the_disk_leaves_the_message_in_its_place(
+    wait: float, identities: bool, tmp_path: Path
+) -> None:
+    async def scene(garden: Garden) -> None:
+        a = garden["a"]
+        for moment in range(40):
+            for hosted in a.core.spaces.values():
+                slow = SlowFlusher(hosted.engine, a.core.rng, 0.2)
+                hosted.door._flusher = slow
+                hosted.door._flush = hosted.flush = slow.flush  # type: ignore[method-assign]
+            await a.store(("n", 1), ("n", 2), ("n", 3))
+            taking = a.take(("n", int), wait)
+            await asyncio.sleep(moment / 100)
+            taking.cancel()
+            got = list(await asyncio.gather(taking, return_exceptions=True))
+            got = [one for one in got if not isinstance(one, asyncio.CancelledError)]
+            await asyncio.sleep(1)
+            if moment % 4 == 0:
+                await a.crash()
+                await a.start()
+            got += await a.take_all(("n", int))
+            assert got == [("n", 1), ("n", 2), ("n", 3)]
+
+    play(scene, names="a", folder=tmp_path, identities=identities)

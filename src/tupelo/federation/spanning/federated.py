@@ -211,15 +211,17 @@ class Federation:
             result.join(more)
         return result
 
-    async def hand(self, taken: Taken) -> None:
+    async def hand(
+        self, taken: Taken, put_back: Callable[[HostedSpace, list[Entry]], object] = adopt
+    ) -> None:
         """The one who asked, here, gets these. If it vanishes while the disk is waited for, they
-        are written again, under their own identity."""
+        are written again, under their own identity, or put back as is said."""
         position = taken.keep()
         if position:
             try:
                 await taken.hosted.flush(position)
             except asyncio.CancelledError:
-                adopt(taken.hosted, taken.entries)
+                put_back(taken.hosted, taken.entries)
                 raise
         taken.forget()
 

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-from tupelo.errors import TupeloError
+from tupelo.errors import SpaceClosed, TupeloError
 from tupelo.federation.hosts.hosted import HostedSpace
 from tupelo.federation.hosts.parked import alarm
 from tupelo.federation.spanning.adopting import adopt
@@ -81,7 +81,7 @@ class Taking:
         except (TupeloError, Sooner):
             got.give_back()
             raise
-        await federation.hand(got)
+        await federation.hand(got, return_to_place)
         return got.entries
 
     async def _ask_wholly(
@@ -105,7 +105,7 @@ class Taking:
 
     def _put_back(self, entries: list[Entry]) -> None:
         """Nobody waits for them any more."""
-        adopt(self._stored, entries)
+        return_to_place(self._stored, entries)
 
     async def _race(
         self,
@@ -284,3 +284,16 @@ class Asked:
                 merged.append(of_host.popleft().entry)
             merged.append(entry)
         return merged + [letter.entry for rest in by_host.values() for letter in rest]
+
+
+def return_to_place(hosted: HostedSpace, entries: list[Entry]) -> None:
+    """These were taken for good, and nobody has got them. What was stored here is in its place
+    again; what has come from elsewhere has none there any more, and lives here."""
+    # What has come was never in a store; and where an order keeps books, it has closed them.
+    is_plain = hosted.operations.core.books is None
+    own = {one: None for one in entries if is_plain and one.gone}
+    try:
+        hosted.flush_soon(hosted.operations.unget(list(own), True, None, None))
+    except SpaceClosed:
+        own.clear()
+    adopt(hosted, [one for one in entries if one not in own])
