@@ -195,7 +195,7 @@ def test_who_does_not_wait_for_the_disk_leaves_the_message_in_its_place(
             for hosted in a.core.spaces.values():
                 slow = SlowFlusher(hosted.engine, a.core.rng, 0.2)
                 hosted.door._flusher = slow
-                hosted.door._flush = hosted.flush = slow.flush  # type: ignore[method-assign]
+                hosted.door._flush = hosted.flush = slow.flush
             await a.store(("n", 1), ("n", 2), ("n", 3))
             taking = a.take(("n", int), wait)
             await asyncio.sleep(moment / 100)
