@@ -66,8 +66,11 @@ class HostDoor:
         """The names of the hosts that it is engaged with."""
         return [peer.name for peer in list(self._core.peers.values())]
 
-    def _on_loop(self, work: Coroutine[Any, Any, Any]) -> Any:
-        """Have this done on the host's loop; the answer may be awaited."""
+    def _on_loop(
+        self, work: Coroutine[Any, Any, Any], undo: Callable[[Any], object] | None = None
+    ) -> Any:
+        """Have this done on the host's loop; the answer may be awaited. If the thread that waits
+        for it is interrupted when it is on its way, `undo` has it, on the loop."""
         raise NotImplementedError
 
     def _now(self, work: Coroutine[Any, Any, Any]) -> Any:
@@ -80,6 +83,44 @@ class HostDoor:
     def _start(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Run this on a thread, or as a task, of its own."""
         raise NotImplementedError
+
+
+class Call:
+    """Something that a thread waits for, and the loop does. Either the thread gets the answer, or
+    it is undone."""
+
+    def __init__(
+        self, work: Coroutine[Any, Any, Any], undo: Callable[[Any], object] | None
+    ) -> None:
+        self._work = work
+        self._undo = undo
+        self._task: asyncio.Task[Any] | None = None
+        self._answers: list[Any] = []
+        self._abandoned = False
+
+    async def run(self) -> Any:
+        if self._abandoned:
+            self._work.close()
+            return None
+        self._task = asyncio.current_task()
+        answer = await self._work
+        if self._abandoned:
+            self._undo_it(answer)
+        else:
+            self._answers.append(answer)
+        return answer
+
+    def abandon(self) -> None:
+        """On the loop: the thread was interrupted, and has not got the answer."""
+        self._abandoned = True
+        if self._answers:
+            self._undo_it(self._answers.pop())
+        elif self._task is not None:
+            self._task.cancel()
+
+    def _undo_it(self, answer: Any) -> None:
+        if self._undo is not None:
+            self._undo(answer)
 
 
 class Host(HostDoor):
@@ -194,22 +235,27 @@ class Host(HostDoor):
 
     # How work gets to the loop
 
-    def _await(self, work: Coroutine[Any, Any, Any]) -> Any:
+    def _await(
+        self, work: Coroutine[Any, Any, Any], undo: Callable[[Any], object] | None = None
+    ) -> Any:
         if threading.current_thread() is self._thread:
             work.close()
             raise BadInput("this runs on the host's own thread, which may not wait for itself")
         if self._loop.is_closed():
             work.close()
             raise HostClosed("the host was closed")
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        call = Call(work, undo)
         try:
-            return future.result()
+            return asyncio.run_coroutine_threadsafe(call.run(), self._loop).result()
         except BaseException:
-            future.cancel()
+            with suppress(RuntimeError):  # The host was closed.
+                self._loop.call_soon_threadsafe(call.abandon)
             raise
 
-    async def _on_loop(self, work: Coroutine[Any, Any, Any]) -> Any:
-        return self._await(work)
+    async def _on_loop(
+        self, work: Coroutine[Any, Any, Any], undo: Callable[[Any], object] | None = None
+    ) -> Any:
+        return self._await(work, undo)
 
     def _now(self, work: Coroutine[Any, Any, Any]) -> Any:
         return self._await(work)
@@ -297,7 +343,9 @@ class AsyncHost(HostDoor):
     async def __aexit__(self, *error: object) -> None:
         await self.close()
 
-    async def _on_loop(self, work: Coroutine[Any, Any, Any]) -> Any:
+    async def _on_loop(
+        self, work: Coroutine[Any, Any, Any], undo: Callable[[Any], object] | None = None
+    ) -> Any:
         return await work
 
     def _now(self, work: Coroutine[Any, Any, Any]) -> Any:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from tupelo.errors import BadArgument, TupeloError
 from tupelo.federation.hosts.hosted import HostedSpace
+from tupelo.federation.spanning.adopting import adopt
 from tupelo.federation.spanning.handles import (
     Coverage,
     FederatedListening,
@@ -33,7 +34,7 @@ from tupelo.space.operations import value_of
 from tupelo.space.order import Order
 from tupelo.space.tasks import TaskSignal
 from tupelo.space.writers import Mark
-from tupelo.values.entry import require_known
+from tupelo.values.entry import Entry, require_known
 from tupelo.values.lease import Lease
 from tupelo.values.notice import Notice
 from tupelo.values.parts import ANY
@@ -239,7 +240,7 @@ class FederatedSpace:
         if how.get("order") is not None:
             check_order(how["order"])
 
-        async def get() -> list[Any]:
+        async def get() -> list[Entry]:
             taken = await self._federation.get(
                 self._hosted, template, partial=coverage is not None, **how
             )
@@ -252,10 +253,17 @@ class FederatedSpace:
                 taken.give_back()
                 raise
             await self._federation.hand(taken)
-            return [value_of(entry) for entry in taken.entries]
+            return taken.entries
 
-        values: list[Any] = await self._host._on_loop(get())
-        return values
+        def undo(entries: list[Entry]) -> None:
+            if how["take"]:
+                adopt(self._hosted, entries)
+            elif how.get("session") is not None:
+                with self._hosted.engine.lock:
+                    how["session"].seen.discard_all(entries)
+
+        found: list[Entry] = await self._host._on_loop(get(), undo)
+        return [value_of(entry) for entry in found]
 
     @either
     async def count(

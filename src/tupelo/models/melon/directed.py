@@ -25,9 +25,9 @@ from tupelo.federation.replication.placing import Lanes
 from tupelo.federation.replication.sources import host_of, lane_name
 from tupelo.federation.replication.tap import ITEM_BYTES_MAX
 from tupelo.models.melon.copying import Copies
-from tupelo.models.melon.private import Private, Taken
+from tupelo.models.melon.private import Numbered, Private, Taken
 from tupelo.models.melon.receipts import Receipts
-from tupelo.models.melon.sealed import Letter, Receipt, Sealed, read_item
+from tupelo.models.melon.sealed import Letter, Opened, Receipt, Sealed, read_item
 from tupelo.values.codec import decode_entry, encode_entry
 from tupelo.values.entry import Entry, freeze, require_known
 from tupelo.values.template import as_template
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("tupelo")
 
+NUMBERS_AHEAD = 1_000
+"""So many numbers are reserved at a time."""
 PLAIN_BYTES_MAX = ITEM_BYTES_MAX - 4 * 1024
 """The longest message that is carried; with its seal it needs more."""
 
@@ -63,7 +65,9 @@ class Directed:
         self._stored = stored
         self._private = private
         self._arrived = arrived
-        self._number = 0
+        self._number = 0  # the last that was given
+        self._numbers_max = 0  # of those that may be given: as it is on disk
+        self._numbered: list[Entry] = []
         self._letters: dict[tuple[str, int], Letter] = {}
         self._looked: dict[str, int] = {}  # up to which item of each stream
         self._taken: dict[str, tuple[BitMap64, list[Entry]]] = {}
@@ -103,10 +107,15 @@ class Directed:
                 self._receipts.load(entry, found)
             elif found is not None:
                 self._number = max(self._number, found.number)
+        for numbered, entry in self._private.all(Numbered):
+            self._number = max(self._number, numbered.upto)
+            self._numbered.append(entry)
+        # A life that is kept nowhere begins where no life before has been.
+        self._number = max(self._number, int(self._core.clock.now() * 1_000_000))
 
     # Sending
 
-    def seal(self, message: object, to: str) -> Sealed:
+    async def seal(self, message: object, to: str) -> Sealed:
         """The message as it is to be stored, at once."""
         if self.identity is None:
             raise BadArgument("to", "left out: this host has no identity of its own", to)
@@ -116,7 +125,9 @@ class Directed:
             raise CannotSend(
                 f"message= needs {len(plain):,} bytes, and {PLAIN_BYTES_MAX:,} can be carried"
             )
-        self._number = max(self._number + 1, int(self._core.clock.now() * 1_000_000))
+        while self._number >= self._numbers_max:
+            await self._reserve_numbers()
+        self._number += 1
         stored = self._stored
         with stored.engine.lock:
             core = stored.operations.core
@@ -125,6 +136,16 @@ class Directed:
         context = sealed.context(self._name, self._core.id)
         sealed.seal = seal(self.identity, to, plain, context)
         return sealed
+
+    async def _reserve_numbers(self) -> None:
+        """No number is given again, in whatever life: before some are, that is on disk."""
+        upto = self._number + NUMBERS_AHEAD
+        entry, position = self._private.keep(Numbered(upto))
+        for old in self._numbered:
+            position = self._private.forget(old)
+        self._numbered = [entry]
+        await self._private.flush(position)
+        self._numbers_max = max(self._numbers_max, upto)
 
     async def told(self, entry: Entry) -> None:
         """Wait until this is on its way to those who are engaged: whatever we answer them from now
@@ -149,7 +170,7 @@ class Directed:
                 pass
             elif self.identity is not None and found.to == self.identity.key:
                 self._open(source, item, found, self.identity)
-            elif self._receipts.covers((source, item)):
+            elif self._receipts.covers((source, item), found.number):
                 self._feed.outgrow(source, [item])
         self._receipts.tidy()
         if len(self._letters) > letters:
@@ -159,9 +180,10 @@ class Directed:
     def _news(self) -> Iterator[tuple[str, int, Entry]]:
         for source, stream in list(self._feed.exchange.streams.items()):
             looked = self._looked.get(source, 0)
-            if stream.upto > looked:
+            if stream.upto != looked:
                 self._looked[source] = stream.upto
-                for item in stream.numbers(looked):
+                # One that was begun anew is looked through again.
+                for item in stream.numbers(looked if looked < stream.upto else 0):
                     entry = stream.items.get(item)
                     if entry is not None:
                         yield source, item, entry
@@ -176,8 +198,9 @@ class Directed:
             logger.warning("a message for us from %s cannot be opened: %s", source, error)
             return
         # The copies' own identity is not needed any more: it is given to one taker only.
-        entry = Entry(fields, shape, source, sealed.number, item)
-        letter = Letter(sender, source, item, sealed.number, sealed.after, entry)
+        letter = Letter.of(
+            Opened(fields, shape, source, sealed.number, item, sender=sender, after=sealed.after)
+        )
         taken, _ = self._taken.get(letter.stream, (BitMap64(), []))
         if sealed.number in taken:
             self._receipts.give(letter, identity)
@@ -242,6 +265,13 @@ class Directed:
         for letter in sorted(found, key=lambda one: one.number, reverse=True):
             by_host.setdefault(letter.host, []).append(letter)
         return [by_host[letter.host].pop() for letter in found]
+
+    def untake(self, opened: list[Opened]) -> None:
+        """Who has taken these is gone: they are for another process at this host, in this life."""
+        for entry in opened:
+            letter = Letter.of(entry)
+            self._letters[letter.stream, letter.number] = letter
+        self._arrived()
 
     async def take(self, letters: list[Letter]) -> list[Entry]:
         """Take these, as far as nobody was quicker; they are not given to anyone else."""

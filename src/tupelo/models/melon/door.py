@@ -118,7 +118,7 @@ class Melon:
     ) -> Any:
         """The oldest message of some host that matches and was stored; nobody else gets it. With
         `sender`, one that this identity has directed to ours. None if there is none in time."""
-        taken = await self._get(self._taking(sender), template, wait, False)
+        taken = await self._get(self._taking(sender), template, wait, False, self._untake)
         return taken[0] if taken else None
 
     @either
@@ -126,25 +126,28 @@ class Melon:
         self, template: object, wait: float | None = None, *, sender: str | None = None
     ) -> list[Any]:
         """All messages that match and were stored; until there is one, or time is up, it waits."""
-        return await self._get(self._taking(sender), template, wait, True)
+        return await self._get(self._taking(sender), template, wait, True, self._untake)
 
     def _taking(self, sender: str | None) -> Callable[..., Coroutine[Any, Any, list[Entry]]]:
         if sender is not None:
             check_key(sender, "sender")
         return partial(self._post.taking.take, sender=sender)
 
+    def _untake(self, entries: list[Entry]) -> None:
+        self._post.taking.put_back(entries)
+
     @either
     async def read(self, template: object, wait: float | None = None) -> Any:
         """The oldest message of some host that matches, was written, and has not been read here by
         this Melon. None if there is none in time."""
-        read = await self._get(self._reader.read, template, wait, False)
+        read = await self._get(self._reader.read, template, wait, False, self._reader.undo)
         return read[0] if read else None
 
     @either
     async def read_all(self, template: object, wait: float | None = None) -> list[Any]:
         """All messages that match, were written and have not been read by this Melon; until there
         is one, or time is up, it waits."""
-        return await self._get(self._reader.read, template, wait, True)
+        return await self._get(self._reader.read, template, wait, True, self._reader.undo)
 
     async def _get(
         self,
@@ -152,11 +155,13 @@ class Melon:
         template: object,
         wait: float | None,
         many: bool,
+        undo: Callable[[list[Entry]], object],
     ) -> list[Any]:
         check_wait(wait)
         self._require_open()
 
-        found = await self._host._on_loop(self._unless_closed(partial(verb, template, wait, many)))
+        work = self._unless_closed(partial(verb, template, wait, many))
+        found = await self._host._on_loop(work, undo)
         return [value_of(entry) for entry in found]
 
     async def _unless_closed(self, get: Callable[[], Awaitable[list[Entry]]]) -> list[Entry]:

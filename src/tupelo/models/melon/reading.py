@@ -18,6 +18,7 @@ from tupelo.errors import TupeloError
 from tupelo.federation.replication.feed import Feed
 from tupelo.federation.spanning.records import Record
 from tupelo.models.melon.racing import Deadline, race
+from tupelo.models.melon.receipts import Place
 from tupelo.space.log import Actor
 from tupelo.space.session import Seen, SessionState
 from tupelo.values.entry import Entry, require_known
@@ -91,21 +92,21 @@ class Reader:
                 try:
                     found += await self._ask(template, 0, many)
                 except BaseException:
-                    self._undo(found)
+                    self.undo(found)
                     raise
         if not found and wait != 0:
             found = await race(
                 lambda left: self._ask(template, left, many),
                 lambda: shelves.has(template, key),
                 lambda: shelves.look(template, key, many),
-                self._undo,
+                self.undo,
                 deadline,
                 self._post.stirring,
             )
         shelves.note(found, key)
         return found
 
-    def _undo(self, entries: list[Entry]) -> None:
+    def undo(self, entries: list[Entry]) -> None:
         with self._hosted.engine.lock:
             self._memory.discard_all(entries)
         if self._shelves is not None:
@@ -143,8 +144,8 @@ class Shelves:
         self._memory = memory
         self._lock = post.written.engine.lock
         self._read: dict[tuple[bytes, str], int] = {}  # up to there there is nothing to be read
-        self._latest: dict[tuple[bytes, str], int] = {}
-        self._looked: dict[Entry, str] = {}  # what was found, and has not been handed out yet
+        self._latest: dict[tuple[bytes, str], int] = {}  # the place of the youngest that was read
+        self._looked: dict[Entry, Place] = {}  # what was found, and has not been handed out yet
         self._discards = 0
 
     def has(self, template: Any, key: bytes | None) -> bool:
@@ -170,15 +171,22 @@ class Shelves:
         with self._lock:
             self._refresh()
             for source in self._post.out_of_reach():
-                for entry in self._unread(source, asked, key):
-                    require_known(entry)
+                for number, entry in self._unread(source, asked, key):
+                    try:
+                        require_known(entry)
+                    except TupeloError:  # Those before it are not handed out either.
+                        self._memory.discard_all(found)
+                        self.undo(found)
+                        raise
                     found += self._memory.choose([entry], None)
-                    self._looked[entry] = source
+                    self._looked[entry] = source, number
                     if not many:
                         return found
         return found
 
-    def _unread(self, source: str, asked: Template, key: bytes | None) -> Iterator[Entry]:
+    def _unread(
+        self, source: str, asked: Template, key: bytes | None
+    ) -> Iterator[tuple[int, Entry]]:
         stream = self._feed.stream(source)
         if stream is None:
             return
@@ -189,25 +197,53 @@ class Shelves:
                 break
             entry = stream.items.get(number)
             if entry is not None and not entry.ended and _matches(asked, entry):
-                behind = entry.n < latest or self._memory.is_past(entry)
+                behind = number < latest or self._memory.is_past(entry)
                 if not behind and entry not in self._memory:
-                    yield entry
+                    yield number, entry
             if key is not None:
                 self._read[key, source] = number
 
     def note(self, entries: Iterable[Entry], key: bytes | None) -> None:
         """These were read: of what these hosts have written, nothing older will be."""
         for entry in entries:
-            source = self._looked.pop(entry, None) or self._post.source_of(entry)
-            if source is not None and key is not None:
+            place = self._looked.pop(entry, None) or self._place_at_its_host(entry)
+            if place is not None and key is not None:
+                source, number = place
                 if len(self._latest) > PLACES_MAX:
                     self._latest.clear()
-                self._latest[key, source] = max(entry.n, self._latest.get((key, source), 0))
+                self._latest[key, source] = max(number, self._latest.get((key, source), 0))
 
     def undo(self, entries: Iterable[Entry]) -> None:
         """These were not read after all."""
-        for entry in entries:
-            self._looked.pop(entry, None)
+        places = {entry: self._looked.pop(entry, None) for entry in entries}
+        read = [entry for entry, place in places.items() if place is None]
+        if not self._latest or not read:
+            return
+        here = self._copies_of(read)
+        for entry in read:
+            source, number = here.get(_name(entry)) or self._place_at_its_host(entry) or ("", 0)
+            for key, latest in list(self._latest.items()):
+                if key[1] == source and latest >= number:
+                    self._latest[key] = number - 1
+
+    def _place_at_its_host(self, entry: Entry) -> Place | None:
+        """Of one that was read there just now: it arrived when it came into the stream."""
+        source = self._post.source_of(entry)
+        return None if source is None else (source, entry.arrival)
+
+    def _copies_of(self, entries: list[Entry]) -> dict[tuple[str, int], Place]:
+        names = set(map(_name, entries))
+        return {
+            _name(copy): (source, number)
+            for source in self._feed.marks
+            if (stream := self._feed.stream(source)) is not None
+            for number, copy in stream.items.items()
+            if _name(copy) in names
+        }
+
+
+def _name(entry: Entry) -> tuple[str, int]:
+    return entry.origin, entry.n
 
 
 def _spell(template: Any) -> bytes | None:

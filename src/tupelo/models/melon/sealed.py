@@ -57,6 +57,13 @@ class Receipt:
         return msgspec.msgpack.encode((_SIGNED, name, self.source, self.item, self.by, self.number))
 
 
+class Opened(Entry, gc=False, eq=False, kw_only=True):
+    """What a sealed message says, and who has sealed it: enough to make a letter of it again."""
+
+    sender: str
+    after: int
+
+
 @dataclass(eq=False)
 class Letter:
     """A message that was opened, and not taken yet."""
@@ -66,7 +73,11 @@ class Letter:
     item: int
     number: int
     after: int
-    entry: Entry
+    entry: Opened
+
+    @classmethod
+    def of(cls, entry: Opened) -> Letter:
+        return cls(entry.sender, entry.origin, entry.arrival, entry.n, entry.after, entry)
 
     @property
     def host(self) -> str:

@@ -20,7 +20,7 @@ from tupelo.federation.hosts.parked import alarm
 from tupelo.federation.spanning.adopting import adopt
 from tupelo.models.melon.directed import Directed
 from tupelo.models.melon.racing import Deadline, Stirring, race
-from tupelo.models.melon.sealed import Letter
+from tupelo.models.melon.sealed import Letter, Opened
 from tupelo.values.entry import Entry, require_known
 
 if TYPE_CHECKING:
@@ -103,9 +103,11 @@ class Taking:
                 raise
             return asking.result()
 
-    def _put_back(self, entries: list[Entry]) -> None:
-        """Nobody waits for them any more."""
-        return_to_place(self._stored, entries)
+    def put_back(self, entries: list[Entry]) -> None:
+        """Nobody waits for them any more. What was directed to us is not for others."""
+        return_to_place(self._stored, [one for one in entries if not isinstance(one, Opened)])
+        if opened := [one for one in entries if isinstance(one, Opened)]:
+            self._directed.untake(opened)
 
     async def _race(
         self,
@@ -119,7 +121,7 @@ class Taking:
             lambda left: self._ask_wholly(template, left, many, asked),
             lambda: bool(self._directed.matching(template)),
             look,
-            self._put_back,
+            self.put_back,
             deadline,
             self._stirring,
         )
@@ -174,7 +176,7 @@ class Taking:
                 letters = [one for one in letters if one in before or one in sooner]
                 taken = set(await self._directed.take(letters))
             except BaseException:
-                self._put_back(found)
+                self.put_back(found)
                 raise
             merged = asked.merged(found, [letter for letter in letters if letter.entry in taken])
             is_complete = bool(merged)
