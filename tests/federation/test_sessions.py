@@ -490,6 +490,23 @@ def test_what_is_summed_up_is_what_happened():
         }, round_number
 
 
+def test_what_was_gone_and_is_seen_again_is_told_as_seen():
+    class Peer:
+        """Anyone."""
+
+    peer: Any = Peer()
+    entry: Any = type("E", (), {"origin": "x", "n": 7})
+    record, kept, gone = Record(), noted.Noted(), Seen()
+    gone.add(entry)
+    kept.heard(record.notes_for(peer, 1))
+    record.add(entry)
+    kept.heard(record.notes_for(peer, 2))
+    record.prune(gone)
+    record.add(entry)
+    kept.heard(record.notes_for(peer, 3))
+    assert entry in kept
+
+
 def test_nothing_is_forgotten_while_a_reader_has_it_in_its_hands():
     record = Record()
     entry: Any = type("E", (), {"origin": "x", "n": 7})

@@ -94,6 +94,7 @@ def parcel(*items: Any, source: str = "x/1") -> said.Parcel:
         said.Parcel(FEED, "x/1", 9, 5, 0, [], False),
         said.Living(FEED, "x/1", 5, 3, b"\xff" * 20, NONE),
         said.Living(FEED, "x/1", 5, 3, BitMap64([9]).serialize(), NONE),
+        said.Here(FEED, "a/1", True, [], {}),
         said.Hold(FEED, "a/1", True),
         said.Held(FEED, "y/1", True),
     ],
@@ -225,3 +226,61 @@ def test_a_stranger_may_take_part_as_the_rules_will_have_it():
         assert msgspec.to_builtins(heard.items)[0][1][0] == ["welcome"]
 
     play(scene, "ba", names="x")
+
+
+def lies(source: str, mark: said.Mark) -> list[said.Said]:
+    """That a stream has ended, and that all that was in it is dead."""
+    return [
+        said.Living(FEED, source, 2**62, 2**62, NONE, NONE),
+        said.Parcel(FEED, source, mark.upto, 2**63 - 1, 2**62, [], False),
+        said.News(FEED, {source: said.Mark(2**63 - 1, 2**62)}),
+    ]
+
+
+@pytest.mark.parametrize("disk", [False, True], ids=["memory", "disk"])
+def test_nobody_ends_the_stream_of_a_third_that_is_near(disk, tmp_path):
+    async def scene(town: Town) -> None:
+        a, b = town["a"], town["b"]
+        stranger = await meet(town)
+        stranger.begin()
+        await b.write(("n", 1))
+        await town.alike("ab")
+        source = b.feed.source
+        for lie in lies(source, a.feed.marks[source]):
+            stranger.say(lie)
+        await asyncio.sleep(1)
+        assert a.copies("b") == [("n", 1)]
+        await b.write(("n", 2))
+        await town.alike("ab")
+        assert a.copies("b") == [("n", 1), ("n", 2)]
+        assert await b.take(("n", 1)) == ("n", 1)
+        await town.alike("ab")
+        assert a.copies("b") == [("n", 2)]
+
+    play(scene, "ba", names="x", folder=tmp_path if disk else None)
+
+
+@pytest.mark.parametrize("disk", [False, True], ids=["memory", "disk"])
+def test_who_was_told_a_lie_has_it_right_when_it_meets_the_source(disk, tmp_path):
+    async def scene(town: Town) -> None:
+        a, b = town["a"], town["b"]
+        stranger = await meet(town)
+        stranger.begin()
+        await b.write(("n", 1), ("n", 2))
+        await town.alike("ab")
+        source = b.feed.source
+        town.network.partition("ax", "b")
+        await town.until(lambda: not b.core.peers and list(a.core.peers) == ["x"])
+        for lie in lies(source, a.feed.marks[source]):
+            stranger.say(lie)
+        await town.until(lambda: not a.copies("b"))
+        town.network.heal()
+        await b.write(("n", 3))
+        await town.alike("ab")
+        assert a.copies("b") == [("n", 1), ("n", 2), ("n", 3)]
+        await b.write(("n", 4))
+        assert await b.take(("n", 1)) == ("n", 1)
+        await town.alike("ab")
+        assert a.copies("b") == [("n", 2), ("n", 3), ("n", 4)]
+
+    play(scene, "ba", names="x", folder=tmp_path if disk else None)

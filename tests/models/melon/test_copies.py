@@ -8,7 +8,9 @@ from typing import Any, Literal
 import pytest
 
 from tests.models.melon.garden import Garden, play
-from tupelo.models.melon import Bound, Copies
+from tupelo.errors import UnknownType
+from tupelo.models.melon import Bound, Copies, reading
+from tupelo.values.entry import Entry, require_known
 
 ROW = ("ba", "cb")
 
@@ -228,3 +230,68 @@ def test_copies_and_what_was_read_of_them_outlive_a_host(tmp_path):
         assert await c.read_all(("n", int), 10) == [("n", 3)]
 
     play(scene, *ROW, copies=Copies(hosts=1), folder=tmp_path)
+
+
+def test_what_cannot_be_read_here_leaves_the_rest_unread(monkeypatch):
+    """A copy of an unknown kind: nothing was handed out, so nothing counts as read."""
+
+    def strict(entry: Entry) -> None:
+        if entry.fields[0] == "strange":
+            raise UnknownType("strange")
+        require_known(entry)
+
+    async def scene(garden: Garden) -> None:
+        a, b = garden["a"], garden["b"]
+        await a.write(("n", 1), ("n", 2), ("strange", 3), ("n", 4))
+        await held(garden, "b", "a", 4)
+        await garden.parted("a", "b")
+        with monkeypatch.context() as patch:
+            patch.setattr(reading, "require_known", strict)
+            with pytest.raises(UnknownType):
+                await b.read_all((str, int))
+        assert await b.read_all((str, int)) == [("n", 1), ("n", 2), ("strange", 3), ("n", 4)]
+
+    play(scene, "ab", copies=Copies(hosts=1))
+
+
+def test_what_came_late_from_a_transaction_is_read_in_copies():
+    """It is older by its number, and younger by its place."""
+
+    async def scene(garden: Garden) -> None:
+        a, b = garden["a"], garden["b"]
+        door = a.core.spaces["melon.written"].door
+
+        async def begin() -> Any:
+            txn = door.transaction()
+            await door.write(("n", "late"), txn=txn)
+            return txn
+
+        txn = await a.do(begin())
+        await a.write(("n", "plain"))
+        assert await b.read(("n", str), 10) == ("n", "plain")
+        await a.do(txn.commit())
+        await held(garden, "b", "a", 2)
+        await garden.parted("a", "b")
+        assert await b.read(("n", str)) == ("n", "late")
+
+    play(scene, "ab", copies=Copies(hosts=1))
+
+
+@pytest.mark.parametrize("apart", [False, True], ids=["near", "apart"])
+def test_who_was_interrupted_when_all_was_read_reads_it_all_again(apart):
+    async def scene(garden: Garden) -> None:
+        a, b = garden["a"], garden["b"]
+        messages = [("n", number) for number in range(4)]
+        await a.write(*messages)
+        await held(garden, "b", "a", 4)
+        if apart:
+            await garden.parted("a", "b")
+        reader = b.melon._reader
+        assert b.life is not None
+        found = await b.do(reader.read(("n", int), 10, True))
+        b.life.call(lambda: reader.undo(found))
+        await garden.parted("a", "b")
+        assert await b.read_all(("n", int)) == messages
+        assert await b.read_all(("n", int)) == []
+
+    play(scene, "ab", copies=Copies(hosts=1))

@@ -12,6 +12,7 @@ from tupelo.errors import BadArgument
 from tupelo.federation.identity.keys import Identity
 from tupelo.models.melon import Bound
 from tupelo.models.melon.sealed import Receipt, Sealed, read_item
+from tupelo.space.loopclock import LoopClock
 
 ROW = ("ba", "cb")
 MESH = ("ab", "bc", "ca")
@@ -194,3 +195,74 @@ def test_an_address_is_an_identity():
             await a.do(a.melon.store(("n", 1), to=Identity.new().key))
 
     play(nameless, names="a")
+
+
+def places_of(bed: Bed) -> list[tuple[str, int, Sealed]]:
+    """The messages that are at a host, opened or not: their places, and what they are."""
+    streams = bed.melon._post.directed._feed.exchange.streams.values()
+    items = [(one.source, item, read_item(e)) for one in streams for item, e in one.items.items()]
+    return [(source, item, found) for source, item, found in items if isinstance(found, Sealed)]
+
+
+@pytest.mark.parametrize("first", ["message", "receipt"])
+def test_who_carries_a_message_lets_it_go_only_for_a_receipt_of_its_number(first):
+    """Somebody may have shown the addressee another message of the same host in its place."""
+
+    async def scene(garden: Garden) -> None:
+        a, b, c = garden["a"], garden["b"], garden["c"]
+        await garden.parted("ac", "b")
+        await a.store(("n", 1), to=b.key)
+        await garden.until(lambda: len(places_of(c)) == 1)
+        ((source, item, sealed),) = places_of(c)
+        assert b.identity is not None and c.life is not None
+        receipt = Receipt.signed("melon", source, item, sealed.number + 1, b.identity)
+        directed = c.melon._post.directed
+        c.life.call(directed._receipts.heed, ("b/x>>a", 1), receipt)
+        if first == "receipt":
+            c.life.call(directed._looked.clear)
+            c.life.call(directed.look)
+        assert places_of(c) == [(source, item, sealed)]
+
+    play(scene, "ab", "ac", "bc", identities=True)
+
+
+def test_a_number_is_given_once_though_the_clock_was_set_back(tmp_path):
+    """Whoever has taken a message of this number would not take another."""
+
+    async def scene(garden: Garden) -> None:
+        a, b = garden["a"], garden["b"]
+        away = Identity.new().key
+        for number in range(3):
+            await a.store(("n", number), to=away)
+        await a.store(("n", 3), to=b.key)
+        given = {one.number for *_, one in places_of(a)}
+        assert await b.take(("n", int), 10) == ("n", 3)
+        await garden.until(lambda: len(places_of(a)) == 3)
+        await a.crash()
+        garden.clock = LoopClock(garden.loop, garden.clock._epoch - 1_000.0)
+        await a.start()
+        await garden.met("ab")
+        await a.store(("n", 4), to=b.key)
+        assert min({one.number for *_, one in places_of(a)} - given) > max(given)
+        assert await b.take(("n", int), 10) == ("n", 4)
+
+    play(scene, "ab", identities=True, folder=tmp_path)
+
+
+def test_receipts_need_no_room_that_a_message_could_have():
+    async def scene(garden: Garden) -> None:
+        a, b = garden["a"], garden["b"]
+        away = Identity.new().key
+        await a.store(*(("for", number) for number in range(3)), to=away)
+        await b.store(*(("from", number) for number in range(5)), to=a.key)
+        await garden.until(lambda: len(a.melon._post.directed._letters) == 5)
+        await garden.parted("a", "b")
+        assert len(await a.take_all(("from", int), 1)) == 5
+        await garden.pause(1)
+        assert a.melon.collected.count == 0
+        assert len([one for *_, one in places_of(a) if one.to == away]) == 3
+        await a.store(("for", 3), to=away)
+        assert (await a.do(a.melon.collected.get(5))).message == away
+        assert len([one for *_, one in places_of(a) if one.to == away]) == 3
+
+    play(scene, "ab", identities=True, own={"a": {"bound": Bound(count=3)}})

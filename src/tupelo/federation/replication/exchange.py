@@ -6,6 +6,9 @@ Each knows what the others near it have: as they have said, and as it has told t
 step is told of what is new; who is not hears that there is more, and asks, one window at a time,
 one of those who have it. Where A, B and C are near each other, B need not tell C what A has told
 it: C gets it from A, and says what it has to everyone when it loses A.
+
+Of a stream whose source is near, only what the source says itself is believed. If there is more of
+it here than the source has, somebody has told us what is not so, and it is begun anew.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ from tupelo.errors import BadFrame
 from tupelo.federation.replication import messages as said
 from tupelo.federation.replication.messages import NOTHING, SOURCES_MAX, Mark
 from tupelo.federation.replication.partners import Far, Wants
-from tupelo.federation.replication.sources import base_of
+from tupelo.federation.replication.sources import base_of, host_of
 from tupelo.federation.replication.streams import Item, Numbered, Stream
 
 WINDOW_BYTES = 256 * 1024
@@ -228,6 +231,8 @@ class Exchange:
             hear(far, message)
 
     def _hear_here(self, host: str, here: said.Here) -> None:
+        if host_of(here.source) != host:
+            raise BadFrame("this stream is another's")
         far = Far(host, here.source, here.everything, frozenset(here.near), here.marks)
         before = self.far.get(host)
         self.far[host] = far
@@ -246,6 +251,9 @@ class Exchange:
             self.outbox.append(([host], said.News(self.feed, news)))
         for source in here.marks:
             self.wants.consider(source)
+        for source, stream in self.streams.items():
+            if base_of(source) == far.source and stream.mark.exceeds(far.mark(source)):
+                self.wants.inquire(source, host)
 
     def _warn(self, before: Far, far: Far) -> None:
         """Who is near one that holds a stream no more does not get there what we thought."""
@@ -272,11 +280,17 @@ class Exchange:
             if stream is not None and mark == NOTHING != stream.mark:  # It wants it from now on.
                 self.outbox.append(([far.id], said.News(self.feed, {source: stream.mark})))
 
-    def _lacks(self, source: str, mark: Mark) -> bool:
-        if not self.takes(source):
+    def _believes(self, far: Far, source: str) -> bool:
+        """Do we take this stream, and from this host?"""
+        its = self.far.get(host_of(source))
+        is_near = its is not None and its.source == base_of(source)
+        return self.takes(source) and (its is far or not is_near)
+
+    def _lacks(self, far: Far, source: str) -> bool:
+        if not self._believes(far, source):
             return False
         stream = self.streams.get(source)
-        return mark.exceeds(NOTHING if stream is None else stream.mark)
+        return far.mark(source).exceeds(NOTHING if stream is None else stream.mark)
 
     def _ask(self, host: str, source: str) -> None:
         stream = self.streams.get(source)
@@ -301,16 +315,29 @@ class Exchange:
         source = parcel.source
         mark = Mark(parcel.upto, parcel.deaths)
         asked = parcel.answers and self.wants.answered(source, far.id)
-        if not self.takes(source):
+        if not self._believes(far, source):
+            self.wants.consider(source)
             return
         stream = self._stream(source)
         if asked and not parcel.more:  # whatever it has promised
             far.has[source] = mark
+            if far.source == base_of(source) and stream.mark.exceeds(mark):
+                self._begin_anew(stream)
+                return
         else:
             far.got(source, mark)
         if parcel.upto > stream.upto:
             self._take_in(stream, parcel)
         self._promised(far, source, mark)
+        self.wants.consider(source)
+
+    def _begin_anew(self, stream: Stream) -> None:
+        """What is here of it was not told by its source."""
+        source = stream.source
+        self._fresh.pop(source, None)
+        self._shelf.drop(stream)
+        self.streams[source] = Stream(source)
+        self.say_here(list(self.far))
         self.wants.consider(source)
 
     def _take_in(self, stream: Stream, parcel: said.Parcel) -> None:
@@ -327,7 +354,7 @@ class Exchange:
     def _hear_died(self, far: Far, died: said.Died) -> None:
         source = died.source
         mark = Mark(0, died.before + len(died.numbers))
-        if not self.takes(source):
+        if not self._believes(far, source):
             return
         stream = self._stream(source)
         far.got(source, mark)
@@ -339,7 +366,7 @@ class Exchange:
         self.wants.consider(source)
 
     def _hear_living(self, far: Far, living: said.Living) -> None:
-        if not self.takes(living.source):
+        if not self._believes(far, living.source):
             return
         stream = self._stream(living.source)
         far.got(living.source, Mark(0, living.deaths))

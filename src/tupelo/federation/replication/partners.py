@@ -35,13 +35,13 @@ class Far:
 
 
 class Wants:
-    """Which stream was asked for, of whom; one host for each. `lacks` says whether a mark has more
+    """Which stream was asked for, of whom; one host for each. `lacks` says whether a host has more
     of a stream than is here, and `ask` asks for it."""
 
     def __init__(
         self,
         far: dict[str, Far],
-        lacks: Callable[[str, Mark], bool],
+        lacks: Callable[[Far, str], bool],
         ask: Callable[[str, str], None],
     ) -> None:
         self._far = far
@@ -60,8 +60,9 @@ class Wants:
             return
         best: Far | None = None
         for far in self._far.values():
-            mark = far.mark(source)
-            if self._lacks(source, mark) and (best is None or mark.exceeds(best.mark(source))):
+            if self._lacks(far, source) and (
+                best is None or far.mark(source).exceeds(best.mark(source))
+            ):
                 best = far
         if best is None:
             return
@@ -70,6 +71,12 @@ class Wants:
         else:
             self._asked[source] = (best.id, self._turn)
             self._ask(best.id, source)
+
+    def inquire(self, source: str, host: str) -> None:
+        """Ask this one in any case, though it does not seem to have more."""
+        self._waiting.pop(source, None)
+        self._asked[source] = (host, self._turn)
+        self._ask(host, source)
 
     def answered(self, source: str, host: str) -> bool:
         """Was it asked for this? Then it is so no more."""

@@ -211,6 +211,7 @@ def _summed(
         if kind == "seen":
             _join(seen, origin, numbers)
             _cut(unseen, origin, numbers)
+            _cut(gone, origin, numbers)
         elif kind == "unseen":
             _join(unseen, origin, numbers)
             _cut(seen, origin, numbers)

@@ -62,9 +62,15 @@ class Collected:
 class PinnedRoom(Room):
     """The room of a space in which some entries never give way, and the others not unnoticed."""
 
-    def __init__(self, capacity: Capacity, told: Callable[[list[Entry]], object]) -> None:
+    def __init__(
+        self,
+        capacity: Capacity,
+        told: Callable[[list[Entry]], object],
+        counts: Callable[[Entry], bool],
+    ) -> None:
         super().__init__(capacity)
         self._told = told
+        self._counts = counts
         self.returned: Callable[[Entry], object] = lambda entry: None
         """Called with a pinned entry that was taken, and is back."""
         self.pins = Seen()  # also of what was taken, for it may return
@@ -79,8 +85,15 @@ class PinnedRoom(Room):
         self.pins.discard(entry)
         self._pinned.discard(entry)
 
+    def require(
+        self, coming: list[Entry], stored: Iterable[Entry], taken: Iterable[Entry] = ()
+    ) -> None:
+        coming = [entry for entry in coming if self._counts(entry)]
+        if coming:
+            super().require(coming, stored, [entry for entry in taken if self._counts(entry)])
+
     def add(self, entries: Iterable[Entry]) -> None:
-        entries = list(entries)
+        entries = [entry for entry in entries if self._counts(entry)]
         super().add(entries)
         for entry in entries if self.pins.bits else ():
             if entry in self.pins:
@@ -102,20 +115,24 @@ class PinnedRoom(Room):
     ) -> tuple[list[Entry], bool]:
         if not self._exceeds(count, size):
             return [], True
-        return super()._victims(count, size, [*spared, *self._pinned], stored)
+        counted = (entry for entry in stored if entry in self._held)
+        return super()._victims(count, size, [*spared, *self._pinned], counted)
 
 
 def bind(
-    hosted: HostedSpace, capacity: Capacity, told: Callable[[list[Entry]], object]
+    hosted: HostedSpace,
+    capacity: Capacity,
+    told: Callable[[list[Entry]], object],
+    counts: Callable[[Entry], bool],
 ) -> PinnedRoom:
     """Bound a space that is there: what is too much in it goes with the next that comes. `told` is
-    called under its lock, on whatever thread."""
+    called under its lock, on whatever thread. What does not count needs no room."""
     core = hosted.operations.core
     if core.room is not None:
         raise BadArgument("bound", f"left out: the space {hosted.name!r} has a capacity", capacity)
     with hosted.engine.lock:
         held = [*core.store, *(entry for txn in core.transactions for entry in txn.taken)]
-        core.room = room = PinnedRoom(capacity, told)
+        core.room = room = PinnedRoom(capacity, told, counts)
         room.add(held)
         core.pruning.memories[room.pins] = None  # What is gone for good is pinned no more.
         core._has_policy = True  # Every write heeds the room from now on.

@@ -21,16 +21,19 @@ from tupelo.models.melon.directed import Directed
 from tupelo.models.melon.pinning import Pins
 from tupelo.models.melon.private import Private
 from tupelo.models.melon.racing import Stirring
-from tupelo.models.melon.sealed import addressee_of
+from tupelo.models.melon.sealed import Receipt, addressee_of
 from tupelo.models.melon.taking import Taking
 from tupelo.space.capacity import Capacity
 from tupelo.space.operations import value_of
 from tupelo.space.tasks import TaskSignal
 from tupelo.values.entry import Entry, require_known
+from tupelo.values.kind import kind_of
 
 if TYPE_CHECKING:
     from tupelo.federation.hosts.core import HostCore
     from tupelo.federation.hosts.peer import Peer
+
+_RECEIPT = kind_of(Receipt)
 
 
 def post_of(
@@ -102,7 +105,7 @@ class Post:
             self._sealed: "directed",
         }
         return {
-            hosted: bind(hosted, capacity, partial(self._gave_way, kind))
+            hosted: bind(hosted, capacity, partial(self._gave_way, kind), _is_message)
             for hosted, kind in kinds.items()
         }
 
@@ -128,7 +131,7 @@ class Post:
         if to is None:
             await self._add(self.stored, message, pin)
         else:
-            sealed = self.directed.seal(message, to)
+            sealed = await self.directed.seal(message, to)
             await self.directed.told(await self._add(self._sealed, sealed, pin))
 
     async def write(self, message: object, pin: bool) -> None:
@@ -247,6 +250,11 @@ def _made(core: HostCore, name: str, access: Access) -> HostedSpace:
     hosted = core.spaces[name]
     hosted.access = access
     return hosted
+
+
+def _is_message(entry: Entry) -> bool:
+    """Receipts are none: they need no room that a message could have."""
+    return entry.shape.kind != _RECEIPT
 
 
 def _value(entry: Entry) -> Any:

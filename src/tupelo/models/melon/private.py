@@ -36,7 +36,14 @@ class Taken:
     numbers: bytes
 
 
-Kept = TypeVar("Kept", Pinned, Taken)
+@dataclass
+class Numbered:
+    """Directed messages of this host may have had numbers up to this."""
+
+    upto: int
+
+
+Kept = TypeVar("Kept", Pinned, Taken, Numbered)
 
 
 class Private:
@@ -57,7 +64,7 @@ class Private:
             if entry.shape.kind == kind:
                 yield thaw(entry.shape, entry.fields), entry
 
-    def keep(self, record: Pinned | Taken) -> tuple[Entry, int]:
+    def keep(self, record: Pinned | Taken | Numbered) -> tuple[Entry, int]:
         """Keep this: the entry that it is, and the position at which that is durable."""
         operations = self._hosted.operations
         written, position = operations.write(record, None, None, None, TaskSignal, 0)

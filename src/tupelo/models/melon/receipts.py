@@ -34,7 +34,7 @@ class Receipts:
         self._feed = feed
         self._given: dict[str, dict[int, Entry]] = {}  # by what they are for
         self._tidied: dict[str, int] = {}  # after how many removals
-        self._seen: dict[Place, Place] = {}  # of what was taken → where the receipt is
+        self._seen: dict[Place, tuple[Place, int]] = {}  # of what was taken → the receipt's, number
         self._seen_max = _HEEDED_MIN
 
     def load(self, entry: Entry, receipt: Receipt) -> None:
@@ -93,16 +93,20 @@ class Receipts:
             return
         if feed.exchange.owns(place[0]):  # We have given it: it stays until the source has it.
             return
-        self._seen[receipt.source, receipt.item] = place
-        self._feed.outgrow(receipt.source, [receipt.item])
+        what = receipt.source, receipt.item
+        self._seen[what] = place, receipt.number
+        copy = feed.copy(*what)
+        sealed = None if copy is None else read_item(copy)
+        if isinstance(sealed, Sealed) and sealed.number == receipt.number:
+            feed.outgrow(receipt.source, [receipt.item])
         if len(self._seen) > self._seen_max:
-            self._seen = {what: where for what, where in self._seen.items() if self._is_here(where)}
+            self._seen = {key: seen for key, seen in self._seen.items() if self._is_here(seen[0])}
             self._seen_max = max(_HEEDED_MIN, 2 * len(self._seen))
 
-    def covers(self, place: Place) -> bool:
-        """Is there a receipt for this?"""
-        where = self._seen.get(place)
-        return where is not None and self._is_here(where)
+    def covers(self, place: Place, number: int) -> bool:
+        """Is there a receipt for this, which was sealed by this number?"""
+        where, taken = self._seen.get(place, (None, 0))
+        return where is not None and taken == number and self._is_here(where)
 
     def _is_here(self, where: Place) -> bool:
         return self._feed.copy(*where) is not None
