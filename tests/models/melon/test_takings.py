@@ -1,0 +1,99 @@
+"""What was taken is remembered for good, in few bytes; each time only what is new is written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.models.melon.garden import Garden, play
+from tupelo.models.melon import takings
+from tupelo.models.melon.private import Private, Taken
+from tupelo.models.melon.sealed import Letter, Opened
+from tupelo.models.melon.takings import Takings
+from tupelo.values.entry import freeze
+
+
+def letter_of(number: int, sender: str = "ada", host: str = "a") -> Letter:
+    shape, fields = freeze(("n", number))
+    return Letter.of(Opened(fields, shape, f"{host}/1>>b", number, number, sender=sender, after=0))
+
+
+def records_of(private: Private) -> list[Taken]:
+    return [record for record, _ in private.all(Taken)]
+
+
+def test_what_is_written_with_a_take_does_not_grow_with_what_was_taken() -> None:
+    async def scene(garden: Garden) -> None:
+        private = Private(garden["a"].core, "other")
+        taken = Takings(private)
+        for number in range(takings.DELTAS_MAX):
+            taken.add([letter_of(number * 100_000)])
+        sizes = [len(record.numbers) for record in records_of(private)]
+        assert len(sizes) == takings.DELTAS_MAX
+        assert max(sizes) < 64
+        taken.add([letter_of(7)])  # They become one.
+        (record,) = records_of(private)
+        assert len(record.numbers) > 64
+        assert all(letter_of(n * 100_000) in taken for n in range(takings.DELTAS_MAX))
+        assert letter_of(7) in taken
+        assert letter_of(8) not in taken
+
+    play(scene, names="a")
+
+
+def test_numbers_that_follow_each_other_take_no_room() -> None:
+    async def scene(garden: Garden) -> None:
+        private = Private(garden["a"].core, "other")
+        taken = Takings(private)
+        taken.add([letter_of(10**15 + number) for number in range(50_000)])
+        taken.discard([letter_of(1)])
+        (record,) = records_of(private)
+        assert len(record.numbers) < 64
+
+    play(scene, names="a")
+
+
+@pytest.mark.parametrize("folds", [False, True], ids=["apart", "folded"])
+def test_what_was_not_taken_after_all_is_forgotten_and_of_others_nothing(
+    folds: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scene(garden: Garden) -> None:
+        private = Private(garden["a"].core, "other")
+        taken = Takings(private)
+        first, second = letter_of(1), letter_of(2)
+        other, elsewhere = letter_of(1, sender="eve"), letter_of(1, host="c")
+        taken.add([first, other])
+        taken.add([second])
+        taken.discard([first])
+        for known in (taken, Takings(private)):  # as it is, and as it is read again
+            assert [one in known for one in (first, second, other, elsewhere)] == [
+                False,
+                True,
+                True,
+                False,
+            ]
+
+    if folds:
+        monkeypatch.setattr(takings, "DELTAS_MAX", 1)
+    play(scene, names="a")
+
+
+def test_nothing_comes_twice_in_another_life_however_it_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scene(garden: Garden) -> None:
+        a, b = garden["a"], garden["b"]
+        for number in range(9):
+            await a.store(("n", number), to=b.key)
+        for number in range(7):
+            assert await b.take(("n", int), 10) == ("n", number)
+        await b.crash()
+        await b.start()
+        await garden.met("ab")
+        assert await b.take(("n", int), 10) == ("n", 7)
+        assert await b.take(("n", int), 10) == ("n", 8)
+        assert await b.take(("n", int), 3) is None
+
+    monkeypatch.setattr(takings, "DELTAS_MAX", 3)
+    play(scene, "ab", identities=True, folder=tmp_path)
