@@ -255,7 +255,7 @@ def test_receipts_need_no_room_that_a_message_could_have():
         away = Identity.new().key
         await a.store(*(("for", number) for number in range(3)), to=away)
         await b.store(*(("from", number) for number in range(5)), to=a.key)
-        await garden.until(lambda: len(a.melon._post.directed._letters) == 5)
+        await garden.until(lambda: len(a.melon._post.directed.letters) == 5)
         await garden.parted("a", "b")
         assert len(await a.take_all(("from", int), 1)) == 5
         await garden.pause(1)

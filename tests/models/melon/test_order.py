@@ -126,7 +126,9 @@ def test_what_is_for_us_of_an_earlier_life_comes_before_what_is_stored_now() -> 
         garden.network.heal()
         await garden.met("ab", "bc", "ca")
         await a.store(("n", 1))
-        await garden.until(lambda: bool(c.melon._post.directed.matching(("n", int))), "with c")
+        await garden.until(
+            lambda: bool(list(c.melon._post.directed.letters.matching(("n", int)))), "with c"
+        )
         assert [await c.take(("n", int)) for _ in range(2)] == [("n", 0), ("n", 1)]
 
     play(scene, *MESH, identities=True)

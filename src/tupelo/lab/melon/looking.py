@@ -44,7 +44,7 @@ def look(member: Member) -> None:
         entries = [*hosted.operations.core.store]
         for number in secrets_in(repr([entry.fields for entry in entries]).encode()):
             history.plain.add(Plain(member.name, number, f"the space {name}"))
-    for letter in post_of(member).directed._letters.values():
+    for letter in post_of(member).directed.letters:
         for number in secrets_in(repr(letter.entry.fields).encode()):
             history.plain.add(Plain(member.name, number, "what was opened"))
     if member.folder is not None:

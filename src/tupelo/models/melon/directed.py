@@ -10,10 +10,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from weakref import WeakSet
-
-from pyroaring import BitMap64
 
 from tupelo.errors import BadArgument, CannotSend, TupeloError
 from tupelo.federation.hosts.hosted import HostedSpace
@@ -25,12 +23,13 @@ from tupelo.federation.replication.placing import Lanes
 from tupelo.federation.replication.sources import host_of, lane_name
 from tupelo.federation.replication.tap import ITEM_BYTES_MAX
 from tupelo.models.melon.copying import Copies
-from tupelo.models.melon.private import Numbered, Private, Taken
+from tupelo.models.melon.letters import Letters
+from tupelo.models.melon.private import Numbered, Private
 from tupelo.models.melon.receipts import Receipts
 from tupelo.models.melon.sealed import Letter, Opened, Receipt, Sealed, read_item
+from tupelo.models.melon.takings import Takings
 from tupelo.values.codec import decode_entry, encode_entry
 from tupelo.values.entry import Entry, freeze, require_known
-from tupelo.values.template import as_template
 
 if TYPE_CHECKING:
     from tupelo.federation.hosts.core import HostCore
@@ -68,15 +67,11 @@ class Directed:
         self._number = 0  # the last that was given
         self._numbers_max = 0  # of those that may be given: as it is on disk
         self._numbered: list[Entry] = []
-        self._letters: dict[tuple[str, int], Letter] = {}
+        self.letters = Letters()
         self._looked: dict[str, int] = {}  # up to which item of each stream
-        self._taken: dict[str, tuple[BitMap64, list[Entry]]] = {}
+        self._taken = Takings(private)
         self._silent: WeakSet[Peer] = WeakSet()  # who have not said what they have
         self._bell = Bell()
-        for record, entry in private.all(Taken):
-            numbers, kept = self._taken.setdefault(record.stream, (BitMap64(), []))
-            numbers |= BitMap64.deserialize(record.numbers)
-            kept.append(entry)
         copies = copies or Copies()
         spread = copies.directed is None
 
@@ -161,7 +156,7 @@ class Directed:
 
     def look(self) -> None:
         """What has come, and what has gone?"""
-        letters = len(self._letters)
+        letters = len(self.letters)
         for source, item, entry in self._news():
             found = read_item(entry)
             if isinstance(found, Receipt):
@@ -173,7 +168,7 @@ class Directed:
             elif self._receipts.covers((source, item), found.number):
                 self._feed.outgrow(source, [item])
         self._receipts.tidy()
-        if len(self._letters) > letters:
+        if len(self.letters) > letters:
             self._arrived()
         self._bell.ring()
 
@@ -201,11 +196,10 @@ class Directed:
         letter = Letter.of(
             Opened(fields, shape, source, sealed.number, item, sender=sender, after=sealed.after)
         )
-        taken, _ = self._taken.get(letter.stream, (BitMap64(), []))
-        if sealed.number in taken:
+        if letter in self._taken:
             self._receipts.give(letter, identity)
         else:
-            self._letters.setdefault((letter.stream, letter.number), letter)
+            self.letters.add([letter])
 
     # The order among what a host has stored
 
@@ -250,68 +244,28 @@ class Directed:
 
     # Taking
 
-    def matching(self, template: Any, sender: str | None = None) -> list[Letter]:
-        """The letters that match, those of each host in the order in which it has stored them."""
-        asked = as_template(template)
-        found: list[Letter] = []
-        for letter in self._letters.values():
-            binding = asked.bind(letter.entry.shape)
-            is_from = sender is None or letter.sender == sender
-            if is_from and binding is not None and binding.test(letter.entry.fields):
-                found.append(letter)
-        if len(found) < 2:
-            return found
-        by_host: dict[str, list[Letter]] = {}
-        for letter in sorted(found, key=lambda one: one.number, reverse=True):
-            by_host.setdefault(letter.host, []).append(letter)
-        return [by_host[letter.host].pop() for letter in found]
-
     def untake(self, opened: list[Opened]) -> None:
         """Who has taken these is gone: they are for another process at this host, in this life."""
-        for entry in opened:
-            letter = Letter.of(entry)
-            self._letters[letter.stream, letter.number] = letter
+        self.letters.add(map(Letter.of, opened))
         self._arrived()
 
     async def take(self, letters: list[Letter]) -> list[Entry]:
         """Take these, as far as nobody was quicker; they are not given to anyone else."""
-        found = [one for one in letters if self._letters.get((one.stream, one.number)) is one]
+        found = [letter for letter in letters if letter in self.letters]
         if not found:
             return []
         for letter in found:
             require_known(letter.entry)
-        before = dict(self._letters)
-        for letter in found:
-            del self._letters[letter.stream, letter.number]
-        position = self._note(found, True)
+        self.letters.remove(found)
+        position = self._taken.add(found)
         try:
             await self._private.flush(position)
         except BaseException:
-            # They are as they were, in their order.
-            self._note(found, False)
-            come = [key for key in self._letters if key not in before]
-            old = [key for key in before if key in self._letters or before[key] in found]
-            self._letters = {key: before[key] for key in old} | {
-                key: self._letters[key] for key in come
-            }
+            self._taken.discard(found)
+            self.letters.add(found)
             self._arrived()
             raise
         assert self.identity is not None
         for letter in found:
             self._receipts.give(letter, self.identity)
         return [letter.entry for letter in found]
-
-    def _note(self, letters: list[Letter], taken: bool) -> int:
-        """These are taken, or not after all; the position at which that is durable."""
-        position = 0
-        for stream in dict.fromkeys(letter.stream for letter in letters):
-            numbers, kept = self._taken.setdefault(stream, (BitMap64(), []))
-            for letter in letters:
-                if letter.stream == stream:
-                    (numbers.add if taken else numbers.discard)(letter.number)
-            numbers.run_optimize()
-            entry, position = self._private.keep(Taken(stream, numbers.serialize()))
-            for old in kept:
-                position = self._private.forget(old)
-            kept[:] = [entry]
-        return position

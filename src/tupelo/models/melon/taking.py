@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from tupelo.errors import SpaceClosed, TupeloError
@@ -119,7 +120,7 @@ class Taking:
     ) -> list[Entry]:
         return await race(
             lambda left: self._ask_wholly(template, left, many, asked),
-            lambda: bool(self._directed.matching(template)),
+            lambda: self._first_letter(template) is not None,
             look,
             self.put_back,
             deadline,
@@ -130,11 +131,11 @@ class Taking:
         asked = Asked(self._core.id, self._directed, template, many=False)
 
         async def look() -> list[Entry]:
-            while letters := self._directed.matching(template):
+            while (letter := self._first_letter(template)) is not None:
                 found: list[Entry] = []
-                if await self._has_sooner(template, letters[0]):
+                if await self._has_sooner(template, letter):
                     found = await self._ask(template, 0, False, asked)
-                if found := found or await self._directed.take(letters[:1]):
+                if found := found or await self._directed.take([letter]):
                     return found
             return await self._ask(template, 0, False, asked)
 
@@ -145,7 +146,10 @@ class Taking:
     async def _is_more_here(self, template: Any) -> bool:
         """Is there a letter, when all are here that were told of before we asked?"""
         await self._directed.in_step_with_all()
-        return bool(self._directed.matching(template))
+        return self._first_letter(template) is not None
+
+    def _first_letter(self, template: Any) -> Letter | None:
+        return next(self._directed.letters.matching(template), None)
 
     async def _has_sooner(self, template: Any, letter: Letter) -> bool:
         """Has the host of this letter something that was stored before it, for anyone?"""
@@ -162,7 +166,7 @@ class Taking:
         is_complete = False
 
         async def look() -> list[Entry]:
-            letters = set(self._directed.matching(template))
+            letters = set(self._directed.letters.matching(template))
             return await complete(await self._ask(template, 0, True, asked), letters)
 
         async def complete(found: list[Entry], before: set[Letter]) -> list[Entry]:
@@ -171,7 +175,7 @@ class Taking:
             nonlocal is_complete
             try:
                 await asked.in_step()
-                letters = self._directed.matching(template)
+                letters = list(self._directed.letters.matching(template))
                 sooner = asked.before(found, letters)
                 letters = [one for one in letters if one in before or one in sooner]
                 taken = set(await self._directed.take(letters))
@@ -208,8 +212,8 @@ class Taking:
         try:
             while True:
                 stirred.clear()
-                letters = self._directed.matching(template, sender)
-                found = await self._directed.take(letters if many else letters[:1])
+                letters = self._directed.letters.matching(template, sender)
+                found = await self._directed.take(list(islice(letters, None if many else 1)))
                 if found or over or wait == 0:
                     return found
                 await stirred.wait()
@@ -247,7 +251,7 @@ class Asked:
 
     def _check(self, entries: list[Entry]) -> None:
         for entry in entries:
-            for letter in self._directed.matching(self._template):
+            for letter in self._directed.letters.matching(self._template):
                 if self._is_sooner(letter, entry):
                     raise Sooner(letter)
 
