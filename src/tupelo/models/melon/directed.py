@@ -155,7 +155,7 @@ class Directed:
     # Receiving
 
     def look(self) -> None:
-        """What has come, and what has gone?"""
+        """What has come? What was opened stays, also if it goes where it was stored."""
         letters = len(self.letters)
         for source, item, entry in self._news():
             found = read_item(entry)

@@ -5,6 +5,10 @@ after which of the others it was stored; and a host tells what it has directed t
 answers with anything that was stored later. So before one that is here is taken, its host is asked
 whether it has one that is sooner; and what is delivered is kept only if none that is here is
 sooner, else it goes back to its place.
+
+What is under way to a taker is not there for others. If that one falls silent, younger ones may be
+taken before it comes back; and if its host has agreed that it is gone and nobody gets it, it lives
+where it was to be taken, behind what is there.
 """
 
 from __future__ import annotations
