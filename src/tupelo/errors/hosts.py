@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from tupelo.errors.root import TupeloError
 
 
@@ -66,15 +68,15 @@ class TokenAway(LinkError):
 
 
 class SessionLost(TokenAway):
-    """The record of a shared `session` is lost: its `holder` kept it in no folder, and has crashed.
-    Nobody can say what was read in it. Those who go on share a new session."""
+    """The record of a shared `session` is lost: its `holder` kept it in no folder, and has crashed,
+    or at least is gone. Nobody can say what was read in it. Those who go on share a new session."""
 
     def __init__(self, session: str, holder: str | None) -> None:
         super().__init__(f"session {session}", holder)
         self.session = session
         self.args = (
             f"what was read in the shared session {session!r} is lost: the host {holder!r} had it "
-            "in no folder, and has crashed; share a new one, by share(), and open that",
+            "in no folder, and is gone; share a new one, by share(), and open that",
         )
 
 
@@ -82,8 +84,9 @@ class SourceAway(LinkError):
     """There are events that match, but the `hosts` at which they live are out of reach, and only
     there they can be removed. Nothing was done."""
 
-    def __init__(self, hosts: list[str]) -> None:
-        super().__init__(f"events match, but live at hosts out of reach: {', '.join(hosts)}")
+    def __init__(self, hosts: list[str], names: Mapping[str, str] | None = None) -> None:
+        called = [f"{names[one]!r} ({one})" if names and one in names else one for one in hosts]
+        super().__init__(f"events match, but live at hosts out of reach: {', '.join(called)}")
         self.hosts = hosts
 
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from queue import Queue
 from threading import Thread
 
+import pytest
+
 import tupelo
 from tupelo import aio
+from tupelo.errors import HostClosed
 from tupelo.models.event_heap import Bridge, Event, EventHeap, Session, View
 
 PATIENCE_SECONDS = 30.0
@@ -95,3 +99,41 @@ async def tasks() -> None:
 
 def test_tasks_share_a_view():
     asyncio.run(tasks())
+
+
+def test_closing_a_heap_ends_all_that_was_got_from_it():
+    with tupelo.Host("one") as host, EventHeap(host, "board") as other:
+        heap = EventHeap(host, "board")
+        side = EventHeap(host, "side")
+        side.close()
+        shared = heap.session(heap.session().share())
+        readings = [heap, heap.session(), shared, heap.view(), heap.query(Event("n"))]
+        told: Queue[str] = Queue()
+
+        def wait(call: Callable[..., object]) -> None:
+            try:
+                told.put(f"got {call(Event('never'))}")
+            except HostClosed as closed:
+                told.put(str(closed))
+
+        calls = [*(one.wait for one in readings), heap.wait_to_remove]
+        threads = [Thread(target=wait, args=(call,)) for call in calls]
+        for thread in threads:
+            thread.start()
+        heap.close()
+        for thread in threads:
+            thread.join(PATIENCE_SECONDS)
+        assert [told.get_nowait() for _ in calls] == ["this EventHeap of 'board' was closed"] * 6
+        refused: list[Callable[[], object]] = [
+            *(heap.view, heap.session, heap.snoop, heap.get_all, heap.remove, heap.destroy),
+            *(shared.get, shared.clone, readings[3].replay, readings[4].get),
+            lambda: heap.put(Event("n")),
+            lambda: readings[3].put(Event("n")),
+            lambda: Bridge(other, side),
+        ]
+        for call in refused:
+            with pytest.raises(HostClosed, match=r"EventHeap of '.*' was closed"):
+                call()
+        heap.close()
+        other.put(Event("n"))
+        assert other.get() == Event("n")

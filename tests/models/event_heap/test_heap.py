@@ -268,3 +268,83 @@ def test_both_doors_on_real_sockets(tmp_path):
             EventHeap(one, "")
         with pytest.raises(BadArgument):
             EventHeap("host", "board")  # type: ignore[arg-type]
+
+
+def test_who_is_cancelled_while_it_removes_loses_nothing(folder):
+    async def scene(room: Room) -> None:
+        for name in "ab":  # far away, and at home
+            for i in range(20):
+                await room["a"].put(Event("n", i=i))
+                await room.together()
+                removing = room[name].do(room[name].heap.wait_to_remove(Event("n", i=i)))
+                await asyncio.sleep(0.002 * i)
+                removing.cancel()
+                await asyncio.wait([removing])
+                await asyncio.sleep(1)
+                await room.together()
+                got = [] if removing.cancelled() else [removing.result()]
+                got += await room["b"].do(room["b"].heap.snoop_all(Event("n", i=i)))
+                assert got == [Event("n", i=i)]
+                if removing.cancelled():  # It is a whole event, and lives once.
+                    found = await room["b"].do(room["b"].heap.remove(Event("n", i=i)))
+                    assert found == Event("n", i=i)
+
+    meet(scene, "ba", folder=folder)
+
+
+def test_a_removal_goes_on_when_the_group_changes(folder):
+    """Another host comes and goes, while the source, whose disk is slow, is asked."""
+
+    async def scene(room: Room) -> None:
+        for i in range(8):
+            await room["a"].put(Event("n", i=i))
+        await room.together()
+        removing = []
+        for i in range(8):
+            removing.append(room["b"].do(room["b"].heap.remove(Event("n", i=i))))
+            await asyncio.sleep(0.004 * i)
+            room.network.cut("a", "c")
+            room.network.cut("b", "c")
+            await asyncio.sleep(1)
+        assert [await one for one in removing] == [Event("n", i=i) for i in range(8)]
+        await room.together()
+        assert await room["b"].do(room["b"].heap.snoop()) is None
+
+    meet(scene, "ba", "cb", "ca", folder=folder)
+
+
+def test_a_source_that_the_group_has_yet_to_hear_of_is_not_away():
+    async def scene(room: Room) -> None:
+        await room["a"].put(Event("n", i=1))
+        await room.together()
+        heap = room["b"].begin("late")
+        assert await room["b"].do(heap.remove()) is None
+        far = room["a"].begin("late")
+        await room["a"].do(far.put(Event("n", i=2)))
+        assert await room["b"].do(heap.wait(wait=20.0)) == Event("n", i=2)
+        assert await room["b"].do(heap.remove()) == Event("n", i=2)
+
+    meet(scene, "ba")
+
+
+def test_a_source_that_is_away_is_called_by_its_name():
+    async def scene(room: Room) -> None:
+        await room["a"].put(Event("n"))
+        await room.together()
+        room.network.partition("a", "b")
+        await asyncio.sleep(5)
+        with pytest.raises(SourceAway, match=r"'a' \(a\)"):
+            await room["b"].do(room["b"].heap.remove())
+
+    meet(scene, "ba")
+
+
+def test_the_oldest_is_removed_though_there_are_many():
+    async def scene(room: Room) -> None:
+        a = room["a"]
+        await a.do(a.heap.put_all([Event("n", i=i) for i in range(40)]))
+        got = [await a.do(a.heap.remove()) for _ in range(40)]
+        assert [event["i"] for event in got] == list(range(40))
+        assert await a.do(a.heap.remove()) is None
+
+    meet(scene, names="a")

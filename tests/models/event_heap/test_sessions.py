@@ -8,7 +8,9 @@ from random import Random
 import pytest
 
 from tests.models.event_heap.room import Person, Room, meet
-from tupelo.errors import BadArgument, SessionLost, TokenAway
+from tupelo.errors import BadArgument, LeaseLost, SessionLost, TokenAway
+from tupelo.federation.replication.token import KeptToken, Token
+from tupelo.federation.replication.tokens import Tokens
 from tupelo.models.event_heap import Event, Session
 
 ROW = ("ba", "cb")
@@ -37,6 +39,11 @@ def test_each_session_sees_an_event_once_whatever_template_finds_it():
         assert await a.do(heir.get()) == Event("k")
 
     meet(scene, names="a")
+
+
+async def open_shared(room: Room, name: str, shared: str) -> Session:
+    opened: Session = await room[name].do(room[name].heap.session(shared, wait=30.0))
+    return opened
 
 
 async def work(person: Person, session: Session, count: list[int], wait: float = 3.0) -> None:
@@ -163,8 +170,8 @@ def test_a_session_whose_record_is_lost_says_what_to_do():
         await b.put(Event("n", i=1))
         await a.citizen.crash()
         waiting = b.do(theirs.wait())
-        await asyncio.sleep(5)
-        assert not waiting.done()  # It may come back.
+        await asyncio.sleep(1)
+        assert not waiting.done()  # It may be within reach again.
         await a.citizen.start()
         a.begin()
         with pytest.raises(SessionLost, match="share a new one") as raised:
@@ -175,5 +182,64 @@ def test_a_session_whose_record_is_lost_says_what_to_do():
         anew = await b.do((await b.do(theirs.clone())).share())
         ours = await b.do(b.heap.session(anew))
         assert await b.do(ours.get()) == Event("n", i=1)
+
+    meet(scene, "ba")
+
+
+def test_who_shares_a_session_knows_what_the_others_have_seen():
+    async def scene(room: Room) -> None:
+        await room["a"].put(*[Event("n", i=i) for i in range(5)])
+        session = await room["a"].do(room["a"].heap.session())
+        shared = await room["a"].do(session.share())
+        await room.together()
+        opened = {name: await open_shared(room, name, shared) for name in "abc"}
+        for i, name in enumerate("abc"):
+            assert await room[name].do(opened[name].get()) == Event("n", i=i)
+        for name in "abc":
+            twin = await room[name].do(opened[name].clone())
+            assert await room[name].do(twin.get()) == Event("n", i=3)
+            again = await open_shared(room, name, await room[name].do(opened[name].share()))
+            assert await room[name].do(again.get()) == Event("n", i=3)
+
+    meet(scene, "ba", "cb")
+
+
+def test_a_cancelled_get_of_a_shared_session_loses_nothing(tmp_path, monkeypatch):
+    async def scene(room: Room) -> None:
+        await room["a"].put(Event("n", i=1))
+        shared = await room["a"].do((await room["a"].do(room["a"].heap.session())).share())
+        await room.together()
+        opened = {name: await open_shared(room, name, shared) for name in "ab"}
+
+        async def keep(tokens: Tokens, token: Token, kept: KeptToken | None = None) -> None:
+            await asyncio.sleep(1)
+            await original(tokens, token, kept)
+
+        original = Tokens._keep
+        monkeypatch.setattr(Tokens, "_keep", keep)
+        getting = room["a"].do(opened["a"].get())
+        await asyncio.sleep(0.5)
+        getting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await getting
+        assert await room["b"].do(opened["b"].wait(wait=30.0)) == Event("n", i=1)
+        assert await room["a"].do(opened["a"].get()) is None
+
+    meet(scene, "ba", folder=tmp_path)
+
+
+def test_who_waits_for_a_token_is_told_that_the_session_was_closed():
+    async def scene(room: Room) -> None:
+        shared = await room["a"].do((await room["a"].do(room["a"].heap.session())).share())
+        opened = await open_shared(room, "b", shared)
+        await room["a"].put(Event("n", i=1))
+        await room.together()
+        room.network.partition("a", "b")
+        waiting = [room["b"].do(opened.wait()) for _ in range(2)]
+        await asyncio.sleep(2)
+        await room["b"].do(opened.close())
+        for one in waiting:
+            with pytest.raises(LeaseLost):
+                await asyncio.wait_for(one, 5.0)
 
     meet(scene, "ba")

@@ -6,6 +6,8 @@ said on their channel.
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
@@ -31,6 +33,11 @@ class Carrier(Protocol):
 class Carriers(dict[str, Carrier]):
     """The parts of a host, by the name of their channel."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.leaving: list[Callable[[], Awaitable[None]]] = []
+        """What is done before any of them is stopped, while all can still speak."""
+
     def engaged(self, peer: Peer) -> None:
         for carrier in list(self.values()):
             carrier.engaged(peer)
@@ -45,5 +52,6 @@ class Carriers(dict[str, Carrier]):
             carrier.heard(peer, body)
 
     async def stop(self) -> None:
+        await asyncio.gather(*[leave() for leave in self.leaving])
         for carrier in list(self.values()):
             await carrier.stop()

@@ -69,8 +69,9 @@ class Token:
         self.luggage: Luggage | None = None
         self.abandoned = False
         """Whether nobody here waits for it any more."""
-        self.vital = False
-        """Whether nobody waits for it once it is lost, since nothing replaces it."""
+        self.patience: float | None = None
+        """Given if nothing replaces it once it is lost, and nobody waits for it then: for how many
+        seconds a holder that has no folder may be out of the group, before it counts as lost."""
         self._tokens = tokens
         self._lock = asyncio.Lock()
         self._asking: asyncio.Task[None] | None = None
@@ -78,6 +79,8 @@ class Token:
         self._to: str | None = None
         self._noting: asyncio.Task[None] | None = None
         self._where = Where(0, None)
+        self._fleeting: str | None = None  # the holder, if it has no folder
+        self._lost_at: float | None = None  # unless the holder comes back before
 
     @property
     def holder(self) -> str | None:
@@ -102,12 +105,37 @@ class Token:
 
     @property
     def is_lost(self) -> bool:
-        """Has its holder crashed, and come back without it?"""
+        """Has its holder, which keeps it in no folder, come back without it, or not come back for
+        as long as is waited for it?"""
+        return self._is_given_up(0.0)
+
+    def _is_given_up(self, hope: float) -> bool:
+        holder, life = self._where.holder, self._where.life
+        if self.here or self.patience is None:
+            return False
+        member = self._tokens.roster.members.get(holder or "")
+        if member is not None:
+            return life is not None and member.incarnation != life
+        left = self._left(hope)
+        return left is not None and left <= 0
+
+    def _left(self, hope: float) -> float | None:
+        """How many seconds are left until it is given up, if it may be lost; not before the one who
+        wants it has lost hope."""
+        if self._lost_at is None:
+            return None
+        return max(self._lost_at, hope) - asyncio.get_running_loop().time()
+
+    def look(self) -> None:
+        """Something has changed: is its holder in the group, and will it be lost with it?"""
         holder, life = self._where.holder, self._where.life
         member = self._tokens.roster.members.get(holder or "")
-        if self.here or member is None or life is None:
-            return False
-        return member.incarnation != life
+        if life is not None or (member and member.cards.get(self._tokens.part) is False):
+            self._fleeting = holder
+        if self.here or member is not None or holder is None or holder != self._fleeting:
+            self._lost_at = None
+        elif self._lost_at is None and self.patience is not None:
+            self._lost_at = asyncio.get_running_loop().time() + self.patience
 
     def seen_at(
         self, epoch: int, holder: str, giver: str | None = None, life: str | None = None
@@ -115,18 +143,22 @@ class Token:
         where = self._where
         if epoch > where.epoch or (epoch == where.epoch and where.life is None):
             self._where = Where(epoch, holder, giver, life)
+            self.look()
 
     @asynccontextmanager
-    async def held(self, wait: float | None = None, *, ask: bool = True) -> AsyncIterator[Token]:
+    async def held(
+        self, wait: float | None = None, *, ask: bool = True, hope: float = 0.0
+    ) -> AsyncIterator[Token]:
         """Have it here for a while, alone. What is made of its `state` is kept when that ends; who
-        is cancelled meanwhile has not changed it. Without `ask`, only if it is here already."""
+        is cancelled meanwhile has not changed it. Without `ask`, only if it is here already. One
+        that may be lost is waited for so long as there is `hope` that it is not."""
         try:
             async with asyncio.timeout(wait):
                 await self._lock.acquire()
                 try:
                     if not (ask or self.here):
                         raise TokenAway(self.name, self.holder)
-                    await self._obtain()
+                    await self._obtain(asyncio.get_running_loop().time() + hope)
                 except BaseException:
                     self._lock.release()
                     raise
@@ -164,18 +196,21 @@ class Token:
 
     # Getting it
 
-    async def _obtain(self) -> None:
+    async def _obtain(self, hope: float) -> None:
         tokens = self._tokens
         while not self.here:
             tokens._require_open()
-            if self.abandoned or (self.vital and self.is_lost):
+            self.look()
+            if self.abandoned or self._is_given_up(hope):
                 raise TokenAway(self.name, self.holder)
             rings = tokens.bell.rings
             before = self._where
             with suppress(PeerLost, UnknownHost):
                 await self._ask()
             if not self.here and self._where is before:
-                await tokens.bell.wait(rings)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(self._left(hope)):
+                        await tokens.bell.wait(rings)
 
     async def _ask(self) -> None:
         """Ask the one that should have it; or who has given it to us, and was not heard. Who loses
@@ -243,6 +278,17 @@ class Token:
         self._to = self._given = source
         self.seen_at(self.epoch, source, self._tokens.me)
         self._noting = self._tokens._begin(self._tokens._keep(self))
+
+    async def hand_to(self, host: str) -> None:
+        """Give it to one who has not asked for it, and wait until it has it. If someone else was
+        given it, that one."""
+        async with self._lock:
+            if self.here:
+                self._give(host)
+        if await self._is_noted():
+            if self._given == host:
+                self._tokens._remind_of(self, host)
+            await self._tokens.bell.until(lambda: self._given is None)
 
     async def _is_noted(self) -> bool:
         """Is it on disk that it is the other's? Who asks may go; it is noted nevertheless."""

@@ -9,8 +9,9 @@ one, that the token is the other's; from then on it is nobody else's. If its ans
 giver reminds the other whenever the group changes, and the other asks again and is given the same
 again, until it has confirmed. So there may be a time in which nobody has it, but never do two.
 
-A holder without a folder that crashes takes its tokens with it: whoever wants one is told so
-(`TokenAway`), and what then becomes of the thing that it stood for is not decided here.
+A host that leaves hands its tokens to another before, but for those that have luggage. A holder
+without a folder that crashes takes its tokens with it: whoever wants one is told so (`TokenAway`),
+and what then becomes of the thing that it stood for is not decided here.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Coroutine
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,15 +67,17 @@ class Tokens:
         self._tokens: dict[str, Token] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
+        self._leaving = False
         self._following = Following(feed)
+        self._group = group_of(core)
         self._shelf = _shelf_of(core)
         if self._shelf.durable:
             for kept in self._shelf.space.read_all(KeptToken(feed=feed.name)):
                 self.token(kept.token).restore(kept)
         feed.watchers.append(self._look)
         self._look()
-        self._group = group_of(core)
         self._voice = self._group.part(self.part, self)
+        core.carriers.leaving.append(self._leave)
 
     @property
     def roster(self) -> Roster:
@@ -97,6 +101,8 @@ class Tokens:
 
     def close(self) -> None:
         self._closed = True
+        if self._leave in self._core.carriers.leaving:
+            self._core.carriers.leaving.remove(self._leave)
         if self._look in self._feed.watchers:
             self._feed.watchers.remove(self._look)
         for task in self._tasks:
@@ -116,7 +122,7 @@ class Tokens:
             logger.error("a token of %r failed", self._feed.name, exc_info=error)
 
     def _require_open(self) -> None:
-        if self._closed or self._feed.closed:
+        if self._closed or self._leaving or self._feed.closed:
             raise HostClosed("these tokens are not used here any more")
 
     def _look(self) -> None:
@@ -168,16 +174,48 @@ class Tokens:
             to = token.given
             if to is not None and not self._closed:
                 if to in self.roster.members:
-                    self._voice.send(to, ["yours", token.name, token.epoch])
+                    self._remind_of(token, to)
                 else:
                     self._begin(self._say(TokenAt(token.name, token.epoch, to)))
+
+    def _remind_of(self, token: Token, to: str) -> None:
+        self._voice.send(to, ["yours", token.name, token.epoch])
+
+    # Leaving
+
+    async def _leave(self) -> None:
+        """The host is about to be stopped: hand what is here to one that stays."""
+        self._leaving = True
+        self.bell.ring()
+        chosen = [
+            token
+            for token in self._tokens.values()
+            if token.luggage is None and (token.here or token.busy or token.given)
+        ]
+        if chosen:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._core.answer_seconds):
+                    heir = await self._heir()
+                    if heir is not None:
+                        await asyncio.gather(*[token.hand_to(heir) for token in chosen])
+
+    async def _heir(self) -> str | None:
+        for host, member in self.roster.members.items():
+            if host != self.me and self.part in member.cards:
+                with suppress(TupeloError):
+                    if await self._voice.ask(host, ["stays"]):
+                        return host
+        return None
 
     # As a part of the group
 
     def card(self) -> Any:
-        return None
+        """Whether what is here outlives this host."""
+        return self._shelf.durable
 
     def install(self, roster: Roster) -> None:
+        for token in self._tokens.values():
+            token.look()
         self.bell.ring()
         asyncio.get_running_loop().call_soon(self._remind)
 
@@ -192,6 +230,7 @@ class Tokens:
             case ["got", str(name), int(epoch)]:
                 if name in self._tokens:
                     self._tokens[name].confirmed(source, epoch)
+                    self.bell.ring()
             case ["yours", str(name), int(epoch)]:
                 self._heard_yours(source, name, epoch)
             case _:
@@ -210,6 +249,8 @@ class Tokens:
 
     async def asked(self, neighbour: str, source: str, body: Any) -> Any:
         match body:
+            case ["stays"]:
+                return not (self._closed or self._leaving)
             case ["take", str(name), int(epoch), wish, [int(at), holder, (str() | None) as giver]]:
                 token = self._tokens.get(name)
                 if token is None or self._closed or self._feed.closed:

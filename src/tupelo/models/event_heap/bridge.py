@@ -46,6 +46,8 @@ class Bridge:
             raise BadArgument("b", "another heap of the same host", b)
         if not isinstance(both, bool):
             raise BadArgument("both", "True or False", both)
+        a._require_open()
+        b._require_open()
         self.is_async = a.is_async
         self.carried = 0
         """How many events it has carried."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
+from inspect import CORO_CREATED, getcoroutinestate
 from typing import Any, Self
 
 from tupelo.errors import BadArgument, HeapDestroyed, HostClosed
@@ -21,6 +22,7 @@ from tupelo.space.checks import check_wait
 from tupelo.space.either import either, finished
 from tupelo.space.operations import value_of
 from tupelo.space.session import Seen
+from tupelo.space.writers import Items
 from tupelo.values.entry import Entry, freeze
 from tupelo.values.lease import check_lease
 from tupelo.values.parts import ANY
@@ -44,6 +46,11 @@ class EventHeap:
         self.name = name
         self._host: HostDoor = host
         self._patience = patience
+        self._closed = False
+        self._opened: dict[Reading, None] = {}
+        """What is read through it, until it is closed."""
+        self._scopes: set[asyncio.Timeout] = set()
+        """What is being done through it."""
         host._now(self._start())
 
     @classmethod
@@ -65,10 +72,46 @@ class EventHeap:
 
     async def _start(self) -> None:
         self._replica: Replica = heaps_of(self._host._core).replica(self.name, self._patience)
-        self._reading: Reading = readings.Copies(self._replica)
+        self._reading: Reading = self._opens(readings.Copies(self._replica))
 
     async def _on_loop(self, work: Coroutine[Any, Any, Any]) -> Any:
-        return await self._host._on_loop(work)
+        try:
+            return await self._host._on_loop(self._unless_closed(work))
+        except HostClosed:
+            if getcoroutinestate(work) == CORO_CREATED:
+                work.close()  # The host did not begin it.
+            raise
+
+    async def _unless_closed(self, work: Coroutine[Any, Any, Any]) -> Any:
+        """HostClosed if this is closed, now or meanwhile."""
+        self._require_open()
+        scope = asyncio.timeout(None)
+        self._scopes.add(scope)
+        try:
+            async with scope:
+                return await work
+        except TimeoutError:
+            if scope.expired():
+                raise self._closing from None
+            raise
+        finally:
+            self._scopes.discard(scope)
+
+    @property
+    def _closing(self) -> HostClosed:
+        return HostClosed(f"this EventHeap of {self.name!r} was closed")
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise self._closing
+
+    def _opens(self, reading: Reading) -> Reading:
+        self._opened[reading] = None
+        return reading
+
+    def _ends(self, reading: Reading) -> None:
+        self._opened.pop(reading, None)
+        reading.close()
 
     async def _on_loop_unless_closed(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         with suppress(HostClosed, HeapDestroyed):
@@ -85,13 +128,20 @@ class EventHeap:
     async def put(self, event: object, *, ttl: float | None = None) -> None:
         """Put an event in the heap, for so many seconds, or until it is removed."""
         ttl = check_lease(ttl, "ttl")
-        await self._on_loop(self._replica.put([freeze(event)], ttl))
+        await self._put([freeze(event)], ttl)
 
     @either
     async def put_all(self, events: Iterable[object], *, ttl: float | None = None) -> None:
         """Put several events in the heap: all of them or none."""
         ttl = check_lease(ttl, "ttl")
-        await self._on_loop(self._replica.put(freeze_all(events), ttl))
+        await self._put(freeze_all(events), ttl)
+
+    async def _put(self, items: Items, ttl: float | None) -> None:
+        async def work() -> None:
+            self._require_open()
+            await self._replica.put(items, ttl)  # What is begun is done.
+
+        await self._host._on_loop(work())
 
     # Reading
 
@@ -115,7 +165,7 @@ class EventHeap:
     @either
     async def snoop(self, template: object = ANY) -> Any:
         """An event that matches, seen or not; it does not count as seen."""
-        found = await self._on_loop(self._find(asked(template)))
+        found = await self._on_loop(self._find(asked(template), 1))
         return value_of(found[0]) if found else None
 
     @either
@@ -123,8 +173,8 @@ class EventHeap:
         found = await self._on_loop(self._find(asked(template)))
         return [value_of(entry) for entry in found]
 
-    async def _find(self, template: Template) -> list[Entry]:
-        return readings.distinct(self._replica.find(template))
+    async def _find(self, template: Template, limit: int | None = None) -> list[Entry]:
+        return readings.distinct(self._replica.find(template, limit))
 
     # Removing
 
@@ -164,12 +214,12 @@ class EventHeap:
             seen = Seen()
             for entry in self._replica.find(asked(template)):
                 seen.add(entry)
-            return readings.Copies(self._replica, seen)
+            return self._opens(readings.Copies(self._replica, seen))
 
         return Query(self, await self._on_loop(work()), template)._told_to(callback)
 
     async def _copies(self, seen: Seen | None) -> Reading:
-        return readings.Copies(self._replica, seen)
+        return self._opens(readings.Copies(self._replica, seen))
 
     # Sessions
 
@@ -200,7 +250,7 @@ class EventHeap:
     async def _open_shared(self, session: str, wait: float | None) -> Reading:
         replica = self._replica
         await self._known("session", session, lambda: session in replica.sessions, wait)
-        return readings.Shared(replica, session)
+        return self._opens(readings.Shared(replica, session))
 
     async def _known(
         self, what: str, id: str, condition: Callable[[], object], wait: float | None
@@ -259,9 +309,9 @@ class EventHeap:
 
         async def work() -> Reading:
             if order != "total":
-                return readings.Copies(self._replica, seen)
+                return await self._copies(seen)
             total = self._replica.orders.order(id)
-            return readings.Ordered(self._replica, total, seen, on_clone)
+            return self._opens(readings.Ordered(self._replica, total, seen, on_clone))
 
         return View(self, await self._on_loop(work()), id, order)
 
@@ -279,10 +329,16 @@ class EventHeap:
 
     @either
     async def close(self) -> None:
-        """Use it no more. The replica stays, and goes on with the host."""
+        """Use it no more, nor the sessions, views and queries that were got from it: whoever waits
+        is told (HostClosed). The replica stays, and goes on with the host."""
 
         async def work() -> None:
-            self._reading.close()
+            self._closed = True
+            for scope in self._scopes:
+                if not scope.expired():
+                    scope.reschedule(0)
+            for reading in list(self._opened):
+                self._ends(reading)
 
         await self._on_loop_unless_closed(work)
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, suppress
 from typing import Protocol
 
 import msgspec
@@ -36,8 +36,7 @@ CURSORS_MAX = 256
 class Reading(Protocol):
     """What a session, a view or a query reads from."""
 
-    @property
-    def record(self) -> Seen:
+    async def record(self) -> Seen:
         """What it has seen; a copy."""
         ...
 
@@ -60,8 +59,7 @@ class Copies:
         self._state: SessionState = self._operations.open_session(None, seen=seen)
         replica.readings[self.end] = None
 
-    @property
-    def record(self) -> Seen:
+    async def record(self) -> Seen:
         return self._state.seen.copy()
 
     async def next(self, template: Template, wait: float | None) -> Entry | None:
@@ -126,8 +124,7 @@ class Ordered:
             except Exception:
                 logger.exception("a listener raised")
 
-    @property
-    def record(self) -> Seen:
+    async def record(self) -> Seen:
         return self._seen.copy()
 
     def _require_open(self) -> None:
@@ -199,16 +196,47 @@ class Shared:
         self._replica = replica
         self._session = session
         self._token: Token = replica.tokens.token(f"session {session}")
-        self._token.vital = True
+        self._token.patience = replica.patience
         self._state = b""  # of the token, as it was seen here the last time
         self._seen = Seen()
         self._copies: Copies | None = None
         self._closed = False
+        self._scopes: set[asyncio.Timeout] = set()
 
-    @property
-    def record(self) -> Seen:
-        """As it was when the token was here the last time."""
+    async def record(self) -> Seen:
+        """What all who share it have seen. TokenAway if that cannot be known now; if it is lost,
+        what was known here the last time."""
+        with suppress(SessionLost):
+            async with self._holding(self._replica.patience):
+                self._taken_up()
         return self._seen.copy()
+
+    @asynccontextmanager
+    async def _holding(self, wait: float | None, hope: float = 0.0) -> AsyncIterator[None]:
+        """LeaseLost if the session is closed meanwhile, TokenAway if the token does not come in
+        time, SessionLost if it will never come, or there is no hope left that it does."""
+        self._replica.require_open()
+        scope = asyncio.timeout(0 if self._closed else None)
+        self._scopes.add(scope)
+        try:
+            async with scope, self._token.held(wait, hope=hope):
+                yield
+        except TokenAway as away:
+            if self._token.is_lost:
+                raise SessionLost(self._session, away.holder) from None
+            raise
+        except BaseException:
+            self._forget()
+            if scope.expired():
+                raise LeaseLost("this session was closed") from None
+            raise
+        finally:
+            self._scopes.discard(scope)
+
+    def _forget(self) -> None:
+        """What was seen by one who has not got it is not seen; the token says what is."""
+        self._let_go()
+        self._seen = Seen()
 
     def _taken_up(self) -> Copies:
         if self._copies is None or self._state != self._token.state:
@@ -226,13 +254,15 @@ class Shared:
 
     async def next(self, template: Template, wait: float | None) -> Entry | None:
         """TokenAway if there may be one, but the token did not come in time; SessionLost if it will
-        never come."""
+        never come. Who is ready to wait gives a lost one the time to be within reach again."""
         loop = asyncio.get_running_loop()
+        patience = self._replica.patience
+        hope = 0.0 if wait == 0 else patience
         until = None if wait is None else loop.time() + wait
         while True:
             rings = self._replica.bell.rings
             left = None if until is None else max(0.0, until - loop.time())
-            found = await self._get(template, 1, self._replica.patience if wait == 0 else left)
+            found = await self._get(template, 1, patience if wait == 0 else left, hope)
             if found:
                 return found[0]
             try:
@@ -244,23 +274,15 @@ class Shared:
     async def rest(self, template: Template) -> list[Entry]:
         return await self._get(template, None, self._replica.patience)
 
-    async def _get(self, template: Template, limit: int | None, wait: float | None) -> list[Entry]:
+    async def _get(
+        self, template: Template, limit: int | None, wait: float | None, hope: float = 0.0
+    ) -> list[Entry]:
         self._replica.require_open()
         if self._closed:
             raise LeaseLost("this session was closed")
         if not self._may_be_more(template):
             return []
-        try:
-            return await self._get_held(template, limit, wait)
-        except TokenAway as away:
-            if self._token.is_lost:
-                raise SessionLost(self._session, away.holder) from None
-            raise
-
-    async def _get_held(
-        self, template: Template, limit: int | None, wait: float | None
-    ) -> list[Entry]:
-        async with self._token.held(wait):
+        async with self._holding(wait, hope):
             copies = self._taken_up()
             if limit is None:
                 found = await copies.rest(template)
@@ -275,6 +297,9 @@ class Shared:
 
     def close(self) -> None:
         self._closed = True
+        for scope in self._scopes:
+            if not scope.expired():
+                scope.reschedule(0)  # Who waits for the token waits no more.
         self._let_go()
         self._replica.bell.ring()
 

@@ -1,12 +1,22 @@
-"""Removing events: each is removed where it lives, at its source, and nowhere else."""
+"""Removing events: each is removed where it lives, at its source, and nowhere else.
+
+Whoever asks a source names its request, so that it can ask again if the group has changed before it
+was answered: a source remembers what it has removed for whom. And if nobody waits for the answer
+any more, what was removed is put in the heap again, at the host that has asked for it.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import suppress
+from copy import copy
 from typing import TYPE_CHECKING
 
-from tupelo.errors import NotAllowed, PeerLost, SourceAway, UnknownHost
+from tupelo.errors import NotAllowed, PeerLost, SourceAway, TupeloError, UnknownHost
+from tupelo.federation.groups.roster import RosterId
 from tupelo.federation.replication.feed import host_of
+from tupelo.federation.spanning.adopting import adopt
 from tupelo.models.event_heap.ordering import Place
 from tupelo.values.entry import Entry
 from tupelo.values.template import Template
@@ -14,44 +24,93 @@ from tupelo.values.template import Template
 if TYPE_CHECKING:
     from tupelo.models.event_heap.replica import Replica
 
+FEW = 16
+"""So many matches are looked for at first."""
+REMEMBERED_MAX = 10_000
+"""So many requests a source remembers."""
+MEETING_SECONDS = 2.0
+"""So long it may take until the group knows of a host whose events are here."""
+
 
 class Removing:
     """How events are removed at one host, or for one."""
 
     def __init__(self, replica: Replica) -> None:
         self._replica = replica
+        self._removed: dict[str, int] = {}  # request → number
+        self._tasks: set[asyncio.Task[object]] = set()
 
     async def remove(self, template: Template, wait: float | None) -> Entry | None:
         """Remove the oldest match. SourceAway if there are some, but none within reach; NotAllowed
         if their hosts do not let us."""
         loop = asyncio.get_running_loop()
-        until = None if wait is None else loop.time() + wait
+        begun = loop.time()
+        until = None if wait is None else begun + wait
         while True:
             rings = self._replica.bell.rings
             away: set[str] = set()
             refusals: list[NotAllowed] = []
-            for entry in self._replica.find(template):
+            for entry in self._matches(template):
                 place = self._replica.place_of(entry)
-                if place is not None and await self._remove(place, away, refusals):
+                if place is not None and await self._given(entry, place, away, refusals):
                     return entry
+            if until is not None and away and self._is_meeting:
+                until = max(until, begun + MEETING_SECONDS)
             try:  # Patience ends between questions: what was removed must not be lost.
                 left = None if until is None else max(0.0, until - loop.time())
                 async with asyncio.timeout(left):
                     await self._replica.bell.wait(rings)
             except TimeoutError:
                 if away:
-                    raise SourceAway(sorted(away)) from None
+                    names = self._replica.names
+                    raise SourceAway(sorted(away), names) from None
                 if refusals:
                     raise refusals[0] from None
                 return None
 
+    def _matches(self, template: Template) -> Iterator[Entry]:
+        few = self._replica.find(template, FEW)
+        yield from few
+        if len(few) == FEW:
+            yield from [entry for entry in self._replica.find(template) if entry not in few]
+
+    @property
+    def _is_meeting(self) -> bool:
+        """Are there hosts whose events come here, and of which the group has not heard yet?"""
+        members = self._replica.roster.members
+        return any(
+            host not in members or self._replica.part not in members[host].cards
+            for host in self._replica.feed.partners
+        )
+
+    async def _given(
+        self, entry: Entry, place: Place, away: set[str], refusals: list[NotAllowed]
+    ) -> bool:
+        """Remove it, to be given to the one who asks: if that one is gone by then, it is put in the
+        heap again."""
+        twin = copy(entry)  # An entry that has ended does not say any more until when it lived.
+        removing = asyncio.ensure_future(self._remove(place, away, refusals))
+        try:
+            return await asyncio.shield(removing)
+        except asyncio.CancelledError:
+            task = asyncio.ensure_future(self._put_back(removing, twin))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+            raise
+
+    async def _put_back(self, removing: asyncio.Task[bool], entry: Entry) -> None:
+        with suppress(TupeloError):
+            if await removing:
+                adopt(self._replica.feed.space, [entry])
+
     async def _remove(self, place: Place, away: set[str], refusals: list[NotAllowed]) -> bool:
         source, number = place
         host = host_of(source)
+        request = self._replica.core.new_id()
         if source == self._replica.feed.source:
-            return await self.here(number)
+            return await self.here(number, request)
         try:
-            removed = await self._replica.voice.ask(host, ["remove", source, number])
+            removed = await self._ask(host, ["remove", source, number, request])
         except NotAllowed as refusal:
             refusals.append(refusal)
             return False
@@ -67,15 +126,44 @@ class Removing:
             away.add(host)
         return removed is True
 
-    async def here(self, number: int) -> bool:
-        operations = self._replica.feed.space.operations
-        entry = self._replica.feed.original(number)
-        if entry is None:
-            return False
-        txn = operations.begin(None)
-        if not operations.take_entry(entry, txn):
-            operations.abort(txn)
-            return False
-        await self._replica.feed.space.flush(operations.commit(txn))
+    async def _ask(self, host: str, question: list[object]) -> object:
+        """If the group changes before there is an answer, the same is asked again in the next one.
+        A host that is not in it leaves us in doubt, and so does another life of it."""
+        replica = self._replica
+        life = replica.life_of(host)
+        doubt: PeerLost | None = None
+        while True:
+            roster = replica.roster.id
+            try:
+                return await replica.voice.ask(host, question)
+            except (PeerLost, UnknownHost) as lost:
+                if isinstance(lost, PeerLost) and lost.in_doubt:
+                    doubt = lost
+                elif doubt is None:
+                    raise
+            await self._next_roster(roster)
+            if replica.life_of(host) != life or replica.roster.id == roster:
+                raise doubt
+
+    async def _next_roster(self, roster: RosterId) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._replica.patience):
+                await self._replica.until(lambda: self._replica.roster.id != roster)
+
+    async def here(self, number: int, request: str) -> bool:
+        if self._removed.get(request) != number:
+            operations = self._replica.feed.space.operations
+            entry = self._replica.feed.original(number)
+            if entry is None:
+                return False
+            txn = operations.begin(None)
+            if not operations.take_entry(entry, txn):
+                operations.abort(txn)
+                return False
+            position = operations.commit(txn)
+            self._removed[request] = number
+            if len(self._removed) > REMEMBERED_MAX:
+                del self._removed[next(iter(self._removed))]
+            await self._replica.feed.space.flush(position)
         await self._replica.until(lambda: number not in self._replica.feed.exchange.own.items)
         return True

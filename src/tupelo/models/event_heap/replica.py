@@ -52,6 +52,7 @@ from tupelo.values.template import Template
 
 CHANNEL = "event heaps"
 PLACES_KEPT = 1_024
+NAMES_KEPT = 10_000
 
 _SYSTEM = {kind_of(cls) for cls in (*records.OF_ONE, records.HeapMade, records.Destroyed)}
 
@@ -139,6 +140,8 @@ class Replica:
         self.is_new = False
         self.sessions: set[str] = set()
         """The ids of the shared sessions that are known here."""
+        self.names: dict[str, str] = {}
+        """What the hosts are called that were within reach some time."""
         self.readings: dict[Callable[[], None], None] = {}
         """How to end what is being read."""
         self._heaps = heaps
@@ -174,6 +177,10 @@ class Replica:
         """The other hosts within reach that have the heap."""
         members = self.roster.members.values()
         return [one.host for one in members if self.part in one.cards and one.host != self.me]
+
+    def life_of(self, host: str) -> str | None:
+        member = self.roster.members.get(host)
+        return None if member is None else member.incarnation
 
     async def renew(self) -> None:
         """Tell the group of a card that has changed."""
@@ -329,10 +336,10 @@ class Replica:
     def place_of(self, entry: Entry) -> Place | None:
         return self._places.get(entry)
 
-    def find(self, template: Template) -> list[Entry]:
-        """All that match and are here, in the order in which they came here."""
+    def find(self, template: Template, limit: int | None = None) -> list[Entry]:
+        """All that match and are here, or the first of them, in the order in which they came."""
         self.require_open()
-        found, _ = self.feed.copies.operations.get_all(template, TaskSignal, False, 0)
+        found, _ = self.feed.copies.operations.get_all(template, TaskSignal, False, 0, limit)
         assert isinstance(found, list)
         return found
 
@@ -394,8 +401,14 @@ class Replica:
 
     def install(self, roster: Roster) -> None:
         if not self.closed:
+            self._note_names(roster)
             self.orders.look()
             self.bell.ring()
+
+    def _note_names(self, roster: Roster) -> None:
+        if len(self.names) > NAMES_KEPT:
+            self.names.clear()
+        self.names.update((one.host, one.name) for one in roster.members.values())
 
     async def settle(self, roster: Roster) -> None:
         pass
@@ -410,9 +423,11 @@ class Replica:
         if self.closed:
             return None
         match body:
-            case ["remove", str(stream), int(number)]:
+            case ["remove", str(stream), int(number), str(request)]:
                 self._require_may_take(neighbour)
-                return await self.removing.here(number) if stream == self.feed.source else None
+                if stream != self.feed.source:
+                    return None
+                return await self.removing.here(number, request)
             case ["order", str(view), int(length)]:
                 return self.orders.pack(view, length)
             case ["destroy"]:

@@ -16,6 +16,7 @@ from tupelo.models.event_heap.readings import Ordered, Reading
 from tupelo.space.checks import check_wait
 from tupelo.space.either import either, settled
 from tupelo.space.operations import value_of
+from tupelo.space.session import Seen
 from tupelo.space.writers import Items
 from tupelo.values.entry import freeze
 from tupelo.values.lease import check_lease
@@ -31,7 +32,11 @@ class Session:
     """Gives no event twice. Tasks and threads may share it.
 
     A session that has an `id` is shared: it can be opened by that at every host that has the heap,
-    and each event goes to only one of those who do.
+    and each event goes to only one of those who do. What they have seen is known to the host that
+    used it last, which hands it on when it is closed. While that is out of reach the others get
+    nothing (TokenAway, when their time is over), since it might be given twice. If it has no
+    folder, and is gone for longer than the heap's patience, the session counts as lost (SessionLost
+    at once): who still needs one shares another.
     """
 
     def __init__(self, heap: EventHeap, reading: Reading, id: str | None = None) -> None:
@@ -68,17 +73,21 @@ class Session:
     @either
     async def clone(self) -> Session:
         """A session of its own, which has seen what this one has seen by now."""
-        return await self._heap._session(self._reading.record)
+        return await self._heap._session(await self._record())
 
     @either
     async def share(self) -> str:
         """The id of a shared session, which has seen what this one has seen by now."""
-        return await self._heap._share(self._reading.record)
+        return await self._heap._share(await self._record())
+
+    async def _record(self) -> Seen:
+        seen: Seen = await self._heap._on_loop(self._reading.record())
+        return seen
 
     @either
     async def close(self) -> None:
         async def work() -> None:
-            self._reading.close()
+            self._heap._ends(self._reading)
 
         await self._heap._on_loop_unless_closed(work)
 
@@ -232,7 +241,7 @@ class View(Session):
     @either
     async def clone(self) -> View:
         """Another reading of the same view, which has seen the same."""
-        return await self._heap._open_view(self.id, self.order, self._reading.record)
+        return await self._heap._open_view(self.id, self.order, await self._record())
 
 
 def check_order(order: object) -> str:
