@@ -203,9 +203,9 @@ def test_who_does_not_wait_for_the_disk_leaves_the_message_in_its_place(
             taking = (a.take_all if many else a.take)(("n", int), wait)
             await asyncio.sleep(moment / 100)
             taking.cancel()
-            (answer,) = await asyncio.gather(taking, return_exceptions=True)
-            got = [] if isinstance(answer, asyncio.CancelledError) else [answer]
-            got = got[0] if many and got else got
+            got: list[Any] = [*await asyncio.gather(taking, return_exceptions=True)]
+            got = [one for one in got if not isinstance(one, asyncio.CancelledError)]
+            got = [*got[0]] if many and got else got
             await asyncio.sleep(1)
             if moment % 4 == 0:
                 await a.crash()
