@@ -32,8 +32,8 @@ class Melon:
     """One process that exchanges messages with all that use the same name, at hosts that meet. It
     has a record of its own of what it has read.
 
-    Who reads or takes waits for `wait` seconds at most, and beyond that for the answer of a host that
-    is engaged and silent, until that is passed over, which takes some seconds.
+    Who reads or takes waits for `wait` seconds at most, and beyond that for the answer of a host
+    that is engaged and silent, until that is passed over, which takes some seconds.
 
     `bound` says how much this host keeps, and `copies` how many others hold what is written here,
     and how much is held here for others. The first Melon of a name at a host says so.
