@@ -296,7 +296,7 @@ def test_a_clone_that_nobody_is_told_of_is_noticed(monkeypatch):
 
 
 def test_a_record_that_is_not_kept_is_noticed(monkeypatch):
-    async def get(shared: Shared, template: Any, limit: int | None, wait: float | None) -> Any:
+    async def get(shared: Shared, template: Any, limit: Any, wait: Any, hope: float = 0.0) -> Any:
         copies = shared._taken_up()
         return await copies.rest(template)
 
