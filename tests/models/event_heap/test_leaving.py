@@ -72,8 +72,10 @@ def test_a_session_whose_record_was_in_no_folder_is_lost_with_its_host():
         waiting = a.do(opened["a"].wait())
         assert (await waiting)["i"] == 3
         assert (await room["c"].do(opened["c"].get()))["i"] == 4
-        waiting = a.do(opened["a"].wait())
+        waiting, cancelled = [a.do(opened["a"].wait()) for _ in range(2)]
         await room["c"].citizen.crash()
+        await asyncio.sleep(1)
+        cancelled.cancel()
         with pytest.raises(SessionLost, match="share a new one"):
             await asyncio.wait_for(waiting, 30.0)
         begun = asyncio.get_running_loop().time()

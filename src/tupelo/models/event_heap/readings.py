@@ -218,15 +218,18 @@ class Shared:
         self._replica.require_open()
         scope = asyncio.timeout(0 if self._closed else None)
         self._scopes.add(scope)
+        is_held = False
         try:
             async with scope, self._token.held(wait, hope=hope):
+                is_held = True
                 yield
         except TokenAway as away:
             if self._token.is_lost:
                 raise SessionLost(self._session, away.holder) from None
             raise
         except BaseException:
-            self._forget()
+            if is_held:
+                self._forget()
             if scope.expired():
                 raise LeaseLost("this session was closed") from None
             raise
