@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any, Literal
 
 import pytest
 
 from tests.models.melon.garden import Garden, play
 from tupelo.errors import UnknownType
-from tupelo.models.melon import Bound, Copies, reading
+from tupelo.models.melon import Bound, Collected, Copies, reading
 from tupelo.values.entry import Entry, require_known
 
 ROW = ("ba", "cb")
@@ -131,6 +132,75 @@ def test_what_is_read_from_copies_is_more_than_there_is_room_for_others():
 
     tight = {"c": {"copies": Copies(hosts=1, room=Bound(count=8))}}
     play(scene, *ROW, copies=Copies(hosts=1), own=tight)
+
+
+@pytest.mark.parametrize("durable", [False, True], ids=["plain", "durable"])
+@pytest.mark.parametrize("bound", [Bound(count=5), Bound(count=5, order="lru")], ids=str)
+def test_the_newest_copies_are_kept_and_the_others_are_told(
+    bound: Bound, durable: bool, tmp_path: Path
+) -> None:
+    async def scene(garden: Garden) -> None:
+        a, b = garden["a"], garden["b"]
+        told = b.melon.collected
+        await a.write(*(("n", number) for number in range(12)))
+        await garden.until(lambda: told.count == 7, "told")
+        gone = [await b.do(told.get()) for _ in range(7)]
+        assert gone == [Collected(("n", number), "copy") for number in range(7)]
+        assert a.melon.collected.count == 0
+        await a.crash()
+        if durable:
+            await b.crash()
+            await b.start()
+        assert await b.read_all(("n", int), 10) == [("n", number) for number in range(7, 12)]
+
+    folder = tmp_path if durable else None
+    own = {"b": {"copies": Copies(hosts=0, room=bound)}}
+    play(scene, "ba", copies=Copies(hosts=1), own=own, folder=folder)
+
+
+def test_what_is_carried_to_another_gives_way_as_a_whole_and_is_told() -> None:
+    """Without its beginning the addressee could not get it in order."""
+
+    async def scene(garden: Garden) -> None:
+        a, b, c = (garden[name] for name in "abc")
+        await garden.parted("ab", "c")
+        await a.store(*(("n", number) for number in range(6)), to=c.key)
+        told = b.melon.collected
+        await garden.until(lambda: told.count == 6, "told")
+        assert [await b.do(told.get()) for _ in range(6)] == [Collected(c.key, "copy")] * 6
+        garden.network.heal()
+        assert await c.take(("n", int), 20) == ("n", 0)
+
+    own = {"b": {"copies": Copies(room=Bound(count=5))}}
+    play(scene, *ROW, "ca", own=own, identities=True)
+
+
+@pytest.mark.parametrize("many", [False, True], ids=["read", "read-all"])
+def test_what_had_given_way_where_newer_was_read_is_not_read_later(many: bool) -> None:
+    """Each host's messages are read in its order, wherever."""
+
+    async def scene(garden: Garden) -> None:
+        a, b, c = (garden[name] for name in "abc")
+        await garden.parted("ab", "c")
+        await a.write(*(("n", number) for number in range(12)))
+        await held(garden, "b", "a", 5)
+        await garden.parted("a", "bc")
+        got = [await c.read(("n", int), 10)]
+        if many:
+            got += await c.read_all(("n", int), 10)
+        garden.network.heal()
+        await garden.met("ca")
+        await a.write(("n", 12))
+        while (one := await c.read(("n", int), 5)) is not None:
+            got.append(one)
+        assert got == [("n", number) for number in range(7, 13)]
+        # Another question, and another process, has missed nothing.
+        everything = [("n", number) for number in range(13)]
+        assert await c.do(c.another().read_all(("n", int), 10)) == everything
+        assert await b.read_all(("n", int), 10) == everything
+
+    own = {"b": {"copies": Copies(hosts=1, room=Bound(count=5))}}
+    play(scene, *ROW, "ca", copies=Copies(hosts=1), own=own)
 
 
 def test_what_was_collected_at_its_host_is_not_read_again_from_a_copy():

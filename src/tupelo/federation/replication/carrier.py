@@ -125,6 +125,7 @@ class Replication:
     def tell(self, feed: Feed) -> None:
         """Tell the others what is new, now."""
         feed.exchange.tell()
+        feed.relieve()
         self.post(feed)
 
     def post(self, feed: Feed) -> None:

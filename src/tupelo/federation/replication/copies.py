@@ -22,7 +22,7 @@ from tupelo.federation.hosts.core import HostCore
 from tupelo.federation.hosts.hosted import Doubt, HostedSpace
 from tupelo.federation.identity.access import Access
 from tupelo.federation.links.spelled import read_spelled_entry
-from tupelo.federation.replication.streams import Numbered, Stream, read_bits, spell_bits
+from tupelo.federation.replication.streams import Numbered, Stream, read_bits, spell_bits, up_to
 from tupelo.space import leases, reaction
 from tupelo.values.codec import spell_entry
 from tupelo.values.entry import Entry, freeze, thaw
@@ -48,7 +48,7 @@ class Batch:
 
 @dataclass
 class Kept:
-    """So far a stream reaches, and so much is known of what has not come yet."""
+    """So far a stream reaches, and so much is known of what has not come yet, or has given way."""
 
     source: str
     upto: int
@@ -116,6 +116,9 @@ class Copies:
         kept = self._kept.pop(stream.source, None)
         self._step([], [*items, *self._emptied(items), *([kept] if kept else [])])
         del self._bytes[stream.source]
+
+    def size_of(self, item: Entry) -> int:
+        return len(spell_item(item, None))
 
     def bytes_of(self, source: str) -> int:
         """How many bytes the items of a stream need, if that is measured."""
@@ -186,6 +189,7 @@ class Copies:
             self._ahead.add(stream.source)
             ahead |= stream.alive
             ahead.remove_range(0, stream.upto + 1)
+            ahead |= stream.away
         old = self._kept.get(stream.source)
         new = self._kept[stream.source] = self._own(
             Kept(
@@ -291,7 +295,7 @@ def _is_record(entry: Entry) -> bool:
 
 
 def _looks_ahead(stream: Stream) -> bool:
-    return stream.known > stream.upto or bool(stream.dead)
+    return stream.known > stream.upto or bool(stream.dead or stream.away)
 
 
 def _restore(stream: Stream, kept: Kept) -> None:
@@ -299,5 +303,7 @@ def _restore(stream: Stream, kept: Kept) -> None:
     if kept.upto >= stream.upto:
         stream.upto = kept.upto
         stream.known = max(kept.known, kept.upto)
-        stream.alive |= read_bits(kept.ahead)
+        known = read_bits(kept.ahead)
+        stream.away |= up_to(known, stream.upto)
+        stream.alive |= known - stream.away
         stream.dead |= read_bits(kept.dead)

@@ -184,6 +184,13 @@ class Exchange:
         if stream is not None and not self.owns(source):
             self._shelf.remove(stream, stream.outgrow(numbers))
 
+    def give_way(self, source: str, numbers: Iterable[int]) -> list[Item]:
+        """There is no room for these copies, though they live: the items."""
+        stream = self.streams[source]
+        items = stream.give_way(numbers)
+        self._shelf.remove(stream, items)
+        return items
+
     def drop(self, source: str) -> None:
         """Forget the copy of this stream, and take it no more."""
         stream = self.streams.pop(source, None)
@@ -438,5 +445,12 @@ class Exchange:
                     if size > self._window_bytes and len(items) > 1:
                         return None
         return said.Parcel(
-            self.feed, stream.source, fresh.after, stream.upto, stream.deaths, items, False
+            self.feed,
+            stream.source,
+            fresh.after,
+            stream.upto,
+            stream.deaths,
+            items,
+            False,
+            away=stream.away_since(fresh.after, stream.upto),
         )

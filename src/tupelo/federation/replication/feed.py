@@ -79,7 +79,7 @@ class Feed:
         self._lanes = lanes
         self._lane_of: dict[int, str] = {}  # of each own item, if there are lanes
         self._placing = Placing(self.exchange, policy)
-        self._keeper = Keeper(self.exchange, policy, self._shelf.bytes_of, lanes)
+        self._keeper = Keeper(self.exchange, policy, self._shelf, lanes)
         self._drawing: asyncio.Task[None] | None = None
         self._patience: asyncio.TimerHandle | None = None
         self.watchers: list[Callable[[], None]] = []
@@ -167,6 +167,11 @@ class Feed:
         """These copies of another host's items are not needed here any more, as is known without
         its word."""
         self.exchange.outgrow(source, numbers)
+
+    @property
+    def gave_way(self) -> list[Callable[[list[Entry]], object]]:
+        """Called on the loop with copies for which there is no room here any more."""
+        return self._keeper.gave_way
 
     def tell(self) -> None:
         """Tell the others what is new, now: it comes to them before all that is said later."""
@@ -258,13 +263,18 @@ class Feed:
             self._placing.answered(peer.id, message)
         else:
             self.exchange.heard(peer.id, message)
-        if isinstance(message, said.Parcel):
-            self._keeper.relieve()
         if isinstance(message, _MOVING):
             self._keeper.consider()
             self._placing.review()
         self._call_listeners()
         self._call_watchers()
+
+    def relieve(self) -> None:
+        """The others have been told: what there is no room for here may go."""
+        try:
+            self._keeper.relieve()
+        except (SpaceClosed, JournalError):
+            self.close()
 
     def await_answers(self) -> None:
         """Who was asked has so long to answer; then others are asked."""

@@ -83,7 +83,8 @@ class Want(Message, tag=5):
 
 
 class Parcel(Message, tag=6):
-    """These items come `after` a number; all else up to `upto` is dead after so many `deaths`. It
+    """These items come `after` a number; all else up to `upto` is dead after so many `deaths`, but
+    what is `away` (a roaring bitmap): it lives, and has given way where this comes from. It
     `answers` a Want, or is news; there may be `more`."""
 
     source: Name
@@ -93,6 +94,7 @@ class Parcel(Message, tag=6):
     items: list[tuple[Number, Any]]
     answers: bool
     more: bool = False
+    away: bytes = b""
 
 
 class Died(Message, tag=7):

@@ -2,24 +2,28 @@
 
 With `Everything` each host has every stream. With `Some` the source of a stream chooses the hosts
 that hold copies of it, among those that it is engaged with, in an order that differs from source to
-source; and each host holds what it is asked to, as long as there is room. Who runs out of it drops
-a stream as a whole, since a part of it would have holes, and says so: its source asks another.
+source; and each host holds what it is asked to, as long as there is room. When it runs out of it
+the oldest copies give way, of whatever stream; an item for which there would not be room alone is
+not held, nor is its stream, and its source is told and asks another.
+
 Where what is written is parted into lanes, each lane is a stream, and a host holds those that are
-for it in any case.
+for it in any case. A lane for another is dropped as a whole: the one it is for is to get all of it,
+and in order, and who has a part without the beginning would keep it from that.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Literal
+from heapq import merge
+from typing import Literal, Protocol
 
 from tupelo.errors import BadArgument, BadFrame
 from tupelo.federation.replication import messages as said
 from tupelo.federation.replication.exchange import Exchange
 from tupelo.federation.replication.sources import base_of, host_of, lane_of, spreads
-from tupelo.federation.replication.streams import Stream
+from tupelo.federation.replication.streams import Item, Stream
 from tupelo.space.capacity import Capacity
 from tupelo.values.entry import Entry
 
@@ -117,21 +121,31 @@ class Placing:
         return sorted(hosts, key=lambda host: sha256(f"{source} {host}".encode()).digest())
 
 
+class Measure(Protocol):
+    """How much there is of what is kept."""
+
+    def bytes_of(self, source: str) -> int: ...
+
+    def size_of(self, item: Item) -> int: ...
+
+
 class Keeper:
     """Holds the streams of others that this host is asked to, those that spread, and the lane that
-    is `mine`. `measure` says how many bytes a stream has here."""
+    is `mine`. `shelf` says how many bytes a stream or an item has here. Of what gives way those who
+    listen are told: `gave_way`."""
 
     def __init__(
         self,
         exchange: Exchange,
         policy: Policy,
-        measure: Callable[[str], int],
+        shelf: Measure,
         lanes: Lanes | None = None,
     ) -> None:
         self._exchange = exchange
         self._lanes = lanes
         self._room = policy.room if isinstance(policy, Some) else None
-        self._measure = measure
+        self._shelf = shelf
+        self.gave_way: list[Callable[[list[Item]], object]] = []
         self.read: set[str] = set()
         """The streams that are used here; they need no room while their source is away."""
         self._dropped: set[str] = set()
@@ -178,26 +192,59 @@ class Keeper:
         return self._lanes is not None and lane_of(source) in self._lanes.mine
 
     def relieve(self) -> None:
-        """If there is no room any more, drop streams, first those that others can hold."""
-        if not isinstance(self._room, Capacity):
+        """If there is no room any more, the oldest copies give way; lanes as a whole."""
+        room = self._room
+        if not isinstance(room, Capacity):
             return
+        while others := self._too_many(room):
+            if self._lanes is not None:
+                self._drop(max(others, key=self._dispensable).source)
+            elif too_large := [stream for stream in others if self._is_too_large(stream, room)]:
+                self._drop(too_large[0].source)
+            else:
+                self._make_room(others, room)
+
+    def _dispensable(self, stream: Stream) -> tuple[bool, int, int]:
+        """First those that others can hold."""
+        source = stream.source
+        is_near = host_of(source) in self._exchange.far
+        return is_near, self._shelf.bytes_of(source), len(stream.items)
+
+    def _is_too_large(self, stream: Stream, room: Capacity) -> bool:
+        """Is there no room even for its newest item?"""
+        newest = next(reversed(stream.items.values()), None)
+        limit = room.size_bytes
+        return limit is not None and newest is not None and self._shelf.size_of(newest) > limit
+
+    def _make_room(self, others: list[Stream], room: Capacity) -> None:
+        count = sum(len(stream.items) for stream in others)
+        size = sum(self._shelf.bytes_of(stream.source) for stream in others)
+        parts = (_aged(stream) for stream in others)
+        gone: dict[str, list[int]] = {}
+        for _, source, number, item in merge(*parts, key=lambda one: one[0]):
+            if not _exceeds(room, count, size):
+                break
+            gone.setdefault(source, []).append(number)
+            count -= 1
+            size -= self._shelf.size_of(item) if room.size_bytes is not None else 0
+        for source, numbers in gone.items():
+            self._tell(self._exchange.give_way(source, numbers))
+
+    def _drop(self, source: str) -> None:
         exchange = self._exchange
-        while others := self._too_many(self._room):
-            source = max(
-                (stream.source for stream in others),
-                key=lambda one: (
-                    host_of(one) in exchange.far,
-                    self._measure(one),
-                    len(exchange.streams[one].items),
-                ),
-            )
-            exchange.drop(source)
-            self._dropped.add(source)
-            host = host_of(source)
-            far = exchange.far.get(host)
-            # In a new life it knows nothing of what it asked for in an earlier one.
-            if far is not None and far.source == base_of(source) and not spreads(source):
-                exchange.outbox.append(([host], said.Held(exchange.feed, source, False)))
+        items = [*exchange.streams[source].items.values()]
+        exchange.drop(source)
+        self._dropped.add(source)
+        host = host_of(source)
+        far = exchange.far.get(host)
+        # In a new life it knows nothing of what it asked for in an earlier one.
+        if far is not None and far.source == base_of(source) and not spreads(source):
+            exchange.outbox.append(([host], said.Held(exchange.feed, source, False)))
+        self._tell(items)
+
+    def _tell(self, items: list[Item]) -> None:
+        for listener in self.gave_way if items else ():
+            listener(items)
 
     def _too_many(self, room: Capacity) -> list[Stream]:
         """The streams that are held for others, if they are more than there is room for."""
@@ -206,13 +253,22 @@ class Keeper:
         others = [
             stream
             for source, stream in exchange.streams.items()
-            if not exchange.owns(source)
+            if stream.items
+            and not exchange.owns(source)
             and not self._is_mine(source)
             and (source in near or source not in self.read)
         ]
         entries = sum(len(stream.items) for stream in others)
-        if room.entries is not None and entries > room.entries:
-            return others
-        size_bytes = sum(self._measure(stream.source) for stream in others)
-        exceeds = room.size_bytes is not None and size_bytes > room.size_bytes
-        return others if entries > 0 and exceeds else []
+        size = sum(self._shelf.bytes_of(stream.source) for stream in others)
+        return others if _exceeds(room, entries, size) else []
+
+
+def _exceeds(room: Capacity, entries: int, size: int) -> bool:
+    too_many = room.entries is not None and entries > room.entries
+    return too_many or (room.size_bytes is not None and size > room.size_bytes)
+
+
+def _aged(stream: Stream) -> Iterator[tuple[int, str, int, Item]]:
+    """Its items, and when they came."""
+    for number, item in stream.items.items():
+        yield item.arrival, stream.source, number, item

@@ -2,7 +2,9 @@
 
 A source numbers its items, growing but not dense, and they travel in that order. So a copy of its
 stream needs few words: `upto` (everything up to there is here, or dead), and how many of the
-source's removals it has heeded, `deaths`. Two copies that say the same of both hold the same.
+source's removals it has heeded, `deaths`. Two copies that say the same of both hold the same, but
+for what is `away`: where there is no room any more the oldest items give way, and it stays known
+that they live, so that nobody who hears of the stream from here takes them for dead.
 
 Of removals it may be told before it has the items. It knows which numbers live up to `known`, which
 is never below `upto`, and beyond that some that are `dead`: these are not let in when they come.
@@ -36,6 +38,7 @@ class Stream:
         self.alive = BitMap64()
         self.known = upto
         self.dead = BitMap64()
+        self.away = BitMap64()
 
     def __repr__(self) -> str:
         return f"<{self.source}: {len(self.items)} up to {self.upto}, {self.deaths} deaths>"
@@ -90,6 +93,10 @@ class Stream:
         if parcel.upto <= self.upto:
             return []
         before, known, alive, dead = self.upto, self.known, self.alive, self.dead
+        if parcel.away:
+            away = _between(read_bits(parcel.away), before + 1, parcel.upto)
+            unknown = _between(away, known + 1, parcel.upto)
+            self.away |= (away & alive) | (unknown - dead)
         new = [
             (number, item)
             for number, item in items
@@ -118,7 +125,9 @@ class Stream:
         self.deaths = before + len(numbers)
         known = self.known
         self.dead.update([number for number in numbers if number > known])
-        self.alive.difference_update(BitMap64(numbers))
+        gone = BitMap64(numbers)
+        self.alive -= gone
+        self.away -= gone
         return self._drop(numbers)
 
     def outlive(self, living: Living) -> list[Item]:
@@ -136,6 +145,7 @@ class Stream:
         if living.known < self.known:
             gone.remove_range(living.known + 1, self.known + 1)
         gone |= self.alive & dead
+        self.away -= _between(self.away - lives, 0, living.known) | dead
         self.alive -= gone
         self.dead |= dead
         if living.known > self.known:
@@ -152,6 +162,18 @@ class Stream:
         gone = [number for number in numbers if number in self.items]
         self.alive.difference_update(BitMap64(gone))
         return self._drop(gone)
+
+    def give_way(self, numbers: Iterable[int]) -> list[Item]:
+        """There is no room for these here, and they live: the items."""
+        gone = BitMap64(number for number in numbers if number in self.items)
+        self.alive -= gone
+        self.away |= gone
+        return self._drop(gone)
+
+    def away_since(self, after: int, upto: int) -> bytes:
+        """Those that have given way between these, for a parcel."""
+        away = _between(self.away, after + 1, upto) if self.away else self.away
+        return spell_bits(away) if away else b""
 
     def _drop(self, numbers: Iterable[int]) -> list[Item]:
         items = self.items
@@ -187,7 +209,8 @@ class Stream:
                         upto = items[-1][0]
                         break
                     items.append((number, msgspec.Raw(spelled)))
-        return Parcel(feed, self.source, after, upto, self.deaths, items, answers, upto < self.upto)
+        more, away = upto < self.upto, self.away_since(after, upto)
+        return Parcel(feed, self.source, after, upto, self.deaths, items, answers, more, away)
 
     def living(self, feed: str) -> Living:
         """For one who has missed removals."""
@@ -196,9 +219,21 @@ class Stream:
             self.source,
             self.known,
             self.deaths,
-            spell_bits(self.alive),
+            spell_bits(self.alive | self.away),
             spell_bits(self.dead),
         )
+
+
+def up_to(bits: BitMap64, last: int) -> BitMap64:
+    return _between(bits, 0, last)
+
+
+def _between(bits: BitMap64, first: int, last: int) -> BitMap64:
+    """Those of them that are not outside."""
+    some = BitMap64(bits)
+    some.remove_range(0, first)
+    some.remove_range(last + 1, NUMBER_MAX + 1)
+    return some
 
 
 def spell_bits(bits: BitMap64) -> bytes:

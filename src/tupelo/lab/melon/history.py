@@ -131,6 +131,8 @@ class History:
         """Those that have not much room for it."""
         self.acts: list[Act] = []
         self.told: list[Told] = []
+        self.given_way: set[Message] = set()
+        """Of these some host said that it has no copy any more: there was no room."""
         self.evicted: set[Message] = set()
         """What the logs on disk say of what was collected."""
         self.strays: set[Found] = set()

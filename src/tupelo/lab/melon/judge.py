@@ -325,7 +325,8 @@ def _may_stay(case: Case, message: Message) -> bool:
 
 
 def judge_readers(case: Case) -> Iterator[Fault]:
-    """Who is there in the end has read all that is in reach: where it was written, or in copies."""
+    """Who is there in the end has read all that is in reach: where it was written, or in copies.
+    Only what had given way in copies may be missed, by one who has read something newer of it."""
     ending = case.history.ending
     for melon, host in ending.melons.items():
         near = {host, *ending.near.get(host, ())}
@@ -336,6 +337,12 @@ def judge_readers(case: Case) -> Iterator[Fault]:
             and (one.where == "written" or (one.where == "copies" and host in case.history.copying))
         ]
         unread = {one.message for one in places} - set(case.read_by[melon])
+        newest: dict[str, int] = {}
+        for _, source, number, _ in case.read_by[melon]:
+            newest[source] = max(number, newest.get(source, 0))
+        unread -= {
+            message for message in case.history.given_way if message[2] < newest.get(message[1], 0)
+        }
         for message in sorted(unread):
             if not message[0].startswith("late") and not case.is_collected(message):
                 yield Fault("not read", f"{name_of(message)}, by {melon}")

@@ -199,6 +199,11 @@ class Member:
         history = self.world.history
         async for one in melon.collected:
             message = one.message
+            if one.kind == "copy":
+                if not isinstance(message, str):
+                    self.world.note(f"{self.name} has no room for a copy of {message}")
+                    history.given_way.add(message)
+                continue
             if one.kind == "directed":
                 message = self.world.host_of(message)
             self.world.note(f"{self.name} has collected {message}, {one.kind}")

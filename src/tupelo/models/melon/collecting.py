@@ -30,7 +30,8 @@ BACKLOG_MAX = 1_000
 class Bound:
     """At most so many messages, and so many bytes of them: of those that were stored, of those that
     were written, of those that are directed, and of copies of others', each. When it is reached the
-    oldest give way ("fifo"), or those read longest ago ("lru"); of copies, those of one host."""
+    oldest give way ("fifo"), or those read longest ago ("lru"); of copies always the oldest, and of
+    what is carried to others all that one host has directed to one of them."""
 
     count: int | None = None
     bytes: int | None = None
@@ -51,12 +52,16 @@ class Bound:
         return Capacity(entries=self.count, size_bytes=self.bytes, evict=self.order)
 
 
+Kind = Literal["stored", "written", "directed", "copy"]
+
+
 @dataclass(frozen=True)
 class Collected:
-    """A message of this host that was collected; of a directed one, its addressee."""
+    """A message of this host that was collected, or a copy of another's; if it is directed, its
+    addressee."""
 
     message: Any
-    kind: Literal["stored", "written", "directed"]
+    kind: Kind
 
 
 class PinnedRoom(Room):

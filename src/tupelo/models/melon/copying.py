@@ -18,7 +18,9 @@ class Copies:
     that meet it, or meet one who carries it; 0 for nobody, so that it waits here for its addressee.
 
     This much `room` is here for what others have written, and as much for what they have directed
-    to others: None for as much as comes, 0 for nothing but what is read or taken here.
+    to others: None for as much as comes, 0 for nothing but what is read or taken here. When it is
+    full the oldest copies give way, of whatever host; of what is carried to another, all that one
+    host has for it, since it must come in order and without a gap.
     """
 
     hosts: int = 1

@@ -92,6 +92,7 @@ class Directed:
         self._receipts = Receipts(name, sealed, self._feed)
         self._load(sealed)
         self._feed.listeners.append(self.look)
+        self.gave_way = self._feed.gave_way
         self._feed.watchers.append(self._bell.ring)
         self.look()
 

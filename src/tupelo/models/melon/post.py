@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from tupelo.errors import BadArgument, BadFrame, TupeloError
@@ -15,13 +15,13 @@ from tupelo.federation.identity.access import Access
 from tupelo.federation.identity.keys import Identity
 from tupelo.federation.replication.carrier import replication_of
 from tupelo.federation.replication.feed import Feed, host_of
-from tupelo.models.melon.collecting import Bound, Collected, Collections, PinnedRoom, bind
+from tupelo.models.melon.collecting import Bound, Collected, Collections, Kind, PinnedRoom, bind
 from tupelo.models.melon.copying import Copies
 from tupelo.models.melon.directed import Directed
 from tupelo.models.melon.pinning import Pins
 from tupelo.models.melon.private import Private
 from tupelo.models.melon.racing import Stirring
-from tupelo.models.melon.sealed import Receipt, addressee_of
+from tupelo.models.melon.sealed import Receipt, Sealed, addressee_of
 from tupelo.models.melon.taking import Taking
 from tupelo.space.capacity import Capacity
 from tupelo.space.operations import value_of
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from tupelo.federation.hosts.peer import Peer
 
 _RECEIPT = kind_of(Receipt)
+_DIRECTED = frozenset([kind_of(Sealed), _RECEIPT])
 
 
 def post_of(
@@ -83,6 +84,7 @@ class Post:
         if copies is not None:
             self.feed = replication_of(core).feed(self.written.name, copies.policy)
             self.feed.listeners.append(self._heard_of_copies)
+            self.feed.gave_way.append(partial(self._tell_collected, "copy"))
         self.directed = Directed(
             core,
             name,
@@ -93,13 +95,14 @@ class Post:
             copies,
             self.stirring.stir,
         )
+        self.directed.gave_way.append(partial(self._tell_collected, "copy"))
         self.taking = Taking(core, self.stored, self.directed, self.stirring)
         core.carriers[f"melon {name}"] = self
 
     # Bounds
 
     def _bind(self, capacity: Capacity) -> dict[HostedSpace, PinnedRoom]:
-        kinds: dict[HostedSpace, Literal["stored", "written", "directed"]] = {
+        kinds: dict[HostedSpace, Kind] = {
             self.stored: "stored",
             self.written: "written",
             self._sealed: "directed",
@@ -109,18 +112,15 @@ class Post:
             for hosted, kind in kinds.items()
         }
 
-    def _gave_way(
-        self, kind: Literal["stored", "written", "directed"], entries: list[Entry]
-    ) -> None:
+    def _gave_way(self, kind: Kind, entries: list[Entry]) -> None:
         """On whatever thread, under the lock of the space."""
         with suppress(RuntimeError):  # The loop is closed.
             self._loop.call_soon_threadsafe(self._tell_collected, kind, entries)
 
-    def _tell_collected(
-        self, kind: Literal["stored", "written", "directed"], entries: list[Entry]
-    ) -> None:
+    def _tell_collected(self, kind: Kind, entries: list[Entry]) -> None:
         for entry in entries:
-            message = addressee_of(entry) if kind == "directed" else _value(entry)
+            is_directed = entry.shape.kind in _DIRECTED
+            message = addressee_of(entry) if is_directed else _value(entry)
             if message is not None:
                 for listener in list(self.listeners):
                     listener.put(Collected(message, kind))

@@ -4,6 +4,8 @@ copies.
 One record says what was read, wherever it was found. Copies come as the beginning of what a host
 has written, in its order, so what is read there and what is read at the host itself never passes by
 each other; only a copy that has not heard of a removal could be behind, and then it is left out.
+Where the oldest copies have given way to others, who reads the rest has missed them: they are left
+out at their host too, for the same question.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from pyroaring import BitMap64
 
 from tupelo.errors import TupeloError
 from tupelo.federation.replication.feed import Feed
+from tupelo.federation.replication.streams import up_to
 from tupelo.federation.spanning.records import Record
 from tupelo.models.melon.racing import Deadline, race
 from tupelo.models.melon.receipts import Place
@@ -90,13 +93,13 @@ class Reader:
             found = shelves.look(template, key, many)
             if many or not found:
                 try:
-                    found += await self._ask(template, 0, many)
+                    found += await self._ask_on(template, 0, many, key, shelves)
                 except BaseException:
                     self.undo(found)
                     raise
         if not found and wait != 0:
             found = await race(
-                lambda left: self._ask(template, left, many),
+                lambda left: self._ask_on(template, left, many, key, shelves),
                 lambda: shelves.has(template, key),
                 lambda: shelves.look(template, key, many),
                 self.undo,
@@ -111,6 +114,17 @@ class Reader:
             self._memory.discard_all(entries)
         if self._shelves is not None:
             self._shelves.undo(entries)
+
+    async def _ask_on(
+        self, template: Any, wait: float | None, many: bool, key: bytes | None, shelves: Shelves
+    ) -> list[Entry]:
+        """As below, without what was missed: that counts as read."""
+        deadline = Deadline(self._hosted.clock, wait)
+        while True:
+            found = await self._ask(template, deadline.left, many)
+            due = [entry for entry in found if not shelves.is_missed(entry, key)]
+            if due or not found:
+                return due
 
     async def _ask(self, template: Any, wait: float | None, many: bool) -> list[Entry]:
         """Of those who are engaged. Who does not answer is passed over."""
@@ -146,6 +160,7 @@ class Shelves:
         self._read: dict[tuple[bytes, str], int] = {}  # up to there there is nothing to be read
         self._latest: dict[tuple[bytes, str], int] = {}  # the place of the youngest that was read
         self._looked: dict[Entry, Place] = {}  # what was found, and has not been handed out yet
+        self._missed: dict[str, BitMap64] = {}  # had given way when something newer was found
         self._discards = 0
 
     def has(self, template: Any, key: bytes | None) -> bool:
@@ -180,6 +195,7 @@ class Shelves:
                         raise
                     found += self._memory.choose([entry], None)
                     self._looked[entry] = source, number
+                    self._miss(source, number)
                     if not many:
                         return found
         return found
@@ -202,6 +218,19 @@ class Shelves:
                     yield number, entry
             if key is not None:
                 self._read[key, source] = number
+
+    def _miss(self, source: str, number: int) -> None:
+        stream = self._feed.stream(source)
+        if stream is not None and stream.away:
+            self._missed[source] = self._missed.get(source, BitMap64()) | up_to(stream.away, number)
+
+    def is_missed(self, entry: Entry, key: bytes | None) -> bool:
+        """Was something newer read in copies when this had given way there?"""
+        source, number = self._place_at_its_host(entry) or ("", 0)
+        if key is None or number not in self._missed.get(source, ()):
+            return False
+        found = [number for at, number in self._looked.values() if at == source]
+        return number < max([self._latest.get((key, source), 0), *found])
 
     def note(self, entries: Iterable[Entry], key: bytes | None) -> None:
         """These were read: of what these hosts have written, nothing older will be."""
