@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from typing import Any
@@ -9,9 +10,11 @@ from typing import Any
 import pytest
 
 import tupelo
+from tupelo.models.event_heap import Event, EventHeap
 from tupelo.models.melon import Melon
 
 JOB = ("job", int)
+JOB_EVENT = Event("job", n=1)
 
 
 @pytest.fixture
@@ -108,3 +111,25 @@ def test_a_directed_message_stays_with_its_addressee(interrupt: Interrupt) -> No
         assert one.space("melon").read_all(JOB) == []
         assert ben.take(JOB, wait=20, sender=who["ada"].key) == ("job", 1)
         assert ben.take(JOB, wait=0) is None
+
+
+def test_an_event_heap(hosts: Hosts, interrupt: Interrupt) -> None:
+    with EventHeap(hosts[0], "board") as ada, EventHeap(hosts[1], "board") as ben:
+        ada.put(JOB_EVENT)
+        assert ben.session().wait(Event("job"), wait=20)  # It is here by now.
+        view = ben.view(order="total")
+        shared = ben.session(ben.session().share())
+        for get in (ben.get, view.get, shared.get):
+            interrupt(get)
+            assert until(get) == JOB_EVENT
+            assert get() is None
+        interrupt(ben.remove)
+        assert until(ben.remove) == JOB_EVENT
+        assert ben.remove() is None
+
+
+def until(get: Callable[[], Any]) -> Any:
+    """What it gets, as soon as there is something."""
+    while (found := get()) is None:
+        time.sleep(0.001)
+    return found

@@ -99,10 +99,9 @@ class Call:
         self._abandoned = False
 
     async def run(self) -> Any:
-        if self._abandoned:
-            self._work.close()
-            return None
         self._task = asyncio.current_task()
+        if self._abandoned:
+            self.abandon()
         answer = await self._work
         if self._abandoned:
             self._undo_it(answer)

@@ -74,9 +74,11 @@ class EventHeap:
         self._replica: Replica = heaps_of(self._host._core).replica(self.name, self._patience)
         self._reading: Reading = self._opens(readings.Copies(self._replica))
 
-    async def _on_loop(self, work: Coroutine[Any, Any, Any]) -> Any:
+    async def _on_loop(
+        self, work: Coroutine[Any, Any, Any], undo: Callable[[Any], object] | None = None
+    ) -> Any:
         try:
-            return await self._host._on_loop(self._unless_closed(work))
+            return await self._host._on_loop(self._unless_closed(work), undo)
         except HostClosed:
             if getcoroutinestate(work) == CORO_CREATED:
                 work.close()  # The host did not begin it.
@@ -122,6 +124,16 @@ class EventHeap:
         """The ids of the engaged hosts that have this heap."""
         return self._replica.feed.partners
 
+    async def _next(self, reading: Reading, template: object, wait: float | None) -> Any:
+        def undo(found: Entry | None) -> None:
+            reading.unsee([] if found is None else [found])
+
+        return _value(await self._on_loop(reading.next(asked(template), wait), undo))
+
+    async def _rest(self, reading: Reading, template: Template) -> list[Any]:
+        found = await self._on_loop(reading.rest(template), reading.unsee)
+        return [value_of(entry) for entry in found]
+
     # Putting
 
     @either
@@ -148,19 +160,18 @@ class EventHeap:
     @either
     async def get(self, template: object = ANY) -> Any:
         """The next event that matches and was not seen; None if there is none here now."""
-        return _value(await self._on_loop(self._reading.next(asked(template), 0)))
+        return await self._next(self._reading, template, 0)
 
     @either
     async def wait(self, template: object = ANY, *, wait: float | None = None) -> Any:
         """The same, but wait for it, so long at most; None if none came in time."""
         check_wait(wait)
-        return _value(await self._on_loop(self._reading.next(asked(template), wait)))
+        return await self._next(self._reading, template, wait)
 
     @either
     async def get_all(self, template: object = ANY) -> list[Any]:
         """All that match, are here and were not seen."""
-        found = await self._on_loop(self._reading.rest(asked(template)))
-        return [value_of(entry) for entry in found]
+        return await self._rest(self._reading, asked(template))
 
     @either
     async def snoop(self, template: object = ANY) -> Any:
@@ -182,13 +193,17 @@ class EventHeap:
     async def remove(self, template: object = ANY) -> Any:
         """Remove an event that matches, for everyone, and give it; None if there is none here.
         SourceAway, if there are only such as live at hosts out of reach."""
-        return _value(await self._on_loop(self._replica.removing.remove(asked(template), 0)))
+        return await self._remove(template, 0)
 
     @either
     async def wait_to_remove(self, template: object = ANY, *, wait: float | None = None) -> Any:
         """The same, but wait for one, so long at most."""
         check_wait(wait)
-        return _value(await self._on_loop(self._replica.removing.remove(asked(template), wait)))
+        return await self._remove(template, wait)
+
+    async def _remove(self, template: object, wait: float | None) -> Any:
+        removing = self._replica.removing
+        return _value(await self._on_loop(removing.remove(asked(template), wait), removing.undo))
 
     # What stands
 

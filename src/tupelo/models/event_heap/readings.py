@@ -16,7 +16,14 @@ from typing import Protocol
 import msgspec
 from pyroaring import BitMap64
 
-from tupelo.errors import BadFrame, LeaseLost, SessionLost, SpaceClosed, TokenAway
+from tupelo.errors import (
+    BadFrame,
+    LeaseLost,
+    SessionLost,
+    SpaceClosed,
+    TokenAway,
+    TupeloError,
+)
 from tupelo.federation.replication.token import Token
 from tupelo.models.event_heap.orders import ViewCloned
 from tupelo.models.event_heap.replica import Replica
@@ -44,6 +51,10 @@ class Reading(Protocol):
 
     async def rest(self, template: Template) -> list[Entry]:
         """All that match, are here, and were not seen."""
+        ...
+
+    def unsee(self, entries: list[Entry]) -> None:
+        """Nobody has got these after all."""
         ...
 
     def close(self) -> None: ...
@@ -80,6 +91,11 @@ class Copies:
         found, _ = self._operations.get_all(template, TaskSignal, False, 0, session=self._state)
         assert isinstance(found, list)  # It does not wait.
         return distinct(found)
+
+    def unsee(self, entries: list[Entry]) -> None:
+        with self._replica.feed.copies.engine.lock:
+            for entry in entries:
+                self._state.seen.discard(entry)
 
     def close(self) -> None:
         if self._replica.readings.pop(self.end, self) is None:
@@ -168,6 +184,12 @@ class Ordered:
     async def rest(self, template: Template) -> list[Entry]:
         return list(self._ready(template))
 
+    def unsee(self, entries: list[Entry]) -> None:
+        for entry in entries:
+            self._seen.discard(entry)
+        self._low = 0
+        self._cursors.clear()
+
     def replay(self, template: Template) -> list[Entry]:
         """Everything from the start, as far as it is here."""
         self._require_open()
@@ -202,6 +224,7 @@ class Shared:
         self._copies: Copies | None = None
         self._closed = False
         self._scopes: set[asyncio.Timeout] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
 
     async def record(self) -> Seen:
         """What all who share it have seen. TokenAway if that cannot be known now; if it is lost,
@@ -297,6 +320,21 @@ class Shared:
                     self._seen.add(entry)
                 self._state = self._token.state = spell_record(self._seen)
         return found
+
+    def unsee(self, entries: list[Entry]) -> None:
+        task = asyncio.ensure_future(self._unsee(entries))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _unsee(self, entries: list[Entry]) -> None:
+        with suppress(TupeloError):
+            async with self._holding(None):
+                self._taken_up()
+                for entry in entries:
+                    self._seen.discard(entry)
+                self._let_go()
+                self._token.state = spell_record(self._seen)
+        self._replica.bell.ring()
 
     def close(self) -> None:
         self._closed = True

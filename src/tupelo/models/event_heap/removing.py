@@ -52,8 +52,8 @@ class Removing:
             refusals: list[NotAllowed] = []
             for entry in self._matches(template):
                 place = self._replica.place_of(entry)
-                if place is not None and await self._given(entry, place, away, refusals):
-                    return entry
+                if place is not None and (given := await self._given(entry, place, away, refusals)):
+                    return given
             if until is not None and away and self._is_meeting:
                 until = max(until, begun + MEETING_SECONDS)
             try:  # Patience ends between questions: what was removed must not be lost.
@@ -85,13 +85,13 @@ class Removing:
 
     async def _given(
         self, entry: Entry, place: Place, away: set[str], refusals: list[NotAllowed]
-    ) -> bool:
+    ) -> Entry | None:
         """Remove it, to be given to the one who asks: if that one is gone by then, it is put in the
         heap again."""
         twin = copy(entry)  # An entry that has ended does not say any more until when it lived.
         removing = asyncio.ensure_future(self._remove(place, away, refusals))
         try:
-            return await asyncio.shield(removing)
+            return twin if await asyncio.shield(removing) else None
         except asyncio.CancelledError:
             task = asyncio.ensure_future(self._put_back(removing, twin))
             self._tasks.add(task)
@@ -101,7 +101,12 @@ class Removing:
     async def _put_back(self, removing: asyncio.Task[bool], entry: Entry) -> None:
         with suppress(TupeloError):
             if await removing:
-                adopt(self._replica.feed.space, [entry])
+                self.undo(entry)
+
+    def undo(self, entry: Entry | None) -> None:
+        """Nobody has got it: it is in the heap again."""
+        if entry is not None:
+            adopt(self._replica.feed.space, [entry])
 
     async def _remove(self, place: Place, away: set[str], refusals: list[NotAllowed]) -> bool:
         source, number = place

@@ -61,14 +61,12 @@ class Session:
         return await self._next(template, wait)
 
     async def _next(self, template: object, wait: float | None) -> Any:
-        found = await self._heap._on_loop(self._reading.next(asked(template), wait))
-        return None if found is None else value_of(found)
+        return await self._heap._next(self._reading, template, wait)
 
     @either
     async def get_all(self, template: object = ANY) -> list[Any]:
         """All that match, are here and were not seen."""
-        found = await self._heap._on_loop(self._reading.rest(asked(template)))
-        return [value_of(entry) for entry in found]
+        return await self._heap._rest(self._reading, asked(template))
 
     @either
     async def clone(self) -> Session:
@@ -131,8 +129,7 @@ class Query(Session):
 
     @either
     async def get_all(self, template: object = ANY) -> list[Any]:
-        found = await self._heap._on_loop(self._reading.rest(asked(self._both(template))))
-        return [value_of(entry) for entry in found]
+        return await self._heap._rest(self._reading, asked(self._both(template)))
 
     def _both(self, template: object) -> object:
         if template is ANY:
