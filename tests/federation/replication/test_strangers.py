@@ -92,6 +92,8 @@ def parcel(*items: Any, source: str = "x/1") -> said.Parcel:
         parcel(item(["f"], 1, "x", None, 7)),
         said.Parcel(FEED, "x/1", 0, 5, 0, [(5, item(["f"])), (4, item(["f"]))], False),
         said.Parcel(FEED, "x/1", 9, 5, 0, [], False),
+        said.Parcel(FEED, "x/1", 0, 5, 0, [], False, away=b"\xff" * 20),
+        said.Parcel(FEED, "x/1", 0, 5, 0, [], False, away=BitMap64([2**64 - 1]).serialize()),
         said.Living(FEED, "x/1", 5, 3, b"\xff" * 20, NONE),
         said.Living(FEED, "x/1", 5, 3, BitMap64([9]).serialize(), NONE),
         said.Here(FEED, "a/1", True, [], {}),

@@ -94,7 +94,10 @@ class Stream:
             return []
         before, known, alive, dead = self.upto, self.known, self.alive, self.dead
         if parcel.away:
-            away = _between(read_bits(parcel.away), before + 1, parcel.upto)
+            away = read_bits(parcel.away)
+            if away and away.max() > parcel.upto:
+                raise BadFrame("what is beyond it cannot have given way")
+            away = _between(away, before + 1, parcel.upto)
             unknown = _between(away, known + 1, parcel.upto)
             self.away |= (away & alive) | (unknown - dead)
         new = [
