@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
-import tempfile
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -16,12 +12,12 @@ from tupelo.federation.hosts.core import HostCore
 from tupelo.federation.hosts.doors import AsyncHost
 from tupelo.federation.hosts.hosted import Doubt, HostedSpace
 from tupelo.federation.spanning.space import FederatedSpace
+from tupelo.lab.ground import Ground
 from tupelo.lab.life import Life
 from tupelo.lab.loop import VirtualLoop
 from tupelo.lab.network import VirtualNetwork
 from tupelo.space.asynchronous import Subscription
 from tupelo.space.engine import Engine
-from tupelo.space.loopclock import LoopClock
 from tupelo.space.tasks import Flusher
 from tupelo.values.parts import ANY
 
@@ -31,8 +27,6 @@ HEARTBEAT_SECONDS = 0.5
 ANSWER_SECONDS = 2.0
 DOUBT_SECONDS = 25.0
 """Longer than anyone is away: so it decides only about those who never come back."""
-MEMORY_DISK = Path("/dev/shm")
-"""How long a disk takes is not asked here."""
 
 
 @dataclass(frozen=True)
@@ -189,34 +183,21 @@ class Member:
         return len(self.core.peers)
 
 
-class World:
+class World(Ground[Member]):
     """Everything there is in one run."""
 
     def __init__(self, loop: VirtualLoop, seed: int) -> None:
-        self.loop = loop
-        self.seed = seed
         self.plan = plan_world(Random(f"{seed} plan"))
-        self.network = VirtualNetwork(loop, delay=self.plan.delay, trace_max=100_000)
-        self.clock = LoopClock(loop)
-        root = MEMORY_DISK if MEMORY_DISK.is_dir() else None
-        self.folder = Path(tempfile.mkdtemp(prefix="tupelo-", dir=root))
+        super().__init__(loop, seed, VirtualNetwork(loop, delay=self.plan.delay, trace_max=100_000))
         self.members = [Member(self, number) for number in range(self.plan.hosts)]
-        self.populate: Callable[[Member], None] = lambda member: None
-        """Called when a host has come back."""
         self.sightings: Counter[tuple[Any, ...]] = Counter()
         """How often each entry has come into sight: once, if it never had to return."""
         self._ticks = 0
-
-    def new_id(self) -> str:
-        return f"id{self.loop.number('id')}"
 
     def tick(self) -> int:
         """The next moment: no two are the same, though virtual time may be."""
         self._ticks += 1
         return self._ticks
-
-    def note(self, text: str) -> None:
-        self.network.note(text)
 
     async def start(self) -> None:
         for member in self.members:
@@ -227,59 +208,19 @@ class World:
         others = len(self.members) - 1
         return all(member.is_up and member.engaged == others for member in self.members)
 
-    async def until(self, condition: Callable[[], bool], seconds: float = 60.0) -> bool:
-        """Let time pass until this holds, or for so long."""
-        end = self.loop.time() + seconds
-        while not condition():
-            if self.loop.time() >= end:
-                return False
-            await asyncio.sleep(0.05)
-        return True
-
-    async def stop(self) -> None:
-        for member in self.members:
-            await member.leave()
-
-    def clear(self) -> None:
-        shutil.rmtree(self.folder, ignore_errors=True)
-
 
 async def trouble(world: World, rng: Random, seconds: float) -> None:
     """Faults, one after the other, as the seed will have them."""
+    kinds = ("partition", "partition", "heal", "cut", "crash", "return", "slow")
     end = world.loop.time() + seconds
-    network = world.network
     while (pause := rng.expovariate(1.2)) + world.loop.time() < end:
         await asyncio.sleep(pause)
-        one, other = rng.sample(world.members, 2)
-        match rng.choice(("partition", "partition", "heal", "cut", "crash", "return", "slow")):
-            case "partition":
-                names = [member.name for member in world.members]
-                rng.shuffle(names)
-                at = rng.randrange(1, len(names))
-                network.partition(names[:at], names[at:])
-            case "heal":
-                network.heal()
-            case "cut":
-                network.cut(one.name, other.name)
-            case "crash":
-                await (one.crash() if rng.random() < 0.7 else one.leave())
-            case "return":
-                for member in world.members:
-                    if not member.is_up:
-                        await member.start()
-                        world.populate(member)
-                        break
-            case "slow":
-                network.slow(one.name, other.name, rng.choice((1, 10, 100)))
+        await world.befall(rng, kinds, slower=(1, 10, 100))
 
 
 async def peace(world: World) -> None:
     """All faults are over, and everyone is back."""
-    network = world.network
-    network.heal()
-    for one in world.members:
-        for other in world.members:
-            network.slow(one.name, other.name, 1)
+    world.calm_down()
     for member in world.members:
         if not member.is_up:
             await member.start()

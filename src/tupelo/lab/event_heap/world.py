@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from random import Random
 
 from tupelo.federation.hosts.core import HostCore
@@ -15,15 +12,15 @@ from tupelo.federation.replication.carrier import replication_of
 from tupelo.federation.replication.feed import Feed
 from tupelo.federation.replication.news import Following
 from tupelo.lab.event_heap.history import History
+from tupelo.lab.ground import Ground
 from tupelo.lab.life import Life
 from tupelo.lab.loop import VirtualLoop
 from tupelo.lab.network import VirtualNetwork
-from tupelo.lab.world import ANSWER_SECONDS, HEARTBEAT_SECONDS, MEMORY_DISK, PORT, Door
+from tupelo.lab.world import ANSWER_SECONDS, HEARTBEAT_SECONDS, PORT, Door
 from tupelo.models.event_heap import Bridge, EventHeap
 from tupelo.models.event_heap.events import Event
 from tupelo.models.event_heap.records import Destroyed
 from tupelo.models.event_heap.replica import Replica, heaps_of
-from tupelo.space.loopclock import LoopClock
 from tupelo.values.entry import thaw
 
 BOARD = "board"
@@ -210,17 +207,12 @@ class Member:
                 yield view, self.world.places.get((BOARD, *place), -1)
 
 
-class World:
+class World(Ground[Member]):
     """Everything there is in one run."""
 
     def __init__(self, loop: VirtualLoop, seed: int) -> None:
-        self.loop = loop
-        self.seed = seed
         self.plan = plan_world(Random(f"{seed} plan"))
-        self.network = VirtualNetwork(loop, delay=self.plan.delay, trace_max=100_000)
-        self.clock = LoopClock(loop)
-        root = MEMORY_DISK if MEMORY_DISK.is_dir() else None
-        self.folder = Path(tempfile.mkdtemp(prefix="tupelo-", dir=root))
+        super().__init__(loop, seed, VirtualNetwork(loop, delay=self.plan.delay, trace_max=100_000))
         self.history = History(self.network.note)
         self.members = [Member(self, number) for number in range(self.plan.hosts)]
         self.durable = {member.name for member in self.members if member.durable}
@@ -229,36 +221,13 @@ class World:
         self.views: list[str] = []
         """Those that were made on the board."""
         self.calm = False
-        self.populate: Callable[[Member], None] = lambda member: None
-
-    def new_id(self) -> str:
-        return f"id{self.loop.number('id')}"
-
-    def note(self, text: str) -> None:
-        self.network.note(text)
-
-    def clear(self) -> None:
-        shutil.rmtree(self.folder, ignore_errors=True)
 
     # Time passes
-
-    async def until(self, condition: Callable[[], bool], seconds: float = 60.0) -> bool:
-        """Let time pass until this holds, or for so long."""
-        end = self.loop.time() + seconds
-        while not condition():
-            if self.loop.time() >= end:
-                return False
-            await asyncio.sleep(0.05)
-        return True
 
     async def start(self) -> None:
         for member in self.members:
             await member.start()
         await self.until(self.all_engaged)
-
-    async def stop(self) -> None:
-        for member in self.members:
-            await member.leave()
 
     def all_engaged(self) -> bool:
         others = len(self.members) - 1
@@ -298,42 +267,16 @@ class World:
 
 async def trouble(world: World, rng: Random, seconds: float) -> None:
     """Faults, one after the other, as the seed will have them."""
+    kinds = ("partition", "partition", "heal", "heal", "cut", "crash", "return", "return", "slow")
     end = world.loop.time() + seconds
-    network = world.network
     while (pause := rng.expovariate(0.8)) + world.loop.time() < end:
         await asyncio.sleep(pause)
-        one, other = rng.sample(world.members, 2)
-        match rng.choice(
-            ("partition", "partition", "heal", "heal", "cut", "crash", "return", "return", "slow")
-        ):
-            case "partition":
-                names = [member.name for member in world.members]
-                rng.shuffle(names)
-                at = rng.randrange(1, len(names))
-                network.partition(names[:at], names[at:])
-            case "heal":
-                network.heal()
-            case "cut":
-                network.cut(one.name, other.name)
-            case "crash":
-                await (one.crash() if rng.random() < 0.7 else one.leave())
-            case "return":
-                for member in world.members:
-                    if not member.is_up:
-                        await member.start()
-                        world.populate(member)
-                        break
-            case "slow":
-                network.slow(one.name, other.name, rng.choice((1, 10, 30)))
+        await world.befall(rng, kinds, slower=(1, 10, 30))
 
 
 async def peace(world: World) -> None:
     """All faults are over, and everyone is back."""
-    network = world.network
-    network.heal()
-    for one in world.members:
-        for other in world.members:
-            network.slow(one.name, other.name, 1)
+    world.calm_down()
     for member in world.members:
         if not member.is_up:
             await member.start()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
 from random import Random
@@ -12,6 +12,7 @@ from typing import Any, Literal
 from tupelo.federation.groups.roster import Roster
 from tupelo.federation.hosts.core import HostCore
 from tupelo.federation.hosts.hosted import Doubt
+from tupelo.lab.ground import Ground
 from tupelo.lab.life import Life
 from tupelo.lab.lime.history import History, Tuple
 from tupelo.lab.loop import VirtualLoop
@@ -22,7 +23,6 @@ from tupelo.models.lime.directory import Directory
 from tupelo.models.lime.handover import Parcel
 from tupelo.models.lime.locations import home_of
 from tupelo.models.lime.server import Server
-from tupelo.space.loopclock import LoopClock
 
 WORLD: ContextVar[World] = ContextVar("world")
 """The world in which an agent is: it cannot be given one, for it moves as values do."""
@@ -236,20 +236,15 @@ class Member:
         await self.core.stop("for ever")
 
 
-class World:
+class World(Ground[Member]):
     """Everything there is in one run."""
 
     def __init__(self, loop: VirtualLoop, seed: int, classes: list[type[lime.Agent]]) -> None:
-        self.loop = loop
-        self.seed = seed
-        self.classes = classes
         self.plan = plan_world(Random(f"{seed} plan"))
-        self.network = VirtualNetwork(loop, delay=self.plan.delay, trace_max=100_000)
-        self.clock = LoopClock(loop)
+        super().__init__(loop, seed, VirtualNetwork(loop, delay=self.plan.delay, trace_max=100_000))
+        self.classes = classes
         self.history = History(self.note)
         self.members = [Member(self, number) for number in range(self.plan.hosts)]
-        self.populate: Callable[[Member], Any]
-        """Gives agents to a host that has started; to be awaited."""
         self.known: list[str] = []
         """Every agent that there ever was."""
         self.running: dict[str, tuple[str, Life]] = {}
@@ -262,15 +257,9 @@ class World:
         """but for one thing, when all have met again."""
         WORLD.set(self)
 
-    def new_id(self) -> str:
-        return f"id{self.loop.number('id')}"
-
     def number(self) -> str:
         """For a tuple that is like no other."""
         return str(self.loop.number("tuple"))
-
-    def note(self, text: str) -> None:
-        self.network.note(text)
 
     def agents_of(self, name: str) -> list[str]:
         return [
@@ -322,19 +311,6 @@ class World:
             and len(groups[0].roster.members) == len(self.members)
             and not any(group._gate.shut for group in groups)
         )
-
-    async def until(self, condition: Callable[[], bool], seconds: float = 60.0) -> bool:
-        """Let time pass until this holds, or for so long."""
-        end = self.loop.time() + seconds
-        while not condition():
-            if self.loop.time() >= end:
-                return False
-            await asyncio.sleep(0.05)
-        return True
-
-    async def stop(self) -> None:
-        for member in self.members:
-            await member.leave()
 
 
 # What is where
@@ -395,35 +371,14 @@ def sharers(member: Member, roster: Roster, space: str) -> dict[str, str]:
 
 async def trouble(world: World, rng: Random, seconds: float) -> None:
     """Faults, one after the other, as the seed will have them."""
+    often = ("partition", "partition", "heal", "cut", "cut")
+    kinds = (*often, "crash", "return", "slow", "engage")
     end = world.loop.time() + seconds
-    network = world.network
     while (pause := rng.expovariate(1.2)) + world.loop.time() < end:
         await asyncio.sleep(pause)
-        one, other = rng.sample(world.members, 2)
-        match rng.choice(
-            ("partition", "partition", "heal", "cut", "cut", "crash", "return", "slow", "engage")
-        ):
-            case "partition":
-                names = [member.name for member in world.members]
-                rng.shuffle(names)
-                at = rng.randrange(1, len(names))
-                network.partition(names[:at], names[at:])
-            case "heal":
-                network.heal()
-            case "cut":
-                network.cut(one.name, other.name)
-            case "crash":
-                await one.crash()
-            case "return":
-                for member in world.members:
-                    if not member.is_up:
-                        await member.start()
-                        await world.populate(member)
-                        break
-            case "slow":
-                network.slow(one.name, other.name, rng.choice((1, 10, 30)))
-            case "engage":
-                await _engage(world, one, rng)
+        kind, one = await world.befall(rng, kinds, slower=(1, 10, 30), crashes=1)
+        if kind == "engage":
+            await _engage(world, one, rng)
 
 
 async def _engage(world: World, member: Member, rng: Random) -> None:
@@ -437,11 +392,7 @@ async def _engage(world: World, member: Member, rng: Random) -> None:
 
 async def peace(world: World) -> None:
     """All faults are over, and everyone is back."""
-    network = world.network
-    network.heal()
-    for one in world.members:
-        for other in world.members:
-            network.slow(one.name, other.name, 1)
+    world.calm_down()
     for member in world.members:
         if member.life is None:
             await member.start()

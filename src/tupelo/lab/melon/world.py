@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
-from typing import Any, Literal
+from typing import Literal
 
 from tupelo.federation.hosts.core import HostCore
 from tupelo.federation.hosts.hosted import Doubt
 from tupelo.federation.identity.keys import Identity
+from tupelo.lab.ground import Ground
 from tupelo.lab.life import Life
 from tupelo.lab.loop import VirtualLoop
 from tupelo.lab.melon.history import History, Told
@@ -23,13 +22,11 @@ from tupelo.lab.world import (
     ANSWER_SECONDS,
     DOUBT_SECONDS,
     HEARTBEAT_SECONDS,
-    MEMORY_DISK,
     PORT,
     Door,
     SlowFlusher,
 )
 from tupelo.models.melon import Bound, Copies, Melon
-from tupelo.space.loopclock import LoopClock
 
 SECRET = "hush! "
 """The text of every directed message begins so, and its number follows."""
@@ -246,17 +243,14 @@ class Member:
             self.world.history.ended(self.name)  # Until now there was something that could end.
 
 
-class World:
+class World(Ground[Member]):
     """Everything there is in one run."""
 
+    network: TappedNetwork
+
     def __init__(self, loop: VirtualLoop, seed: int) -> None:
-        self.loop = loop
-        self.seed = seed
         self.plan = plan_world(Random(f"{seed} plan"))
-        self.network = TappedNetwork(loop, delay=self.plan.delay, trace_max=100_000)
-        self.clock = LoopClock(loop)
-        root = MEMORY_DISK if MEMORY_DISK.is_dir() else None
-        self.folder = Path(tempfile.mkdtemp(prefix="tupelo-", dir=root))
+        super().__init__(loop, seed, TappedNetwork(loop, delay=self.plan.delay, trace_max=100_000))
         self.members = [Member(self, number) for number in range(self.plan.hosts)]
         self.history = History(self.note, {one.name for one in self.members if one.durable})
         self.history.bounded = {one.name for one in self.members if one.bound}
@@ -266,14 +260,6 @@ class World:
         }
         self.look: Callable[[Member], None] = lambda member: None
         """Called before a host ends, to see what is there."""
-        self.populate: Callable[[Member], None] = lambda member: None
-        """Called when a host has come back."""
-
-    def new_id(self) -> str:
-        return f"id{self.loop.number('id')}"
-
-    def note(self, text: str) -> None:
-        self.network.note(text)
 
     def knows(self, one: Member, other: Member) -> bool:
         """Do these two meet, if nothing fails? The one with the higher number dials, in a mesh
@@ -306,58 +292,25 @@ class World:
             for one in self.members
         )
 
-    async def until(self, condition: Callable[[], Any], seconds: float = 60.0) -> bool:
-        """Let time pass until this holds, or for so long."""
-        end = self.loop.time() + seconds
-        while not condition():
-            if self.loop.time() >= end:
-                return False
-            await asyncio.sleep(0.05)
-        return True
-
-    async def stop(self) -> None:
-        for member in self.members:
-            await member.leave()
-
-    def clear(self) -> None:
-        shutil.rmtree(self.folder, ignore_errors=True)
-
 
 # Faults
 
 
 async def trouble(world: World, rng: Random, seconds: float) -> None:
     """Faults, one after the other, as the seed will have them."""
+    kinds = ("groups", "groups", "heal", "cut", "cut", "crash", "return", "slow")
     end = world.loop.time() + seconds
-    network = world.network
     while (pause := rng.expovariate(1.2)) + world.loop.time() < end:
         await asyncio.sleep(pause)
         if world.plan.is_quiet:
             continue
         world.history.faults.append(world.history.tick())
-        one, other = rng.sample(world.members, 2)
-        match rng.choice(
-            ("partition", "partition", "heal", "cut", "cut", "crash", "return", "slow")
-        ):
-            case "partition":
-                groups: dict[int, list[str]] = {}
-                for member in world.members:
-                    groups.setdefault(rng.randrange(3), []).append(member.name)
-                network.partition(*groups.values())
-            case "heal":
-                network.heal()
-            case "cut":
-                network.cut(one.name, other.name)
-            case "crash":
-                await (one.crash() if rng.random() < 0.7 else one.leave())
-            case "return":
-                for member in world.members:
-                    if not member.is_up:
-                        await member.start()
-                        world.populate(member)
-                        break
-            case "slow":
-                network.slow(one.name, other.name, rng.choice((1, 10, 50)))
+        kind, _ = await world.befall(rng, kinds, slower=(1, 10, 50))
+        if kind == "groups":
+            groups: dict[int, list[str]] = {}
+            for member in world.members:
+                groups.setdefault(rng.randrange(3), []).append(member.name)
+            world.network.partition(*groups.values())
         for member in world.members:
             if member.is_up:
                 world.look(member)
@@ -367,12 +320,8 @@ async def trouble(world: World, rng: Random, seconds: float) -> None:
 
 async def peace(world: World) -> None:
     """All faults are over, and everyone is back."""
-    network = world.network
     world.history.faults.append(world.history.tick())
-    network.heal()
-    for one in world.members:
-        for other in world.members:
-            network.slow(one.name, other.name, 1)
+    world.calm_down()
     for member in world.members:
         if not member.is_up:
             await member.start()
