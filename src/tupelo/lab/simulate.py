@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing import get_context
 from random import Random
-from typing import Any
+from typing import Any, Protocol
 
 from tupelo.federation.spanning.scope import HERE
 from tupelo.lab.history import History
@@ -27,6 +28,8 @@ from tupelo.lab.world import DOUBT_SECONDS, Member, World, peace, trouble
 
 SETTLE_SECONDS = DOUBT_SECONDS + 5.0
 SERVED_SECONDS = 5.0
+PLAY_SECONDS = 1_000.0
+"""No world lasts longer, unless someone is stuck."""
 LATE = "late"
 """The class of entries that are waited for before their host is there."""
 
@@ -42,14 +45,38 @@ class Report:
     trace: tuple[str, ...]
 
 
+class Playing(Protocol):
+    """One seed of some model, while it is played."""
+
+    faults: list[Fault]
+
+    async def play(self, loop: VirtualLoop) -> None: ...
+
+    def report(self) -> Report: ...
+
+
+def played(playing: Playing, seed: int) -> Report:
+    """What became of it. A play that fails is a fault."""
+    try:
+        run(playing.play, seed)
+    except (LabError, BaseExceptionGroup) as error:
+        playing.faults.append(Fault("failed", in_one_line(error)))
+    return playing.report()
+
+
+@asynccontextmanager
+async def bounded() -> AsyncIterator[None]:
+    """LabError if what is played in it does not end."""
+    try:
+        async with asyncio.timeout(PLAY_SECONDS):
+            yield
+    except TimeoutError:
+        raise LabError(f"someone waits for ever: {PLAY_SECONDS:g} s are over") from None
+
+
 def simulate(seed: int) -> Report:
     """Play one seed, from its beginning to the verdict."""
-    run_ = _Run(seed)
-    try:
-        run(run_.play, seed)
-    except (LabError, BaseExceptionGroup) as error:
-        run_.faults.append(Fault("failed", in_one_line(error)))
-    return run_.report()
+    return played(_Run(seed), seed)
 
 
 def simulate_many(

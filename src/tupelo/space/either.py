@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from functools import wraps
 from inspect import isawaitable
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 
 class Either(Protocol):
@@ -28,6 +28,24 @@ def either(method: Callable[..., Coroutine[Any, Any, Any]]) -> Callable[..., Any
         return work if self.is_async else finished(work)
 
     return call
+
+
+class Closing:
+    """What is closed at the end of a `with`, or an `async with`."""
+
+    close: Callable[..., Any]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.close()
 
 
 async def settled(answer: Any) -> Any:

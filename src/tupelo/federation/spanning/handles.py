@@ -16,7 +16,7 @@ from tupelo.federation.spanning.records import Record
 from tupelo.federation.spanning.scope import Scope, spell_scope
 from tupelo.federation.spanning.subscription import FederatedSubscription
 from tupelo.space.checks import check_limit, check_wait
-from tupelo.space.either import either, settled
+from tupelo.space.either import Closing, either, settled
 from tupelo.space.log import Actor
 from tupelo.space.session import SessionState
 from tupelo.values.notice import Notice
@@ -46,7 +46,7 @@ def check_coverage(coverage: object) -> None:
         raise BadArgument("coverage", "a Coverage(), or None", coverage)
 
 
-class FederatedSession:
+class FederatedSession(Closing):
     """Reads that never give the same entry twice, over all hosts and through their coming and
     going. `clone` makes another that has seen the same. Tasks, or threads, may share it."""
 
@@ -123,18 +123,6 @@ class FederatedSession:
 
         with suppress(TupeloError):
             await self._space._host._on_loop(end())
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *error: object) -> None:
-        await self.close()
 
 
 class FederatedListening:

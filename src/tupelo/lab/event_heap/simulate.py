@@ -16,22 +16,15 @@ from tupelo.lab.event_heap.judge import judge
 from tupelo.lab.event_heap.load import Artist
 from tupelo.lab.event_heap.world import BOARD, BRIEF, HEAPS, Member, World, peace, trouble
 from tupelo.lab.judge import Fault
-from tupelo.lab.loop import LabError, VirtualLoop, run
-from tupelo.lab.simulate import Report, in_one_line
+from tupelo.lab.loop import LabError, VirtualLoop
+from tupelo.lab.simulate import Report, bounded, played
 
 SETTLE_SECONDS = 15.0
-PLAY_SECONDS = 1_000.0
-"""No world lasts longer, unless someone is stuck."""
 
 
 def simulate(seed: int) -> Report:
     """Play one seed, from its beginning to the verdict."""
-    playing = _Run(seed)
-    try:
-        run(playing.play, seed)
-    except (LabError, BaseExceptionGroup) as error:
-        playing.faults.append(Fault("failed", in_one_line(error)))
-    return playing.report()
+    return played(_Run(seed), seed)
 
 
 class _Run:
@@ -46,10 +39,8 @@ class _Run:
     async def play(self, loop: VirtualLoop) -> None:
         world = self._world = World(loop, self._seed)
         try:
-            async with asyncio.timeout(PLAY_SECONDS):
+            async with bounded():
                 await self._play(world)
-        except TimeoutError:
-            raise LabError(f"someone waits for ever: {PLAY_SECONDS:g} s are over") from None
         finally:
             world.clear()
 

@@ -14,24 +14,17 @@ from tupelo.lab.judge import Fault
 from tupelo.lab.lime.judge import judge
 from tupelo.lab.lime.load import LATE, Waiter, Worker, write_late
 from tupelo.lab.lime.world import Member, World, peace, trouble
-from tupelo.lab.loop import LabError, VirtualLoop, run
-from tupelo.lab.simulate import Report, in_one_line
+from tupelo.lab.loop import VirtualLoop
+from tupelo.lab.simulate import Report, bounded, played
 from tupelo.lab.world import DOUBT_SECONDS
 
 SETTLE_SECONDS = DOUBT_SECONDS + 5.0
 SERVED_SECONDS = 5.0
-PLAY_SECONDS = 1_000.0
-"""No world lasts longer, unless someone is stuck."""
 
 
 def simulate(seed: int) -> Report:
     """Play one seed, from its beginning to the verdict."""
-    playing = _Run(seed)
-    try:
-        run(playing.play, seed)
-    except (LabError, BaseExceptionGroup) as error:
-        playing.faults.append(Fault("failed", in_one_line(error)))
-    return playing.report()
+    return played(_Run(seed), seed)
 
 
 class _Run:
@@ -45,11 +38,8 @@ class _Run:
 
     async def play(self, loop: VirtualLoop) -> None:
         self._world = World(loop, self._seed, [Worker, Waiter])
-        try:
-            async with asyncio.timeout(PLAY_SECONDS):
-                await self._play()
-        except TimeoutError:
-            raise LabError(f"someone waits for ever: {PLAY_SECONDS:g} s are over") from None
+        async with bounded():
+            await self._play()
 
     async def _play(self) -> None:
         world = self._world

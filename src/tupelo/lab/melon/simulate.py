@@ -11,13 +11,13 @@ import asyncio
 from random import Random
 
 from tupelo.lab.judge import Fault
-from tupelo.lab.loop import LabError, VirtualLoop, run
+from tupelo.lab.loop import LabError, VirtualLoop
 from tupelo.lab.melon.history import READS, TAKES, Question
 from tupelo.lab.melon.judge import judge
 from tupelo.lab.melon.load import JOBS, MAIL, NEWS, Process
 from tupelo.lab.melon.looking import look_at_last, watch
 from tupelo.lab.melon.world import Member, World, peace, trouble
-from tupelo.lab.simulate import Report, in_one_line
+from tupelo.lab.simulate import Report, bounded, played
 from tupelo.lab.world import DOUBT_SECONDS
 
 SETTLE_SECONDS = DOUBT_SECONDS + 15.0
@@ -28,18 +28,11 @@ LATE = {
     "late mail": ("take", "send"),
 }
 """What is waited for before anyone could add it, and how both is done."""
-PLAY_SECONDS = 1_000.0
-"""No world lasts longer, unless someone is stuck."""
 
 
 def simulate(seed: int) -> Report:
     """Play one seed, from its beginning to the verdict."""
-    playing = _Run(seed)
-    try:
-        run(playing.play, seed)
-    except (LabError, BaseExceptionGroup) as error:
-        playing.faults.append(Fault("failed", in_one_line(error)))
-    return playing.report()
+    return played(_Run(seed), seed)
 
 
 class _Run:
@@ -54,10 +47,8 @@ class _Run:
     async def play(self, loop: VirtualLoop) -> None:
         self._world = World(loop, self._seed)
         try:
-            async with asyncio.timeout(PLAY_SECONDS):
+            async with bounded():
                 await self._play()
-        except TimeoutError:
-            raise LabError(f"someone waits for ever: {PLAY_SECONDS:g} s are over") from None
         finally:
             self._world.clear()
 

@@ -14,7 +14,6 @@ bridge began may come there again by a way round.
 from __future__ import annotations
 
 import asyncio
-from typing import Self
 
 from tupelo.errors import BadArgument, CannotSend, Refused, TupeloError
 from tupelo.federation.replication.news import Following
@@ -22,7 +21,7 @@ from tupelo.models.event_heap.events import asked
 from tupelo.models.event_heap.heap import EventHeap
 from tupelo.models.event_heap.readings import Copies
 from tupelo.models.event_heap.replica import Replica
-from tupelo.space.either import either
+from tupelo.space.either import Closing, either
 from tupelo.space.session import Seen
 from tupelo.space.writers import Mark
 from tupelo.values.entry import Entry
@@ -32,7 +31,7 @@ from tupelo.values.template import Template
 _PREFIX = "carried from "
 
 
-class Bridge:
+class Bridge(Closing):
     """Carries what is in a heap, and what comes, to another heap of the same host: everything, or
     what matches. With `both`, also the other way."""
 
@@ -94,18 +93,6 @@ class Bridge:
                 task.cancel()
 
         await self._heap._on_loop_unless_closed(work)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *error: object) -> None:
-        await self.close()
 
 
 def _mark(entry: Entry, heap: str) -> Mark:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
 from inspect import CORO_CREATED, getcoroutinestate
-from typing import Any, Self
+from typing import Any
 
 from tupelo.errors import BadArgument, HeapDestroyed, HostClosed
 from tupelo.federation.hosts.doors import AsyncHost, Host, HostDoor
@@ -19,7 +19,7 @@ from tupelo.models.event_heap.readings import Reading
 from tupelo.models.event_heap.replica import Replica, heaps_of
 from tupelo.models.event_heap.sessions import Query, Session, View, check_order
 from tupelo.space.checks import check_wait
-from tupelo.space.either import either, finished
+from tupelo.space.either import Closing, either, finished
 from tupelo.space.operations import value_of
 from tupelo.space.session import Seen
 from tupelo.space.writers import Items
@@ -29,7 +29,7 @@ from tupelo.values.parts import ANY
 from tupelo.values.template import Template
 
 
-class EventHeap:
+class EventHeap(Closing):
     """A heap of events, spread over all hosts that have one of this name and reach each other.
 
     What it gives by `get`, `wait` and `get_all` it never gives twice: it has a session of its own.
@@ -356,18 +356,6 @@ class EventHeap:
                 self._ends(reading)
 
         await self._on_loop_unless_closed(work)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *error: object) -> None:
-        await self.close()
 
     def __repr__(self) -> str:
         return f"<the event heap {self.name!r} at {self._host.name!r}>"

@@ -7,14 +7,14 @@ import logging
 from collections.abc import Callable, Iterable
 from functools import partial
 from inspect import isawaitable
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from tupelo.errors import BadArgument, TokenAway, TupeloError
 from tupelo.models.event_heap.events import asked, freeze_all
 from tupelo.models.event_heap.orders import ViewCloned
 from tupelo.models.event_heap.readings import Ordered, Reading
 from tupelo.space.checks import check_wait
-from tupelo.space.either import either, settled
+from tupelo.space.either import Closing, either, settled
 from tupelo.space.operations import value_of
 from tupelo.space.session import Seen
 from tupelo.space.writers import Items
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("tupelo")
 
 
-class Session:
+class Session(Closing):
     """Gives no event twice. Tasks and threads may share it.
 
     A session that has an `id` is shared: it can be opened by that at every host that has the heap,
@@ -97,18 +97,6 @@ class Session:
     async def __aiter__(self) -> Any:
         while (event := await self.wait()) is not None:
             yield event
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *error: object) -> None:
-        await self.close()
 
 
 class Query(Session):

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from functools import partial
-from typing import Any, Self
+from typing import Any
 
 from tupelo.errors import BadArgument, CannotSend, HostClosed
 from tupelo.federation.hosts.doors import AsyncHost, Host, HostDoor
@@ -18,7 +18,7 @@ from tupelo.models.melon.copying import Copies
 from tupelo.models.melon.post import post_of
 from tupelo.models.melon.reading import Reader
 from tupelo.space.checks import check_wait
-from tupelo.space.either import either, settled
+from tupelo.space.either import Closing, either, settled
 from tupelo.space.operations import value_of
 from tupelo.values.entry import Entry
 
@@ -28,7 +28,7 @@ _SPACES = (".written", ".sealed")
 """How these end: a Melon of such a name would share them with another."""
 
 
-class Melon:
+class Melon(Closing):
     """One process that exchanges messages with all that use the same name, at hosts that meet. It
     has a record of its own of what it has read.
 
@@ -212,18 +212,6 @@ class Melon:
 
         with suppress(HostClosed):
             await self._host._on_loop(end())
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *error: object) -> None:
-        await self.close()
 
     def __repr__(self) -> str:
         return f"<Melon {self.name!r} at the host {self._host.name!r}>"
