@@ -406,10 +406,13 @@ def test_one_who_is_about_to_for_too_long_is_not_taken_for_none(
 
 def test_of_two_who_wait_for_each_other_one_gives_way(host, jobs, later, until, monkeypatch):
     """Both have looked before the other wrote, and write before either looks again."""
+    looked: list[Any] = []
     ready: list[Any] = []
     seal = SinkTask._seal
 
     def together(sink, space, txn):
+        looked.append(txn)
+        until(lambda: len(looked) == 2, "both have looked")
         write = space.write
 
         def writes(*args: Any, **kwargs: Any) -> Any:
