@@ -2,13 +2,17 @@ PYTHON ?= python3
 VENV ?= .venv
 ARGS ?=
 
-BIN := $(VENV)/bin
+# A path may have spaces in it: quoted in a recipe, escaped as a target.
+EMPTY :=
+ESCAPED_VENV := $(subst $(EMPTY) $(EMPTY),\ ,$(VENV))
+
+BIN := "$(VENV)/bin"
 PIP_INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt
 
 # A stamp says which set of packages the environment holds; dev holds all that run needs.
-VENV_STAMP := $(VENV)/.stamp-venv
-RUN_STAMP := $(VENV)/.stamp-run
-DEV_STAMP := $(VENV)/.stamp-dev
+VENV_STAMP := $(ESCAPED_VENV)/.stamp-venv
+RUN_STAMP := $(ESCAPED_VENV)/.stamp-run
+DEV_STAMP := $(ESCAPED_VENV)/.stamp-dev
 
 SIDE_BY_SIDE := --numprocesses auto --maxprocesses 4 --dist loadscope
 
@@ -27,11 +31,8 @@ help: ## show this list
 run: $(RUN_STAMP) ## take the tour
 	@$(BIN)/tupelo tour
 
-# Sockets, processes and threads on a busy machine: what fails is run once more, and both are shown.
-test: check ## check, then run the tests; what fails is run once more
-	@$(BIN)/python -m pytest --cache-clear $(SIDE_BY_SIDE) $(ARGS) || { [ $$? -eq 1 ] && \
-		echo "Once more, what failed:" && \
-		$(BIN)/python -m pytest --last-failed --last-failed-no-failures none $(ARGS); }
+test: check ## check, then run the tests side by side
+	@$(BIN)/python -m pytest $(SIDE_BY_SIDE) $(ARGS)
 
 quick: $(DEV_STAMP) ## run the tests only
 	@$(BIN)/python -m pytest $(ARGS)
@@ -51,7 +52,7 @@ bench: $(DEV_STAMP) ## run the benchmarks
 	@$(BIN)/python -m benchmarks $(ARGS)
 
 clean: ## remove the environment, caches and build results
-	@if [ -e "$(VENV_STAMP)" ]; then rm -rf "$(VENV)"; fi
+	@if [ -e "$(VENV)/.stamp-venv" ]; then rm -rf "$(VENV)"; fi
 	@rm -rf build dist src/*.egg-info benchmarks/out
 	@rm -rf .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 	@find src tests benchmarks -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
@@ -63,14 +64,14 @@ $(VENV_STAMP):
 		{ echo "Tupelo needs Python 3.11 or newer; $(PYTHON) is $$version. Name another: make PYTHON=python3.12" >&2; exit 1; }; \
 	echo "Creating $(VENV) with Python $$version"
 	@"$(PYTHON)" -m venv "$(VENV)"
-	@touch $@
+	@touch "$@"
 
 $(RUN_STAMP): pyproject.toml constraints.txt | $(VENV_STAMP)
 	@echo "Installing Tupelo into $(VENV)"
 	@$(PIP_INSTALL) -e '.[cli]'
-	@touch $@
+	@touch "$@"
 
 $(DEV_STAMP): pyproject.toml constraints.txt | $(VENV_STAMP)
 	@echo "Installing Tupelo and its development tools into $(VENV)"
 	@$(PIP_INSTALL) -e '.[dev]'
-	@touch $(RUN_STAMP) $@
+	@touch "$(VENV)/.stamp-run" "$@"

@@ -23,6 +23,7 @@ from benchmarks import (
     queues,
     remote,
     report,
+    sites,
     thesis,
     unread,
 )
@@ -36,6 +37,7 @@ THEMES = {
     "memory": memory.run,
     "doors": doors.run,
     "remote": remote.run,
+    "sites": sites.run,
     "federation": federation.run,
     "pipeline": pipeline.run,
 }

@@ -23,7 +23,7 @@ from redis.exceptions import RedisError
 
 import tupelo
 from tupelo import aio
-from tupelo.federation.spanning.space import FederatedSpace
+from tupelo.models.xvsm import INFINITE, AsyncCapi, LindaCoordinator
 
 P = ParamSpec("P")
 
@@ -153,7 +153,7 @@ def run_hosts(pipe: Connection, names: list[str], jobs: int = 0) -> None:
 async def _run_hosts(pipe: Connection, names: list[str], jobs: int) -> None:
     async with AsyncExitStack() as stack:
         addresses: list[str] = []
-        spaces: list[FederatedSpace] = []
+        spaces: list[aio.SpaceLike] = []
         hosts: list[aio.Host] = []
         for name in names:
             host = aio.Host(name, listen="127.0.0.1:0", peers=addresses)
@@ -166,6 +166,20 @@ async def _run_hosts(pipe: Connection, names: list[str], jobs: int) -> None:
         while any(len(host.engaged) < len(hosts) - 1 for host in hosts):
             await asyncio.sleep(0.01)
         pipe.send(addresses)
+        await asyncio.to_thread(pipe.recv)
+
+
+def run_site(pipe: Connection) -> None:
+    """A host with a space and a container, both in memory. It says its address."""
+    uvloop.run(_run_site(pipe))
+
+
+async def _run_site(pipe: Connection) -> None:
+    async with aio.Host("site", listen="127.0.0.1:0") as host, AsyncCapi() as capi:
+        host.space(SPACE)
+        await capi.create_container(None, None, SPACE, INFINITE, LindaCoordinator())
+        await capi.offer(host)
+        pipe.send(host.address)
         await asyncio.to_thread(pipe.recv)
 
 

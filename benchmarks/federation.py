@@ -22,7 +22,6 @@ from benchmarks.elsewhere import SPACE, Elsewhere, job, run_hosts, run_waiters
 from benchmarks.measure import Line, Settings, Table, Target, require
 from tupelo import Coverage, aio
 from tupelo.federation.hosts.core import HostCore
-from tupelo.federation.spanning.space import FederatedSpace
 from tupelo.lab.loop import VirtualLoop
 from tupelo.lab.loop import run as run_virtually
 from tupelo.lab.network import VirtualNetwork
@@ -121,7 +120,7 @@ async def _time_spanning(settings: Settings) -> dict[tuple[int, Verb], list[list
     return times
 
 
-async def _asker(stack: AsyncExitStack, hosts: int, jobs: int) -> FederatedSpace:
+async def _asker(stack: AsyncExitStack, hosts: int, jobs: int) -> aio.SpaceLike:
     """A space of a host that is engaged with so many others, among which the jobs are."""
     others = [f"host-{i}" for i in range(1, hosts)]
     elsewhere = stack.enter_context(Elsewhere(run_hosts, others, jobs))
@@ -134,7 +133,7 @@ async def _asker(stack: AsyncExitStack, hosts: int, jobs: int) -> FederatedSpace
     return space
 
 
-async def _covered(space: FederatedSpace) -> list[str]:
+async def _covered(space: aio.SpaceLike) -> list[str]:
     coverage = Coverage()
     await space.read(NOBODY, wait=0, coverage=coverage)
     return coverage.covered

@@ -179,5 +179,5 @@ def _space_of(count: int) -> Space:
 
 def _indexes(space: Space) -> int:
     """How many indexes the space's store has made; no public name tells."""
-    buckets = space._operations.core.store.buckets.values()
+    buckets = space._port._core.store.buckets.values()
     return sum(len(bucket.indexes) for bucket in buckets)

@@ -44,7 +44,7 @@ def _in_space(count: int, indexed: bool) -> float:
     if indexed:
         require(space.read((str, count - 1, float, bool), wait=0) is not None, "it is there")
     after = resident_bytes()
-    buckets = space._operations.core.store.buckets.values()
+    buckets = space._port._core.store.buckets.values()
     require([len(bucket.indexes) for bucket in buckets] == [int(indexed)], "an index as asked")
     return (after - before) / count
 

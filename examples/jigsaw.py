@@ -53,7 +53,7 @@ class PuzzleAgent(lime.Agent):
     """One player."""
 
     def __init__(self, operations: "Queue[Operation | None]", tray: Tray) -> None:
-        self._operations = operations
+        self._port = operations
         self._tray = tray
 
     def run(self) -> None:
@@ -61,7 +61,7 @@ class PuzzleAgent(lime.Agent):
         self._space.set_shared(True)
         update = UbiquitousReaction(PIECE, self, ONCE_PER_TUPLE)  # 2
         self._space.add_weak_reaction(update)
-        while (operation := self._operations.get()) is not None:
+        while (operation := self._port.get()) is not None:
             kind, pieces = operation
             if kind == "new puzzle":
                 for number in pieces:  # 3
@@ -70,7 +70,7 @@ class PuzzleAgent(lime.Agent):
                 self.select(*pieces)
             else:
                 self.assemble(*pieces)
-            self._operations.task_done()
+            self._port.task_done()
 
     def select(self, number: int) -> None:
         last_known = self._tray.owner_of(number)
@@ -105,15 +105,15 @@ class Player:
     def __init__(self, host: lime.Host) -> None:
         self.host = host
         self.tray = Tray()
-        self._operations: Queue[Operation | None] = Queue()
-        self._agent = host.load(PuzzleAgent, self._operations, self.tray, name=host.name)
+        self._port: Queue[Operation | None] = Queue()
+        self._agent = host.load(PuzzleAgent, self._port, self.tray, name=host.name)
 
     def do(self, kind: str, *pieces: int) -> None:
-        self._operations.put((kind, pieces))
-        self._operations.join()
+        self._port.put((kind, pieces))
+        self._port.join()
 
     def stop(self) -> None:
-        self._operations.put(None)
+        self._port.put(None)
 
 
 def main() -> None:

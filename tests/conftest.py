@@ -6,15 +6,19 @@ Hypothesis plays the same examples in every run; `HYPOTHESIS_PROFILE=explore` lo
 import os
 import re
 import signal
+import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import settings
 
 import tupelo
+from tests.laws.doors import LoopThread
 
 settings.register_profile("replay", deadline=None, derandomize=True)
 settings.register_profile("explore", deadline=None, max_examples=1_000)
@@ -24,7 +28,6 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "replay"))
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 PATIENCE_SECONDS = 10.0
-
 
 ON_SPARK = re.compile(
     r"tests/pipeline/(jobs/|test_(cluster|recording|report|sink_on|source_on|sql|starting))"
@@ -42,6 +45,13 @@ def pytest_xdist_make_scheduler(config: Any, log: Any) -> object:
     class Scheduling(LoadScopeScheduling):  # type: ignore[misc]
         def _split_scope(self, nodeid: str) -> str:
             return "on Spark" if ON_SPARK.search(nodeid) else nodeid
+
+        def mark_test_complete(self, node: Any, item_index: int, duration: float = 0) -> None:
+            super().mark_test_complete(node, item_index, duration)
+            # Else every test looks through all that were run before it: minutes, for 20,000.
+            scope = self._split_scope(self.registered_collections[node][item_index])
+            if all(self.assigned_work[node][scope].values()):
+                del self.assigned_work[node][scope]
 
     return Scheduling(config, log)
 
@@ -106,16 +116,23 @@ def parked_at(core: Any) -> int:
     return len(list(core.waiting)) + len(list(core.waiting.writers))
 
 
+def waiting_at(space: Any) -> int:
+    """How many wait at a space of any kind. A session that spans hosts waits as a search."""
+    federation = getattr(space, "_federation", None)
+    searches = [] if federation is None else list(federation.searches)
+    reads = sum(search._question.session is not None for search in searches)
+    return parked_at(space._port._core) + reads
+
+
 def parked_call(space: Any, operation: Callable[..., Any], *args: Any, **kwargs: Any) -> Call:
     """Start an operation in a thread and come back when it has begun to wait at the space."""
-    core = space._operations.core
-    clock = space._operations.engine.clock
-    waiting, sleepers = parked_at(core), getattr(clock, "sleepers", 0)
+    clock = space._port.clock
+    waiting, sleepers = waiting_at(space), getattr(clock, "sleepers", 0)
     call = Call(operation, *args, **kwargs)
 
     def parked() -> bool:
-        with space._operations.engine.lock:
-            count = parked_at(core)
+        with space._port.atomic():
+            count = waiting_at(space)
         timed = kwargs.get("wait") is not None and hasattr(clock, "sleepers")
         return not call.waits or (
             count > waiting and (not timed or getattr(clock, "sleepers", 0) > sleepers)
@@ -126,9 +143,39 @@ def parked_call(space: Any, operation: Callable[..., Any], *args: Any, **kwargs:
     return call
 
 
+@contextmanager
+def memory_folder() -> Iterator[Path]:
+    """A folder in memory, where that can be: few tests ask how long a disk takes."""
+    memory = Path("/dev/shm")
+    with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as name:
+        yield Path(name)
+
+
 @pytest.fixture
 def clock():
     return HandClock()
+
+
+@pytest.fixture(scope="session")
+def loop_thread():
+    """A loop in a thread, for what is of the async door."""
+    thread = LoopThread()
+    yield thread
+    thread.close()
+
+
+@pytest.fixture(scope="session")
+def host_thread():
+    """A loop in a thread, for hosts elsewhere."""
+    thread = LoopThread()
+    yield thread
+    thread.close()
+
+
+@pytest.fixture
+def folder():
+    with memory_folder() as path:
+        yield path
 
 
 @pytest.fixture

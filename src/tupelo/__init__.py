@@ -3,27 +3,28 @@
 from tupelo import aio, errors
 from tupelo.errors import TupeloError
 from tupelo.federation.client.connect import connect
-from tupelo.federation.commits.transactions import transaction
 from tupelo.federation.hosts.archiving import Archiving
 from tupelo.federation.hosts.doors import Host
-from tupelo.federation.hosts.hosted import Doubt
 from tupelo.federation.hosts.presence import AgentPresence, HostPresence, SpacePresence
 from tupelo.federation.identity.access import ANYONE, LOCAL, Access
 from tupelo.federation.identity.keys import Identity
 from tupelo.federation.identity.trust import Trust
-from tupelo.federation.spanning.handles import Coverage
-from tupelo.federation.spanning.scope import HERE, Scope
+from tupelo.federation.spaces.hosted import Doubt
+from tupelo.federation.transactions import transaction
 from tupelo.space.blocking import Space, Transaction
 from tupelo.space.capacity import Capacity
 from tupelo.space.clock import ManualClock
-from tupelo.space.handles import Reaction, Session, Subscription
-from tupelo.space.order import Fifo, Key, Lifo, Order, Random, Vector
+from tupelo.space.handles import MatchSet, Reaction, Session, Subscription
+from tupelo.space.order import Fifo, Key, Lifo, Order, Queue, Random, Stack, Vector
+from tupelo.space.protocol import SpaceLike
 from tupelo.space.reaction import Step
 from tupelo.values.change import Change
+from tupelo.values.coverage import Coverage
+from tupelo.values.field_parts import ANY, Between, Exactly, Not, OneOf, Where
 from tupelo.values.kind import entry
 from tupelo.values.lease import Lease, longest
 from tupelo.values.notice import Notice
-from tupelo.values.parts import ANY, Between, Exactly, Not, OneOf, Where
+from tupelo.values.scope import HERE, Scope
 from tupelo.values.template import Named, Template
 
 __version__ = "0.1.0"
@@ -50,17 +51,21 @@ __all__ = [
     "Lease",
     "Lifo",
     "ManualClock",
+    "MatchSet",
     "Named",
     "Not",
     "Notice",
     "OneOf",
     "Order",
+    "Queue",
     "Random",
     "Reaction",
     "Scope",
     "Session",
     "Space",
+    "SpaceLike",
     "SpacePresence",
+    "Stack",
     "Step",
     "Subscription",
     "Template",

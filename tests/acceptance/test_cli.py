@@ -169,7 +169,7 @@ def newer(path: Path) -> str:
     with sqlite3.connect(path) as db:
         db.execute("PRAGMA user_version = 99")
     db.close()
-    return "has format 99, and this Tupelo knows up to 4; it was left as it was"
+    return "has format 99, and this Tupelo knows up to 6; it was left as it was"
 
 
 def torn(path: Path) -> str:
@@ -192,6 +192,52 @@ def directory(path: Path) -> str:
     path.unlink()
     path.mkdir()
     return "is not a file"
+
+
+def test_odd_values_are_shown(tmp_path, tupelo):
+    path = tmp_path / "odd.tupelo"
+    with Space("\N{LATIN SMALL LETTER E WITH ACUTE}" * 40, path=path) as space:
+        space.write_all([("odd", 10**30_000), ("odd", -(2**63)), ("odd", [2**64])])
+    for command in ("show", "log", "check"):
+        result = tupelo(command, path)
+        assert (result.returncode, result.stderr) == (0, ""), command
+        if command != "check":
+            assert "('odd', <an integer of 99658 bits>)" in result.stdout
+            assert "('odd', -9223372036854775808)" in result.stdout
+            assert "('odd', [18446744073709551616])" in result.stdout
+
+
+def test_check_finds_a_good_file_good(jobs, tupelo):
+    before = jobs.read_bytes()
+    result = tupelo("check", jobs)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout.splitlines() == [
+        "space    'jobs', format 6",
+        "changes  5 good, from 1",
+        "entries  3 good",
+        "Nothing is damaged.",
+    ]
+    assert jobs.read_bytes() == before and [file.name for file in jobs.parent.iterdir()] == [
+        jobs.name
+    ]
+
+
+def test_check_names_what_is_lost_and_saves_the_rest(jobs, tupelo):
+    with sqlite3.connect(jobs) as db:
+        db.execute("UPDATE change SET payload = x'00' WHERE position = 2")
+    db.close()
+    damage = "damage   the change at 2 (written) with its entry: the checksum of its entry is wrong"
+    result = tupelo("check", jobs)
+    assert result.returncode == 1 and damage in result.stdout.splitlines()
+    saved = jobs.with_name("saved.tupelo")
+    result = tupelo("check", jobs, "--salvage", saved)
+    assert result.returncode == 1 and damage in result.stdout.splitlines()
+    assert f"What is good was written to {saved}." in result.stdout
+    assert tupelo("check", saved).returncode == 0
+    assert "entries  2" in tupelo("show", saved).stdout
+    result = tupelo("check", jobs, "--salvage", saved)
+    assert result.stderr == f"tupelo: {saved} exists already\n"
+    assert f"tupelo: {jobs} is damaged" in tupelo("show", jobs).stderr
 
 
 @pytest.mark.parametrize("command", ["log", "show"])

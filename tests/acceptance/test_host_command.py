@@ -73,9 +73,9 @@ def test_programs_connect_to_it_and_it_leaves_when_told(start, tmp_path, number)
 
 
 def test_it_says_who_comes_and_goes(start):
-    kitchen = start("kitchen", "--listen", "127.0.0.1:0")
+    kitchen = start("kitchen", "--listen", "127.0.0.1:0", "--heartbeat", "10")
     address = kitchen.url.removeprefix("tupelo://").rstrip("/")
-    hall = start("hall", "--listen", "127.0.0.1:0", "--peer", address, "--heartbeat", "0.2")
+    hall = start("hall", "--listen", "127.0.0.1:0", "--peer", address, "--heartbeat", "10")
     assert kitchen.line().startswith("engaged  hall at 127.0.0.1:")
     assert hall.line().startswith(f"engaged  kitchen at {address}")
     hall.stop(signal.SIGINT)

@@ -5,11 +5,20 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 
+import pytest
+
 import tupelo
 from tupelo import aio, errors, pipeline
 from tupelo.federation.client.space import RemoteSpace
 from tupelo.federation.spanning.space import FederatedSpace
 from tupelo.models import event_heap, javaspaces, lime, linda, melon, pubsub, xvsm
+from tupelo.space.protocol import (
+    OPERATIONS,
+    MatchSetLike,
+    SessionLike,
+    SubscriptionLike,
+    TransactionLike,
+)
 
 JAVASPACES = [
     "Entry",
@@ -19,11 +28,19 @@ JAVASPACES = [
     "Lease",
     "LeaseMap",
     "LeaseRenewalManager",
+    "LeaseRenewalService",
+    "LeaseRenewalSet",
     "TransactionManager",
     "AsyncTransactionManager",
     "LookupService",
+    "LookupDiscovery",
+    "LookupLocator",
+    "ServiceLocation",
+    "offer",
+    "announce",
     "RemoteEvent",
     "EventMailbox",
+    "RemoteEventIterator",
     "EventRegistration",
     "NO_WAIT",
     "FOREVER",
@@ -124,7 +141,7 @@ HEAP_VIEW = ["cloned", "is_owner", "put", "put_all", "replay", "session"]
 
 PIPELINE = ["changes", "session", "template"]
 
-REPLIES = ["cancel", "get", "is_over"]
+REPLIES = ["cancel", "close", "get", "is_over", "lost", "missed"]
 
 PROMISED = [
     "ANY",
@@ -148,11 +165,14 @@ PROMISED = [
     "Order",
     "Fifo",
     "Lifo",
+    "Queue",
+    "Stack",
     "Random",
     "Key",
     "Vector",
     "Capacity",
     "ManualClock",
+    "MatchSet",
     "longest",
     "TupeloError",
     "errors",
@@ -169,6 +189,7 @@ PROMISED = [
     "Identity",
     "LOCAL",
     "Scope",
+    "SpaceLike",
     "SpacePresence",
     "Trust",
     "connect",
@@ -183,6 +204,7 @@ METHODS = [
     "read_all",
     "take_all",
     "count",
+    "match_set",
     "transaction",
     "in_doubt",
     "session",
@@ -223,23 +245,58 @@ def test_tupelo_offers_what_was_promised_and_nothing_else():
 
 
 def test_both_doors_have_the_same_methods():
-    assert public(tupelo.Space) == public(aio.Space) == set(METHODS)
+    for space in (tupelo.Space, aio.Space):
+        assert {name for name in dir(space) if name[0] != "_"} == set(METHODS)
 
 
-def test_a_space_elsewhere_has_the_methods_of_one_here():
-    assert set(METHODS) <= {name for name in dir(RemoteSpace) if not name.startswith("_")}
-    assert set(METHODS) - {"close"} <= public(FederatedSpace)  # It is closed with its host.
+KINDS = (aio.Space, RemoteSpace, FederatedSpace, tupelo.SpaceLike, aio.SpaceLike)
 
 
-def test_both_doors_take_the_same_arguments():
-    for name in METHODS:
-        blocking, waiting = getattr(tupelo.Space, name), getattr(aio.Space, name)
-        if callable(blocking):
-            ours = [(p.name, p.kind, p.default) for p in signature(blocking)]
-            theirs = [(p.name, p.kind, p.default) for p in signature(waiting)]
-            assert ours == theirs, name
-    for kind in ("Transaction", "Session", "Subscription"):
-        assert public(getattr(tupelo, kind)) == public(getattr(aio, kind)), kind
+HANDED_OUT: dict[type, Callable[[tupelo.SpaceLike], object]] = {
+    TransactionLike: lambda space: space.transaction(),
+    SessionLike: lambda space: space.session(),
+    SubscriptionLike: lambda space: space.subscribe(),
+    MatchSetLike: lambda space: space.match_set(),
+}
+
+
+def test_the_protocol_names_every_method():
+    assert set(METHODS) == {*OPERATIONS, "name"}
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: f"{kind.__module__}.{kind.__name__}")
+def test_every_kind_of_space_has_the_same_methods_with_the_same_arguments(kind):
+    for name in OPERATIONS:
+        ours = [(p.name, p.kind, p.default) for p in signature(getattr(tupelo.Space, name))]
+        theirs = [(p.name, p.kind, p.default) for p in signature(getattr(kind, name))]
+        assert theirs == ours, name
+
+
+def test_a_space_shows_its_public_names_only():
+    with tupelo.Host("shop", listen="127.0.0.1:0") as host:
+        spaces = [tupelo.Space(), host.space("jobs"), host.space("jobs").here]
+        with tupelo.connect(f"{host.url}jobs") as remote:
+            for space in (*spaces, remote):
+                shown = {name for name in dir(space) if not name.startswith("_")}
+                assert shown - {"here", "host", "space", "agent", "is_async"} == set(METHODS)
+
+
+def test_what_spaces_hand_out_shows_its_public_names_only():
+    with tupelo.Host("shop", listen="127.0.0.1:0") as host, tupelo.Space() as local:
+        spanning = host.space("jobs")
+        with tupelo.connect(f"{host.url}jobs") as remote:
+            for protocol, make in HANDED_OUT.items():
+                for space in (local, spanning, spanning.here, remote):
+                    shown = {name for name in dir(make(space)) if not name.startswith("_")}
+                    assert shown - {"is_async", "refresh"} == public(protocol), (protocol, space)
+
+
+def test_what_spaces_hand_out_is_the_same_at_both_doors():
+    for kind in ("Transaction", "Session", "Subscription", "MatchSet", "Lease"):
+        ours, theirs = (
+            {name for name in dir(getattr(door, kind)) if name[0] != "_"} for door in (tupelo, aio)
+        )
+        assert ours == theirs - {"refresh"}, kind
 
 
 def signature(function: Callable[..., object]) -> list[inspect.Parameter]:
@@ -277,10 +334,12 @@ def test_melon_speaks_all_its_words():
 
 def test_the_event_heap_speaks_all_its_words():
     assert set(event_heap.__all__) == set(EVENT_HEAP)
-    assert public(event_heap.EventHeap) == set(HEAP)
-    assert public(event_heap.Session) == set(HEAP_SESSION)
-    view = {name for name in dir(event_heap.View) if name[0] != "_"}
-    assert view == {*HEAP_SESSION, *HEAP_VIEW}
+    for thing, names in (
+        (event_heap.EventHeap, HEAP),
+        (event_heap.Session, HEAP_SESSION),
+        (event_heap.View, [*HEAP_SESSION, *HEAP_VIEW]),
+    ):
+        assert {name for name in dir(thing) if name[0] != "_"} == set(names)
     assert all(inspect.getdoc(getattr(event_heap, name)) for name in EVENT_HEAP)
 
 

@@ -11,7 +11,6 @@ ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src"
 PACKAGE = SOURCE / "tupelo"
 
-LINES_MAX = 500
 
 # Globs below src/tupelo: rules and values, which get time and chance handed in.
 PURE = ("space/core*", "values", "store/index*")
@@ -34,12 +33,6 @@ MODULES = sorted(SOURCE.rglob("*.py"))
 
 def name(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
-
-
-@pytest.mark.parametrize("module", MODULES, ids=name)
-def test_a_module_is_short_enough_to_read(module):
-    lines = len(module.read_text("utf-8").splitlines())
-    assert lines <= LINES_MAX, f"{name(module)} has {lines} lines: which concept wants a room?"
 
 
 @pytest.mark.parametrize("module", MODULES, ids=name)

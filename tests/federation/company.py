@@ -18,11 +18,18 @@ from tupelo.federation.hosts.doors import AsyncHost, Host
 from tupelo.federation.hosts.presence import HostPresence, SpacePresence
 from tupelo.federation.spanning.handles import FederatedListening, FederatedSession
 from tupelo.federation.spanning.space import FederatedSpace
-from tupelo.federation.spanning.weak import WeakReaction
-from tupelo.space.asynchronous import Space
+from tupelo.space.asynchronous import Space, Subscription
+from tupelo.space.weak import WeakReaction
 
 PATIENCE_SECONDS = 20.0
-ASYNC_THINGS = (FederatedSpace, FederatedSession, FederatedListening, WeakReaction, Space)
+ASYNC_THINGS = (
+    FederatedSpace,
+    FederatedSession,
+    FederatedListening,
+    WeakReaction,
+    Space,
+    Subscription,
+)
 
 
 class Driven:

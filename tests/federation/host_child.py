@@ -21,8 +21,8 @@ from typing import Any
 
 import tupelo
 from tupelo.federation.hosts.doors import Host
-from tupelo.federation.hosts.hosted import Doubt
 from tupelo.federation.hosts.peer import Peer
+from tupelo.federation.spaces.hosted import Doubt
 from tupelo.federation.spanning.federated import Federation
 
 
@@ -54,7 +54,7 @@ def pause_at(moment: str) -> None:
 
         setattr(Federation, "_settle", settle)  # noqa: B010
     elif moment in ("owner is asked", "owner has agreed"):
-        agree = Peer._settle
+        agree = Peer.settle
 
         async def agreeing(peer: Peer, message: Any) -> bool:
             if moment == "owner has agreed":
@@ -62,7 +62,7 @@ def pause_at(moment: str) -> None:
             await stay(moment)
             return False
 
-        setattr(Peer, "_settle", agreeing)  # noqa: B010
+        setattr(Peer, "settle", agreeing)  # noqa: B010
     elif moment:
         raise ValueError(moment)
 
@@ -109,7 +109,7 @@ class Child:
         return taken
 
     def here(self, first: str) -> Any:
-        return sorted(self.space.here.read_all((first, int)))  # type: ignore[arg-type]
+        return sorted(self.space.here.read_all((first, int)))
 
     def engaged(self) -> list[str]:
         return self.host.engaged

@@ -18,7 +18,8 @@ from tests.federation.raw import PLAIN, Raw, spelled
 from tupelo.errors import BadFrame, LinkError
 from tupelo.federation.client.connect import connect
 from tupelo.federation.links import reception, tcp, wire
-from tupelo.federation.spanning.handles import Coverage
+from tupelo.values.coverage import Coverage
+from tupelo.values.scope import HERE, Scope
 
 PATIENCE = 20.0
 JOBS = spelled("job", int)
@@ -229,7 +230,7 @@ WRONG = [
     wire.Get(1, "jobs", JOBS, True, 0.0, txn="1"),
     wire.Get(1, "jobs", JOBS, False, 0.0, session="1"),
     wire.Get(1, "", JOBS, True, 0.0),
-    wire.Get(1, "jobs", JOBS, True, 0.0, scope=("host", "nobody")),
+    wire.Get(1, "jobs", JOBS, True, 0.0, scope=Scope("host", "nobody")),
     wire.Write(1, "jobs", [5]),
     wire.Write(1, "jobs", [["kept", 2]], NAN),
     wire.Write(1, "jobs", [["kept", 2]], [1.0, 2.0]),
@@ -336,7 +337,7 @@ def test_no_host_settles_what_another_took(siege):
     assert len(one.answer(5).value) == 1
     for keep in (True, False):
         other.call(wire.Settle, 5, keep, "jobs", siege.host._core.incarnation)
-    assert siege.good.count(("job", int)) == 0
+    assert siege.good.count(("job", int), scope=HERE) == 0
     one.call(wire.Settle, 5, False, "jobs", siege.host._core.incarnation)
     assert siege.good.take(("job", int), wait=0) == ("job", 1)
 
@@ -350,7 +351,7 @@ def left_in_doubt(siege: Siege, role: str, until: Any) -> Raw:
     else:
         assert len(lost.call(wire.Ask, "jobs", JOBS, "take").value) == 1
     lost.close()
-    until(siege.host._core.doubts.holders)
+    until(siege.host.core.doubts.owners)
     return lost
 
 
@@ -358,7 +359,7 @@ def test_nobody_resumes_the_session_of_another(siege, until):
     lost = left_in_doubt(siege, "client", until)
     forged = siege.met(resume=lost.welcome.session, received=[1])
     assert isinstance(forged.call(wire.Tell), wire.Answer)
-    assert siege.host._core.doubts.holders()
+    assert siege.host.core.doubts.owners()
     back = siege.met(id=lost.id, resume=lost.welcome.session, received=[])
     assert isinstance(back.call(wire.Tell), wire.Answer)
     assert siege.good.take(("job", int), wait=0) == ("job", 1)
@@ -366,10 +367,10 @@ def test_nobody_resumes_the_session_of_another(siege, until):
 
 def test_no_client_speaks_for_a_host(siege, until):
     lost = left_in_doubt(siege, "host", until)
-    holder = f"host:{lost.id}:{lost.incarnation}"
-    siege.met(resume=holder, received=[1])
-    siege.met(resume=holder, received=[])
-    assert siege.host._core.doubts.holders() == [holder]
+    resume = f"host:{lost.id}:{lost.incarnation}"
+    siege.met(resume=resume, received=[1])
+    siege.met(resume=resume, received=[])
+    assert siege.host.core.doubts.owners() == [("host", lost.id, lost.incarnation)]
     back = siege._keep(Raw(siege.host.address))
     back.incarnation = lost.incarnation
     back.greet("host", id=lost.id, received=[])
@@ -639,7 +640,7 @@ MESSAGES = [
     wire.Answer(1, [["job", 1]]),
     wire.Failure(1, "BadFrame", "x", {}),
     wire.Write(1, "jobs", [["job", 1, 2.5, b"x", None, True]], [1.0, None], "t", None, None, "to"),
-    wire.Get(1, "jobs", JOBS, True, 1.0, True, 5, "t", ["key", 1, True], False, "s", ("here", "")),
+    wire.Get(1, "jobs", JOBS, True, 1.0, True, 5, "t", ["key", 1, True], False, "s", HERE),
     wire.Subscribe(1, "jobs", JOBS, 1.0),
     wire.Ask(1, "jobs", JOBS, "take", 1, "fifo", "agent", wire.Notes(1, 0, 2, {"o": b"bits"}), 4),
     wire.Hint(1, [["visible", [["job", 1], "o", 1, 1, None, None]]], 2),

@@ -24,10 +24,10 @@ from tupelo.errors import (
     UnknownType,
 )
 from tupelo.federation.hosts.doors import AsyncHost, Host
-from tupelo.federation.hosts.hosted import Doubt
 from tupelo.federation.hosts.presence import AgentPresence, HostPresence, SpacePresence
-from tupelo.federation.spanning.handles import Coverage
-from tupelo.federation.spanning.scope import HERE, Scope
+from tupelo.federation.spaces.hosted import Doubt
+from tupelo.values.coverage import Coverage
+from tupelo.values.scope import HERE, Scope
 
 PATIENCE = 20.0
 GLIMPSE = 0.05
@@ -201,7 +201,9 @@ def test_many_takers_at_all_hosts_share_out_everything(three, later):
         three[0].write(("job", -1))
     for call in calls:
         shared += call.result()
-    assert sorted(shared) + [entry[1] for entry in three[0].take_all()] == list(range(150))
+    # There is no order between hosts: the last takers may stop before all jobs are taken.
+    shared += [entry[1] for entry in three[0].take_all()]
+    assert sorted(shared) == list(range(150))
 
 
 # Cancelled
@@ -828,7 +830,7 @@ def test_what_a_taker_never_confirms_is_decided_by_the_doubt_of_the_space(thread
     if then == "return":
         assert space.take(("job", int), wait=PATIENCE) == ("job", 1)
     else:
-        until(lambda: not host._core.doubts.holders(), "it is decided")
+        until(lambda: not host.core.doubts.owners(), "it is decided")
         assert space.take(("job", int), wait=0) is None
 
 

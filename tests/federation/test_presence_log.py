@@ -7,7 +7,7 @@ import pytest
 
 import tupelo
 from tests.federation.company import await_host, await_space, meet
-from tupelo.federation.hosts.presence import SYSTEM
+from tupelo.federation.names import PRESENCE
 
 
 def told(space: Any, *, of: str | None = None) -> list[tuple[str, str, str]]:
@@ -20,7 +20,7 @@ def told(space: Any, *, of: str | None = None) -> list[tuple[str, str, str]]:
 
 
 def of_the_file(folder: Path) -> list[tuple[str, str, str]]:
-    with tupelo.Space(path=folder / f"{SYSTEM}.tupelo") as space:
+    with tupelo.Space(path=folder / f"{PRESENCE}.tupelo") as space:
         return told(space)
 
 
@@ -63,12 +63,12 @@ def test_a_host_that_was_killed_has_parted_when_it_comes_back(threads, tmp_path)
     child = threads.child("second", path=str(tmp_path))
     host.engage(child.address)
     await_space(host, child.id)
-    with tupelo.connect(f"tupelo://{child.address}/{SYSTEM}") as presence:
+    with tupelo.connect(f"tupelo://{child.address}/{PRESENCE}") as presence:
         assert ("engaged", "first", "") in told(presence)
     child.kill()
     host.close()
     again = threads.child("second", path=str(tmp_path))
-    with tupelo.connect(f"tupelo://{again.address}/{SYSTEM}") as presence:
+    with tupelo.connect(f"tupelo://{again.address}/{PRESENCE}") as presence:
         assert told(presence, of="first")[-1] == ("disengaged", "first", "closed")
         assert told(presence)[-1] == ("engaged", "second", "")
         names = [found.name for found in presence.read_all(tupelo.HostPresence(), wait=0)]

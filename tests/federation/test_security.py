@@ -21,13 +21,13 @@ from tupelo.errors import (
 )
 from tupelo.federation.client.connect import connect
 from tupelo.federation.hosts.doors import Host
-from tupelo.federation.hosts.ids import id_of
 from tupelo.federation.hosts.presence import AgentPresence, HostPresence
 from tupelo.federation.identity.access import ANYONE, LOCAL, Access
+from tupelo.federation.identity.ids import id_of
 from tupelo.federation.identity.keys import Identity
 from tupelo.federation.identity.trust import Trust
 from tupelo.federation.links import tcp, wire
-from tupelo.federation.spanning.handles import Coverage
+from tupelo.values.coverage import Coverage
 
 PATIENCE = 20.0
 
@@ -197,10 +197,10 @@ def test_a_client_cannot_resume_the_session_of_another_identity(
     lost.greet("client")
     assert lost.call(wire.Get, "jobs", spelled("job", int), True, 0.0).value == [["job", 1]]
     lost.close()
-    until(host._core.doubts.holders)
+    until(host.core.doubts.owners)
     forged = Raw.secure(host.address, mallory)
     forged.greet("client", id=lost.id, resume=lost.welcome.session, received=[1])
-    assert host._core.doubts.holders()
+    assert host.core.doubts.owners()
     back = Raw.secure(host.address, bob)
     back.greet("client", resume=lost.welcome.session, received=[])
     assert space.take(("job", int), wait=PATIENCE) == ("job", 1)
@@ -406,7 +406,9 @@ def test_a_space_with_a_password_is_no_part_of_a_federation(locked, threads):
     await_host(locked, other.id, "engaged")
     assert other.space("safe").read_all() == [("job", 2)]
     raw = Raw.met(locked.address, "host")
-    assert raw.call(wire.Ask, "safe", spelled("job", int), "take").kind == "WrongPassword"
-    assert raw.call(wire.Watch, "safe", spelled("job", int), 1).kind == "WrongPassword"
+    # It is answered as if there were no such space, and told of nothing.
+    assert raw.call(wire.Ask, "safe", spelled("job", int), "take").value == []
+    assert raw.call(wire.Watch, "safe", spelled("job", int), 1, existing=True).value is None
+    assert raw.call(wire.Unwatch, 1).value == 0
     raw.close()
     assert locked.space("safe").here.count() == 1

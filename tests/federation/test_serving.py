@@ -1,5 +1,6 @@
 """A client at its host: what it is refused, what it leaves behind, and what goes back."""
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,10 @@ import tupelo
 from tests.federation.client.hosting import Hosting
 from tests.federation.raw import Raw, spelled
 from tupelo.federation.client.connect import connect
-from tupelo.federation.hosts import given, possessions, serving
+from tupelo.federation.hosts import given, possessions
 from tupelo.federation.identity.access import ANYONE, Access
-from tupelo.federation.links import wire
+from tupelo.federation.links import calls, wire
+from tupelo.federation.spaces import doubts
 from tupelo.values.spelling import template_to_wire
 
 PATIENCE = 20.0
@@ -136,7 +138,7 @@ def test_a_write_whose_writer_left_at_once_is_not_done_later(desk, leaving):
 
 
 def test_calls_that_were_cancelled_at_once_do_not_count(desk, tmp_path, monkeypatch):
-    monkeypatch.setattr(serving, "CALLS_MAX", 5)
+    monkeypatch.setattr(calls, "CALLS_MAX", 5)
     desk.at(tmp_path)
     client = desk.client()
     for call in range(100, 120):
@@ -158,7 +160,7 @@ def test_calls_that_were_cancelled_at_once_do_not_count(desk, tmp_path, monkeypa
     ids=["slow get", "get", "write"],
 )
 def test_no_more_calls_wait_than_may(desk, monkeypatch, waiting):
-    monkeypatch.setattr(serving, "CALLS_MAX", 3)
+    monkeypatch.setattr(calls, "CALLS_MAX", 3)
     desk.at()
     small = desk.host.space("small", capacity=tupelo.Capacity(1))
     small.write(("first",))
@@ -177,8 +179,8 @@ def test_who_waits_when_a_host_engages_is_answered_even_if_its_task_has_not_begu
 
     def at_once() -> None:
         (client,) = hosting.core.servings.values()
-        client.serve(wire.decode(wire.encode(waiting)))
-        client.engaged({"jobs"})
+        client.requests.serve(wire.decode(wire.encode(waiting)))
+        client.engaged()
 
     hosting._loop.call(at_once)
     hosting.space.write(("job", 1))
@@ -430,3 +432,49 @@ def test_only_the_last_takes_may_be_called_off(desk, monkeypatch):
     client.say(wire.Cancel([104, 105]))
     assert is_served(client)
     assert jobs.take_all() == [(105, "x" * 200)]
+
+
+class Parcel:
+    """Something on its way to a taker."""
+
+    space = "jobs"
+
+    def __init__(self) -> None:
+        self.entries: list[Any] = []
+        self.fate = ""
+
+    def confirm(self) -> int:
+        self.fate = "confirmed"
+        return 0
+
+    def give_back(self) -> int:
+        self.fate = "given back"
+        return 0
+
+    def forget(self) -> None:
+        """Nothing was put aside."""
+
+
+@pytest.mark.parametrize("limit", ["RETURNED_MAX", "RECEIVED_MAX"])
+def test_what_is_recovered_when_its_taker_is_back_already_is_settled_at_once(
+    desk, monkeypatch, limit
+):
+    monkeypatch.setattr(doubts, limit, 4)
+    desk.at()
+    core = desk.host.core
+    parcels = {call: Parcel() for call in (1, 2, 3)}
+    for _ in range(2):
+        core.doubts.client_back("client:a:s", [2])
+    core.doubts.leave("client:a:s", {1: parcels[1], 2: parcels[2]})
+    assert (parcels[1].fate, parcels[2].fate) == ("given back", "confirmed")
+    for number in range(4):
+        core.doubts.client_back(f"client:a:{number}", [7])
+    done = threading.Event()
+
+    def leave() -> None:  # It is not remembered for ever: then it is waited for.
+        core.doubts.leave("client:a:s", {3: parcels[3]})
+        done.set()
+
+    desk.host.soon(leave)
+    assert done.wait(PATIENCE) and not parcels[3].fate
+    assert core.doubts.owners() == ["client:a:s"]

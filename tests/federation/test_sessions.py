@@ -21,6 +21,7 @@ from tupelo.federation.hosts import noted
 from tupelo.federation.links import wire
 from tupelo.federation.spanning import records
 from tupelo.federation.spanning.records import Record
+from tupelo.space.query import Query
 from tupelo.space.session import Seen
 from tupelo.values.entry import Entry
 from tupelo.values.spelling import template_to_wire
@@ -119,14 +120,15 @@ def test_a_host_watches_only_where_it_has_found_nothing():
 def asked_of(field: Field, number: int) -> list[Any]:
     """What this host is asked by the first, from now on."""
     asked: list[Any] = []
-    peer = field.cores[number].peers[field.cores[0].id]
-    answer = peer._calls[wire.Ask]
+    handlers = field.cores[number].from_hosts.later
+    answer = handlers[wire.Ask]
 
-    def listen(message: Any) -> Any:
-        asked.append(message)
-        return answer(message)
+    def listen(caller: Any, message: Any) -> Any:
+        if caller.id == field.cores[0].id:
+            asked.append(message)
+        return answer(caller, message)
 
-    peer._calls[wire.Ask] = listen
+    handlers[wire.Ask] = listen
     return asked
 
 
@@ -274,7 +276,7 @@ def test_nothing_is_forgotten_that_may_come_back():
         session = first.session()
         assert len(await session.read_all(NEWS)) == 3_000
         taken = await field.cores[2].federation.get(
-            field.cores[2].spaces["jobs"], NEWS, take=True, many=True
+            field.cores[2].spaces["jobs"], Query(NEWS, take=True, many=True, limit=None)
         )
         assert len(taken.entries) == 3_000
         taken.give_back()  # The one who asked has vanished.
@@ -336,7 +338,7 @@ def test_what_one_reader_did_not_get_another_gets():
         await there.write(("news", "x", 1))
         session = here.session()
         taken = await here._federation.get(
-            here._hosted, NEWS, take=False, session=session._state, actor=session._actor
+            here._hosted, Query(NEWS, session=session._state, actor=session._actor)
         )
         assert session.seen == 1
         waiting = asyncio.create_task(session.read(NEWS, wait=30.0))

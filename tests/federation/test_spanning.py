@@ -5,7 +5,7 @@ The other host is a line on which the test says what it wants; what it does not 
 
 import asyncio
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -13,14 +13,13 @@ from tests.federation.company import await_space, meet
 from tests.federation.raw import Raw, spelled
 from tupelo import Capacity, Where
 from tupelo.errors import BadArgument, NotAllAnswered, PeerLost
-from tupelo.federation.hosts import peer
 from tupelo.federation.hosts.doors import AsyncHost
-from tupelo.federation.hosts.hosted import Doubt
 from tupelo.federation.identity.access import Access
-from tupelo.federation.links import wire
-from tupelo.federation.spanning.handles import Coverage
-from tupelo.federation.spanning.handover import Doubts
-from tupelo.federation.spanning.scope import HERE, Scope
+from tupelo.federation.links import calls, wire
+from tupelo.federation.spaces.doubts import Doubts
+from tupelo.federation.spaces.hosted import Doubt
+from tupelo.values.coverage import Coverage
+from tupelo.values.scope import HERE, Scope
 
 PATIENCE = 20.0
 GLIMPSE = 0.05
@@ -169,25 +168,28 @@ def test_what_returns_to_a_durable_space_outlives_the_host(threads, lines, until
 
 def test_one_that_cannot_be_given_back_does_not_keep_the_others():
     class Broken:
-        hosted: Any = SimpleNamespace(name="jobs", doubt=Doubt(0.0))
+        space = "jobs"
         entries: Any = ()
         given_back = 0
 
-        def keep(self) -> int:
+        def confirm(self) -> int:
             return 0
 
-        def give_back(self) -> None:
+        def give_back(self) -> int:
             Broken.given_back += 1
             raise ZeroDivisionError
 
+        def forget(self) -> None:
+            pass
+
     async def story() -> None:
-        doubts = Doubts(list)
+        doubts = Doubts(lambda name: cast(Any, SimpleNamespace(name=name, doubt=Doubt(0.0))))
         doubts.leave("one", {1: Broken(), 2: Broken()}, "goodbye")
         doubts.leave("two", {1: Broken(), 2: Broken()})
         doubts.back("two", [])
         doubts.leave("three", {1: Broken(), 2: Broken()})
         async with asyncio.timeout(PATIENCE):
-            while doubts.holders():
+            while doubts.owners():
                 await asyncio.sleep(0)
 
     asyncio.run(story())
@@ -238,14 +240,14 @@ def test_a_late_answer_is_heard(host, lines, until):
     space.write(("job", 1), to=late.id)
     space.write(("job", 2), to=late.id)
     move = heard(late, wire.Move)
-    until(lambda: host._core.doubts.holders(), "it is in doubt")
+    until(lambda: host.core.doubts.owners(), "it is in doubt")
     late.say(wire.Answer(move.call, True))
     second = heard(late, wire.Move)
     assert second.entry[0] == ["job", 2]
     late.say(wire.Answer(second.call, False))
     until(lambda: not host._core.mover._under_way, "it is decided")
     assert space.here.read_all() == [("job", 2)]
-    assert not host._core.doubts.holders()
+    assert not host.core.doubts.owners()
 
 
 @pytest.mark.parametrize("then", ["return", "forget"])
@@ -261,7 +263,7 @@ def test_what_was_moved_to_a_host_that_is_lost_is_in_doubt(threads, lines, until
         assert space.take(JOBS, wait=PATIENCE) == ("job", 1)
     until(lambda: not host._core.mover._under_way, "it is decided")
     assert space.here.count() == 0
-    assert not host._core.doubts.holders()
+    assert not host.core.doubts.owners()
 
 
 def test_what_was_being_moved_returns_after_a_restart(threads, lines, tmp_path):
@@ -293,15 +295,16 @@ def test_what_is_too_full_to_be_moved_to_stays(threads, until):
 def test_a_mute_host_keeps_no_notice_back():
     async def story() -> None:
         async with AsyncHost("first", listen=0, heartbeat=30.0) as host:
-            host._core.answer_seconds = FOR_EVER
+            host._core.answer_seconds = GLIMPSE  # So long does the subscription wait for it.
             space = host.space("jobs")
             raw = await asyncio.to_thread(Raw.met, host.address, "host", spaces=["jobs"])
-            listening = space.subscribe(JOBS)
+            listening = await space.subscribe(JOBS)
+            host._core.answer_seconds = FOR_EVER
             await space.write(("job", 1))
             async with asyncio.timeout(PATIENCE):
                 notice = await listening.get()
                 assert await listening.get(wait=0) is None
-            assert notice.subject.fields == ("job", 1)
+            assert notice is not None and notice.subject.fields == ("job", 1)
             await listening.close()
             raw.close()
 
@@ -368,7 +371,7 @@ def test_a_function_in_a_template_is_asked_here(company, until):
 
 
 def test_a_host_that_asks_too_much_at_a_time_is_hung_up(host, lines, monkeypatch):
-    monkeypatch.setattr(peer, "CALLS_MAX", 10)
+    monkeypatch.setattr(calls, "CALLS_MAX", 10)
     raw = lines(host)
     raw.say(*(wire.Count(call, "jobs", spelled(*JOBS)) for call in range(1, 101)))
     assert raw.is_hung_up()
@@ -381,7 +384,7 @@ def test_what_was_there_before_is_not_told_of_when_hosts_meet_again(threads):
     meet(near, far)
     with near.space("jobs").subscribe(("old", int)) as old, near.space("jobs").subscribe() as all_:
         for peer in list(near._core.peers.values()):
-            near._soon(peer.talk.end, "cut")
+            near.soon(peer.talk.end, "cut")
         far.space("jobs").write(("new", 2))
         notice = all_.get(wait=20)
         assert notice is not None and notice.entry == ("new", 2)

@@ -17,12 +17,14 @@ from tupelo.errors import (
     OutcomeUnknown,
     PeerLost,
     TransactionEnded,
+    TupeloError,
 )
-from tupelo.federation.commits.deciders import DeciderElsewhere
-from tupelo.federation.commits.deciding import Deciding
-from tupelo.federation.commits.transactions import BranchElsewhere, HostedBranch, transaction
+from tupelo.federation.commits import deciding
+from tupelo.federation.commits.deciding import Deciding, spanning_id
+from tupelo.federation.deciders import DeciderElsewhere
 from tupelo.federation.hosts.doors import Host
 from tupelo.federation.links import wire
+from tupelo.federation.transactions import BranchElsewhere, HostedBranch, transaction
 from tupelo.space.decisions import DecisionLog
 from tupelo.space.either import finished
 
@@ -341,7 +343,7 @@ def test_the_async_door(hosts, until):
 
 def test_one_who_is_cancelled_while_a_branch_begins(hosts, until):
     one, other = hosts("one", "other")
-    begun = here(other)._operations.core.transactions
+    begun = here(other)._port._core.transactions
 
     async def play() -> None:
         async with (
@@ -434,7 +436,7 @@ def test_a_link_is_lost(hosts, connect, at, until, lost, owner, name, after, eng
 
 
 def test_the_answer_of_the_decider_is_lost_and_it_does_not_come_back(
-    hosts, connect, at, until, tmp_path, threads
+    hosts, connect, at, until, monkeypatch
 ):
     one, other, decider = hosts("one", "other", "decider")
     here(one).write(TOKEN)
@@ -443,7 +445,42 @@ def test_the_answer_of_the_decider_is_lost_and_it_does_not_come_back(
     with pytest.raises(OutcomeUnknown):
         txn.commit()
     assert settled(until, one, other) == [[], [TOKEN]]  # They have asked it.
+    until(lambda: decisions(decider) == {txn.id}, "it is kept for the coordinator only")
+    monkeypatch.setattr(deciding, "COORDINATOR_SECONDS", 0.0)
     until(lambda: not decisions(decider), "the decision is forgotten")
+
+
+def test_the_answer_of_the_decider_is_lost_until_everyone_else_knows(
+    hosts, connect, at, until, monkeypatch
+):
+    """The participants have asked the decider, and it has forgotten them, when the coordinator can
+    ask at last."""
+    one, other, decider = hosts("one", "other", "decider")
+    here(one).write(TOKEN)
+    txn = moving(connect(one), connect(other), connect(decider))
+    learn = DeciderElsewhere._learn
+
+    def late(self: DeciderElsewhere, failure: TupeloError) -> bool:
+        lose_clients(one, until)
+        lose_clients(other, until)
+        until(lambda: decisions(decider) == {txn.id}, "the participants are told")
+        return learn(self, failure)
+
+    monkeypatch.setattr(DeciderElsewhere, "_learn", late)
+    at(Deciding, "decide").do(lambda: cut(decider), after=True)
+    txn.commit()
+    assert txn.state == "committed"
+    assert settled(until, one, other) == [[], [TOKEN]]
+    until(lambda: not decisions(decider), "the coordinator has said that it knows")
+
+
+@pytest.mark.parametrize("durable", [True, False])
+def test_only_a_decider_on_disk_knows_that_nothing_was_decided(threads, connect, tmp_path, durable):
+    """In memory it may have been decided, and lost, in an earlier life of that host."""
+    decider = threads.host("decider", path=tmp_path / "decider" if durable else None)
+    txn = spanning_id(decider.id, decider.address, "a lost session", "1")
+    given_up = finished(connect(decider).ask(wire.Decide(0, txn, [])))
+    assert given_up is (True if durable else None)
 
 
 def test_an_abort_that_is_not_heard(hosts, connect, at, until):
@@ -530,7 +567,9 @@ def test_nobody_decides_for_another(hosts, connect):
     assert ours.count(ANY_TOKEN) == 1
 
 
-def test_only_the_decider_is_believed(threads, hosts, connect, at, until, tmp_path, caplog):
+def test_only_the_decider_is_believed(
+    threads, hosts, connect, at, until, tmp_path, caplog, monkeypatch
+):
     """Another host at its address knows nothing, and so would say that it was aborted."""
     caplog.set_level("INFO", "tupelo")
     one, other = hosts("one", "other")
@@ -538,9 +577,17 @@ def test_only_the_decider_is_believed(threads, hosts, connect, at, until, tmp_pa
     decider = Host("decider", listen=0, path=tmp_path / "decider", heartbeat=0.2)
     txn = moving(connect(one, reconnect=0), connect(other), connect(decider, reconnect=0))
     port = port_of(decider.address)
+    settle, is_closed = Deciding._settle, list[bool]()
+
+    async def settle_later(self: Deciding, *args: Any) -> None:
+        if is_closed:  # Before, it would answer who asks early.
+            await settle(self, *args)
+
+    monkeypatch.setattr(Deciding, "_settle", settle_later)
 
     def lose() -> None:
         decider.close()
+        is_closed.append(True)
         lose_clients(one, until)
 
     at(BranchElsewhere, "commit").do(lose, after=False, where=is_at(one))

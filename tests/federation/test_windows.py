@@ -31,14 +31,15 @@ def small_answers(monkeypatch):
 def counted(field: Field) -> list[Any]:
     """The questions that the second host is asked from now on."""
     asked: list[Any] = []
-    other = field.cores[1].peers[field.cores[0].id]
-    look = other._calls[wire.Ask]
+    handlers = field.cores[1].from_hosts.later
+    look = handlers[wire.Ask]
 
-    def listen(message: Any) -> Any:
-        asked.append(message)
-        return look(message)
+    def listen(caller: Any, message: Any) -> Any:
+        if caller.id == field.cores[0].id:
+            asked.append(message)
+        return look(caller, message)
 
-    other._calls[wire.Ask] = listen
+    handlers[wire.Ask] = listen
     return asked
 
 

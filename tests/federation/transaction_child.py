@@ -19,9 +19,9 @@ from typing import Any
 
 import tupelo
 from tupelo.federation.client.space import RemoteSpace
-from tupelo.federation.commits.deciders import DeciderElsewhere, DeciderHere
-from tupelo.federation.commits.transactions import BranchElsewhere, HostedBranch, transaction
+from tupelo.federation.deciders import DeciderElsewhere, DeciderHere
 from tupelo.federation.hosts.doors import Host
+from tupelo.federation.transactions import BranchElsewhere, HostedBranch, transaction
 
 STEPS = [
     (BranchElsewhere, "prepare"),

@@ -348,7 +348,7 @@ def test_a_local_space_is_linearizable(seed):
                 wait = loop.rng.choice([0, 0.5])
                 call = next(event)
                 if kind == "write":
-                    entry = (key, f"{name}{number}")
+                    entry: tuple[int, str] | None = (key, f"{name}{number}")
                     await space.write(entry)
                 elif kind == "read":
                     entry = await space.read((key, str), wait=wait)

@@ -4,19 +4,36 @@ import asyncio
 import inspect
 import threading
 from collections.abc import Callable, Coroutine, Iterator
+from contextlib import suppress
 from typing import Any
 
 import tupelo
-from tupelo.federation.client.handles import AsyncLease, Held
+from tupelo.errors import PeerLost
+from tupelo.federation.client.handles import Held, RemoteLandlord
 from tupelo.federation.client.listening import RemoteReaction
 from tupelo.federation.client.space import RemoteSpace
+from tupelo.federation.spanning.handles import (
+    FederatedListening,
+    FederatedMatchSet,
+    FederatedSession,
+)
+from tupelo.federation.spanning.space import FederatedSpace
+from tupelo.space.weak import WeakReaction
+from tupelo.values.lease import AsyncLease
 
 ASYNC_THINGS = (
     tupelo.aio.Transaction,
     tupelo.aio.Session,
     tupelo.aio.Subscription,
+    tupelo.aio.MatchSet,
+    tupelo.aio.Space,
     RemoteSpace,
     RemoteReaction,
+    FederatedSpace,
+    FederatedSession,
+    FederatedListening,
+    FederatedMatchSet,
+    WeakReaction,
     Held,
 )
 ASKED_FOR = ("state", "seen", "active", "sequence", "error")
@@ -100,11 +117,17 @@ class Door:
 
 
 class LoopLandlord:
-    """Makes a lease of a remote space's async door one of the blocking door."""
+    """Makes a lease of the async door one of the blocking door."""
 
     def __init__(self, lease: AsyncLease, loop: LoopThread) -> None:
         self._lease = lease
         self._loop = loop
+
+    async def renew_lease_async(self, thing: Any, seconds: float | None) -> None:
+        await self._lease.renew(seconds)
+
+    async def cancel_lease_async(self, thing: Any) -> None:
+        await self._lease.cancel()
 
     def renew_lease(self, thing: Any, seconds: float | None) -> None:
         self._loop.call(self._lease.renew, seconds)
@@ -112,8 +135,16 @@ class LoopLandlord:
     def cancel_lease(self, thing: Any) -> None:
         self._loop.call(self._lease.cancel)
 
+    def _told(self, space: Any) -> float:
+        now: float = self._loop.call(space.told, space.serial)["now"]
+        return now
+
     def now(self) -> float:
         """The time at which as much remains as the lease says."""
-        remaining = self._loop.call(lambda: self._lease.remaining)
+        landlord = self._lease.landlord
+        if isinstance(landlord, RemoteLandlord) and not landlord._space.channel.awaits_link:
+            with suppress(PeerLost):  # Exactly: `remaining` knows it but for the way here.
+                return self._told(landlord._space)
+        remaining = self._lease.remaining
         assert remaining is not None and self._lease.expires is not None
         return float(self._lease.expires - remaining)

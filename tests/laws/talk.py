@@ -46,10 +46,13 @@ def refused(error: type[Exception], match: str, *attempts: Callable[[], Any]) ->
 
 def listeners_at(subscription: Any) -> int:
     """How many wait for a notice of this subscription, where it is kept."""
+    spanning = getattr(subscription, "_subscription", None)
+    if spanning is not None:
+        return len(spanning._waiting)
     state = getattr(subscription, "_state", None)
     if state is None:  # It is kept at a host elsewhere.
-        operations = subscription._space._operations
-        with operations.engine.lock:
-            watching = list(operations.core.subscriptions.watchers)
+        operations = subscription._space._port
+        with operations.atomic():
+            watching = list(operations._core.subscriptions.watchers)
         (state,) = [one for one in watching if one.event.id == subscription.event_id]
     return len(state.waiting)

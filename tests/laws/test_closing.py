@@ -9,7 +9,6 @@ from tupelo.errors import SpaceClosed
 
 
 def test_a_closed_space_does_nothing_more(space, has_log):
-    lease = space.write(("a",))
     txn, session = space.transaction(), space.session()
     space.close()
     attempts: dict[str, Any] = {
@@ -31,8 +30,6 @@ def test_a_closed_space_does_nothing_more(space, has_log):
         "txn.transaction": lambda: txn.transaction(),
         "session.read": lambda: session.read(wait=0),
         "session.clone": lambda: session.clone(),
-        "lease.renew": lambda: lease.renew(5),
-        "lease.cancel": lambda: lease.cancel(),
     }
     if has_log:
         attempts |= {
@@ -49,6 +46,14 @@ def test_a_closed_space_does_nothing_more(space, has_log):
         else:
             silent.append(name)
     assert silent == []
+
+
+def test_a_lease_of_a_closed_space_is_refused(space):
+    lease = space.write(("a",))
+    space.close()
+    for attempt in (lambda: lease.renew(5), lease.cancel):
+        with pytest.raises(SpaceClosed, match="laws"):
+            attempt()
 
 
 def test_closing_twice_is_harmless(space):

@@ -7,7 +7,7 @@ import pytest
 
 from tests.laws.kinds import Job, Point
 from tests.laws.talk import state_of
-from tupelo import ANY, Fifo, Key, Lifo, Random, Vector
+from tupelo import ANY, HERE, Capacity, Fifo, Key, Lifo, Order, Queue, Random, Stack, Vector
 from tupelo.errors import BadArgument, BadInput
 
 
@@ -45,20 +45,21 @@ def test_lifo_finds_what_the_index_finds(space):
         assert space.read(("n", 3, ANY), wait=0, order=Lifo()) == ("n", 3, 193)
 
 
-def test_a_stack_is_a_space_whose_order_is_lifo(make_space):
-    stack = make_space(order=Lifo())
+def test_a_pile_is_a_space_whose_order_is_lifo(make_space):
+    pile = make_space(order=Lifo())
     for i in range(3):
-        stack.write(("n", i))
-    assert stack.take(wait=0) == ("n", 2)
-    stack.write(("n", 3))
-    assert [stack.take(wait=0)[1] for _ in range(3)] == [3, 1, 0]
+        pile.write(("n", i))
+    assert pile.take(wait=0) == ("n", 2)
+    pile.write(("n", 3))
+    assert [pile.take(wait=0)[1] for _ in range(3)] == [3, 1, 0]
 
 
 def test_random_is_decided_by_the_generator_that_is_handed_in(five):
-    one = numbers(five, order=Random(random.Random(7)))
-    same = numbers(five, order=Random(random.Random(7)))
-    assert one == same and sorted(one) == [0, 1, 2, 3, 4]
-    assert len({tuple(numbers(five, order=Random(random.Random(i)))) for i in range(20)}) > 5
+    def drawn(seed: int) -> list[int]:
+        return numbers(five, order=Random(random.Random(seed)), scope=HERE)
+
+    assert drawn(7) == drawn(7) and sorted(drawn(7)) == [0, 1, 2, 3, 4]
+    assert len({tuple(drawn(seed)) for seed in range(20)}) > 5
 
 
 def test_random_takes_each_entry_once(make_space):
@@ -71,8 +72,13 @@ def test_random_takes_each_entry_once(make_space):
 def test_key_gives_the_smallest_first(five):
     assert numbers(five, order=Key(1)) == [0, 1, 2, 3, 4]
     assert numbers(five, order=Key(1, reverse=True)) == [4, 3, 2, 1, 0]
-    assert numbers(five, order=Key(lambda entry: -entry[1])) == [4, 3, 2, 1, 0]
     assert five.take(("n", int), wait=0, order=Key(1)) == ("n", 0)
+
+
+def test_key_may_be_a_function(five):
+    by_value = Key(lambda entry: -entry[1])
+    assert numbers(five, order=by_value, scope=HERE) == [4, 3, 2, 1, 0]
+    assert five.take(("n", int), wait=0, order=by_value, scope=HERE) == ("n", 4)
 
 
 def test_key_may_be_a_named_field(space):
@@ -104,7 +110,7 @@ def test_a_key_function_that_raises_takes_nothing(space):
     space.write(("n", 0))
     before = state_of(space)
     with pytest.raises(BadInput, match="ZeroDivisionError"):
-        space.take(("n", int), wait=0, order=Key(lambda entry: 1 / entry[1]))
+        space.take(("n", int), wait=0, order=Key(lambda entry: 1 / entry[1]), scope=HERE)
     assert state_of(space) == before
 
 
@@ -137,10 +143,10 @@ def test_a_waiter_gets_what_one_who_asks_after_the_step_would_get(space, park):
     assert waiter.result() == ("n", 1)
 
 
-def test_a_waiter_at_a_stack_gets_the_newest_of_many(make_space, park):
-    stack = make_space(order=Lifo())
-    waiter = park(stack, stack.take, ("n", int))
-    stack.write_all([("n", 1), ("n", 2), ("n", 3)])
+def test_a_waiter_at_a_pile_gets_the_newest_of_many(make_space, park):
+    pile = make_space(order=Lifo())
+    waiter = park(pile, pile.take, ("n", int))
+    pile.write_all([("n", 1), ("n", 2), ("n", 3)])
     assert waiter.result() == ("n", 3)
 
 
@@ -216,3 +222,333 @@ def test_a_vector_forgets_what_expired(vector, clock):
     clock.advance(5)
     vector.write(("n", 2), at=1)
     assert numbers(vector) == [1, 2]
+
+
+# Head-only: one entry of the space can be had, whatever the template
+
+
+class Line(Order):
+    """A queue that keeps its own books, and heeds nothing but them."""
+
+    keeps_books = True
+
+    def __init__(self) -> None:
+        self._line: list[Any] = []
+
+    def admit(self, entry, at):
+        self._line.append(entry)
+
+    def forget(self, entry):
+        self._line.remove(entry)
+
+    def arrange(self, found):
+        return [entry for entry in found if entry is self._line[0]]
+
+
+class VisibleLine(Line):
+    """One that passes over what is taken, or not yet committed."""
+
+    def arrange(self, found):
+        seen = (entry for entry in self._line if not entry.gone and entry.txn is None)
+        head = next(seen, None)
+        return [entry for entry in found if entry is head]
+
+
+class HastyLine(VisibleLine):
+    """One that says that the first match is enough for it."""
+
+    def needs(self, limit):
+        return limit
+
+
+class SmallestOnly(Key):
+    """The entry with the smallest first field of the space, and no other."""
+
+    head_only = True
+
+
+QUEUES = [Queue, Line, VisibleLine, HastyLine, lambda: SmallestOnly(0)]
+QUEUE_NAMES = ["Queue", "Line", "VisibleLine", "HastyLine", "SmallestOnly"]
+
+
+@pytest.fixture(params=QUEUES, ids=QUEUE_NAMES)
+def make_queue(request, make_space):
+    """`make_queue(**options)`: a new space that shows only its oldest entry."""
+    return lambda **options: make_space(order=request.param(), **options)
+
+
+def test_only_the_oldest_entry_of_a_queue_can_be_had(make_queue):
+    queue = make_queue()
+    queue.write_all([("a",), ("b", 1), ("c",)])
+    assert queue.read(("b", int), wait=0) is queue.take(("c",), wait=0) is None
+    assert queue.take_all(("b", int)) == queue.read_all(("c",)) == []
+    assert queue.read(wait=0) == queue.take(("a",), wait=0) == ("a",)
+    assert queue.take(("a",), wait=0) is queue.take(("c",), wait=0) is None
+    assert queue.take(("b", 1), wait=0) == ("b", 1)
+    assert queue.take(wait=0) == ("c",)
+    assert queue.take(wait=0) is None
+
+
+def test_only_the_newest_entry_of_a_stack_can_be_had(make_space):
+    stack = make_space(order=Stack())
+    stack.write_all([("a",), ("b", 1), ("c",)])
+    assert stack.read(("a",), wait=0) is stack.take(("b", int), wait=0) is None
+    assert stack.take(("c",), wait=0) == ("c",)
+    stack.write(("d",))
+    assert [stack.take(wait=0) for _ in range(4)] == [("d",), ("b", 1), ("a",), None]
+
+
+@pytest.mark.parametrize(("order", "head"), [(Queue, 0), (Stack, 2)])
+def test_a_bulk_operation_gets_the_head_and_no_more(make_space, order, head):
+    space = make_space(order=order())
+    space.write_all([("n", i) for i in range(3)])
+    assert space.read_all() == space.read_all(limit=2) == [("n", head)]
+    assert space.take_all(limit=2) == [("n", head)]
+    assert space.count() == 2
+    assert numbers(space, order=Fifo()) == [i for i in range(3) if i != head]
+
+
+def test_a_head_only_order_may_be_an_operations(space, park):
+    space.write_all([("a",), ("b",), ("c",)])
+    assert space.read(("b",), wait=0, order=Queue()) is None
+    assert space.read(("b",), wait=0, order=Stack()) is None
+    assert space.read(("b",), wait=0) == ("b",)
+    second = park(space, space.take, ("b",), order=Queue())
+    third = park(space, space.take, ("c",), order=Queue())
+    assert space.take(("a",), wait=0, order=Queue()) == ("a",)
+    assert second.result() == ("b",) and third.result() == ("c",)
+
+
+def leave(space: Any, clock: Any, how: str, head: Any) -> None:
+    """Let the head leave, which has a lease."""
+    if how == "take":
+        assert space.take(("a",), wait=0) == ("a",)
+    elif how == "commit":
+        with space.transaction() as txn:
+            assert space.take(("a",), wait=0, txn=txn) == ("a",)
+    elif how == "expiry":
+        clock.advance(60)
+    elif how == "cancel":
+        head.cancel()
+    else:
+        assert how == "eviction"
+        space.write(("z",))
+
+
+@pytest.mark.parametrize("verb", ["read", "take"])
+@pytest.mark.parametrize("how", ["take", "commit", "expiry", "cancel", "eviction"])
+def test_who_waits_for_the_next_head_is_woken_when_the_head_leaves(
+    make_queue, park, clock, verb, how
+):
+    queue = make_queue(capacity=Capacity(entries=2, evict="fifo") if how == "eviction" else None)
+    head = queue.write(("a",), lease=60)
+    queue.write(("b",))
+    waiter = park(queue, getattr(queue, verb), ("b",))
+    leave(queue, clock, how, head)
+    assert waiter.result() == ("b",)
+
+
+@pytest.mark.parametrize("verb", ["read", "take"])
+@pytest.mark.parametrize("how", ["take", "commit", "expiry", "cancel"])
+def test_who_waits_for_the_entry_below_is_woken_when_the_top_of_a_stack_leaves(
+    make_space, park, clock, verb, how
+):
+    stack = make_space(order=Stack())
+    stack.write(("b",))
+    top = stack.write(("a",), lease=60)
+    waiter = park(stack, getattr(stack, verb), ("b",))
+    leave(stack, clock, how, top)
+    assert waiter.result() == ("b",)
+
+
+@pytest.mark.parametrize("verb", ["read", "take"])
+def test_who_waits_for_a_head_is_woken_when_an_abort_gives_it_back_in_front(make_queue, park, verb):
+    queue = make_queue()
+    queue.write_all([("a",), ("b",)])
+    txn = queue.transaction()
+    assert queue.take(("a",), wait=0, txn=txn) == ("a",)
+    waiter = park(queue, getattr(queue, verb), ("a",))
+    txn.abort()
+    assert waiter.result() == ("a",)
+    assert queue.take(("b",), wait=0) == (None if verb == "read" else ("b",))
+
+
+def test_takers_of_heads_are_served_in_the_order_of_the_queue_not_of_their_coming(make_queue, park):
+    queue = make_queue()
+    takers = [park(queue, queue.take, (name,)) for name in "dcb"]
+    reader = park(queue, queue.read, ("c",))
+    queue.write_all([(name,) for name in "abcd"])
+    assert all(call.waits for call in [*takers, reader])
+    assert queue.take(("a",), wait=0) == ("a",)
+    assert [taker.result() for taker in takers] == [("d",), ("c",), ("b",)]
+    assert reader.result() == ("c",)  # before its taker, as ever
+
+
+def test_a_reader_of_a_head_is_served_before_its_taker_when_both_come_in_one_step(make_queue, park):
+    queue = make_queue()
+    first, second = park(queue, queue.take, ("a",)), park(queue, queue.take, ("b",))
+    reader = park(queue, queue.read, ("b",))
+    queue.write_all([("a",), ("b",)])
+    assert first.result() == ("a",) and second.result() == ("b",)
+    assert reader.result() == ("b",)
+
+
+def test_of_many_takers_of_any_head_each_gets_the_next(make_queue, park):
+    queue = make_queue()
+    takers = [park(queue, queue.take, ANY) for _ in range(4)]
+    queue.write_all([(i,) for i in range(4)])
+    assert [taker.result() for taker in takers] == [(0,), (1,), (2,), (3,)]
+
+
+def test_a_head_that_a_transaction_has_read_is_not_passed_over(make_space, park):
+    queue = make_space(order=Queue())
+    queue.write_all([("a",), ("b",)])
+    txn = queue.transaction()
+    assert queue.read(("a",), wait=0, txn=txn) == ("a",)
+    assert queue.take(wait=0) is None
+    taker = park(queue, queue.take, ANY)
+    txn.commit()
+    assert taker.result() == ("a",)
+
+
+def test_a_transaction_sees_its_own_entries_behind_those_of_the_space(make_space):
+    for order, first, second in ((Queue(), ("a",), ("b",)), (Stack(), ("b",), ("a",))):
+        space = make_space(order=order)
+        space.write(("a",))
+        with space.transaction() as txn:
+            space.write(("b",), txn=txn)
+            assert space.read(second, wait=0, txn=txn) is None
+            assert space.take(first, wait=0, txn=txn) == first
+            assert space.take(second, wait=0, txn=txn) == second
+        assert space.count() == 0
+
+
+def test_a_session_that_has_seen_the_head_waits_for_the_next(make_queue, park):
+    queue = make_queue()
+    queue.write_all([("a",), ("b",)])
+    session = queue.session()
+    assert session.read(wait=0) == ("a",)
+    assert session.read(wait=0) is None
+    reader = park(queue, session.read, ANY)
+    assert queue.take(wait=0) == ("a",)
+    assert reader.result() == ("b",)
+
+
+def test_if_exists_waits_for_the_head_only_while_a_transaction_may_reveal_it(make_queue, park):
+    queue = make_queue()
+    queue.write(("a",))
+    assert queue.take(("b",), wait=None, if_exists=True) is None
+    txn = queue.transaction()
+    queue.take(("a",), wait=0, txn=txn)
+    queue.write(("b",), txn=txn)
+    waiter = park(queue, queue.take, ("b",), wait=None, if_exists=True)
+    txn.commit()
+    assert waiter.result() == ("b",)
+
+
+def test_the_next_head_is_shown_when_one_who_wanted_all_there_is_has_taken_the_head(
+    make_space, park
+):
+    queue = make_space(order=Queue())
+    queue.write_all([("a", 1), ("b",)])
+    txn = queue.transaction()
+    queue.write(("a", 2), txn=txn)
+    everything = park(queue, queue.take_all, ("a", int), wait=None, if_exists=True)
+    second = park(queue, queue.take, ("b",))
+    txn.commit()
+    assert everything.result() == [("a", 1)]
+    assert second.result() == ("b",)
+
+
+# What an order may do, and may not
+
+
+class Gate(Order):
+    """Nothing can be had before the books hold an ("open",)."""
+
+    keeps_books = True
+
+    def __init__(self) -> None:
+        self._open = 0
+
+    def admit(self, entry, at):
+        self._open += entry.fields == ("open",)
+
+    def forget(self, entry):
+        self._open -= entry.fields == ("open",)
+
+    def arrange(self, found):
+        return found if self._open else []
+
+
+@pytest.mark.parametrize("verb", ["read", "take"])
+def test_with_books_an_entry_that_comes_may_reveal_others(make_space, park, verb):
+    space = make_space(order=Gate())
+    space.write(("job",))
+    waiter = park(space, getattr(space, verb), ("job",))
+    space.write(("no",))
+    assert waiter.waits
+    space.write(("open",))
+    assert waiter.result() == ("job",)
+
+
+def test_a_subclass_with_an_arrange_of_its_own_chooses(make_space, park):
+    class Few(Fifo):
+        """At most one match is enough; two are too many."""
+
+        def needs(self, limit):
+            return None
+
+        def arrange(self, found):
+            return found if len(found) < 2 else []
+
+    space = make_space(order=Few())
+    first = space.write(("n", 1))
+    space.write(("n", 2))
+    waiter = park(space, space.take, ("n", int))
+    first.cancel()
+    assert waiter.result() == ("n", 2)
+
+
+def raising(found):
+    yield from found
+    raise ZeroDivisionError
+
+
+BAD_ARRANGES = {
+    "raises": lambda found: 1 / 0,
+    "raises late": raising,
+    "is nothing": lambda found: None,
+    "is no list": lambda found: 7,
+    "is twice": lambda found: [*found, *found],
+    "is not the space's": lambda found: [("n", 7)],
+}
+
+
+@pytest.mark.parametrize("arrange", BAD_ARRANGES.values(), ids=BAD_ARRANGES)
+def test_an_order_that_fails_is_told_to_the_one_who_asked(make_space, park, arrange):
+    class Bad(Order):
+        def arrange(self, found):
+            return arrange(found) if found else []
+
+    space = make_space(order=Bad())
+    waiter = park(space, space.take_all, ("n", int), wait=None)
+    space.write(("n", 1))  # The writer is not told.
+    with pytest.raises(BadArgument, match="order="):
+        waiter.result()
+    with pytest.raises(BadArgument, match="order="):
+        space.take_all(("n", int))
+    assert space.read_all(order=Fifo()) == [("n", 1)]
+
+
+@pytest.mark.parametrize("needs", [0, -1, 1.5, "all", True])
+def test_an_order_that_needs_no_number_is_refused(make_space, needs):
+    class Bad(Fifo):
+        def needs(self, limit):
+            return needs
+
+    space = make_space(order=Bad())
+    space.write(("n", 1))
+    with pytest.raises(BadArgument, match="order="):
+        space.take(wait=0)
+    assert space.count() == 1

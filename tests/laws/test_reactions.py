@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.laws.talk import drained, entries_of, refused, state_of
-from tupelo import ANY, Capacity, Key, Not, Where
+from tupelo import ANY, HERE, Capacity, Key, Not, Where
 from tupelo.errors import (
     BadArgument,
     BadInput,
@@ -21,11 +21,16 @@ def nothing(entry: Any, step: Any) -> None:
     pass
 
 
+def react_here(space: Any, template: Any, function: Any, **how: Any) -> Any:
+    """A reaction to the entries of this host, which every kind but a space afar has."""
+    return space.react(template, function, scope=HERE, **how)
+
+
 # Inside the step
 
 
 def test_a_reaction_is_part_of_the_write(space):
-    space.react(("in", int), lambda entry, step: step.write(("out", entry[1] * 2)))
+    react_here(space, ("in", int), lambda entry, step: step.write(("out", entry[1] * 2)))
     space.write(("in", 21))
     assert space.read_all() == [("in", 21), ("out", 42)]
 
@@ -33,7 +38,7 @@ def test_a_reaction_is_part_of_the_write(space):
 def test_a_reaction_gets_the_entry_and_may_take_it_before_anyone_sees_it(space, park):
     waiter = park(space, space.take, ("in", int))
     listener = space.subscribe(("in", int))
-    space.react(("in", ANY), lambda entry, step: step.take(entry))
+    react_here(space, ("in", ANY), lambda entry, step: step.take(entry))
     space.write(("in", 1))
     assert waiter.waits and space.count() == 0 and drained(listener) == []
     space.write(("in", "other"))
@@ -54,7 +59,7 @@ def test_a_step_reads_takes_and_counts_what_the_space_holds(space):
         step.write(("left", step.count()), lease=5)
 
     space.write_all([("n", i) for i in range(4)])
-    space.react(("go",), look)
+    react_here(space, ("go",), look)
     space.write(("go",))
     assert seen == {
         "count": 4,
@@ -68,16 +73,17 @@ def test_a_step_reads_takes_and_counts_what_the_space_holds(space):
     assert space.read_all() == [("n", 3), ("go",), ("left", 2)]
 
 
-def test_what_a_reaction_writes_may_be_leased(space, clock):
-    space.react(("in",), lambda entry, step: step.write(("out",), lease=5))
+def test_what_a_reaction_writes_may_be_leased(space, clock, until):
+    react_here(space, ("in",), lambda entry, step: step.write(("out",), lease=5))
     space.write(("in",))
+    until(lambda: space.count() == 2)
     clock.advance(5)
     assert space.read_all() == [("in",)]
 
 
 def test_a_write_of_many_is_one_step(space):
     counts = []
-    space.react(("n", int), lambda entry, step: counts.append(step.count(("n", int))))
+    react_here(space, ("n", int), lambda entry, step: counts.append(step.count(("n", int))))
     space.write_all([("n", i) for i in range(3)])
     assert counts == [3, 3, 3]
 
@@ -89,7 +95,7 @@ def test_what_one_reaction_removes_the_next_does_not_see(space):
         reacted.append(entry)
         step.take_all(("n", int))
 
-    space.react(("n", int), take_all)
+    react_here(space, ("n", int), take_all)
     space.write_all([("n", i) for i in range(3)])
     assert reacted == [("n", 0)] and space.count() == 0
 
@@ -97,51 +103,62 @@ def test_what_one_reaction_removes_the_next_does_not_see(space):
 def test_reactions_are_called_in_the_order_in_which_they_were_made(space):
     called = []
     for name in ("first", "second", "third"):
-        space.react(("go",), lambda entry, step, name=name: called.append(name))
+        react_here(space, ("go",), lambda entry, step, name=name: called.append(name))
     space.write(("go",))
     assert called == ["first", "second", "third"]
 
 
-def test_a_reaction_only_gets_what_its_template_matches(space):
+def test_a_reaction_only_gets_what_its_template_matches(space, until):
     got = []
-    space.react(("n", Not(2)), lambda entry, step: got.append(entry))
+    react_here(space, ("n", Not(2)), lambda entry, step: got.append(entry))
     space.write_all([("n", 1), ("n", 2), ("m", 3), ("n", "x")])
-    assert got == [("n", 1), ("n", "x")]
+    until(lambda: got == [("n", 1), ("n", "x")])
 
 
-def test_a_reaction_gets_a_copy(space):
-    space.react(("list", list), lambda entry, step: entry[1].append("changed"))
+def test_a_reaction_gets_a_copy(space, until):
+    changed = []
+
+    def change(entry, step):
+        entry[1].append("changed")
+        changed.append(entry)
+
+    react_here(space, ("list", list), change)
     space.write(("list", [1]))
+    until(lambda: changed == [("list", [1, "changed"])])
     assert space.read_all() == [("list", [1])]
 
 
 # How often
 
 
-def test_a_reaction_is_called_once_for_every_entry(space):
+def test_a_reaction_is_called_once_for_every_entry(space, until):
     got = []
-    space.react(("n", int), lambda entry, step: got.append(entry[1]))
+    react_here(space, ("n", int), lambda entry, step: got.append(entry[1]))
     space.write(("n", 1))
     space.write(("n", 1))
     txn = space.transaction()
     space.take(("n", 1), wait=0, txn=txn)
     txn.abort()  # The same entry becomes visible again.
-    assert got == [1, 1]
+    space.write(("n", 2))
+    until(lambda: 2 in got)
+    assert got == [1, 1, 2]
 
 
-def test_once_is_once(space):
+def test_once_is_once(space, until):
     got = []
-    reaction = space.react(("n", int), lambda entry, step: got.append(entry[1]), once=True)
+    reaction = react_here(space, ("n", int), lambda entry, step: got.append(entry[1]), once=True)
     assert reaction.active
     space.write_all([("n", 1), ("n", 2)])
     space.write(("n", 3))
-    assert got == [1] and not reaction.active
+    until(lambda: not reaction.active)
+    assert got == [1]
 
 
-def test_a_cancelled_reaction_is_called_no_more(space):
+def test_a_cancelled_reaction_is_called_no_more(space, until):
     got = []
-    reaction = space.react(("n", int), lambda entry, step: got.append(entry[1]))
+    reaction = react_here(space, ("n", int), lambda entry, step: got.append(entry[1]))
     space.write(("n", 1))
+    until(lambda: got == [1])
     reaction.cancel()
     reaction.cancel()
     space.write(("n", 2))
@@ -157,53 +174,59 @@ def test_a_reaction_reacts_to_what_is_already_there(space):
         step.take(entry)
         step.write(("m", entry[1]))
 
-    space.react(("n", int), move)
+    react_here(space, ("n", int), move)
     assert got == [0, 1, 2]
     assert space.read_all() == [("m", 0), ("m", 1), ("m", 2)]
     space.write(("n", 3))
     assert got == [0, 1, 2, 3]
 
 
-def test_unless_it_is_told_not_to(space):
+def test_unless_it_is_told_not_to(space, until):
     space.write(("n", 0))
     got = []
-    space.react(("n", int), lambda entry, step: got.append(entry[1]), existing=False)
+    react_here(space, ("n", int), lambda entry, step: got.append(entry[1]), existing=False)
     space.write(("n", 1))
+    until(lambda: got)
     assert got == [1]
 
 
-def test_once_and_already_there(space):
+def test_once_and_already_there(space, until):
     space.write_all([("n", 0), ("n", 1)])
     got = []
-    reaction = space.react(("n", int), lambda entry, step: got.append(entry[1]), once=True)
-    assert got == [0] and not reaction.active
+    reaction = react_here(space, ("n", int), lambda entry, step: got.append(entry[1]), once=True)
+    until(lambda: not reaction.active)
+    assert got == [0]
 
 
 def test_the_waiters_get_what_a_new_reaction_writes(space, park):
     space.write(("n", 1))
     waiter = park(space, space.take, ("m", int))
-    space.react(("n", int), lambda entry, step: step.write(("m", entry[1])))
+    react_here(space, ("n", int), lambda entry, step: step.write(("m", entry[1])))
     assert waiter.result() == ("m", 1)
 
 
 # To a fixed point
 
 
-def test_reactions_react_to_what_reactions_write(space):
+def test_reactions_react_to_what_reactions_write(space, until):
     def count_down(entry, step):
-        if entry[1] > 0:
-            step.write(("n", entry[1] - 1))
+        return step.write(("n", entry[1] - 1)) if entry[1] > 0 else None
 
-    space.react(("n", int), count_down)
+    react_here(space, ("n", int), count_down)
     space.write(("n", 5))
-    assert space.read_all() == [("n", i) for i in (5, 4, 3, 2, 1, 0)]
+    until(lambda: space.read_all() == [("n", i) for i in (5, 4, 3, 2, 1, 0)])
 
 
-def test_two_reactions_feed_each_other_until_they_come_to_rest(space):
-    space.react(("ping", int), lambda e, step: step.write(("pong", e[1] + 1)) if e[1] < 4 else None)
-    space.react(("pong", int), lambda e, step: step.write(("ping", e[1] + 1)) if e[1] < 4 else None)
+def test_two_reactions_feed_each_other_until_they_come_to_rest(space, until):
+    react_here(
+        space, ("ping", int), lambda e, step: step.write(("pong", e[1] + 1)) if e[1] < 4 else None
+    )
+    react_here(
+        space, ("pong", int), lambda e, step: step.write(("ping", e[1] + 1)) if e[1] < 4 else None
+    )
     space.write(("ping", 0))
-    assert space.read_all() == [("ping", 0), ("pong", 1), ("ping", 2), ("pong", 3), ("ping", 4)]
+    rest = [("ping", 0), ("pong", 1), ("ping", 2), ("pong", 3), ("ping", 4)]
+    until(lambda: space.read_all() == rest)
 
 
 def test_a_livelock_ends_in_an_error_and_is_undone(make_space):
@@ -217,7 +240,7 @@ def test_a_livelock_ends_in_an_error_and_is_undone(make_space):
         step.take(("before",))
         step.write(("n", entry[1] + 1))
 
-    reaction = space.react(("n", int), feed)
+    reaction = react_here(space, ("n", int), feed)
     before = state_of(space)
     with pytest.raises(Livelock, match="50") as livelock:
         space.write(("n", 0))
@@ -230,7 +253,7 @@ def test_a_livelock_ends_in_an_error_and_is_undone(make_space):
 
 def test_the_bound_counts_each_step_anew(make_space):
     space = make_space(reactions_max=3)
-    space.react(("n", int), nothing)
+    react_here(space, ("n", int), nothing)
     for i in range(10):
         space.write(("n", i))
     assert space.count() == 10
@@ -252,7 +275,7 @@ def test_a_failing_reaction_undoes_the_step(space, park):
         step.read(("keep", 2))
         raise Oh("no")
 
-    reaction = space.react(("go", int), break_it)
+    reaction = react_here(space, ("go", int), break_it)
     listener = space.subscribe()
     waiter = park(space, space.take, ("half", int))
     before = state_of(space)
@@ -276,8 +299,8 @@ def test_a_failure_undoes_what_other_reactions_did_in_the_step(space):
         if entry[1] < 3:
             raise Oh
 
-    once = space.react(("n", int), first, once=True)
-    space.react(("n", int), second)
+    once = react_here(space, ("n", int), first, once=True)
+    react_here(space, ("n", int), second)
     for i in (1, 2):
         with pytest.raises(ReactionFailed):
             space.write(("n", i))
@@ -296,7 +319,7 @@ def test_a_reaction_that_fails_on_what_is_there_is_not_made(space):
         step.write(("quotient", 1 / entry[1]))
 
     with pytest.raises(ReactionFailed, match="ZeroDivisionError"):
-        space.react(("n", int), divide)
+        react_here(space, ("n", int), divide)
     assert state_of(space) == before
     space.write(("n", 0))
     assert space.count() == 3
@@ -316,7 +339,7 @@ def test_bad_input_inside_a_reaction_is_the_cause_of_its_failure(space):
         (lambda step: step.count(1), "template"),
     ]
     for attempt, says in attempts:
-        reaction = space.react(("go",), lambda entry, step, attempt=attempt: attempt(step))
+        reaction = react_here(space, ("go",), lambda entry, step, attempt=attempt: attempt(step))
         with pytest.raises(ReactionFailed) as failed:
             space.write(("go",))
         assert isinstance(failed.value.__cause__, BadInput) and says in str(failed.value.__cause__)
@@ -331,7 +354,7 @@ def test_a_failing_reaction_evicts_nobody(make_space):
     def refuse(entry, step):
         raise Oh
 
-    space.react(("new", int), refuse)
+    react_here(space, ("new", int), refuse)
     before = state_of(space)
     with pytest.raises(ReactionFailed):
         space.write(("new", 1))
@@ -340,7 +363,7 @@ def test_a_failing_reaction_evicts_nobody(make_space):
 
 def test_a_reaction_that_finds_the_space_full_undoes_the_step(make_space):
     space = make_space(capacity=Capacity(entries=2))
-    space.react(("in", int), lambda entry, step: step.write(("out", entry[1])))
+    react_here(space, ("in", int), lambda entry, step: step.write(("out", entry[1])))
     space.write(("in", 1))
     before = state_of(space)
     with pytest.raises(SpaceFull):
@@ -379,7 +402,7 @@ def uses_of(space: Any) -> dict[str, Any]:
         "clone": lambda: session.clone(),
         "subscribe": lambda: space.subscribe(),
         "get": lambda: subscription.get(wait=0),
-        "react": lambda: space.react(("y",), nothing),
+        "react": lambda: react_here(space, ("y",), nothing),
         "renew": lambda: lease.renew(5),
         "cancel": lambda: lease.cancel(),
         "close": lambda: space.close(),
@@ -398,7 +421,7 @@ def test_a_reaction_may_not_use_the_space_itself(space):
             errors[entry[1]] = str(error)
 
     uses = uses_of(space)
-    space.react(("go", str), use)
+    react_here(space, ("go", str), use)
     for name, attempt in uses.items():
         current[:] = [attempt]
         space.write(("go", name))
@@ -415,7 +438,7 @@ def test_a_template_may_not_use_the_space(space):
             return use() or True
 
         with pytest.raises(BadTemplate, match="a template's function") as refusal:
-            space.read(("go", Where(asked)), wait=0)
+            space.read(("go", Where(asked)), wait=0, scope=HERE)
         assert isinstance(refusal.value.__cause__, BadInput), name
     assert space.count(("go", "x")) == 1
 
@@ -434,20 +457,20 @@ def test_a_template_may_not_use_the_space_however_it_is_asked(space, park):
     space.write(("go", 0))
     txn = space.transaction()
     asks: dict[str, Any] = {
-        "read": lambda: space.read(template, wait=0),
-        "read_all": lambda: space.read_all(template),
-        "count": lambda: space.count(template),
+        "read": lambda: space.read(template, wait=0, scope=HERE),
+        "read_all": lambda: space.read_all(template, scope=HERE),
+        "count": lambda: space.count(template, scope=HERE),
         "take_all": lambda: (space.take_all(template, txn=txn), txn.abort()),
-        "session": lambda: space.session().read(template, wait=0),
-        "subscribe": lambda: (space.subscribe(template), space.write(("go", 1))),
-        "react": lambda: (space.react(template, nothing), space.write(("go", 2))),
-        "key": lambda: space.read(order=Key(use), wait=0),
+        "session": lambda: space.session().read(template, wait=0, scope=HERE),
+        "subscribe": lambda: (space.subscribe(template, scope=HERE), space.write(("go", 1))),
+        "react": lambda: (react_here(space, template, nothing), space.write(("go", 2))),
+        "key": lambda: space.read(order=Key(use), wait=0, scope=HERE),
     }
     for name, ask in asks.items():
         refusals.clear()
         ask()
         assert refusals, name
-    waiter = park(space, space.take, ("wait", Where(use)))
+    waiter = park(space, space.take, ("wait", Where(use)), scope=HERE)
     refusals.clear()
     space.write(("wait", 1))
     assert waiter.result() == ("wait", 1) and refusals
@@ -462,7 +485,7 @@ def test_a_template_may_not_use_the_space_however_it_is_asked(space, park):
 
 def test_a_step_is_over_when_it_is_over(space):
     kept = []
-    space.react(("go",), lambda entry, step: kept.append(step))
+    react_here(space, ("go",), lambda entry, step: kept.append(step))
     space.write(("go",))
     (step,) = kept
     refused(
@@ -479,24 +502,24 @@ def test_a_step_is_over_when_it_is_over(space):
 # In transactions
 
 
-def test_reactions_to_what_a_transaction_writes_run_at_its_commit(space):
+def test_reactions_to_what_a_transaction_writes_run_at_its_commit(space, until):
     got = []
 
     def react(entry, step):
         got.append(entry[1])
-        step.write(("out", entry[1]))
+        return step.write(("out", entry[1]))
 
-    space.react(("in", int), react)
+    react_here(space, ("in", int), react)
     with space.transaction() as txn:
         space.write(("in", 1), txn=txn)
         assert got == []
+    until(lambda: space.read_all() == [("in", 1), ("out", 1)])
     assert got == [1]
-    assert space.read_all() == [("in", 1), ("out", 1)]
 
 
 def test_nothing_reacts_to_what_is_called_off(space):
     got = []
-    space.react(("in", int), lambda entry, step: got.append(entry))
+    react_here(space, ("in", int), lambda entry, step: got.append(entry))
     txn = space.transaction()
     space.write(("in", 1), txn=txn)
     txn.abort()
@@ -513,7 +536,7 @@ def test_a_reaction_that_fails_at_commit_aborts_the_transaction(space):
     def refuse(entry, step):
         raise Oh
 
-    space.react(("new",), refuse)
+    react_here(space, ("new",), refuse)
     txn = space.transaction()
     space.take(("old",), wait=0, txn=txn)
     space.write(("new",), txn=txn)
@@ -525,14 +548,14 @@ def test_a_reaction_that_fails_at_commit_aborts_the_transaction(space):
         txn.commit()
 
 
-def test_reactions_to_a_nested_commit_run_when_all_is_committed(space):
+def test_reactions_to_a_nested_commit_run_when_all_is_committed(space, until):
     got = []
-    space.react(("in", int), lambda entry, step: got.append(entry[1]))
+    react_here(space, ("in", int), lambda entry, step: got.append(entry[1]))
     with space.transaction() as outer:
         with outer.transaction() as inner:
             space.write(("in", 1), txn=inner)
         assert got == []
-    assert got == [1]
+    until(lambda: got == [1])
 
 
 def test_reactions_run_when_a_transaction_is_prepared_for_it_may_not_fail_after(space):
@@ -542,7 +565,7 @@ def test_reactions_run_when_a_transaction_is_prepared_for_it_may_not_fail_after(
         got.append(entry[1])
         step.write(("out", entry[1]))
 
-    space.react(("in", int), react)
+    react_here(space, ("in", int), react)
     txn = space.transaction()
     space.write(("in", 1), txn=txn)
     txn.prepare()
@@ -555,7 +578,7 @@ def test_a_reaction_that_fails_at_prepare_aborts_the_transaction(space):
     def refuse(entry, step):
         raise Oh
 
-    space.react(("new",), refuse)
+    react_here(space, ("new",), refuse)
     txn = space.transaction()
     space.write(("new",), txn=txn)
     with pytest.raises(ReactionFailed):
@@ -564,7 +587,7 @@ def test_a_reaction_that_fails_at_prepare_aborts_the_transaction(space):
 
 
 def test_a_reaction_whose_where_raises_is_ended_and_the_writer_goes_on(space):
-    reaction = space.react(("n", Where(lambda v: 1 / v)), nothing)
+    reaction = react_here(space, ("n", Where(lambda v: 1 / v)), nothing)
     space.write(("n", 0))
     assert space.count() == 1
     assert not reaction.active and isinstance(reaction.error, BadTemplate)
@@ -576,7 +599,7 @@ def test_a_reaction_leaves_alone_what_a_transaction_holds(space):
     space.take(("stock", 1), wait=0, txn=txn)
     space.read(("stock", 2), wait=0, txn=txn)
     got = []
-    space.react(("go",), lambda entry, step: got.append(step.take_all(("stock", int))))
+    react_here(space, ("go",), lambda entry, step: got.append(step.take_all(("stock", int))))
     space.write(("go",))
     assert got == [[]]
     txn.abort()
@@ -584,7 +607,7 @@ def test_a_reaction_leaves_alone_what_a_transaction_holds(space):
 
 
 def test_a_space_with_many_reactions_and_entries_forgets_what_is_gone(space):
-    space.react(("n", int), lambda entry, step: step.take(entry))
+    react_here(space, ("n", int), lambda entry, step: step.take(entry))
     space.write_all([("n", i) for i in range(1_500)])
     listener = entries_of(drained(space.subscribe()))
     assert space.count() == 0 and listener == []
@@ -593,7 +616,7 @@ def test_a_space_with_many_reactions_and_entries_forgets_what_is_gone(space):
 @pytest.mark.parametrize("function", [None, 1, "f"])
 def test_what_is_no_function_is_refused(space, function):
     with pytest.raises(BadArgument, match="function="):
-        space.react(("a",), function)
+        react_here(space, ("a",), function)
 
 
 def test_a_coroutine_function_is_refused_for_a_step_cannot_await(space):
@@ -601,4 +624,4 @@ def test_a_coroutine_function_is_refused_for_a_step_cannot_await(space):
         pass
 
     with pytest.raises(BadArgument, match="function="):
-        space.react(("a",), later)
+        react_here(space, ("a",), later)

@@ -4,7 +4,7 @@ import pytest
 
 from tests.laws.kinds import Job, PrintJob
 from tests.laws.talk import drained, entries_of, listeners_at
-from tupelo import ANY, Notice, Where
+from tupelo import ANY, HERE, Notice, Where
 from tupelo.errors import BadArgument, BadTemplate
 
 
@@ -269,7 +269,7 @@ def test_a_callback_that_raises_closes_its_subscription_and_nothing_else(space, 
 
 
 def test_a_listener_whose_where_raises_is_told_and_the_writer_is_not(space):
-    broken = space.subscribe(("a", Where(lambda v: 1 / v)))
+    broken = space.subscribe(("a", Where(lambda v: 1 / v)), scope=HERE)
     sound = space.subscribe(("a", int))
     space.write(("a", 1))
     space.write(("a", 0))
@@ -291,14 +291,14 @@ def test_a_notice_gives_each_a_copy(space):
 
 def test_what_a_reaction_removes_is_never_told(space):
     listener = space.subscribe(("a", int))
-    space.react(("a", int), lambda entry, step: step.take(("a", int)))
+    space.react(("a", int), lambda entry, step: step.take(("a", int)), scope=HERE)
     space.write(("a", 1))
     assert drained(listener) == []
 
 
 def test_what_a_reaction_writes_is_told(space):
     listener = space.subscribe(("b", int))
-    space.react(("a", int), lambda entry, step: step.write(("b", entry[1])))
+    space.react(("a", int), lambda entry, step: step.write(("b", entry[1])), scope=HERE)
     space.write(("a", 1))
     assert entries_of(drained(listener)) == [("b", 1)]
 

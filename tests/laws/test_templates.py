@@ -12,27 +12,27 @@ import pytest
 
 from tests.laws.kinds import Basket, Empty, Job, Loud, Other, Point, Poster, PrintJob, Renamed
 from tests.laws.talk import alike, drained, entries_of
-from tupelo import ANY, Between, Exactly, Named, Not, OneOf, Template, Where
+from tupelo import ANY, HERE, Between, Exactly, Named, Not, OneOf, Template, Where
 from tupelo.errors import BadTemplate
 
 NAN = math.nan
 
 
-def check(space: Any, template: Any, yes: list[Any], no: list[Any]) -> None:
+def check(space: Any, template: Any, yes: list[Any], no: list[Any], scope: Any = None) -> None:
     """These match and those do not: for a listener, a reader, a counter and a taker."""
-    listener = space.subscribe(template)
+    listener = space.subscribe(template, scope=scope)
     mixed = [entry for pair in zip(no, [*yes, *[None] * len(no)], strict=False) for entry in pair]
     entries = [entry for entry in mixed if entry is not None] + yes[len(no) :]
     wanted = [entry for entry in entries if any(entry is one for one in yes)]
     space.write_all(entries)
     assert alike(entries_of(drained(listener)), wanted)
-    assert alike(space.read_all(template), wanted)
-    assert space.count(template) == len(wanted)
+    assert alike(space.read_all(template, scope=scope), wanted)
+    assert space.count(template, scope=scope) == len(wanted)
     if wanted:
-        assert alike(space.read(template, wait=0), wanted[0])
-    assert alike(space.take_all(template), wanted)
-    assert space.read(template, wait=0) is None
-    assert space.take(template, wait=0) is None
+        assert alike(space.read(template, wait=0, scope=scope), wanted[0])
+    assert alike(space.take_all(template, scope=scope), wanted)
+    assert space.read(template, wait=0, scope=scope) is None
+    assert space.take(template, wait=0, scope=scope) is None
     assert len(space.take_all()) == len(no)
     listener.close()
 
@@ -148,7 +148,6 @@ BY_TYPE: list[tuple[Any, list[Any], list[Any]]] = [
     ((tuple,), [((),), ((1, 2),)], [([],)]),
     ((list,), [([],), ([1],)], [((),)]),
     ((dict,), [({},)], [([],)]),
-    ((Number,), [(1,), (1.0,), (Decimal(1),)], [(True,), ("1",)]),
     ((datetime,), [(datetime(2024, 1, 1),)], [("2024",)]),
     ((UUID,), [(UUID(int=1),)], [(1,)]),
     ((Job,), [(Job("x"),), (PrintJob("y"),), (Loud("z"),)], [(Other("x"),), (1,)]),
@@ -156,8 +155,18 @@ BY_TYPE: list[tuple[Any, list[Any], list[Any]]] = [
     ((Exactly(Job),), [(Job("x"),)], [(PrintJob("y"),), (Loud("z"),), (1,)]),
     ((Exactly(int),), [(1,)], [(True,), (1.0,)]),
     ((Exactly(bool),), [(True,)], [(1,)]),
+]
+
+
+BY_ABSTRACT_TYPE: list[tuple[Any, list[Any], list[Any]]] = [
+    ((Number,), [(1,), (1.0,), (Decimal(1),)], [(True,), ("1",)]),
     ((Exactly(Number),), [], [(1,), (1.0,)]),
 ]
+
+
+def test_a_type_that_no_entry_has_matches_its_subclasses(space):
+    for template, yes, no in BY_ABSTRACT_TYPE:
+        check(space, template, yes, no, scope=HERE)
 
 
 def test_a_type_matches_its_subclasses_and_exactly_does_not(space):
@@ -190,11 +199,7 @@ BY_PART: list[tuple[Any, list[Any], list[Any]]] = [
     (Not(OneOf("a", "b")), ["c", 1], ["a", "b"]),
     (Not(Not(1)), [1], [2]),
     (Not(NAN), [NAN, 1.0], []),
-    (Where(lambda v: v == 1), [1, 1.0, True], [2, "1"]),
-    (Where(lambda v: isinstance(v, list) and len(v) == 2), [[1, 2]], [[1], (1, 2)]),
-    (Where(lambda v: isinstance(v, Job) and v.name == "x"), [Job("x"), PrintJob("x")], [Job()]),
     (Between(1, 9) & Not(5), [1, 9], [5, 0]),
-    (int & Where(lambda v: v % 2 == 0), [0, 2], [1, 2.0]),
     (Between(1, 2) | Between(5, 6) | "x", [1, 5, "x"], [3, "y"]),
     ("x" | Between(1, 2), ["x", 1], ["y"]),
     (~Between(1, 5), [0, 6, "a"], [1, 5]),
@@ -206,6 +211,20 @@ BY_PART: list[tuple[Any, list[Any], list[Any]]] = [
 def test_a_part_says_what_one_field_may_be(space):
     for part, yes, no in BY_PART:
         check(space, ("part", part), [("part", v) for v in yes], [("part", v) for v in no])
+
+
+BY_FUNCTION: list[tuple[Any, list[Any], list[Any]]] = [
+    (Where(lambda v: v == 1), [1, 1.0, True], [2, "1"]),
+    (Where(lambda v: isinstance(v, list) and len(v) == 2), [[1, 2]], [[1], (1, 2)]),
+    (Where(lambda v: isinstance(v, Job) and v.name == "x"), [Job("x"), PrintJob("x")], [Job()]),
+    (int & Where(lambda v: v % 2 == 0), [0, 2], [1, 2.0]),
+]
+
+
+def test_a_function_says_what_one_field_may_be(space):
+    for part, yes, no in BY_FUNCTION:
+        template = ("part", part)
+        check(space, template, [("part", v) for v in yes], [("part", v) for v in no], scope=HERE)
 
 
 NESTED: list[tuple[Any, list[Any], list[Any]]] = [
@@ -241,7 +260,7 @@ TYPED: list[tuple[Any, list[Any], list[Any]]] = [
     (Job("x", 1), [Job("x", 1), Poster("x", 1)], [Job("x", 2), Job("x", True), Job("x")]),
     (PrintJob("x"), [PrintJob("x"), Poster("x", 1, 2, True)], [Job("x"), Loud("x")]),
     (PrintJob(pages=2), [PrintJob("x", 1, 2), Poster(pages=2)], [PrintJob(pages=3)]),
-    (Job(size=Between(1, 5)), [Job("x", 3), PrintJob("y", 5)], [Job("x", 6), Job("x")]),  # type: ignore[arg-type]
+    (Job(size=Between(1, 5)), [Job("x", 3), PrintJob("y", 5)], [Job("x", 6), Job("x")]),
     (Job(name=ANY, size=int), [Job(None, 1), Job("x", 2)], [Job("x"), Job("x", True)]),  # type: ignore[arg-type]
     (Job, [Job(), PrintJob("x"), Loud()], [Other("x"), (1,), Empty()]),
     (Exactly(Job), [Job("x"), Job()], [PrintJob("x"), Loud("x"), Other("x")]),
@@ -295,6 +314,17 @@ COMBINED: list[tuple[Any, list[Any], list[Any]]] = [
     (Not(Job("x")), [Job("y"), Other("x"), ("x",)], [Job("x"), PrintJob("x")]),
     (OneOf(("a", int), Job("x"), ("c",)), [("a", 1), Job("x"), ("c",)], [("a",), Job()]),
     (Job | Other, [Job("x"), PrintJob(), Other()], [Point(), ("x",)]),
+    (Template(Job) & ~Template(PrintJob), [Job("x"), Loud()], [PrintJob("x"), Other()]),
+    (Template(Named(name="x")) & Job, [Job("x"), Loud("x")], [Other("x"), Job("y")]),
+]
+
+
+def test_whole_templates_combine(space):
+    for template, yes, no in COMBINED:
+        check(space, template, yes, no)
+
+
+WHOLE_BY_FUNCTION: list[tuple[Any, list[Any], list[Any]]] = [
     (
         Where(lambda e: e[0] == "a" if isinstance(e, tuple) and e else False),
         [("a", 1)],
@@ -306,14 +336,12 @@ COMBINED: list[tuple[Any, list[Any], list[Any]]] = [
         [("ab", 2)],
         [("ab", 3), ("x",)],
     ),
-    (Template(Job) & ~Template(PrintJob), [Job("x"), Loud()], [PrintJob("x"), Other()]),
-    (Template(Named(name="x")) & Job, [Job("x"), Loud("x")], [Other("x"), Job("y")]),
 ]
 
 
-def test_whole_templates_combine(space):
-    for template, yes, no in COMBINED:
-        check(space, template, yes, no)
+def test_a_function_may_judge_whole_entries(space):
+    for template, yes, no in WHOLE_BY_FUNCTION:
+        check(space, template, yes, no, scope=HERE)
 
 
 def test_a_compiled_template_can_be_asked_again_and_again(space):
@@ -351,13 +379,13 @@ def test_a_where_that_raises_is_a_bad_template_and_takes_nothing(space):
     space.write(("a", 1))
     for verb in ("read", "take", "read_all", "take_all", "count"):
         with pytest.raises(BadTemplate, match=r"broken.*ZeroDivisionError.*oh") as refused:
-            getattr(space, verb)(("a", Where(broken)))
+            getattr(space, verb)(("a", Where(broken)), scope=HERE)
         assert isinstance(refused.value.__cause__, ZeroDivisionError)
     assert space.read_all() == [("a", 1)]
 
 
 def test_a_waiter_whose_where_raises_is_told_and_the_writer_is_not(space, park):
-    waiter = park(space, space.take, ("a", Where(lambda v: 1 / v)))
+    waiter = park(space, space.take, ("a", Where(lambda v: 1 / v)), scope=HERE)
     space.write(("a", 0))
     with pytest.raises(BadTemplate, match="ZeroDivisionError"):
         waiter.result()

@@ -4,7 +4,7 @@ import pytest
 
 from tests.laws.kinds import Job, PrintJob
 from tests.laws.talk import alike
-from tupelo import ANY, Between, Template, Where
+from tupelo import ANY, HERE, Between, Template, Where
 
 
 def test_a_probe_does_not_wait(space):
@@ -53,7 +53,6 @@ def test_a_bulk_waiter_waits_for_the_first(space, park, verb):
         (("a", 1, "x"), ("a", 1, "y"), ("a", 1, "x")),
         (("a", ("b", int)), ("a", ("b", 1.5)), ("a", ("b", 1))),
         (Job("x"), Job("y"), PrintJob("x", 1, 2)),
-        (Where(lambda e: len(e) == 3), (1, 2), (1, 2, 3)),
         (Template(("a",)) | ("b", ANY), ("c",), ("b", 1)),
         (ANY, None, ()),
     ],
@@ -66,6 +65,14 @@ def test_a_waiter_gets_only_what_its_template_matches(space, park, template, no,
     space.write(yes)
     assert alike(waiter.result(), yes)
     assert space.count() == (0 if no is None else 1)
+
+
+def test_a_waiter_may_ask_by_a_function(space, park):
+    waiter = park(space, space.take, Where(lambda e: len(e) == 3), scope=HERE)
+    space.write((1, 2))
+    assert waiter.waits
+    space.write((1, 2, 3))
+    assert waiter.result() == (1, 2, 3) and space.count() == 1
 
 
 def test_takers_are_served_in_order_of_arrival(space, park):

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.laws.talk import state_of
-from tupelo import ANY, Capacity, Fifo, Order, Vector
+from tupelo import ANY, HERE, Capacity, Fifo, Order, Vector
 from tupelo.errors import (
     BadArgument,
     DuplicateKey,
@@ -252,7 +252,7 @@ def test_a_reaction_that_fails_is_told_to_the_writer(narrow, park):
     def refuse(entry: Any, step: Any) -> None:
         raise ValueError("no")
 
-    narrow.react(("n", 1), refuse)
+    narrow.react(("n", 1), refuse, scope=HERE)
     writer = park(narrow, narrow.write, ("n", 1), wait=None)
     assert narrow.take(("n", 0), wait=0) == ("n", 0)
     with pytest.raises(ReactionFailed):
@@ -284,9 +284,9 @@ class Pairs(Order):
 
 def test_an_order_may_leave_matches_out(space, park):
     space.write(("n", 0))
-    assert space.read_all(("n", int), order=Pairs()) == []
-    assert space.take(("n", int), wait=0, order=Pairs()) is None
-    waiter = park(space, space.take_all, ("n", int), wait=None, order=Pairs())
+    assert space.read_all(("n", int), order=Pairs(), scope=HERE) == []
+    assert space.take(("n", int), wait=0, order=Pairs(), scope=HERE) is None
+    waiter = park(space, space.take_all, ("n", int), wait=None, order=Pairs(), scope=HERE)
     space.write(("m",))
     assert waiter.waits
     space.write(("n", 1))
@@ -294,7 +294,7 @@ def test_an_order_may_leave_matches_out(space, park):
 
 
 def test_one_whose_order_finds_too_little_does_not_hold_up_the_next(space, park):
-    picky = park(space, space.take_all, ("n", int), wait=None, order=Pairs())
+    picky = park(space, space.take_all, ("n", int), wait=None, order=Pairs(), scope=HERE)
     easy = park(space, space.take, ("n", int))
     space.write(("n", 0))
     assert easy.result() == ("n", 0) and picky.waits

@@ -141,7 +141,7 @@ class SpaceWrite(Added):
 
 class JavaSpacesWrite(SpaceWrite):
     def add(self) -> None:
-        JavaSpace05(self.farm.hosts["here"].space("field").here).write(Note("x", 1))
+        JavaSpace05(self.farm.hosts["here"].space("field")).write(Note("x", 1))
 
 
 class LimeOut(Added):
@@ -278,10 +278,9 @@ class Looker:
         self.host = farm.hosts[place]
         self.name = added.name
         if added.space == "container":
-            self.space = self.here = farm.containers[place].space
+            self.space = farm.containers[place].space
         else:
             self.space = self.host.space(self.name)
-            self.here = self.space.here
         self.open()
 
     def open(self) -> None:
@@ -322,7 +321,7 @@ class Linda(Looker):
 
 class JavaSpaces(Looker):
     def open(self) -> None:
-        self.java = JavaSpace05(self.here)
+        self.java = JavaSpace05(self.space)
 
     def see(self) -> Any:
         return self.java.read(None, None, NO_WAIT)
@@ -631,7 +630,7 @@ def test_one_out_is_seen_by_every_door_under_its_own_rules(farm):
     """Linda writes at one host; MELON, LIME, JavaSpaces and the Event Heap look from others."""
     reacted: list[Any] = []
     notified: list[Any] = []
-    java = JavaSpace05(farm.hosts["here"].space("field").here)
+    java = JavaSpace05(farm.hosts["here"].space("field"))
     java.register_for_availability_event(
         [None], None, True, lambda event: notified.append(event.entry)
     )
@@ -666,7 +665,7 @@ def test_a_total_view_orders_what_all_doors_write(farm):
     TupleSpace(farm.hosts["here"].space("field")).out(("x", 1))
     farm.shared("there", "field", farm.agents["there"]).out(("x", 2))
     farm.melon("beyond").store(("x", 3))
-    JavaSpace05(farm.hosts["there"].space("field").here).write(Note("x", 4))
+    JavaSpace05(farm.hosts["there"].space("field")).write(Note("x", 4))
     views[2].put(Event("x", n=5))
     orders = [[view.wait(wait=PATIENCE_SECONDS) for _ in range(5)] for view in views]
     assert orders[0] == orders[1] == orders[2]
@@ -677,7 +676,7 @@ def test_a_total_view_orders_what_all_doors_write(farm):
 def test_each_door_finds_by_content_what_another_has_written(farm):
     space = farm.hosts["there"].space("field")
     heap = farm.heap("there", "field")
-    java = JavaSpace05(farm.hosts["here"].space("field").here)
+    java = JavaSpace05(farm.hosts["here"].space("field"))
     written, event = Note("tea", 4), Event("tea", n=4)
 
     java.write(written)

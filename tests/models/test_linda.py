@@ -1,4 +1,4 @@
-"""Linda's words, on the engine."""
+"""Linda's words, on every kind of space and at both doors."""
 
 from __future__ import annotations
 
@@ -10,16 +10,72 @@ from typing import Any, cast
 
 import pytest
 
-from tupelo import ANY, Space, TupeloError, Where
+import tupelo
+from tests.kinds import DOORS, KINDS, MODEL_PLACES
+from tests.laws.doors import Door
+from tupelo import ANY, Space, TupeloError, Where, aio
 from tupelo.errors import BadArgument, BadEntry, EvalFailed, SpaceFull
-from tupelo.models.linda import EvalError, TupleSpace, live
+from tupelo.models.linda import EvalError, LiveTuple, TupleSpace, live
 from tupelo.space.capacity import Capacity
+
+EXCHANGES = [one for one in MODEL_PLACES if KINDS[one[1]].where != "spanning"]
+at_one_place = pytest.mark.parametrize("place", EXCHANGES, ids="-".join, indirect=True)
+"""Tuples are exchanged at one place: docs/DOORS.md."""
+in_memory = pytest.mark.parametrize(
+    "place", [(door, "memory") for door in DOORS], ids="-".join, indirect=True
+)
+
+
+class LindaDoor(Door):
+    """A TupleSpace of the async door, or a live tuple of it, that is called like a blocking one."""
+
+    def _wrapped(self, answer: Any) -> Any:
+        return LindaDoor(answer, self._loop) if isinstance(answer, LiveTuple) else answer
+
+    def collect(self, destination: Any, template: object) -> Any:
+        return self._loop.call(self._inner.collect, _inner(destination), template)
+
+    def copy_collect(self, destination: Any, template: object) -> Any:
+        return self._loop.call(self._inner.copy_collect, _inner(destination), template)
+
+
+def _inner(door: Any) -> Any:
+    return getattr(door, "_inner", door)
+
+
+@pytest.fixture(params=MODEL_PLACES, ids="-".join)
+def place(request):
+    """A door and a kind of space."""
+    return request.param
 
 
 @pytest.fixture
-def ts():
-    with TupleSpace() as door:
-        yield door
+def open_door(place, loop_thread):
+    """`open_door(space)`: the door to a space of the door of this place."""
+    opened: list[Any] = []
+
+    def open_door(space: Any) -> Any:
+        if place[0] == "async":
+            door: Any = LindaDoor(loop_thread.call(TupleSpace, space), loop_thread)
+        else:
+            door = TupleSpace(space)
+        opened.append(door)
+        return door
+
+    yield open_door
+    for door in opened:
+        door.close()
+
+
+@pytest.fixture
+def ts(place, neighbourhood, open_door):
+    return open_door(neighbourhood.space(place))
+
+
+@pytest.fixture
+def other(place, open_door):
+    """Another space of the same door."""
+    return open_door((aio if place[0] == "async" else tupelo).Space("other"))
 
 
 def in_thread(function: Callable[..., Any], *args: Any) -> Callable[[], Any]:
@@ -78,41 +134,40 @@ def test_group_operations_get_all_in_one_step(ts):
     assert ts.count(ANY) == 1
 
 
-@pytest.mark.parametrize(
-    ("template", "first", "second"),
-    [
-        (("Apple", 42), True, False),
-        (("Orange", 42, 3.1415), False, True),
-        (("Orange", int, 3.1415), False, True),
-        ((str, 42, 3.1415), False, True),
-        ((str, int, 3.14), False, False),
-        ((str, int), True, False),
-        ((str, int, float), False, True),
-    ],
-)
-def test_template_matching_as_in_table_2_1(ts, template, first, second):
+TABLE_2_1: list[tuple[Any, bool, bool]] = [
+    (("Apple", 42), True, False),
+    (("Orange", 42, 3.1415), False, True),
+    (("Orange", int, 3.1415), False, True),
+    ((str, 42, 3.1415), False, True),
+    ((str, int, 3.14), False, False),
+    ((str, int), True, False),
+    ((str, int, float), False, True),
+]
+
+
+def test_template_matching_as_in_table_2_1(ts):
     ts.out(("Apple", 42))
     ts.out(("Orange", 42, 3.1415))
-    assert (("Apple", 42) in ts.rdg(template)) is first
-    assert (("Orange", 42, 3.1415) in ts.rdg(template)) is second
+    for template, first, second in TABLE_2_1:
+        found = ts.rdg(template)
+        assert (("Apple", 42) in found) is first, template
+        assert (("Orange", 42, 3.1415) in found) is second, template
 
 
-def test_collect_moves_and_counts(ts):
-    with TupleSpace("other") as other:
-        ts.out(("keep",))
-        for i in range(3):
-            ts.out(("move", i))
-        assert ts.collect(other, ("move", int)) == 3
-        assert ts.rdg(ANY) == [("keep",)]
-        assert other.rdg(ANY) == [("move", i) for i in range(3)]
-        assert ts.collect(other, ("move", int)) == 0
+def test_collect_moves_and_counts(ts, other):
+    ts.out(("keep",))
+    for i in range(3):
+        ts.out(("move", i))
+    assert ts.collect(other, ("move", int)) == 3
+    assert ts.rdg(ANY) == [("keep",)]
+    assert other.rdg(ANY) == [("move", i) for i in range(3)]
+    assert ts.collect(other, ("move", int)) == 0
 
 
-def test_copy_collect_copies_and_counts(ts):
-    with TupleSpace("other") as other:
-        ts.out(("copy", 1))
-        assert ts.copy_collect(other, ("copy", int)) == 1
-        assert ts.rdg(ANY) == other.rdg(ANY) == [("copy", 1)]
+def test_copy_collect_copies_and_counts(ts, other):
+    ts.out(("copy", 1))
+    assert ts.copy_collect(other, ("copy", int)) == 1
+    assert ts.rdg(ANY) == other.rdg(ANY) == [("copy", 1)]
 
 
 def test_collect_into_the_same_space_keeps_everything(ts):
@@ -121,15 +176,17 @@ def test_collect_into_the_same_space_keeps_everything(ts):
     assert ts.rdg(ANY) == [("a", 1)]
 
 
-def test_collect_leaves_what_the_destination_refuses(ts):
-    with TupleSpace(Space("small", capacity=Capacity(entries=1))) as small:
-        ts.out(("a", 1))
-        ts.out(("a", 2))
-        with pytest.raises(SpaceFull):
-            ts.collect(small, ("a", int))
-        assert ts.rdg(ANY) == [("a", 1), ("a", 2)] and small.rdg(ANY) == []
+def test_collect_leaves_what_the_destination_refuses(ts, place, open_door):
+    make = aio.Space if place[0] == "async" else Space
+    small = open_door(make("small", capacity=Capacity(entries=1)))
+    ts.out(("a", 1))
+    ts.out(("a", 2))
+    with pytest.raises(SpaceFull):
+        ts.collect(small, ("a", int))
+    assert ts.rdg(ANY) == [("a", 1), ("a", 2)] and small.rdg(ANY) == []
 
 
+@in_memory
 def test_collect_needs_a_tuple_space(ts):
     with pytest.raises(BadArgument, match="destination="):
         ts.collect("other", ANY)
@@ -214,6 +271,7 @@ def test_eval_on_processes():
             unknown.result(wait=60)
 
 
+@in_memory
 @pytest.mark.parametrize("fields", [["a", 1], "a", None])
 def test_eval_and_exchange_take_tuples(ts, fields):
     with pytest.raises(BadArgument, match="fields="):
@@ -227,12 +285,14 @@ def test_live_takes_a_function():
         live(cast(Any, 3))
 
 
+@at_one_place
 def test_exchange_swaps_two_tuples_of_the_same_types(ts):
     other = in_thread(ts.exchange, ("from other", 2))
     assert ts.exchange(("from me", 1)) == ("from other", 2)
     assert other() == ("from me", 1)
 
 
+@at_one_place
 def test_exchange_does_not_meet_other_types(ts):
     other = in_thread(ts.exchange, ("text", "two"))
     assert ts.exchange(("number", 1), wait=0.02) is None
@@ -240,12 +300,14 @@ def test_exchange_does_not_meet_other_types(ts):
     assert other() == ("text", "one")
 
 
+@at_one_place
 def test_an_offer_that_met_nobody_is_withdrawn(ts):
     assert ts.exchange(("a", 1), wait=0) is None
     assert ts.exchange(("b", 2), wait=0) is None
     assert ts.count(ANY) == 0
 
 
+@at_one_place
 def test_everyone_who_exchanges_meets_someone(ts):
     results = [in_thread(ts.exchange, ("n", i)) for i in range(20)]
     got = [result()[1] for result in results]

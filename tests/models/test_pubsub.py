@@ -1,7 +1,8 @@
-"""Publish-subscribe-collect at both doors, over real links."""
+"""Publish-subscribe-collect at both doors, over real links, at hosts and at clients of them."""
 
 from __future__ import annotations
 
+import inspect
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -11,6 +12,8 @@ from typing import Any
 
 import pytest
 
+import tupelo
+from tests.kinds import HOSTED, KINDS, MEMORY
 from tests.laws.doors import LoopThread
 from tupelo import ANY, Between, Host, aio, entry
 from tupelo.errors import BadArgument, BadEntry, BadTemplate, HostClosed
@@ -35,6 +38,8 @@ class Driven:
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._inner, name)
+        if inspect.isawaitable(found):
+            return self._loop.call(lambda: found)
         if not callable(found):
             return found
         return lambda *args, **kwargs: self._wrapped(self._loop.call(found, *args, **kwargs))
@@ -61,9 +66,12 @@ class Driven:
 class Fair:
     """Hosts in a line, each engaged with the one before, and what is made on them."""
 
-    def __init__(self, loop: LoopThread | None) -> None:
+    def __init__(self, loop: LoopThread | None, is_afar: bool) -> None:
         self.loop = loop
+        self.is_afar = is_afar
+        """Is the first broker one of a client?"""
         self.hosts: list[Any] = []
+        self._clients: list[Any] = []
 
     def host(self, **options: Any) -> Any:
         name = f"host {len(self.hosts)}"
@@ -85,10 +93,23 @@ class Fair:
         """The brokers of hosts in a line, which all know of each other."""
         for place in range(length):
             self.host(peers=[self.hosts[-1].address] if place else [])
-        brokers = [self.pubsub(host, **options) for host in self.hosts]
+        brokers = [self.pubsub(host, **options) for host in self.hosts[self.is_afar :]]
+        if self.is_afar:
+            brokers.insert(0, self.client(self.hosts[0]))
         if not options:
-            meet(brokers)
+            meet(brokers, brokers[self.is_afar :])
         return brokers
+
+    def client(self, host: Any, name: str = "fair") -> Any:
+        """A PubSub of a program that is connected to this host."""
+        url = f"{host.url}{name}"
+        if self.loop is None:
+            client: Any = PubSub(tupelo.connect(url))
+        else:
+            space = self.loop.call(aio.connect, url)
+            client = Driven(self.loop.call(PubSub, space), self.loop).__enter__()
+        self._clients.append(client)
+        return client
 
     def close(self, host: Any) -> None:
         self.hosts.remove(host)
@@ -98,19 +119,22 @@ class Fair:
             self.loop.call(host.close)
 
     def close_all(self) -> None:
+        for client in self._clients:
+            client.close()
         for host in list(self.hosts):
             self.close(host)
 
 
-def meet(brokers: list[Any]) -> None:
-    for broker in brokers:
+def meet(brokers: list[Any], offering: list[Any]) -> None:
+    """Until each of the brokers knows of all those that can offer something."""
+    for broker in offering:
         broker.offer(("here",))
     for broker in brokers:
         with broker.collect(("here",), "persistent", "all") as replies:
             seen: set[str] = set()
-            while len(seen) < len(brokers):
+            while len(seen) < len(offering):
                 seen.add(got(replies).host)
-    for broker in brokers:
+    for broker in offering:
         broker.withdraw(("here",))
 
 
@@ -120,23 +144,33 @@ def got(replies: Any) -> Reply:
     return reply
 
 
-@pytest.fixture(scope="module")
-def loop_thread():
-    thread = LoopThread()
-    yield thread
-    thread.close()
+IN_MEMORY = [place for place in HOSTED if KINDS[place[1]].store == MEMORY]
+at_hosts = pytest.mark.parametrize(
+    "place",
+    [place for place in IN_MEMORY if KINDS[place[1]].where == "spanning"],
+    ids="-".join,
+    indirect=True,
+)
+"""For what a client has no part in: see docs/DOORS.md."""
 
 
-@pytest.fixture(params=["blocking", "async"])
-def fair(request, loop_thread):
-    fair = Fair(loop_thread if request.param == "async" else None)
+@pytest.fixture(params=IN_MEMORY, ids="-".join)
+def place(request):
+    """A door and a kind of space. Brokers keep nothing: their hosts need no store."""
+    return request.param
+
+
+@pytest.fixture
+def fair(place, loop_thread):
+    door, kind = place
+    fair = Fair(loop_thread if door == "async" else None, KINDS[kind].where == "afar")
     yield fair
     fair.close_all()
 
 
 def test_subscribers_are_told_by_content(fair):
     a, b, c = fair.line(3)
-    warm = a.subscribe(Reading(degrees=Between(20, 100)))  # type: ignore[arg-type]
+    warm = a.subscribe(Reading(degrees=Between(20, 100)))
     everything = b.subscribe(ANY)
     c.publish(Reading("cellar", 12))
     c.publish(Reading("roof", 31))
@@ -237,6 +271,7 @@ def _refuse(reply: Reply) -> None:
     raise RuntimeError("I do not like it")
 
 
+@at_hosts
 def test_an_application_says_itself_what_its_state_is(fair):
     """Pages, and updates that only say which page has changed: they tell no state."""
     pages: list[dict[str, str]] = [{}, {}]
@@ -260,6 +295,7 @@ def test_an_application_says_itself_what_its_state_is(fair):
         a.offer(("an", "entry"))
 
 
+@at_hosts
 def test_a_host_that_closes_is_lost_and_nobody_waits_for_it(fair):
     a, b, c = fair.line(3)
     gone = fair.hosts[2].id
@@ -277,6 +313,7 @@ def test_a_host_that_closes_is_lost_and_nobody_waits_for_it(fair):
     c.close()
 
 
+@at_hosts
 def test_who_waits_at_a_host_that_closes_is_told(fair):
     (a,) = fair.line(1)
     replies = a.subscribe(("job", int))
@@ -288,6 +325,7 @@ def test_who_waits_at_a_host_that_closes_is_told(fair):
     assert answers == [None]
 
 
+@at_hosts
 def test_a_broker_that_is_closed_can_be_made_again(fair):
     a, b = fair.line(2)
     b.offer(("job", 1))
@@ -314,6 +352,7 @@ def test_too_many_replies_drop_the_oldest(fair):
     assert replies.missed == 2
 
 
+@at_hosts
 def test_items_that_spell_no_entry_are_left_out(fair, caplog):
     a, b = fair.line(2)
     b.close()
@@ -332,6 +371,7 @@ def test_items_that_spell_no_entry_are_left_out(fair, caplog):
     assert f"an item of the host {fair.hosts[1].id!r} cannot be read" in caplog.text
 
 
+@at_hosts
 def test_who_collects_while_the_host_is_closed_is_told(fair):
     asked, may_answer = threading.Event(), threading.Event()
     ended: Queue[Exception] = Queue()
@@ -378,6 +418,7 @@ BAD: dict[str, tuple[type[Exception], Callable[[Any], Any]]] = {
 }
 
 
+@at_hosts
 @pytest.mark.parametrize("what", BAD)
 def test_what_cannot_be_used_is_refused(fair, what):
     (a,) = fair.line(1)

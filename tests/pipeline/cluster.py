@@ -132,5 +132,6 @@ class Cluster:
 
 def driver(program: Path, log: Path, *arguments: str) -> Process:
     """A program that drives Spark, in a process of its own."""
-    root = str(Path(__file__).parents[2])
-    return Process([sys.executable, str(program), *arguments], log, {"PYTHONPATH": root})
+    paths = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
+    environment = {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    return Process([sys.executable, str(program), *arguments], log, environment)

@@ -15,7 +15,7 @@ from tests.conftest import until_true
 from tests.federation.company import Company
 from tupelo import Archiving
 from tupelo.errors import BadArgument, JournalFailed, LogTrimmed, PipelineError
-from tupelo.federation.hosts.presence import SYSTEM
+from tupelo.federation.names import PRESENCE
 from tupelo.pipeline.commands.pipeline import app
 from tupelo.pipeline.logs import archiving as policy
 from tupelo.pipeline.logs.archiving import Archiver
@@ -93,7 +93,7 @@ def test_a_host_that_is_closed_has_sealed_everything(company, tmp_path, folder):
     host.close()
     assert sealed(folder) == 5
     spaces = {log.space for log in Archive(folder).logs()}
-    assert spaces == {"jobs", SYSTEM}  # It is told who was there, and not what was decided.
+    assert spaces == {"jobs", PRESENCE}  # It is told who was there, and not what was decided.
     again = company.host("one", path=tmp_path / "one", archive=folder)
     fill(again.space("jobs"), 5)
     again.close()
@@ -271,7 +271,7 @@ def test_without_its_packages_it_says_what_to_install(tmp_path, folder, monkeypa
 def test_a_space_without_a_host_can_be_kept_as_well(tmp_path, folder):
     with tupelo.Space("jobs", path=tmp_path / "jobs.tupelo", log_keep=10) as space:
         archiver = Archiver(Archiving(folder))
-        journal = space._operations.engine.saved
+        journal = space._port._engine.saved
         assert journal is not None
         archiver.keep(journal)
         fill(space, 100)

@@ -76,8 +76,8 @@ def test_the_rows_of_the_file_are_the_changes_of_the_space(path, monkeypatch):
         busy(space)
         changes = space.changes()
         log = JournalLog(path)
-        expected = batch_of(space._operations.core.agent, "jobs", changes)
-        assert (log.host, log.space) == (space._operations.core.agent, "jobs")
+        expected = batch_of(space._port._core.agent, "jobs", changes)
+        assert (log.host, log.space) == (space._port._core.agent, "jobs")
         assert log.bounds() == (1, len(changes))
         found = table_of(pickle.loads(pickle.dumps(log)))
         assert found.combine_chunks().to_batches()[0] == expected

@@ -25,13 +25,13 @@ def company():
 
 def test_a_password_is_shown_only_to_a_space_that_asks_for_one(company, monkeypatch):
     shown: list[tuple[str, str | None]] = []
-    opened = Serving._open
+    opened = Serving.open
 
     def noted(serving: Serving, message: Any) -> Any:
         shown.append((message.space, message.password))
         return opened(serving, message)
 
-    monkeypatch.setattr(Serving, "_open", noted)
+    monkeypatch.setattr(Serving, "open", noted)
     host = company.host("kitchen", space=False)
     host.space("open", log_keep=10).write(("job", 1))
     host.space("locked", log_keep=10, access=Access(password="secret")).write(("job", 1))

@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 import tupelo
 from tests.federation.company import Company
 from tupelo.errors import BadArgument, PipelineError
-from tupelo.federation.hosts.presence import SYSTEM
+from tupelo.federation.names import PRESENCE
 from tupelo.pipeline.commands.reporting import report
 from tupelo.pipeline.jobs import JOBS
 from tupelo.pipeline.reports import report as reports
@@ -177,7 +177,7 @@ def test_the_page_says_what_the_tables_have(hosts, tmp_path):
     amounts = {row[0]: row[1] for row in page.rows["throughput-1"][1:]}
     assert amounts["written"] == "31" and amounts["taken"] == "10"
     assert table(folder, "audit").num_rows == 0 and table(folder, "presence").num_rows == 2
-    assert SYSTEM in str(page.rows["logs-1"]) and SYSTEM not in str(page.rows["overhead-1"])
+    assert PRESENCE in str(page.rows["logs-1"]) and PRESENCE not in str(page.rows["overhead-1"])
 
 
 @pytest.mark.usefixtures("shared")

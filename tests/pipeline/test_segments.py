@@ -18,6 +18,7 @@ import pytest
 
 import tupelo
 from tests.laws.kinds import Job
+from tests.store.test_reopening import make_older
 from tupelo import ManualClock
 from tupelo.errors import BadArgument, CorruptSegment, LogTrimmed, PipelineError, WrongSchema
 from tupelo.pipeline.declared import Declared, typed
@@ -245,6 +246,7 @@ def test_a_log_that_was_sealed_before_it_had_an_id_goes_on(tmp_path, archive):
         fill(space, 3)
     with closing(sqlite3.connect(path)) as db, db:
         db.execute("DELETE FROM meta WHERE key = 'id'")
+    make_older(path, 5, [])
     seal(JournalLog(path), archive)
     assert the_log(archive).id == ""
     for file in (path, other):

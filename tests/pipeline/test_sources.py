@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -20,16 +20,17 @@ from tupelo.errors import (
     PipelineError,
     WrongPassword,
 )
-from tupelo.federation.client.doors import at_once
-from tupelo.federation.hosts.presence import SYSTEM
+from tupelo.federation.client.space import RemoteSpace
 from tupelo.federation.identity.access import Access
 from tupelo.federation.links import wire
+from tupelo.federation.names import PRESENCE
 from tupelo.pipeline.logs.journal import JournalLog
 from tupelo.pipeline.logs.segments import seal
 from tupelo.pipeline.source.filters import Wanted
 from tupelo.pipeline.source.locations import JoinedLog, Log, by_name, name_of, resolve
 from tupelo.pipeline.source.options import ReadOptions
 from tupelo.pipeline.source.reading import TASKS_MAX, Part, Reader, Rows, parts_of, tasks_of
+from tupelo.space.either import at_once
 
 
 @pytest.fixture
@@ -64,7 +65,7 @@ def test_a_folder_of_a_host_is_its_spaces(tmp_path):
             host.space(name).write(("job", 1))
         logs = logs_at(tmp_path)
         assert {log.host for log in logs} == {host.id}
-        assert {"jobs", "a/b"} <= {log.space for log in logs} <= {"jobs", "a/b", SYSTEM}
+        assert {"jobs", "a/b"} <= {log.space for log in logs} <= {"jobs", "a/b", PRESENCE}
         assert [log.space for log in logs_at(tmp_path, space="jobs, x")] == ["jobs"]
 
 
@@ -318,7 +319,9 @@ def test_who_asks_for_what_cannot_be_is_told_so(tmp_path, company, kept):
     with tupelo.connect(host.url + "jobs") as jobs:
 
         def ask(names: list[str], first: int, last: int) -> Any:
-            return at_once(partial(jobs.ask, wire.Log(0, "jobs", names, first, last)))
+            return at_once(
+                partial(cast(RemoteSpace, jobs).ask, wire.Log(0, "jobs", names, first, last))
+            )
 
         with pytest.raises(BadArgument, match="names"):
             ask(["position; DROP TABLE change"], 1, 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -37,17 +38,24 @@ def test_whether_workers_run_on_this_machine(master, here):
 
 
 def test_the_package_in_one_file_can_be_imported(tmp_path):
-    """With what it is built upon, and without what is installed here."""
+    """It comes before the one that is installed, and needs no module of that one."""
     file = starting.package_file(tmp_path)
-    program = (
-        "import sys; sys.path = [p for p in sys.path if 'tupelo' not in p and p != ''];"
-        f"sys.path.insert(0, {str(file)!r});"
-        "import tupelo.pipeline.source.datasource as d; print(d.__file__)"
-    )
+    program = """
+import sys, tupelo.pipeline.source.datasource
+for name, module in sys.modules.items():
+    if name.partition(".")[0] == "tupelo":
+        print(module.__file__)
+"""
     found = subprocess.run(
-        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True
+        [sys.executable, "-c", program],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(file)},
+        capture_output=True,
+        text=True,
     )
-    assert found.stdout.startswith(str(file)), found.stderr
+    modules = found.stdout.splitlines()
+    assert modules, found.stderr
+    assert all(module.startswith(str(file)) for module in modules)
 
 
 def test_without_pyspark_it_is_said_what_to_install(monkeypatch):

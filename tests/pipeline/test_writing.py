@@ -374,7 +374,7 @@ def test_one_who_is_about_to_commit_is_waited_for(host, jobs, later, until, monk
     first = later(task(host).write, rows(*range(5)))
     until(lambda: arrived)
     second = later(task(host).write, rows(*range(5)))
-    until(lambda: jobs._hosted.operations.core.waiting or not second.waits)
+    until(lambda: jobs._hosted.port._core.waiting or not second.waits)
     assert second.waits
     go.append(True)
     assert not first.result().again and second.result().again

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import tupelo
-from tests.simulation.model import Arrange, Predicate, by_key, fifo, lifo, same
+from tests.simulation.model import Arrange, HeadOnly, Predicate, by_key, fifo, lifo, same
 from tupelo import ANY, Between, Exactly, Named, Not, OneOf, Template, Where
 
 NAN = float("nan")
@@ -166,6 +166,8 @@ FIFO = Ordering("fifo", tupelo.Fifo(), fifo)
 ORDERS: list[Ordering] = [
     FIFO,
     Ordering("lifo", tupelo.Lifo(), lifo),
+    Ordering("queue", tupelo.Queue(), HeadOnly(fifo)),
+    Ordering("stack", tupelo.Stack(), HeadOnly(lifo)),
     Ordering("by first field", tupelo.Key(0), by_key(first_field)),
     Ordering("by spelling", tupelo.Key(spelling), by_key(spelling)),
     Ordering("by spelling, falling", tupelo.Key(spelling, reverse=True), by_key(spelling, True)),

@@ -246,7 +246,8 @@ class TaskWorker(Worker):
             await asyncio.sleep(0)
         task.cancel()
         await asyncio.wait([task])
-        self.done([] if task.cancelled() else [task.result()[1]])
+        taken = None if task.cancelled() else task.result()
+        self.done([] if taken is None else [taken[1]])
 
 
 def live(order: dict[str, Any]) -> None:

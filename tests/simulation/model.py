@@ -42,6 +42,16 @@ def lifo(items: list[Item]) -> list[Item]:
     return items[::-1]
 
 
+@dataclass(frozen=True)
+class HeadOnly:
+    """Only the first of all entries that an operation sees may be had, if it is wanted."""
+
+    arrange: Arrange
+
+    def __call__(self, items: list[Item]) -> list[Item]:
+        return self.arrange(items)
+
+
 def by_key(key: Callable[[Any], Any], reverse: bool = False) -> Arrange:
     return lambda items: sorted(items, key=lambda item: key(item.value), reverse=reverse)
 
@@ -256,12 +266,16 @@ class Space:
         if session is not None and session.ended:
             raise LeaseLost
         line = list(txn.line()) if txn else []
-        found = [item for item in self.visible(txn) if wants(item.value)]
+        arrange = arrange or self.arrange
+        found = self.visible(txn)
+        if isinstance(arrange, HeadOnly):
+            found = arrange(found)[:1]
+        found = [item for item in found if wants(item.value)]
         if take:
             found = [item for item in found if all(reader in line for reader in item.readers)]
         if session is not None:
             found = [item for item in found if item not in session.seen]
-        found = (arrange or self.arrange)(found)
+        found = arrange(found)
         return found[:1] if limit is None else found[: limit or None]
 
     def get(
@@ -332,6 +346,16 @@ class Space:
 
     def serve(self) -> None:
         """Answer everyone who can be answered now: readers first, then takers, oldest first."""
+        while self._serve_up_to_a_taker():  # What it took may have hidden an entry from others.
+            pass
+        for waiter in list(self.waiters):
+            if waiter.if_exists and not self.blockers(waiter):
+                self._answer(waiter, [])
+        for waiter in reversed(self.waiters):
+            if self.is_stuck(waiter):  # The last who came closed the circle.
+                self._answer(waiter, [], Deadlock)
+
+    def _serve_up_to_a_taker(self) -> bool:
         readers = [waiter for waiter in self.waiters if not waiter.take]
         takers = [waiter for waiter in self.waiters if waiter.take]
         for waiter in readers + takers:
@@ -342,12 +366,9 @@ class Space:
                 for item in found:
                     self._acquire(item, waiter.take, waiter.txn, waiter.session)
                 self._answer(waiter, found)
-        for waiter in list(self.waiters):
-            if waiter.if_exists and not self.blockers(waiter):
-                self._answer(waiter, [])
-        for waiter in reversed(self.waiters):
-            if self.is_stuck(waiter):  # The last who came closed the circle.
-                self._answer(waiter, [], Deadlock)
+                if waiter.take:
+                    return True
+        return False
 
     def vanish(self, waiter: Waiter) -> None:
         """The one who waits is cancelled, perhaps at the moment of delivery: nothing is lost."""

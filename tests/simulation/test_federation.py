@@ -6,17 +6,19 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from tupelo.federation.commits.deciding import Deciding
-from tupelo.federation.hosts import peer
 from tupelo.federation.hosts.possessions import Possessions
-from tupelo.federation.spanning import handover
 from tupelo.federation.spanning.federated import Federation
-from tupelo.federation.spanning.handover import Reservation
 from tupelo.lab.simulate import Report, simulate, simulate_many
+from tupelo.space.delivery import Delivery
+from tupelo.space.port import Port
+from tupelo.space.query import Query
+from tupelo.values.holder import Holder
 
 SEEDS = int(os.environ.get("TUPELO_SEEDS", "200"))
 PLANTED_SEEDS = 60
@@ -64,44 +66,45 @@ def found(invariant: str) -> None:
     pytest.fail(f"nobody noticed: {invariant}")
 
 
-def test_a_removal_that_is_confirmed_before_delivery_is_noticed(monkeypatch):
-    async def reserve(*args: Any, **options: Any) -> Any:
-        reservation = await original(*args, **options)
-        if reservation is not None:
-            reservation.keep()
-            reservation.is_settled = True
-        return reservation
+class Settled:
+    """A delivery that was settled before its time."""
 
-    original: Any = handover.reserve
-    monkeypatch.setattr(handover, "Reservation", Loose)
-    monkeypatch.setattr(peer, "reserve", reserve)
+    def __init__(self, delivery: Delivery) -> None:
+        self.entries = list(delivery.entries)
+        self.space = delivery.space
+
+    def confirm(self) -> int:
+        return 0
+
+    def give_back(self) -> int:
+        return 0
+
+    def forget(self) -> None:
+        pass
+
+
+def settle_early(monkeypatch: Any, settle: Callable[[Delivery], object]) -> None:
+    """Deliveries to other hosts are settled at once."""
+    original = Port.reserve
+
+    async def reserve(port: Port, query: Query, holder: Holder) -> Delivery | None:
+        delivery = await original(port, query, holder)
+        if delivery is None or holder.kind != "host":
+            return delivery
+        settled = Settled(delivery)
+        settle(delivery)
+        return settled
+
+    monkeypatch.setattr(Port, "reserve", reserve)
+
+
+def test_a_removal_that_is_confirmed_before_delivery_is_noticed(monkeypatch):
+    settle_early(monkeypatch, lambda delivery: delivery.confirm())
     found("lost")
 
 
-class Loose(Reservation):
-    """A reservation that may be settled before its time."""
-
-    is_settled = False
-
-    def keep(self) -> int:
-        return 0 if self.is_settled else super().keep()
-
-    def give_back(self) -> None:
-        if not self.is_settled:
-            super().give_back()
-
-
 def test_a_delivery_without_a_reservation_is_noticed(monkeypatch):
-    async def reserve(*args: Any, **options: Any) -> Any:
-        reservation = await original(*args, **options)
-        if reservation is not None:
-            reservation.give_back()
-            reservation.is_settled = True
-        return reservation
-
-    original: Any = handover.reserve
-    monkeypatch.setattr(handover, "Reservation", Loose)
-    monkeypatch.setattr(peer, "reserve", reserve)
+    settle_early(monkeypatch, lambda delivery: delivery.give_back())
     found("taken twice")
 
 

@@ -19,8 +19,8 @@ from tupelo.lab.lime.simulate import simulate
 from tupelo.lab.simulate import simulate_many
 from tupelo.models.lime.agent import Agent
 from tupelo.models.lime.life import Life
-from tupelo.models.lime.moving import Moving
 from tupelo.models.lime.reactions import Registered
+from tupelo.models.lime.sharing import Moving
 
 SEEDS = int(os.environ.get("TUPELO_LIME_SEEDS", "60"))
 PLANTED_SEEDS = 40
@@ -108,7 +108,7 @@ def test_an_agent_that_is_left_behind_is_noticed(monkeypatch):
 
     async def migrate(agent: Any, host: Any) -> None:
         life = agent._alive
-        await life.host._journeys.leave(life, host, "run")
+        await life.host.journeys.leave(life, host, "run")
 
     monkeypatch.setattr(Agent, "migrate", migrate)
     monkeypatch.setattr(Life, "end", lambda life, caller=None: None)

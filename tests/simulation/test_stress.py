@@ -278,7 +278,7 @@ class TaskConsumer(TaskActor):
         if self.random.random() < 0.5:
             await txn.abort()
         else:
-            txn.lease.renew(0.0001)
+            await txn.lease.renew(0.0001)
         return False
 
 

@@ -26,7 +26,6 @@ from tests.simulation.domain import Printed
 from tupelo import aio
 from tupelo.errors import (
     CannotCommit,
-    JournalFailed,
     OutcomeUnknown,
     SpaceClosed,
     TransactionEnded,
@@ -242,7 +241,7 @@ class Member:
         door = aio.Space if "async" in self.kind else tupelo.Space
         options: dict[str, Any] = {"path": self.path} if self.path else {}
         self.space = door(self.name, clock=self.world.clock, **options)
-        self.engine = self.space._operations.engine
+        self.engine = self.space._port._engine
         self.dead = False
         self.engine.flush = partial(self.world.flush, self.engine.flush)
         self.call(self.space.react, ("poison", int), refuse)
@@ -258,7 +257,7 @@ class Member:
 
     def seen(self) -> list[Entry]:
         """What anybody would see now, without waiting for the disk."""
-        with self.engine.lock:
+        with self.space._port.atomic():
             return [entry.fields for entry in self.engine.core.store]
 
     def die(self) -> None:
@@ -267,7 +266,7 @@ class Member:
             self.dead = True
             kill(self.engine)
             if "async" in self.kind:
-                self.space._flusher.close()
+                self.space._port.flusher.close()
 
     def close(self) -> None:
         if not self.dead:
@@ -282,10 +281,7 @@ def kill(engine: Any) -> None:
         engine._cancel_alarm()
         saved = engine.saved
         if saved is not None and saved._failure is None:
-            saved._failure = JournalFailed("its process is gone")
-            saved._pending.clear()
-            saved._db.close()
-            saved._file_lock.release()
+            saved.crash()
 
 
 def refuse(entry: Any, step: Any) -> None:
@@ -334,7 +330,7 @@ class World:
             self.folder / "log", clock=self.clock, vote_seconds=VOTE_SECONDS
         )
         log = self.manager._log_space
-        self.log_engine = log._operations.engine
+        self.log_engine = log._port._engine
         flush = partial(self.flush, self.log_engine.flush)
         log._flush = flush
         self.log_engine.flush = flush  # type: ignore[method-assign]
@@ -488,7 +484,9 @@ class World:
                         self.armed = False
                         member.open()
                         self.armed = True
-                self.manager.recover(*self.recoverable())
+                recovering: Any = self.manager.recover(*self.recoverable())
+                if isinstance(self.manager, AsyncTransactionManager):
+                    self.run(recovering)
                 away = [member for member in self.spaces if member.dead and member.path]
                 if is_quiet and not self.gates and not away:
                     return
@@ -555,7 +553,7 @@ class World:
                 assert not in_doubt, f"{member.name} has {[t.id for t in in_doubt]} in doubt"
                 everything = member.call(member.space.read_all)
                 assert sorted(map(repr, everything)) == sorted(map(repr, member.there)), member.name
-                with member.engine.lock:
+                with member.space._port.atomic():
                     assert member.engine.core.read_locks == 0
                     assert not member.engine.core.transactions
 

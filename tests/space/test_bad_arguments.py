@@ -62,7 +62,7 @@ def space(request, loop_thread, clock):
 def refuse(space: Any, error: type[BadInput], named: str, attempts: list[Any]) -> None:
     """Each attempt raises this error, which names the argument; and nothing has changed."""
     before = state_of(space)
-    core = space._operations.core
+    core = space._port._core
     numbers = len(core.transactions), len(core.subscriptions.watchers), len(core.reactions)
     for i, attempt in enumerate(attempts):
         try:
@@ -215,7 +215,7 @@ def test_a_coroutine_function_cannot_be_called_by_a_thread():
     space = tupelo.Space()
     with pytest.raises(BadArgument, match="callback="):
         space.subscribe(("a",), hear)
-    assert len(space._operations.core.subscriptions.watchers) == 0
+    assert len(space._port._core.subscriptions.watchers) == 0
 
 
 @pytest.mark.parametrize("position", ["1", 1.5, True, None, -1, []], ids=shown)

@@ -183,7 +183,7 @@ def test_an_error_in_a_block_aborts_when_cancelled(run):
 def test_a_notice_that_a_cancelled_listener_did_not_get_is_the_next_ones(run):
     async def main() -> Any:
         space = aio.Space()
-        subscription = space.subscribe(("a", int))
+        subscription = await space.subscribe(("a", int))
         first, second = await parked(subscription.get(), subscription.get())
         await space.write(("a", 1))
         first.cancel()
@@ -221,6 +221,7 @@ def test_many_takers_cancelled_at_random_lose_nothing_and_get_nothing_twice(run)
 
         async def take() -> Any:
             entry = await space.take(("n", int))
+            assert entry is not None
             received.append(entry[1])
 
         tasks: list[asyncio.Task[None]] = []
@@ -247,7 +248,7 @@ def test_many_takers_cancelled_at_random_lose_nothing_and_get_nothing_twice(run)
 
 
 def until_flushing(space: aio.Space) -> bool:
-    return bool(space._operations.core.log.position > space._operations.engine.journal.durable)  # type: ignore[union-attr]
+    return bool(space._port._core.log.position > space._port._engine.journal.durable)  # type: ignore[union-attr]
 
 
 async def flushing(space: aio.Space, *coroutines: Any) -> list[Any]:

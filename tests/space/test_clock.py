@@ -129,7 +129,8 @@ def test_patience_ends_by_itself(run):
     door = tupelo.aio.Space(space)
 
     async def wait():
-        return await door.take(("a",), wait=0.01), await door.subscribe(("a",)).get(wait=0.01)
+        listening = await door.subscribe(("a",))
+        return await door.take(("a",), wait=0.01), await listening.get(wait=0.01)
 
     assert run(wait) == (None, None)
 
@@ -168,7 +169,7 @@ def test_deadlines_that_are_renewed_for_ever_do_not_pile_up(clock):
     for _ in range(20_000):
         clock.advance(0.001)
         lease.renew(2)
-    assert len(space._operations.core.deadlines.heap) < 5_000
+    assert len(space._port._core.deadlines.heap) < 5_000
     clock.advance(1)
     assert space.count() == 1
     clock.advance(1)

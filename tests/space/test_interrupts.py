@@ -37,7 +37,7 @@ def ctrl_c(until):
 
 
 def waiting(space: Any) -> int:
-    return len(list(space._operations.core.waiting))
+    return len(list(space._port._core.waiting))
 
 
 @pytest.mark.parametrize("verb", ["take", "take_all", "read"])
@@ -88,7 +88,7 @@ def test_a_transaction_has_not_taken_what_an_interrupted_thread_did_not_get(park
 
 def test_a_notice_that_an_interrupted_thread_did_not_get_is_the_next_ones(later, until):
     space = tupelo.Space()
-    subscription = space.subscribe(("a",))
+    subscription: Any = space.subscribe(("a",))
     call = later(subscription.get)
     until(lambda: subscription._state.waiting)
     interrupt(call)
@@ -136,9 +136,9 @@ def test_a_thread_that_ends_with_an_error_of_its_own_gives_back_what_its_transac
 
 def busy(space: tupelo.Space) -> bool:
     """Has someone done a step that is not on disk yet?"""
-    engine = space._operations.engine
+    engine = space._port._engine
     assert engine.journal is not None
-    return space._operations.core.log.position > engine.journal.durable
+    return space._port._core.log.position > engine.journal.durable
 
 
 def reopened(space: tupelo.Space, path: Any) -> list[Any]:
@@ -187,7 +187,7 @@ def test_one_who_waits_for_anothers_commit_and_is_interrupted_holds_nobody_up(
     slow.hold()
     leader = later(durable.write, ("a",))
     until(lambda: busy(durable))
-    commits = durable._operations.engine.saved._commits
+    commits = durable._port._engine.saved._commits
     until(lambda: commits._led)
     ctrl_c(lambda: commits._followers)
     with pytest.raises(KeyboardInterrupt):

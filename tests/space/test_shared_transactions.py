@@ -734,7 +734,7 @@ def test_transactions_that_have_run_out_may_be_used_from_two_spaces_at_once():
     together = threading.Barrier(2)
 
     def use(space: tupelo.Space, txn: SharedTransaction) -> None:
-        with space._operations.engine.lock:  # as an operation does
+        with space._port.atomic():  # as an operation does
             together.wait()
             with pytest.raises(TransactionEnded):
                 space.take(wait=0, txn=txn)
@@ -874,7 +874,7 @@ def test_only_one_of_many_threads_ends_it(pair, begin, _):
         space.write(("a",), txn=txn)
 
     def end(how: str) -> None:
-        with suppress(TransactionEnded):
+        with suppress(TransactionEnded, CannotCommit):  # A vote may be called off.
             getattr(txn, how)()
             outcomes.append("committed" if how == "commit" else "aborted")
 
@@ -923,7 +923,7 @@ def test_an_interrupt_while_it_is_called_off_leaves_nobody_locked(make, begin):
 def test_an_interrupt_while_the_only_space_waits_for_its_disk_is_no_abort(make, begin):
     space, txn = make(store="durable"), begin()
     space.write(("a",), txn=txn)
-    engine = space._operations.engine
+    engine = space._port._engine
     flush, interrupts = engine.flush, [KeyboardInterrupt()]
 
     def interrupted(position: int) -> None:
@@ -936,3 +936,40 @@ def test_an_interrupt_while_the_only_space_waits_for_its_disk_is_no_abort(make, 
         txn.commit()
     assert space.read_all() == [("a",)]
     assert txn.state == "committed"
+
+
+@pytest.mark.parametrize("end", ["commit", "abort"])
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_transaction_may_promise_before_it_ends(tmp_path, clock, end, count):
+    spaces = [tupelo.Space(f"s{i}", path=tmp_path / f"{i}", clock=clock) for i in range(3)]
+    for space in spaces:
+        space.write(("old",))
+    txn = SharedTransaction(clock, txn_id="promised")
+    for space in spaces[:count]:
+        assert space.take(("old",), txn=txn, wait=0) == ("old",)
+    assert spaces[2].read(("none",), txn=txn, wait=0) is None  # It has nothing to promise.
+    txn.promise()
+    assert [[t.id for t in space.in_doubt()] for space in spaces] == [
+        ["promised"] if i < count else [] for i in range(3)
+    ]
+    getattr(txn, end)()
+    left = [] if end == "commit" else [("old",)]
+    assert [space.read_all() for space in spaces] == [
+        left if i < count else [("old",)] for i in range(3)
+    ]
+    assert not any(space.in_doubt() for space in spaces)
+    for space in spaces:
+        space.close()
+
+
+def test_what_was_promised_is_in_doubt_after_a_crash(tmp_path, clock):
+    with tupelo.Space("s", path=tmp_path / "s", clock=clock) as space:
+        space.write(("old",))
+        txn = SharedTransaction(clock, txn_id="promised")
+        space.take(("old",), txn=txn)
+        txn.promise()
+    with tupelo.Space("s", path=tmp_path / "s", clock=clock) as space:
+        (doubtful,) = space.in_doubt()
+        assert doubtful.id == "promised" and space.read_all() == []
+        doubtful.abort()
+        assert space.read_all() == [("old",)]

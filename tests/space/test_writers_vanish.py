@@ -16,7 +16,7 @@ def full(space_class: Any = tupelo.Space) -> Any:
 
 
 def writers(space: Any) -> int:
-    return len(list(space._operations.core.waiting.writers))
+    return len(list(space._port._core.waiting.writers))
 
 
 def test_a_cancelled_writer_writes_nothing(run):
@@ -84,7 +84,7 @@ def test_a_durable_write_that_waited_is_on_disk_when_it_returns(tmp_path, park):
     call = park(space, space.write, ("n", 1), wait=None)
     space.take(("n", 0))
     lease = call.result()
-    assert space._operations.engine.journal.durable >= lease.thing.arrival  # type: ignore[union-attr]
+    assert space._port._engine.journal.durable >= lease.thing.arrival  # type: ignore[union-attr]
     space.close()
     with tupelo.Space("w", path=path) as again:
         assert again.read_all() == [("n", 1)]

@@ -83,6 +83,22 @@ def test_a_full_disk_loses_nothing_that_was_acknowledged(program, path, durabili
         space.write(("after",))
 
 
+def test_a_full_disk_is_logged(program, path):
+    code = """
+    import resource, sys, tupelo
+    from tupelo.errors import JournalFailed
+    space = tupelo.Space("jobs", path=sys.argv[1])
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, resource.RLIM_INFINITY))
+    try:
+        space.write(("large", b"x" * 200_000))
+    except JournalFailed:
+        print("told")
+    """
+    out, errors = program(code, path).communicate(timeout=60)
+    assert out == "told\n"
+    assert "the space 'jobs' is closed: " in errors and "refused a commit" in errors
+
+
 def test_with_durability_none_a_full_disk_is_told_at_the_latest_when_the_space_is_closed(
     program, path
 ):

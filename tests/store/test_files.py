@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
@@ -11,6 +12,7 @@ import pytest
 
 import tupelo
 from tupelo.errors import DamagedFile, ForeignFile, JournalFailed, SpaceInUse
+from tupelo.store.checking import examine
 
 HOLDER = """
 import sys, tupelo
@@ -133,6 +135,32 @@ def test_a_folder_is_no_file(tmp_path, bytes_of):
     assert list(Path(tmp_path).iterdir()) == [folder] and not list(folder.iterdir())
 
 
+@pytest.mark.parametrize("kind", ["fifo", "socket", "device"])
+def test_what_is_no_file_is_refused_at_once(tmp_path, kind):
+    path = Path(tmp_path) / "odd"
+    if kind == "fifo":
+        os.mkfifo(path)
+    elif kind == "device":
+        path = Path("/dev/zero")
+    else:
+        with socket.socket(socket.AF_UNIX) as made:
+            made.bind(str(path))
+    with pytest.raises(ForeignFile, match="no file"):
+        tupelo.Space("jobs", path=path)
+    with pytest.raises(ForeignFile, match="no file"):
+        examine(path)
+    with pytest.raises(ForeignFile, match="no file"):
+        tupelo.Space("jobs", path=path, damaged="salvage")
+
+
+def test_a_file_may_have_a_long_name(tmp_path):
+    path = Path(tmp_path) / ("%C3" * 80 + ".tupelo")
+    for count in range(2):
+        with tupelo.Space("jobs", path=path, damaged="salvage") as space:
+            assert space.count() == count
+            space.write(("n", count))
+
+
 def test_a_folder_that_does_not_exist_is_not_made(tmp_path):
     with pytest.raises(JournalFailed, match="nowhere"):
         tupelo.Space("jobs", path=Path(tmp_path) / "nowhere" / "jobs.tupelo")
@@ -199,8 +227,8 @@ def test_a_payload_that_spells_no_entry_is_refused(full_file, bytes_of):
         "DELETE FROM meta WHERE key = 'agent'",
         "UPDATE meta SET value = 'x' WHERE key = 'position'",
         "UPDATE meta SET value = NULL",
-        "INSERT INTO promise VALUES ('txn', x'c1')",
-        "INSERT INTO promise VALUES ('txn', x'93909399999990')",
+        "INSERT INTO promise VALUES ('txn', x'c1', 1)",
+        "INSERT INTO promise VALUES ('txn', x'93909399999990', 1)",
         "UPDATE change SET payload = NULL WHERE position = 350",
         "UPDATE change SET payload = 'text' WHERE position = 350",
         "UPDATE change SET lease = 'soon' WHERE position = 350",

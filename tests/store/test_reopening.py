@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import tupelo
 from tests.laws.kinds import Job, Point, PrintJob
 from tests.values.strategies import entries
-from tupelo import ANY, Capacity, Lifo, Vector
+from tupelo import ANY, Capacity, Lifo, Queue, Stack, Vector
 from tupelo.errors import BadArgument, BadEntry, LogTrimmed
 
 DURABILITIES = ["full", "process", "none"]
@@ -134,6 +134,16 @@ def test_leases_survive(open_space, reopened, clock):
     clock.advance(45)
     assert space.read_all() == [("long",)]
     assert [c.kind for c in space.changes()][-2:] == ["expired", "expired"]
+
+
+@pytest.mark.parametrize("back", [0.5, 3_600])
+def test_a_clock_that_was_set_back_is_told(path, caplog, back):
+    with tupelo.Space(path=path, clock=tupelo.ManualClock(10_000)) as space:
+        space.write(("leased",), lease=30)
+    with tupelo.Space(path=path, clock=tupelo.ManualClock(10_000 - back)) as space:
+        assert space.count() == 1
+    told = "the clock is 3600 seconds behind the last change; 1 leases end so much later"
+    assert (told in caplog.text) == (back > 1)
 
 
 def test_what_expires_while_the_space_is_closed_is_gone_when_it_opens(open_space, reopened, clock):
@@ -442,6 +452,18 @@ def test_an_order_is_the_programs_choice_each_time(open_space, reopened):
     assert reopened(space, order=Lifo()).read(wait=0) == ("z",)
 
 
+def test_queues_and_stacks_show_the_same_heads_when_they_are_opened_again(open_space, reopened):
+    space = open_space(order=Queue())
+    space.write_all([("a",), ("b",), ("c",), ("d",)])
+    assert space.take(wait=0) == ("a",)
+    space = reopened(space, order=Queue())
+    assert space.take(("c",), wait=0) is None
+    assert space.take(("b",), wait=0) == ("b",)
+    space = reopened(space, order=Stack())
+    assert space.take(("c",), wait=0) is None
+    assert [space.take(wait=0) for _ in range(3)] == [("d",), ("c",), None]
+
+
 def test_many_writers_share_commits_and_all_is_there(open_space, reopened, later):
     space = open_space(durability="full")
     writers = [later(lambda k=k: [space.write(("n", k, i)) for i in range(10)]) for k in range(16)]
@@ -457,7 +479,7 @@ def test_writers_that_trim_and_compact_meanwhile_lose_nothing(open_space, reopen
     space = open_space(durability="process")
     writers = [later(lambda k=k: [space.write(("n", k, i)) for i in range(50)]) for k in range(4)]
     while any(writer.waits for writer in writers):
-        space.trim(before=space._operations.core.log.position // 2)
+        space.trim(before=space._port._core.log.position // 2)
         space.compact()
     for writer in writers:
         writer.result()
@@ -497,7 +519,12 @@ def test_a_log_of_sqlite_that_is_torn_at_its_end_gives_a_beginning(
         assert numbers == list(range(len(numbers))) and len(numbers) < 30
 
 
-OLDER = [(1, ["dest", "session", "lease"]), (2, ["session", "lease"]), (3, ["lease"])]
+OLDER: list[tuple[int, list[str]]] = [
+    (1, ["dest", "session", "lease"]),
+    (2, ["session", "lease"]),
+    (3, ["lease"]),
+    (5, []),
+]
 """Formats, and the columns that they have not."""
 
 
@@ -507,7 +534,7 @@ def test_a_file_of_an_older_format_is_taken_over(open_space, form, lacking):
     space.write(("old", 1))
     space.take(("old", 1), wait=0)
     space.write(("old", 2))
-    path = space._operations.engine.saved.path
+    path = space._port._engine.saved.path
     space.close()
     make_older(path, form, lacking)
     with tupelo.Space(path=path, log_reads=True) as space:
@@ -528,7 +555,7 @@ def test_leases_of_an_older_format_are_taken_over(open_space, clock):
     space.write(("short",), lease=10)
     space.write(("long",), lease=1_000)
     space.write(("always",))
-    path = space._operations.engine.saved.path
+    path = space._port._engine.saved.path
     space.close()
     make_older(path, 3, ["lease"])
     for _ in range(2):  # The second time it is of our format.
@@ -545,7 +572,7 @@ def test_a_renewal_leaves_the_row_of_the_writing_as_it_was(open_space, clock):
     leases = [space.write(("n", number), lease=10) for number in range(3)]
     leases[0].renew(100)
     leases[1].renew(None)
-    path = space._operations.engine.saved.path
+    path = space._port._engine.saved.path
     space.close()
     with tupelo.Space(path=path, clock=clock) as space:
         expected = [*[start + 10] * 3, start + 100, None]
@@ -562,8 +589,16 @@ def test_a_renewal_leaves_the_row_of_the_writing_as_it_was(open_space, clock):
 def make_older(path: Path, form: int, lacking: list[str]) -> None:
     """As it was before there were these columns."""
     db = sqlite3.connect(path)
-    for column in lacking:
-        db.execute(f"ALTER TABLE change DROP COLUMN {column}")
+    db.execute("ALTER TABLE promise DROP COLUMN crc")
+    db.execute("DELETE FROM meta WHERE key IN ('crc', 'living')")
+    lacking = [*lacking, "crc", "lease_crc", "newest", "living"]
+    columns = {name: form for _, name, form, *_ in db.execute("PRAGMA table_info(change)")}
+    kept = [name for name in columns if name not in lacking]
+    typed = ", ".join(f"{name} {columns[name]}" for name in kept[1:])
+    db.execute("ALTER TABLE change RENAME TO newer")
+    db.execute(f"CREATE TABLE change (position INTEGER PRIMARY KEY, {typed})")
+    db.execute(f"INSERT INTO change SELECT {', '.join(kept)} FROM newer")
+    db.execute("DROP TABLE newer")
     db.execute(f"PRAGMA user_version = {form}")
     db.commit()
     db.close()

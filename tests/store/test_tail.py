@@ -21,7 +21,7 @@ def space(request, tmp_path):
 
 
 def columns_of(space: tupelo.Space, *names: str) -> list[list[Any]]:
-    *_, columns = space._operations.engine.log_columns(names, 1, 100)
+    *_, columns = space._port._engine.log_columns(names, 1, 100)
     return [list(column) for column in columns]
 
 

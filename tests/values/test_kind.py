@@ -12,7 +12,7 @@ from tupelo import ANY, Named, Template
 from tupelo.errors import BadArgument, UnknownType
 from tupelo.values.codec import decode_entry, encode_entry
 from tupelo.values.entry import Entry, Typed, freeze, require_known, shape_of, thaw
-from tupelo.values.kind import Kind, kind_named, kind_of
+from tupelo.values.kind import Kind, kind_named, kind_of, stand_in
 
 
 @dataclass
@@ -224,3 +224,43 @@ def test_building_runs_no_code_of_the_class():
     shape, fields = freeze(Chatty(1))
     assert thaw(shape, fields) == Chatty(1)
     assert calls == [1, 1]  # once for each Chatty(1) that is written here
+
+
+def test_a_class_that_is_not_known_here_has_a_stand_in():
+    inner = Typed(kind_named("far.Part", ("n",), ("far.Part",)), (7,))
+    shape, fields = elsewhere("far.Job", {"name": "a", "inner": [inner]}, "far.Base")
+    with pytest.raises(UnknownType):
+        thaw(shape, fields)
+    job = thaw(shape, fields, stand_ins=True)
+    assert (type(job).__name__, job.name, job.inner[0].n) == ("Job", "a", 7)
+    assert repr(job.inner[0]) == "Part(n=7)" and job == thaw(shape, fields, stand_ins=True)
+    again, values = freeze(job)  # It is written again under the name that it has elsewhere.
+    assert again.kind is shape.kind and again.kind.lineage == ("far.Job", "far.Base")
+    assert values[1][0].kind is inner.kind
+    assert matches(Named(name="a"), again, values)
+
+
+def test_a_known_class_needs_no_stand_in():
+    assert type(thaw(*freeze(Plain(3)), stand_ins=True)) is Plain
+
+
+@pytest.mark.parametrize(
+    "names", [("class",), ("1",), ("a", "a"), tuple(f"f{i}" for i in range(256))]
+)
+def test_not_every_class_can_have_a_stand_in(names):
+    kind = kind_named("far.Odd", names, ("far.Odd",))
+    with pytest.raises(UnknownType):
+        stand_in(kind)
+
+
+def test_stand_ins_are_bounded(monkeypatch):
+    monkeypatch.setattr("tupelo.values.kind.STAND_INS_MAX", 0)
+    with pytest.raises(UnknownType, match="More"):
+        stand_in(kind_named("far.More", ("a",), ("far.More",)))
+    odd = stand_in_of_any_name(monkeypatch)
+    assert odd.__name__ == "StandIn"
+
+
+def stand_in_of_any_name(monkeypatch: pytest.MonkeyPatch) -> type:
+    monkeypatch.setattr("tupelo.values.kind.STAND_INS_MAX", 1_000)
+    return stand_in(kind_named("far.a b", ("a",), ("far.a b",)))

@@ -16,6 +16,7 @@ from tupelo import ANY, Between, Exactly, Named, Not, OneOf, Template, Where
 from tupelo.errors import BadTemplate
 from tupelo.values.codec import BadBytes, decode_entry, encode_entry
 from tupelo.values.entry import shape_of
+from tupelo.values.parts import OfKind
 from tupelo.values.spelling import (
     read_template,
     read_wire_extension,
@@ -87,6 +88,9 @@ TEMPLATES: list[Any] = [
     Template.any_of([Job(name="b"), (int,), ()]),
     Not(Job),
     OneOf(Job, tuple),
+    OfKind("tests.values.test_spelling.Job", ("name", "size")),
+    ~Template(OfKind("tests.values.test_spelling.Job", ("name", "size"))),
+    ("job", OfKind("tests.values.test_spelling.Urgent", ("name", "size", "why"))),
 ]
 
 

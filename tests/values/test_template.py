@@ -1,5 +1,7 @@
 """Templates on their own: what can be said, and what cannot."""
 
+import math
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any, Protocol
@@ -11,6 +13,8 @@ from tests.values.strategies import Branch, Leaf, entries, positional
 from tupelo import ANY, Between, Exactly, Named, Not, OneOf, Template, Where
 from tupelo.errors import BadTemplate
 from tupelo.values.entry import freeze, same
+from tupelo.values.kind import name_of
+from tupelo.values.parts import OfKind
 
 NAN = float("nan")
 
@@ -136,3 +140,30 @@ def test_any_of_typing_is_any_or_refused_but_never_silently_nothing():
     except BadTemplate:
         return
     assert template.matches(("a", 1)) and template.matches(("a", None))
+
+
+def test_a_kind_is_found_at_any_depth_whether_its_class_is_known_or_not():
+    @dataclass
+    class Inner:
+        n: int
+
+    @dataclass
+    class Outer:
+        what: Any
+
+    held = Inner(1)
+    holders = [held, (held,), (1, [held]), ({"a": (held,)},), Outer(held), Outer([Outer(held)])]
+    others: list[Any] = [(1,), ([1], {"a": 2}), Outer(1), Outer([2]), (), Outer(None)]
+    template = Template(OfKind(name_of(Inner), ("n",)))
+    assert all(map(template.matches, holders)) and not any(map(template.matches, others))
+    assert all(map((~template).matches, others)) and not any(map((~template).matches, holders))
+    later = Template(OfKind(name_of(Inner), ("n", "size")))
+    assert not any(map(later.matches, holders)), "another version of the class is another kind"
+    assert repr(template) == f"Template(OfKind({name_of(Inner)!r}, ('n',)))"
+
+
+@pytest.mark.parametrize("value", [1, 1.0, True, None, "1", b"1", math.nan, -0.0, (1,), [1]])
+def test_one_of_many_values_is_what_each_of_them_is(value):
+    choices = [0, 1, 2.0, False, None, "x", b"1", math.nan, 0.0, (1,), str]
+    expected = any(Template((choice,)).matches((value,)) for choice in choices)
+    assert Template((OneOf(*choices),)).matches((value,)) == expected

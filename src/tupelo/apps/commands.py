@@ -18,10 +18,13 @@ from rich.console import Console
 
 import tupelo
 from tupelo import Change, Space, TupeloError
-from tupelo.apps.files import entry_text, living_entries, open_space, shape_text
+from tupelo.apps.files import check_file, entry_text, living_entries, open_space, shape_text
 from tupelo.apps.hosting import LISTEN, run_host
 from tupelo.apps.tour import FILE_NAME, WIDTH, Tour
 from tupelo.errors import LogTrimmed
+from tupelo.store.checking import examine
+from tupelo.store.checking import salvage as salvage_to
+from tupelo.store.checksums import CHECKED_SINCE
 
 PAGE = 1_000
 SHOWN = 5
@@ -162,6 +165,32 @@ def show(file: File) -> None:
             print("first")
         for text in first:
             print(f"           {text}")
+
+
+@app.command()
+def check(
+    file: File,
+    salvage: Annotated[
+        Path | None,
+        typer.Option(metavar="TO", help="Write what is good to this new file."),
+    ] = None,
+) -> None:
+    """Check every change and entry of a space's file, and say what is lost. Changes nothing."""
+    with clear_errors():
+        check_file(file)
+        examination = examine(file) if salvage is None else salvage_to(file, salvage)
+        print(f"space    {examination.name!r}, format {examination.format}")
+        print(f"changes  {examination.changes} good, from {examination.first}")
+        print(f"entries  {examination.entries} good")
+        if examination.format < CHECKED_SINCE:
+            print(f"Format {examination.format} has no checksums; opening the space adds them.")
+        for damage in examination.found:
+            print(f"damage   {damage}")
+        if salvage is not None:
+            print(f"What is good was written to {salvage}.")
+        if examination.found:
+            raise typer.Exit(1)
+        print("Nothing is damaged.")
 
 
 def changes(space: Space, since: int | None) -> Iterator[Change]:

@@ -17,20 +17,26 @@ from tupelo.values.codec import decode_entry
 from tupelo.values.entry import Shape, Typed
 
 TEXT_MAX = 200
+INTEGER_BITS_MAX = 10_000
 
 
 def open_space(path: Path) -> Space:
     """The space of a file that is there. Looking at its log trims nothing from it."""
+    check_file(path)
+    journal = _open_journal(path)
+    name = journal.name
+    journal.stop()
+    return Space(name, path=path)
+
+
+def check_file(path: Path) -> None:
+    """Refuse what is not there, or cannot be a journal."""
     if not path.exists():
         raise JournalFailed(f"{path} does not exist")
     if not path.is_file():
         raise ForeignFile(f"{path} is not a file")
     if not path.stat().st_size:
         raise ForeignFile(f"{path} is empty, and not a Tupelo journal")
-    journal = _open_journal(path)
-    name = journal.name
-    journal.stop()
-    return Space(name, path=path)
 
 
 def living_entries(path: Path) -> Iterator[tuple[Shape, tuple[Any, ...]]]:
@@ -45,6 +51,11 @@ def living_entries(path: Path) -> Iterator[tuple[Shape, tuple[Any, ...]]]:
 
 def _open_journal(path: Path) -> SqliteJournal:
     return SqliteJournal(path, "", "", "full", None)
+
+
+def one_line(text: str) -> str:
+    """What others have said, as a part of one line: nothing in it can look like another line."""
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 def shape_text(shape: Shape) -> str:
@@ -70,4 +81,6 @@ def _spell(value: Any) -> str:
         return f"[{', '.join(map(_spell, value))}]"
     if isinstance(value, dict):
         return f"{{{', '.join(f'{_spell(k)}: {_spell(v)}' for k, v in value.items())}}}"
+    if isinstance(value, int) and value.bit_length() > INTEGER_BITS_MAX:
+        return f"<an integer of {value.bit_length()} bits>"  # Python refuses to write out more.
     return repr(value)

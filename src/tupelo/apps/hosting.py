@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 import threading
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import tupelo
+from tupelo.apps.files import one_line
 from tupelo.errors import BadArgument
 from tupelo.federation.identity.keys import default_folder
 
@@ -44,6 +47,7 @@ def run_host(
     archive: Path | None,
 ) -> None:
     """Run a host until SIGINT or SIGTERM; then say goodbye."""
+    log_to_stderr()
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
@@ -69,4 +73,26 @@ def run_host(
 def _say(host: tupelo.Host, seen: tupelo.HostPresence) -> None:
     if seen.id != host.id:
         how = f" ({seen.how})" if seen.how else ""
-        print(f"{seen.state:8} {seen.name} at {seen.address or '-'}{how}", flush=True)
+        said = f"{seen.state:8} {seen.name} at {seen.address or '-'}{how}"
+        print(one_line(said), flush=True)
+
+
+class OneLine(logging.Formatter):
+    """A line for each message, whatever clients and other hosts call themselves; what follows of an
+    error is indented."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
+        return one_line(super().formatMessage(record))
+
+    def formatException(self, error: Any) -> str:  # noqa: N802
+        lines = super().formatException(error).splitlines()
+        return "\n".join(f"    {one_line(line)}" for line in lines)
+
+
+def log_to_stderr() -> None:
+    """Say what Tupelo warns of, unless the program has made arrangements of its own."""
+    root = logging.getLogger("tupelo")
+    if not root.hasHandlers():
+        handler = logging.StreamHandler()
+        handler.setFormatter(OneLine("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+        root.addHandler(handler)

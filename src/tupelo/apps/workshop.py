@@ -98,7 +98,9 @@ def work(space: Space, name: str, pace: Pace, report: Report, *, to_the_end: boo
 def fail(space: Space, pace: Pace, report: Report) -> None:
     """Take a job and stop in the middle of it: no commit, no abort, no word to the space."""
     txn = space.transaction(lease=pace.lease)
-    _, number, _, seconds = space.take(JOB, txn=txn)
+    job = space.take(JOB, txn=txn)
+    assert job is not None  # It waits for ever.
+    _, number, _, seconds = job
     txn.lease.renew(pace.lease)
     report("begun", number, DOOMED)
     time.sleep(seconds / 2)

@@ -26,6 +26,8 @@ TupeloError
 │   ├── TransactionEnded    the transaction was committed, aborted or has expired
 │   ├── Deadlock            transactions wait for each other; this operation gives way
 │   ├── CannotCommit        a participant refused or failed; all of them were aborted
+│   ├── CannotAbort         the transaction was committed before
+│   ├── TimeoutExpired      it was decided, and not everyone was told of it in time
 │   ├── OutcomeUnknown      whoever had to commit failed to answer: it may have, or not
 │   ├── CannotJoin          the participant came too late, or has lost what it did before
 │   └── UnknownTransaction  the manager has no transaction of this id (any more)
@@ -38,6 +40,7 @@ TupeloError
 │   ├── NotAllAnswered      some hosts answered and some did not; it says which
 │   ├── HostClosed          you closed the host
 │   ├── UnknownHost         no engaged host, or agent, is known by this name
+│   ├── UnknownService      the host offers no service of this name
 │   ├── TokenAway           whoever has the token is out of reach, or does not let go of it
 │   │   └── SessionLost     the record of a shared session was lost with a host that crashed
 │   ├── SourceAway          the hosts at which the events live are out of reach: nothing was removed
@@ -61,6 +64,7 @@ TupeloError
 ├── DiscoveryFailed     no lookup service is at this address
 ├── ListenerFailed      a listener raised too often, and was dropped
 ├── UnknownEvent        raised by a listener that wants to be told no more
+├── InvalidIterator     an iterator over a mailbox's events was closed or replaced
 ├── EvalFailed          a live tuple's function raised; described, not silent
 ├── PipelineError       something about the change log on Spark
 │   ├── NoJava              there is no Java that Spark runs on; it says what to install
@@ -81,6 +85,9 @@ TupeloError
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from tupelo.errors import damage
 from tupelo.errors.hosts import AccessError as AccessError
 from tupelo.errors.hosts import BadFrame as BadFrame
 from tupelo.errors.hosts import BadSeal as BadSeal
@@ -98,6 +105,7 @@ from tupelo.errors.hosts import SourceAway as SourceAway
 from tupelo.errors.hosts import Stranger as Stranger
 from tupelo.errors.hosts import TokenAway as TokenAway
 from tupelo.errors.hosts import UnknownHost as UnknownHost
+from tupelo.errors.hosts import UnknownService as UnknownService
 from tupelo.errors.hosts import WrongPassword as WrongPassword
 from tupelo.errors.pipeline import AuditFailed as AuditFailed
 from tupelo.errors.pipeline import CannotSink as CannotSink
@@ -140,15 +148,19 @@ class BadSelector(BadInput):
 
 
 class UnknownType(TupeloError):
-    """The entry's class is not known here, so it cannot be built; it stays in the space."""
+    """The entry's class is not known here, so it cannot be built; it stays in the space.
 
-    def __init__(self, name: str, reason: str = "") -> None:
+    `name` is the class, and `fields` are the names of its fields, as they are in the entry.
+    """
+
+    def __init__(self, name: str, reason: str = "", fields: tuple[str, ...] = ()) -> None:
         super().__init__(
             reason
             or f"no class named {name!r} is known in this program: import it, "
             f"or declare it with @tupelo.entry({name!r}), and ask again"
         )
         self.name = name
+        self.fields = fields
 
 
 class LeaseLost(TupeloError):
@@ -258,14 +270,36 @@ class Deadlock(TransactionError):
 
 
 class CannotCommit(TransactionError):
-    """Nothing was committed: `participant` refused or failed, which is the cause if it raised."""
+    """Nothing was committed: `participant` refused or failed, which is the cause if it raised.
+    It is empty if the transaction was aborted for another reason."""
 
     def __init__(self, txn_id: str, participant: str, reason: str) -> None:
-        super().__init__(
-            f"transaction {txn_id} was aborted: {participant} could not promise to commit: {reason}"
-        )
+        whose = f"{participant} could not promise to commit: " if participant else ""
+        super().__init__(f"transaction {txn_id} was aborted: {whose}{reason}")
         self.txn_id = txn_id
         self.participant = participant
+
+
+class CannotAbort(TransactionError):
+    """The transaction was committed before, and cannot be aborted any more."""
+
+    def __init__(self, txn_id: str) -> None:
+        super().__init__(f"transaction {txn_id} was committed; it cannot be aborted any more")
+        self.txn_id = txn_id
+
+
+class TimeoutExpired(TransactionError):
+    """The transaction came to its end, which `state` names, but the time to wait was over before
+    the `untold` participants were told of it."""
+
+    def __init__(self, txn_id: str, state: str, untold: list[str]) -> None:
+        names = f": {', '.join(untold)}" if untold else ""
+        super().__init__(
+            f"transaction {txn_id} is {state}, but not all participants were told in time{names}"
+        )
+        self.txn_id = txn_id
+        self.state = state
+        self.untold = untold
 
 
 class OutcomeUnknown(TransactionError):
@@ -391,6 +425,11 @@ class UnknownEvent(TupeloError):
     """Raised by a listener that does not want this event: it is told no more."""
 
 
+class InvalidIterator(TupeloError):
+    """The iterator hands out no more events of its mailbox: it was closed, another took its place,
+    events are delivered to a listener instead, or the registration is gone."""
+
+
 class EvalFailed(TupeloError):
     """A live tuple could not be computed; the reason is in the message."""
 
@@ -408,7 +447,12 @@ class ForeignFile(JournalError):
 
 
 class DamagedFile(JournalError):
-    """A Tupelo journal that is torn or corrupt; it was left as it was."""
+    """A Tupelo journal that is torn or corrupt; it was left as it was. `found` is what is wrong,
+    each with a `text` and the positions that are meant."""
+
+    def __init__(self, message: str, found: Sequence[damage.Damage] = ()) -> None:
+        super().__init__(message)
+        self.found = tuple(found)
 
 
 class JournalFailed(JournalError):

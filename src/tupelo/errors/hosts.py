@@ -56,6 +56,18 @@ class UnknownHost(LinkError):
         self.name = name
 
 
+class UnknownService(LinkError):
+    """The host offers no service of this name: `service` and `peer`, the host's address."""
+
+    def __init__(self, service: str, peer: str = "") -> None:
+        where = f" {peer}" if peer else ""
+        super().__init__(
+            f"the host{where} offers no {service!r} service: a program there must offer it"
+        )
+        self.service = service
+        self.peer = peer
+
+
 class TokenAway(LinkError):
     """The `token` did not come in time: its `holder`, if one is known, is out of reach, or does not
     let go of it."""

@@ -179,25 +179,12 @@ def judge_remains(world: World) -> list[Fault]:
     faults = []
     for member in world.members:
         core = member.core
-        remains: dict[str, object] = {
-            "searches": list(core.federation.searches),
-            "unsettled hand-overs": list(core.federation._unsettled),
-            "holders in doubt": core.doubts.holders(),
-            "reservations": [call for peer in core.peers.values() for call in peer._held],
-            "watches": [number for peer in core.peers.values() for number in peer._watches],
-            "hints": [number for peer in core.peers.values() for number in peer.hints],
-            "peers' tasks": [task for peer in core.peers.values() for task in peer._tasks],
-            "subscriptions": list(core.federation.subscriptions),
-            "clients": list(core.servings),
-            "moves under way": list(core.mover._under_way),
-        }
+        remains: dict[str, object] = dict(core.under_way())
         for hosted in core.spaces.values():
-            space = hosted.operations.core
-            remains[f"transactions in {hosted.name}"] = [txn.id for txn in space.transactions]
-            remains[f"hand-overs in {hosted.name}"] = list(hosted.operations.handings._open)
-            watched = len(list(space.subscriptions.watchers)) - (hosted.name == SPACE)
-            remains[f"subscriptions of {hosted.name}"] = watched  # one is the world's own
-            remains[f"waiters in {hosted.name}"] = list(space.waiting)
+            for what, things in hosted.port.under_way().items():
+                if what == "subscriptions" and hosted.name == SPACE:
+                    things = things[1:]  # one is the world's own
+                remains[f"{what} in {hosted.name}"] = things
         faults += [
             Fault("left behind", f"{what} at {member.name}: {things!r}")
             for what, things in remains.items()

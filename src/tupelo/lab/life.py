@@ -12,11 +12,10 @@ from collections.abc import Callable, Coroutine
 from contextvars import Context, ContextVar, copy_context
 from typing import Any, TypeVar, TypeVarTuple
 
-from tupelo.errors import JournalFailed, SpaceClosed
 from tupelo.federation.links.link import Answering, Ear, Link, Listening
 from tupelo.lab.loop import LabError, VirtualLoop
 from tupelo.lab.network import VirtualNetwork
-from tupelo.space.engine import Engine
+from tupelo.space.port import Port
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -57,12 +56,12 @@ class Life:
         """Call this as part of this life."""
         return self._context.copy().run(function, *args)
 
-    async def kill(self, engines: list[Engine]) -> None:
+    async def kill(self, ports: list[Port]) -> None:
         """As a killed process: the disk keeps what it has, what was sent still arrives, and nothing
         else happens."""
         self.leaving = self.over = self.killed = True
-        for engine in engines:
-            _kill_engine(engine)
+        for port in ports:
+            port.crash()
         self._network.crash(self.name)
         await self.end()
 
@@ -104,16 +103,3 @@ class _Hearing:
     def lost(self, reason: str) -> None:
         if not self._life.over:
             self._life.call(self._ear.lost, reason)
-
-
-def _kill_engine(engine: Engine) -> None:
-    """Drop a space as a dying process does: its file is as the last commit has left it."""
-    with engine.lock:
-        engine.core.close(SpaceClosed("its process is gone"))
-        engine._cancel_alarm()
-        saved = engine.saved
-        if saved is not None and saved._failure is None:
-            saved._failure = JournalFailed("its process is gone")
-            saved._pending.clear()
-            saved._db.close()
-            saved._file_lock.release()

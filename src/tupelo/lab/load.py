@@ -16,11 +16,11 @@ from tupelo.federation.client.async_channel import AsyncChannel
 from tupelo.federation.client.channel import Party
 from tupelo.federation.client.space import RemoteSpace, opened
 from tupelo.federation.links.address import Address
-from tupelo.federation.spanning.handles import Coverage
-from tupelo.federation.spanning.scope import HERE
 from tupelo.lab.history import Act, Deal, History, Kind
 from tupelo.lab.life import Life
 from tupelo.lab.world import PORT, SPACE, Member, World
+from tupelo.values.coverage import Coverage
+from tupelo.values.scope import HERE
 
 KEYS = ("red", "green")
 NEWS = "news"

@@ -18,13 +18,13 @@ from multiprocessing import get_context
 from random import Random
 from typing import Any, Protocol
 
-from tupelo.federation.spanning.scope import HERE
 from tupelo.lab.history import History
 from tupelo.lab.judge import Fault, judge_entries, judge_remains, judge_sessions
 from tupelo.lab.load import Agent, Client, listen
 from tupelo.lab.loop import LabError, VirtualLoop, run
 from tupelo.lab.trade import Trader
 from tupelo.lab.world import DOUBT_SECONDS, Member, World, peace, trouble
+from tupelo.values.scope import HERE
 
 SETTLE_SECONDS = DOUBT_SECONDS + 5.0
 SERVED_SECONDS = 5.0

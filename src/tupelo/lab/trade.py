@@ -53,7 +53,7 @@ class Trader:
         deal = Deal(self.name, self._members[0], self._world.tick())
         self._history.deals.append(deal)
         first = self._spaces[0]
-        session = first._channel.session
+        session = first.channel.session
         txn = spanning_id(first.host_id, self._members[0].address, session, str(self._trades))
         branches = [
             (space, space.serial, branch_id(txn, number))

@@ -10,14 +10,14 @@ from typing import Any
 
 from tupelo.federation.hosts.core import HostCore
 from tupelo.federation.hosts.doors import AsyncHost
-from tupelo.federation.hosts.hosted import Doubt, HostedSpace
-from tupelo.federation.spanning.space import FederatedSpace
+from tupelo.federation.spaces.hosted import Doubt, HostedSpace
+from tupelo.federation.spanning.space import AsyncFederatedSpaceLike
 from tupelo.lab.ground import Ground
 from tupelo.lab.life import Life
 from tupelo.lab.loop import VirtualLoop
 from tupelo.lab.network import VirtualNetwork
 from tupelo.space.asynchronous import Subscription
-from tupelo.space.engine import Engine
+from tupelo.space.port import Port, port_of
 from tupelo.space.tasks import Flusher
 from tupelo.values.parts import ANY
 
@@ -73,14 +73,14 @@ class Door(AsyncHost):
 class SlowFlusher(Flusher):
     """Lets tasks wait for a disk that takes its time."""
 
-    def __init__(self, engine: Engine, rng: Random, seconds: float) -> None:
-        super().__init__(engine)
+    def __init__(self, port: Port, rng: Random, seconds: float) -> None:
+        super().__init__(port)
         self._rng = rng
         self._seconds = seconds
 
     async def flush(self, position: int) -> None:
         await asyncio.sleep(self._rng.uniform(0.0, self._seconds))
-        self._engine.flush(position)
+        self._journaled.flush(position)
 
 
 class Member:
@@ -97,7 +97,7 @@ class Member:
         """The ticks at which it crashed or left."""
         self.life: Life | None = None
         self.core: HostCore
-        self.space: FederatedSpace
+        self.space: AsyncFederatedSpaceLike
 
     @property
     def is_up(self) -> bool:
@@ -137,18 +137,16 @@ class Member:
 
     def _slow_down(self, hosted: HostedSpace) -> None:
         """Let its commits take time, as on a disk."""
-        flusher = SlowFlusher(hosted.engine, self.core.rng, self.world.plan.disk_seconds)
-        hosted.door._flusher = flusher
-        hosted.door._flush = hosted.flush = flusher.flush
+        hosted.port.flusher = SlowFlusher(hosted.port, self.core.rng, self.world.plan.disk_seconds)
 
     def _watch(self, hosted: HostedSpace) -> None:
         """Write down which entries come into sight here, also those that return."""
-        for entry in hosted.operations.core.store:
+        for entry in hosted.port.entries():
             self.world.sightings[entry.fields] += 1
-        state = hosted.operations.subscribe(
+        state = hosted.port.subscribe(
             ANY, None, None, None, None, backlog_max=100_000, available=True
         )
-        subscription = Subscription(hosted.operations, state, hosted.door._flusher, None)
+        subscription = Subscription(hosted.port, state, None)
 
         async def listen() -> None:
             async for notice in subscription:
@@ -163,8 +161,8 @@ class Member:
             self.world.note(f"{self.name} crashes")
             self.ends.append(self.world.tick())
             spaces = [hosted.space for hosted in self.core.spaces.values()]
-            engines = [space._operations.engine for space in [*spaces, self.core.deciding._space]]
-            await life.kill(engines)
+            ports = [port_of(space) for space in [*spaces, self.core.deciding.space]]
+            await life.kill(ports)
             self.world.note(f"{self.name} is gone")
 
     async def leave(self) -> None:

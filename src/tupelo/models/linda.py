@@ -15,10 +15,16 @@
 | exchange (TSpaces' rhonda)| two offers of the same types meet, and are swapped in one step |
 
 LIME (section 3.1) leaves open which of several matches is chosen; here it is the oldest.
+
+A TupleSpace is a door to a space of any kind: of this program, at a host elsewhere
+(`tupelo.connect`), spanning hosts (`host.space`), or at one host (`.here`). On a space of the async
+door its operations are awaited. An exchange meets at one place: the program of the space, or the
+host that a client is connected to.
 """
 
 from __future__ import annotations
 
+import asyncio
 import multiprocessing
 import reprlib
 import threading
@@ -29,16 +35,29 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, overload
 from uuid import uuid4
 from weakref import WeakKeyDictionary
 
 from tupelo.errors import BadArgument, EvalFailed, TupeloError
+from tupelo.federation.client.services import invoke
 from tupelo.federation.client.space import RemoteSpace
+from tupelo.federation.hosts.services import Caller, HandOver
+from tupelo.federation.links import wire
+from tupelo.federation.links.spelled import read_any, spell_any
 from tupelo.federation.spanning.space import FederatedSpace
+from tupelo.space import asynchronous
 from tupelo.space.blocking import Space
+from tupelo.space.checks import check_wait
+from tupelo.space.either import Closing, either, finished, settled
+from tupelo.space.port import Port, port_of
+from tupelo.space.protocol import AsyncSpaceLike, SpaceLike
 from tupelo.space.reaction import Step
+from tupelo.space.typed import Async, Blocking, DoorT, OnDoor, either_many, either_one
 from tupelo.values.kind import entry
+
+if TYPE_CHECKING:
+    from tupelo.federation.hosts.core import HostCore
 
 Fields = tuple[Any, ...]
 
@@ -74,98 +93,138 @@ class Live:
 class LiveTuple:
     """A tuple that is being computed. It becomes an ordinary tuple, or an EvalError."""
 
-    def __init__(self) -> None:
+    def __init__(self, is_async: bool) -> None:
+        self.is_async = is_async
         self._outcome: Future[Fields] = Future()
+        self._task: asyncio.Task[None] | None = None
 
     @property
     def done(self) -> bool:
         return self._outcome.done()
 
-    def result(self, *, wait: float | None = None) -> Fields:
+    @either
+    async def result(self, *, wait: float | None = None) -> Fields:
         """The tuple that was written. EvalFailed if it could not be; TimeoutError if not yet."""
-        return self._outcome.result(timeout=wait)
+        if not self.is_async:
+            return self._outcome.result(timeout=wait)
+        outcome = asyncio.wrap_future(self._outcome)
+        return await asyncio.wait_for(asyncio.shield(outcome), wait)
 
 
-AnySpace = Space | RemoteSpace | FederatedSpace
+AnySpace = SpaceLike | AsyncSpaceLike
+EvalOn = Literal["threads", "processes"]
+_SPACES = (Space, asynchronous.Space, RemoteSpace, FederatedSpace)
 
 
-class TupleSpace:
+class TupleSpace(Closing, OnDoor[DoorT]):
     """A Linda tuple space: a door to a space that is given, here or at a host, or to one of its own
-    in memory.
+    in memory. On a space of the async door its operations are awaited.
 
     `eval_on` says where live tuples are computed: on threads of this program, or on processes,
     which need functions that can be imported.
     """
 
+    @overload
+    def __init__(
+        self: TupleSpace[Blocking], space: SpaceLike | str = "linda", *, eval_on: EvalOn = ...
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self: TupleSpace[Async], space: AsyncSpaceLike, *, eval_on: EvalOn = ...
+    ) -> None: ...
+
     def __init__(
         self,
         space: AnySpace | str = "linda",
         *,
-        eval_on: Literal["threads", "processes"] = "threads",
+        eval_on: EvalOn = "threads",
     ) -> None:
         if eval_on not in ("threads", "processes"):
             raise BadArgument("eval_on", '"threads" or "processes"', eval_on)
-        if isinstance(space, (RemoteSpace, FederatedSpace)) and space.is_async:
-            raise BadArgument("space", "one that is not async", space)
-        if not isinstance(space, (Space, RemoteSpace, FederatedSpace, str)):
+        if not isinstance(space, (*_SPACES, str)):
             raise BadArgument("space", "a space, here or at a host, or a name", space)
-        self.space: AnySpace = Space(space) if isinstance(space, str) else space
+        self.space: Any = Space(space) if isinstance(space, str) else space
+        self.is_async = isinstance(space, asynchronous.Space) or bool(
+            getattr(space, "is_async", False)
+        )
         self._eval_on = eval_on
         self._processes: ProcessPoolExecutor | None = None
 
-    def out(self, fields: Fields) -> None:
+    @either
+    async def out(self, fields: Fields) -> None:
         """Add a tuple."""
-        self.space.write(fields)
+        await settled(self.space.write(fields))
 
+    @either_one
     def in_(self, template: object) -> Any:
         """Remove a matching tuple; wait for one."""
         return self.space.take(template)
 
+    @either_one
     def rd(self, template: object) -> Any:
         """Copy a matching tuple; wait for one."""
         return self.space.read(template)
 
+    @either_one
     def inp(self, template: object) -> Any:
         """Remove a matching tuple, or None."""
         return self.space.take(template, wait=0)
 
+    @either_one
     def rdp(self, template: object) -> Any:
         """Copy a matching tuple, or None."""
         return self.space.read(template, wait=0)
 
-    def ing(self, template: object) -> list[Any]:
-        """Remove all matching tuples, in one step."""
+    @either_many
+    def ing(self, template: object) -> Any:
+        """Remove all matching tuples, in one step: a list."""
         return self.space.take_all(template)
 
-    def rdg(self, template: object) -> list[Any]:
-        """Copy all matching tuples, in one step."""
+    @either_many
+    def rdg(self, template: object) -> Any:
+        """Copy all matching tuples, in one step: a list."""
         return self.space.read_all(template)
 
-    def collect(self, destination: TupleSpace, template: object) -> int:
+    @either
+    async def collect(self, destination: TupleSpace[Any], template: object) -> int:
         """Move all matching tuples to another space; how many were moved.
 
         If the destination refuses them, they stay here.
         """
-        target = _door(destination)
-        with self.space.transaction() as txn:
-            found = self.space.take_all(template, txn=txn)
-            target.space.write_all(found, txn=txn if target.space is self.space else None)
+        target = self._door(destination)
+        txn = await settled(self.space.transaction())
+        try:
+            found = await settled(self.space.take_all(template, txn=txn))
+            inside = txn if target.space is self.space else None
+            await settled(target.space.write_all(found, txn=inside))
+        except BaseException:
+            await settled(txn.abort())
+            raise
+        await settled(txn.commit())
         return len(found)
 
-    def copy_collect(self, destination: TupleSpace, template: object) -> int:
+    @either
+    async def copy_collect(self, destination: TupleSpace[Any], template: object) -> int:
         """Copy all matching tuples to another space; how many were copied."""
-        target = _door(destination)
-        found = self.space.read_all(template)
-        target.space.write_all(found)
+        target = self._door(destination)
+        found = await settled(self.space.read_all(template))
+        await settled(target.space.write_all(found))
         return len(found)
 
-    def count(self, template: object) -> int:
+    def _door(self, destination: object) -> TupleSpace[Any]:
+        if not isinstance(destination, TupleSpace) or destination.is_async != self.is_async:
+            raise BadArgument("destination", "a TupleSpace of the same door", destination)
+        return destination
+
+    def count(self, template: object) -> Any:
         """How many tuples match."""
         return self.space.count(template)
 
-    def delete(self, template: object) -> bool:
+    @either
+    async def delete(self, template: object) -> bool:
         """Remove a matching tuple without getting it; was there one?"""
-        return self.space.take(template, wait=0) is not None
+        return await settled(self.space.take(template, wait=0)) is not None
 
     # Live tuples
 
@@ -176,15 +235,19 @@ class TupleSpace:
         """
         if type(fields) is not tuple:
             raise BadArgument("fields", "a tuple, with live fields", fields)
-        outcome = LiveTuple()
+        outcome = LiveTuple(self.is_async)
         running = {
             i: self._start(field.compute)
             for i, field in enumerate(fields)
             if isinstance(field, Live)
         }
-        threading.Thread(
-            target=self._finish, args=(fields, running, outcome), name="tupelo-eval", daemon=True
-        ).start()
+        finish = partial(self._finish, fields, running, outcome)
+        if self.is_async:
+            outcome._task = asyncio.ensure_future(finish())
+        else:
+            threading.Thread(
+                target=lambda: finished(finish()), name="tupelo-eval", daemon=True
+            ).start()
         return outcome
 
     def _start(self, compute: partial[Any]) -> Future[Any]:
@@ -205,89 +268,138 @@ class TupleSpace:
         ).start()
         return future
 
-    def _finish(self, fields: Fields, running: dict[int, Future[Any]], outcome: LiveTuple) -> None:
+    async def _finish(
+        self, fields: Fields, running: dict[int, Future[Any]], outcome: LiveTuple
+    ) -> None:
         try:
-            computed = tuple(
-                running[i].result() if i in running else field for i, field in enumerate(fields)
-            )
-            self.space.write(computed)
+            computed = list(fields)
+            for i, future in running.items():
+                computed[i] = (
+                    await asyncio.wrap_future(future) if self.is_async else future.result()
+                )
+            await settled(self.space.write(tuple(computed)))
         except BaseException as error:
-            self._fail(fields, error, outcome)
+            await self._fail(fields, error, outcome)
         else:
-            outcome._outcome.set_result(computed)
+            outcome._outcome.set_result(tuple(computed))
 
-    def _fail(self, fields: Fields, error: BaseException, outcome: LiveTuple) -> None:
+    async def _fail(self, fields: Fields, error: BaseException, outcome: LiveTuple) -> None:
         reason = f"{type(error).__name__}: {error}"
         what = reprlib.repr(fields)
         failure = EvalFailed(f"the live tuple {what} failed: {reason}")
         failure.__cause__ = error
         detail = "".join(traceback.format_exception(error))
         with suppress(TupeloError):  # Should the space be closed by now, the holder is told still.
-            self.space.write(EvalError(what, reason, detail))
+            await settled(self.space.write(EvalError(what, reason, detail)))
         outcome._outcome.set_exception(failure)
 
     # Exchange
 
-    def exchange(self, fields: Fields, *, wait: float | None = None) -> Fields | None:
+    @either
+    async def exchange(self, fields: Fields, *, wait: float | None = None) -> Fields | None:
         """Offer a tuple, and get one of the same types that another offers; they are swapped.
 
-        None if nobody came in time; then the offer is withdrawn.
+        None if nobody came in time; then the offer is withdrawn. A client meets those who are
+        connected to the same host, and programs there that use `.here`.
         """
         if type(fields) is not tuple:
             raise BadArgument("fields", "a tuple", fields)
-        self.space.count(fields)  # refuses what is no entry, and a space that is closed
-        meeting = _meeting_of(self.space)
-        mine = uuid4()
-        signature = tuple([type(field).__qualname__ for field in fields])
-        answer = ("answer", mine, tuple)
-        try:
-            meeting.write(("offer", signature, mine, fields))
-            met = meeting.take(answer, wait=wait)
-        except TupeloError:  # nothing was offered, or the space was closed
-            raise
-        except BaseException:
-            # Interrupted: withdraw. If the swap has just happened, what was got is offered again.
-            if meeting.take(("offer", signature, mine, tuple), wait=0) is None:
-                met = meeting.take(answer, wait=0)
-                if met is not None:
-                    meeting.write(("offer", signature, uuid4(), met[2]))
-            raise
-        if met is None:
-            withdrawn = meeting.take(("offer", signature, mine, tuple), wait=0)
-            met = None if withdrawn else meeting.take(answer, wait=0)
-        return None if met is None else met[2]
+        check_wait(wait)
+        if isinstance(self.space, FederatedSpace):
+            raise BadArgument("space", "at one place for an exchange: give its .here", self.space)
+        await settled(self.space.count(fields))  # refuses what is no entry, and a closed space
+        if isinstance(self.space, RemoteSpace):
+            offered = spell_any(fields, "fields")
+            name = self.space.name
+            met = await invoke(
+                self.space,
+                *("linda", "exchange", offered),
+                about=name,
+                wait=wait,
+                handed_over=True,
+            )
+            return None if met is None else tuple(read_any(met))
+        meeting = _meeting_of(port_of(self.space))
+        return await _exchange(
+            asynchronous.Space(meeting) if self.is_async else meeting, fields, wait
+        )
 
-    def close(self) -> None:
-        """Close the space, and whoever waits to exchange is told; processes are waited for."""
-        if isinstance(self.space, Space):
+    @either
+    async def close(self) -> None:
+        """Close the space, and whoever waits to exchange is told; processes are waited for. A space
+        of `host.space` is let go of, and stays its host's."""
+        if isinstance(self.space, (Space, asynchronous.Space)):
             with _meetings_lock:
-                meeting = _meetings.pop(self.space, None)
+                meeting = _meetings.pop(port_of(self.space), None)
             if meeting is not None:
                 meeting.close()
         if self._processes is not None:
             self._processes.shutdown()
-        if not isinstance(self.space, FederatedSpace):  # That one is its host's to close.
-            self.space.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
+        await settled(self.space.close())
 
 
-_meetings: WeakKeyDictionary[Space, Space] = WeakKeyDictionary()
+async def _exchange(meeting: Any, fields: Fields, wait: float | None) -> Fields | None:
+    """Swap a tuple at a meeting, which is a space of either door."""
+    mine = uuid4()
+    offer = ("offer", tuple([type(field).__qualname__ for field in fields]), mine, tuple)
+    answer = ("answer", mine, tuple)
+    try:
+        await settled(meeting.write((*offer[:3], fields)))
+        met = await settled(meeting.take(answer, wait=wait))
+    except TupeloError:  # nothing was offered, or the space was closed
+        raise
+    except BaseException:
+        # Interrupted: withdraw. If the swap has just happened, what was got is offered again.
+        if await settled(meeting.take(offer, wait=0)) is None:
+            met = await settled(meeting.take(answer, wait=0))
+            if met is not None:
+                await settled(_offer_again(meeting, met[2]))
+        raise
+    if met is None:
+        withdrawn = await settled(meeting.take(offer, wait=0))
+        met = None if withdrawn else await settled(meeting.take(answer, wait=0))
+    return None if met is None else met[2]
+
+
+def _offer_again(meeting: Any, fields: Fields) -> Any:
+    """The one who got this in a swap is gone."""
+    signature = tuple([type(field).__qualname__ for field in fields])
+    return meeting.write(("offer", signature, uuid4(), fields))
+
+
+class Exchanges:
+    """The service of a host at which its clients exchange tuples."""
+
+    def __init__(self, core: HostCore) -> None:
+        pass
+
+    async def invoke(self, caller: Caller, message: wire.Invoke) -> Any:
+        if message.method != "exchange" or len(message.args) != 1:
+            raise BadArgument("method", "exchange, with a tuple", message.method)
+        hosted = caller.hosted(message.space, "take")
+        caller.hosted(message.space, "write")
+        meeting = _meeting_of(hosted.port)
+        fields = tuple(read_any(message.args[0]))
+        met = await _exchange(asynchronous.Space(meeting), fields, message.wait)
+        if met is None:
+            return None
+        give_back = partial(_offer_again, meeting, met)
+        return HandOver(spell_any(met), lambda: None, give_back)
+
+    def left(self, caller: Caller) -> None:
+        """Its calls are cancelled, and hold nothing else."""
+
+
+_meetings: WeakKeyDictionary[Port, Space] = WeakKeyDictionary()
 _meetings_lock = threading.Lock()
 
 
-def _meeting_of(space: AnySpace) -> Space:
+def _meeting_of(port: Port) -> Space:
     """Where the offers for exchange meet: beside the space, so that nobody reads them by chance."""
-    if not isinstance(space, Space):
-        raise BadArgument("space", "in this program, for an exchange: it meets beside it", space)
     with _meetings_lock:
-        meeting = _meetings.get(space)
+        meeting = _meetings.get(port)
         if meeting is None:
-            meeting = _meetings[space] = Space(f"{space.name}.exchange")
+            meeting = _meetings[port] = Space(f"{port.name}.exchange")
             meeting.react(("offer", tuple, object, tuple), _swap)
         return meeting
 
@@ -309,9 +421,3 @@ def _run(compute: partial[Any], future: Future[Any]) -> None:
         future.set_result(compute())
     except BaseException as error:
         future.set_exception(error)
-
-
-def _door(destination: object) -> TupleSpace:
-    if not isinstance(destination, TupleSpace):
-        raise BadArgument("destination", "a TupleSpace", destination)
-    return destination

@@ -11,31 +11,41 @@ from typing import Any, Self
 from tupelo.errors import BadArgument, SpaceClosed, TupeloError
 from tupelo.space.capacity import Capacity
 from tupelo.space.clock import Clock
-from tupelo.space.engine import Engine, random_id
-from tupelo.space.handles import Closing, Reaction, Session, Subscription, ThreadSignal
-from tupelo.space.holdings import Transactional, TransactionHandle
-from tupelo.space.operations import Operations, value_of
+from tupelo.space.engine import Damaged, Engine, random_id
+from tupelo.space.handles import (
+    Closing,
+    MatchSet,
+    Reaction,
+    Session,
+    Subscription,
+    ThreadSignal,
+)
 from tupelo.space.order import Order
+from tupelo.space.port import Port, Transactional, TransactionHandle, mark_to, value_of
+from tupelo.space.protocol import SpaceLike
+from tupelo.space.query import NOW, Query
 from tupelo.space.reaction import Function
-from tupelo.space.session import SessionState
 from tupelo.space.transaction import Vote
 from tupelo.space.waiting import Waiter
 from tupelo.space.writers import Writer
 from tupelo.store.sqlite import Durability, LogKeep
 from tupelo.values.change import Change
+from tupelo.values.coverage import Coverage
 from tupelo.values.entry import Entry
 from tupelo.values.lease import Lease, LeasePolicy
 from tupelo.values.notice import Notice
-from tupelo.values.parts import ANY
-
-NOT_AT_ALL = 0  # to be told by `is`, which is quicker
+from tupelo.values.scope import Scope
 
 
-class Space(Closing):
+class Space(Closing, SpaceLike):
     """One named set of entries, found by content, in this process: in memory, or durable in a file.
 
     `wait` is how many seconds to wait for a match: None for ever, 0 not at all. `lease` is how
     many seconds something lives: None for ever. Every operation may be called from any thread.
+
+    A damaged file is refused. With `damaged="salvage"` the file is checked as a whole; if something
+    is wrong, what is good is put in its place, and the damaged file is kept beside it with a text
+    that says what is lost, `FILE.damaged-1` and `FILE.damaged-1.txt`.
     """
 
     def __init__(
@@ -53,8 +63,9 @@ class Space(Closing):
         agent: str | None = None,
         clock: Clock | None = None,
         new_id: Callable[[], str] = random_id,
+        damaged: Damaged = "refuse",
     ) -> None:
-        self._operations = Operations(
+        self._port = Port(
             Engine(
                 name,
                 path=path,
@@ -68,64 +79,57 @@ class Space(Closing):
                 agent=agent,
                 clock=clock,
                 new_id=new_id,
+                damaged=damaged,
             )
         )
-        self._flush = self._operations.engine.flush
-        self._journaled = self._operations.journaled
-        self._write_plainly = self._operations.write_plainly
-        self._get_plainly = self._operations.get_plainly
+        port = self._port
+        self._flush = port.flush
+        self._get_plainly = port.get_plainly
+        self._write_plainly = self._write_durably if port.journaled else port.write_plainly
 
     @property
     def name(self) -> str:
-        return self._operations.engine.name
+        return self._port.name
 
     # Writing
 
-    def write(
+    def _write_durably(self, entry: object) -> Lease | None:
+        granted = self._port.write_plainly(entry)
+        if granted is not None:
+            self._flush(granted.thing.arrival)
+        return granted
+
+    def _write(
         self,
         entry: object,
-        *,
-        lease: float | None = None,
-        txn: Transactional | None = None,
-        at: Any = None,
-        wait: float | None = NOT_AT_ALL,
+        lease: float | None,
+        txn: Transactional | None,
+        at: Any,
+        wait: float | None,
+        to: str | None,
     ) -> Lease:
-        """Write an entry: a tuple, or an instance of a dataclass. The space keeps a copy.
+        written = self._port.write(entry, lease, txn, at, ThreadSignal, wait, mark_to(to))
+        return self._written(*written, wait)[0]
 
-        `at` is for orders with places. If the space cannot take it now (it is full, or the order
-        refuses the entry) it may `wait` until something leaves; then the refusal is raised.
-        """
-        if lease is None and txn is None and at is None and wait is NOT_AT_ALL:
-            granted = self._write_plainly(entry)
-            if granted is not None:
-                if self._journaled:
-                    self._flush(granted.thing.arrival)
-                return granted
-        outcome, position = self._operations.write(entry, lease, txn, at, ThreadSignal, wait)
-        if type(outcome) is Writer:
+    def _write_all(
+        self,
+        entries: Iterable[object],
+        lease: float | list[float | None] | None,
+        txn: Transactional | None,
+        at: Sequence[Any] | None,
+        wait: float | None,
+        to: str | None,
+    ) -> list[Lease]:
+        written = self._port.write_all(entries, lease, txn, at, ThreadSignal, wait, mark_to(to))
+        return self._written(*written, wait)
+
+    def _written(
+        self, outcome: list[Lease] | Writer, position: int, wait: float | None
+    ) -> list[Lease]:
+        if isinstance(outcome, Writer):
             outcome, position = self._await_writing(outcome, wait)
         if position:
             self._flush(position)
-        return outcome[0]  # type: ignore[index]
-
-    def write_all(
-        self,
-        entries: Iterable[object],
-        *,
-        lease: float | list[float | None] | None = None,
-        txn: Transactional | None = None,
-        at: Sequence[Any] | None = None,
-        wait: float | None = 0,
-    ) -> list[Lease]:
-        """Write many entries in one step: all of them become visible together, or none. The lease
-        may be a list, with one for each.
-
-        `at` has a place for each, for orders with places; `wait` is as for `write`.
-        """
-        outcome, position = self._operations.write_all(entries, lease, txn, at, ThreadSignal, wait)
-        if isinstance(outcome, Writer):
-            outcome, position = self._await_writing(outcome, wait)
-        self._flush(position)
         return outcome
 
     def _await_writing(self, writer: Writer, wait: float | None) -> tuple[list[Lease], int]:
@@ -133,238 +137,125 @@ class Space(Closing):
         try:
             if not writer.done:
                 assert isinstance(writer.signal, ThreadSignal)
-                self._operations.engine.clock.acquire(writer.signal.lock, wait)
+                self._port.clock.acquire(writer.signal.lock, wait)
         except BaseException:  # KeyboardInterrupt, or whatever else ends this thread
-            self._operations.stop_writing(writer)
+            self._port.stop_writing(writer)
             raise
-        return self._operations.written(writer)
+        return self._port.written(writer)
 
     # Reading and taking
 
-    def read(
-        self,
-        template: object = ANY,
-        *,
-        wait: float | None = None,
-        txn: Transactional | None = None,
-        order: Order | None = None,
-        if_exists: bool = False,
-    ) -> Any:
-        """A copy of a matching entry; None if there is none in time.
+    def _get(self, template: object, take: bool, wait: float | None, many: bool, *rest: Any) -> Any:
+        query = self._port.query(template, take, wait, many, *rest)
+        return self._values(query) if many else self._value(query)
 
-        With `if_exists`, wait only while a transaction may still reveal or release a match.
-        """
-        if (wait is None or (wait == 0 and wait is not False)) and txn is None and order is None:
-            fields = self._get_plainly(template, False)
-            if fields is not NotImplemented and (fields is not None or wait == 0):
-                return fields
-        return self._get(template, False, wait, txn, order, if_exists)
-
-    def take(
-        self,
-        template: object = ANY,
-        *,
-        wait: float | None = None,
-        txn: Transactional | None = None,
-        order: Order | None = None,
-        if_exists: bool = False,
-    ) -> Any:
-        """Remove a matching entry and get it; nobody else will. None if there is none in time."""
-        if (wait is None or (wait == 0 and wait is not False)) and txn is None and order is None:
-            fields = self._get_plainly(template, True)
-            if fields is not NotImplemented and (fields is not None or wait == 0):
-                return fields
-        return self._get(template, True, wait, txn, order, if_exists)
-
-    def read_all(
-        self,
-        template: object = ANY,
-        *,
-        wait: float | None = 0,
-        limit: int | None = None,
-        txn: Transactional | None = None,
-        order: Order | None = None,
-        if_exists: bool = False,
-    ) -> list[Any]:
-        """Copies of all matching entries, at most `limit`. It waits for the first, if told to;
-        or with `if_exists` while a transaction may still reveal or release a match, and then
-        answers with all there is, perhaps nothing."""
-        return self._get_all(template, False, wait, limit, txn, order, if_exists=if_exists)
-
-    def take_all(
-        self,
-        template: object = ANY,
-        *,
-        wait: float | None = 0,
-        limit: int | None = None,
-        txn: Transactional | None = None,
-        order: Order | None = None,
-        if_exists: bool = False,
-    ) -> list[Any]:
-        """Remove all matching entries, at most `limit`, in one step."""
-        return self._get_all(template, True, wait, limit, txn, order, if_exists=if_exists)
-
-    def count(self, template: object = ANY, *, txn: Transactional | None = None) -> int:
-        """How many entries match at this moment."""
-        return self._operations.count(template, txn)
-
-    def _get(
+    def _count(
         self,
         template: object,
-        take: bool,
-        wait: float | None,
         txn: Transactional | None,
-        order: Order | None = None,
-        if_exists: bool = False,
-        session: SessionState | None = None,
-    ) -> Any:
-        found, position = self._operations.get(
-            template, ThreadSignal, take, wait, txn, order, if_exists, session
-        )
+        scope: Scope | None,
+        coverage: Coverage | None,
+    ) -> int:
+        self._port.require_here(scope, coverage)
+        return self._port.count(template, txn)
+
+    def _match_set(self, *asked: Any) -> MatchSet[Any]:
+        return MatchSet(self._port, self._port.open_match_set(*asked))
+
+    def _value(self, query: Query) -> Any:
+        """The answer to a query for one entry."""
+        found, position = self._port.get(query, ThreadSignal)
         if type(found) is Waiter:
-            entries, position = self._await(found, wait)
-            found = entries[0] if entries else None
-        if found is None:
+            found, position = self._await(found)
+        if not found:
             return None
         if position:
-            self._flush_got([found], position, take, txn, session)  # type: ignore[list-item]
-        return value_of(found)  # type: ignore[arg-type]
+            self._flush_got(found, position, query)  # type: ignore[arg-type]
+        return value_of(found[0])  # type: ignore[index]
 
-    def _get_all(
-        self,
-        template: object,
-        take: bool,
-        wait: float | None,
-        limit: int | None,
-        txn: Transactional | None,
-        order: Order | None = None,
-        session: SessionState | None = None,
-        if_exists: bool = False,
-    ) -> list[Any]:
-        found, position = self._operations.get_all(
-            template, ThreadSignal, take, wait, limit, txn, order, session, if_exists
-        )
-        if isinstance(found, Waiter):
+    def _values(self, query: Query) -> list[Any]:
+        port = self._port
+        found, position = port.get(query, ThreadSignal)
+        if type(found) is Waiter:
             waiter = found
-            found, position = self._await(waiter, wait)
-            if if_exists and not waiter.done:  # Patience is at an end: what is there now?
-                return self._get_all(template, take, 0, limit, txn, order)
-        if position:
-            self._flush_got(found, position, take, txn, session)
-        return [value_of(entry) for entry in found]
+            found, position = self._await(waiter)
+            if query.many and query.if_exists and not waiter.done:  # What is there now?
+                return self._values(query.replace(deadline=NOW, if_exists=False))
+        if position and found:
+            self._flush_got(found, position, query)  # type: ignore[arg-type]
+        return [value_of(entry) for entry in found]  # type: ignore[union-attr]
 
-    def _flush_got(
-        self,
-        entries: list[Entry],
-        position: int,
-        take: bool,
-        txn: Transactional | None,
-        session: SessionState | None,
-    ) -> None:
-        """Wait for the disk; who is interrupted meanwhile has not got the entries."""
-        handings = self._operations.handings
-        handing = handings.hand(entries, take, self._operations.state_of(txn), session)
+    def _flush_got(self, entries: list[Entry], position: int, query: Query) -> None:
+        """Wait for the disk; a caller that is interrupted meanwhile has not got the entries."""
+        delivery = self._port.deliveries.begin(entries, query)
         try:
             self._flush(position)
         except TupeloError:
             raise
         except BaseException:
-            handings.undo(handing)
+            self._port.flush_undone(delivery.give_back())
             raise
-        handings.received(handing)
+        delivery.confirm()
 
-    def _await(self, waiter: Waiter, wait: float | None) -> tuple[list[Entry], int]:
-        """Block until the waiter is answered or `wait` seconds have passed."""
+    def _await(self, waiter: Waiter) -> tuple[list[Entry], int]:
+        """Block until the waiter is answered or its deadline has come."""
+        port = self._port
         try:
             if not waiter.done:
                 assert isinstance(waiter.signal, ThreadSignal)
-                self._operations.engine.clock.acquire(waiter.signal.lock, wait)
-            if not self._operations.give_up(waiter):
+                port.clock.acquire(waiter.signal.lock, waiter.query.wait_left(port.clock))
+            if not port.give_up(waiter):
                 return [], 0
-            return self._operations.collect(waiter)
+            return port.collect(waiter)
         except TupeloError:
             raise
         except BaseException:  # KeyboardInterrupt, or whatever else ends this thread
-            self._operations.vanish(waiter)
+            port.flush_undone(port.vanish(waiter))
             raise
 
     # Transactions, sessions
 
     def transaction(self, *, lease: float | None = None) -> Transaction:
-        """All or nothing: pass it as `txn=`. It aborts itself when its lease runs out."""
-        return Transaction(self._operations, self._operations.begin(lease))
+        return Transaction(self._port, self._port.begin(lease))
 
     def in_doubt(self) -> list[Transaction]:
-        """The transactions that were prepared and not decided, also before a crash."""
-        return [Transaction(self._operations, txn) for txn in self._operations.in_doubt()]
+        return [Transaction(self._port, txn) for txn in self._port.in_doubt()]
 
     def session(self, *, lease: float | None = None) -> Session:
-        """A reader that never sees the same entry twice."""
-        return Session(self, self._operations.open_session(lease))
+        return Session(self, self._port.open_session(lease))
 
     # Subscriptions, reactions
 
-    def subscribe(
-        self,
-        template: object = ANY,
-        callback: Callable[[Notice], object] | None = None,
-        *,
-        lease: float | None = None,
-        txn: Transactional | None = None,
-        handback: Any = None,
-        backlog_max: int = 1_000,
-        available: bool = False,
-        returned: bool = True,
+    def _subscribe(
+        self, template: object, callback: Callable[[Notice], object] | None, *rest: Any
     ) -> Subscription:
-        """Be told of entries that become visible; with `available`, also of those that a
-        transaction had read and lets go, or whose taker vanished; unless `returned`, not of those
-        that one had taken and gives back.
-
-        Iterate over the subscription, or give a callback, which a thread of its own will call.
-        When `backlog_max` notices wait, the oldest is dropped; the next one tells how many were.
-        """
         if iscoroutinefunction(callback):
             raise BadArgument("callback", "a plain function, or use tupelo.aio", callback)
-        state = self._operations.subscribe(
-            template, callback, lease, txn, handback, backlog_max, available, returned
-        )
-        return Subscription(self._operations, state, callback)
+        *how, scope = rest
+        self._port.require_here(scope)
+        return Subscription(self._port, self._port.subscribe(template, callback, *how), callback)
 
-    def react(
-        self,
-        template: object,
-        function: Function,
-        *,
-        once: bool = False,
-        existing: bool = True,
+    def _react(
+        self, template: object, function: Function, once: bool, existing: bool, scope: Scope | None
     ) -> Reaction:
-        """Call `function(entry, step)` inside the atomic step in which a match becomes visible.
-
-        It is called once for every entry (or `once` only), for those already there too unless
-        `existing` is False. What it does through `step` is part of the step: before anybody sees
-        the entry, and undone with it if a function raises.
-        """
-        state, position = self._operations.react(template, function, once, existing)
+        self._port.require_here(scope)
+        state, position = self._port.react(template, function, once, existing)
         self._flush(position)
-        return Reaction(self._operations, state)
+        return Reaction(self._port, state)
 
     # The log, closing
 
     def changes(self, *, since: int = 0, limit: int | None = None) -> list[Change]:
-        """What happened after position `since`, oldest first."""
-        return self._operations.engine.changes(since, limit)
+        return self._port.changes(since, limit)
 
     def trim(self, *, before: int) -> None:
-        """Forget the changes before a position. What the space holds is not touched."""
-        self._operations.engine.trim(before)
+        self._port.trim(before)
 
     def compact(self) -> None:
-        """Trim the log by the space's policy and give the room back to the disk."""
-        self._operations.engine.compact()
+        self._port.compact()
 
     def close(self) -> None:
-        """Close: those who wait get SpaceClosed; a durable space can be opened again."""
-        self._operations.engine.close()
+        self._port.close()
 
     def __repr__(self) -> str:
         return f"Space({self.name!r})"
@@ -373,21 +264,25 @@ class Space(Closing):
 class Transaction(TransactionHandle):
     """All or nothing. As a context manager it commits at the end, or aborts on an error."""
 
+    @property
+    def lease(self) -> Lease:
+        return Lease(self._port, self._state)
+
     def commit(self) -> None:
-        self._operations.engine.flush(self._operations.commit(self._state))
+        self._port.flush(self._port.commit(self._state))
 
     def abort(self) -> None:
-        self._operations.engine.flush(self._operations.abort(self._state))
+        self._port.flush(self._port.abort(self._state))
 
     def prepare(self) -> Vote:
         """Phase one: promise to commit, whatever comes. "not changed" needs no second phase."""
-        vote, position = self._operations.prepare(self._state)
-        self._operations.engine.flush(position)
+        vote, position = self._port.prepare(self._state)
+        self._port.flush(position)
         return vote
 
     def transaction(self, *, lease: float | None = None) -> Transaction:
         """A nested transaction: it sees what this one sees, and commits into it."""
-        return Transaction(self._operations, self._operations.begin(lease, self._state))
+        return Transaction(self._port, self._port.begin(lease, self._state))
 
     def __enter__(self) -> Self:
         return self

@@ -17,6 +17,9 @@ from tupelo.errors import BadArgument
 logger = logging.getLogger("tupelo")
 
 
+_SWEEP_MIN = 64
+
+
 class Clock(Protocol):
     def now(self) -> float:
         """Seconds since the epoch; it never goes back."""
@@ -102,10 +105,15 @@ class _AlarmHeap:
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, list[Callable[[], object]]]] = []
         self._count = 0
+        self._sweep_at = _SWEEP_MIN
 
     def add(self, when: float, callback: Callable[[], object]) -> Callable[[], None]:
         self._count += 1
         cell = [callback]
+        if len(self._heap) >= self._sweep_at:  # Most may have been called off.
+            self._heap = [item for item in self._heap if item[2]]
+            heapq.heapify(self._heap)
+            self._sweep_at = 2 * len(self._heap) + _SWEEP_MIN
         heapq.heappush(self._heap, (when, self._count, cell))
         return cell.clear
 
@@ -155,3 +163,6 @@ class _AlarmThread:
 
 
 _alarms = _AlarmThread()
+
+system_clock = SystemClock()
+"""The clock of every space that is given no other."""

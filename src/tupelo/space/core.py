@@ -22,13 +22,14 @@ from tupelo.space.finding import search, stores_of
 from tupelo.space.log import Actor, Log
 from tupelo.space.matchset import MatchSetState
 from tupelo.space.order import Fifo, Order
+from tupelo.space.query import Query
 from tupelo.space.reaction import ReactionState
 from tupelo.space.session import Pruning, SessionState, read_unread
 from tupelo.space.subscription import Subscriptions, SubscriptionState
 from tupelo.space.transaction import Txn
 from tupelo.space.waiting import Signal, Waiting
 from tupelo.space.writers import Asked, Items, Mark, Places
-from tupelo.store.index import Accept, Store
+from tupelo.store.index import Store
 from tupelo.store.watchers import Watchers
 from tupelo.values.codec import encode_entry
 from tupelo.values.entry import Entry, Shape, require_known
@@ -63,7 +64,7 @@ class Core:
         self.woken: list[Signal] = []
         self._fresh: list[Entry] = []  # what has become available in this step
         self.locks_changed = self.left = False  # whether something has left in this step
-        self.mourners: list[Callable[[Entry], None]] = []  # who are told of what is gone for good
+        self.removal_listeners: list[Callable[[Entry], None]] = []  # told of what is gone for good
         self.log = Log(agent, now, logging, log_reads)
         self.waiting = Waiting(self)
         self.arrivals = 0
@@ -74,7 +75,7 @@ class Core:
         self.match_sets: dict[ReferenceType[MatchSetState], None] = {}
         self.subscriptions = Subscriptions(self)
         # The order that arranges, and the one that keeps books, which may be the same.
-        self.order = None if order is None or order.by_arrival else order
+        self.order = None if order is None or type(order) is Fifo or order.by_arrival else order
         self.books = None if order is None or type(order) is Fifo else order
         self.room = None if capacity is None else Room(capacity)
         self.lease_policy = lease_policy
@@ -104,6 +105,12 @@ class Core:
             or self.match_sets
             or self.closed
         )
+
+    def set_room(self, room: Room) -> None:
+        """Every write heeds this room from now on."""
+        self.room = room
+        self._has_policy = True
+        self.reconsider()
 
     @contextmanager
     def user_code(self, what: str) -> Iterator[None]:
@@ -241,49 +248,17 @@ class Core:
 
     # Finding
 
-    def get(
-        self,
-        raw: Any,
-        *,
-        take: bool,
-        txn: Txn | None = None,
-        order: Order | None = None,
-        session: SessionState | None = None,
-        received: bool = True,
-        known: bool = True,
-    ) -> Entry | None:
-        """One match, read or taken; None if there is none at this moment."""
+    def get(self, query: Query, received: bool = True) -> list[Entry]:
+        """What matches at this moment, read or taken. What was taken is gone for good if the taker
+        has `received` it by now."""
         if self.deadlines.heap:
             self.expire()
-        if session is not None and (self.order or order) is None:
-            found = read_unread(self, raw, session, 1, known)
-        else:
-            found = self.find(raw, 1, take, txn, order, session, known)
-            for entry in found:
-                self.acquire(entry, take, txn, session, received=received)
-        return found[0] if found else None
-
-    def get_all(
-        self,
-        raw: Any,
-        *,
-        take: bool,
-        limit: int | None,
-        txn: Txn | None = None,
-        order: Order | None = None,
-        session: SessionState | None = None,
-        received: bool = True,
-        known: bool = True,
-        only: Accept | None = None,
-    ) -> list[Entry]:
-        """All matches at this moment, at most `limit` of them; `only` what is accepted."""
-        if self.deadlines.heap:
-            self.expire()
-        if session is not None and (self.order or order or only) is None:
-            return read_unread(self, raw, session, limit, known)
-        found = self.find(raw, limit, take, txn, order, session, known, only)
+        session = query.session
+        if session is not None and (self.order or query.order or query.only) is None:
+            return read_unread(self, query, session)
+        found = self.find(query)
         for entry in found:
-            self.acquire(entry, take, txn, session, received=received)
+            self.acquire(entry, query.take, query.txn, session, received=received)
         return found
 
     def count(self, raw: Any, txn: Txn | None = None) -> int:
@@ -294,28 +269,19 @@ class Core:
         with self.user_code("a template"):
             return sum(store.count(store.question(raw)) for store in stores_of(self, txn))
 
-    def find(
-        self,
-        raw: Any,
-        limit: int | None,
-        take: bool,
-        txn: Txn | None,
-        order: Order | None,
-        session: SessionState | None,
-        known: bool = True,
-        only: Accept | None = None,
-    ) -> list[Entry]:
-        """What is there to be had now; what this program has a class for, if it must be `known`."""
-        if txn is not None:
-            txn.require("active")
-        if session is not None:
-            session.require_open()
+    def find(self, query: Query) -> list[Entry]:
+        """What is there to be had now. UnknownType if it must be `known`, and this program lacks
+        its class."""
+        if query.txn is not None:
+            query.txn.require("active")
+        if query.session is not None:
+            query.session.require_open()
         before, self.running = self.running, "a template"
         try:
-            found = search(self, raw, limit, take, txn, order or self.order, session, only)
+            found = search(self, query)
         finally:
             self.running = before
-        if known:
+        if query.known:
             for entry in found:
                 if not entry.shape.plain:
                     require_known(entry)
@@ -418,14 +384,15 @@ class Core:
             self._serve_fresh()
 
     def _serve_fresh(self) -> None:
+        fresh: list[Entry] = []
         if self._fresh:
             fresh = [entry for entry in dict.fromkeys(self._fresh) if not entry.gone]
             self._fresh.clear()
             fresh.sort(key=_arrival)
-            self.waiting.serve(fresh)
-        if self.left or self.locks_changed:
-            self.left = False
-            self.waiting.ask_again()
+        left = self.left or self.locks_changed
+        if fresh or (left and self.waiting.choosing.count):
+            self.waiting.serve(fresh, left)
+        self.left = False
         if self.locks_changed:
             self.locks_changed = False
             self.waiting.writers.may_go = True
@@ -444,10 +411,10 @@ class Core:
         """It will not come back."""
         if self.books is not None:
             self.books.forget(entry)
-            self.waiting.writers.may_go = True
+            self.waiting.writers.may_go = self.left = True
         self.pruning.gone(entry)
-        for mourner in self.mourners:
-            mourner(entry)
+        for listener in self.removal_listeners:
+            listener(entry)
 
     def next_arrival(self) -> int:
         self.arrivals += 1

@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 from tupelo.space.blocking import Space
 from tupelo.space.handles import ThreadSignal
-from tupelo.space.holdings import Holdings
+from tupelo.space.port import Port
+from tupelo.space.query import Query
 from tupelo.space.twophase import Outcome
 from tupelo.values.parts import ANY
 
@@ -32,8 +33,8 @@ class DecisionLog:
 
     def flush(self) -> None:
         """Let what was recorded outlive a crash, if the one who recorded it was interrupted."""
-        engine = self.space._operations.engine
-        engine.flush(engine.core.log.position)
+        port = self.space._port
+        port.flush(port.position)
 
     def forget(self, txn_id: str, participant: str) -> None:
         """This participant has been told."""
@@ -41,7 +42,7 @@ class DecisionLog:
 
     def forget_soon(self, txn_id: str, participant: str) -> None:
         """`forget`, with what is made durable next: until then it may be on record once more."""
-        self.space._operations.get((_DECIDED, txn_id, participant), ThreadSignal, True, 0)
+        self.space._port.get(Query((_DECIDED, txn_id, participant), take=True), ThreadSignal)
 
     def committed(self, txn_id: str) -> bool:
         """Was it decided to commit, and is there someone who may not know it?"""
@@ -59,19 +60,19 @@ class DecisionLog:
         """Of a transaction of which nobody is alive: without a decision on record none was made."""
         return "committed" if self.committed(txn_id) else "aborted"
 
-    def settle(self, operations: Holdings, outcome: Callable[[str], Outcome | None]) -> int:
+    def settle(self, port: Port, outcome: Callable[[str], Outcome | None]) -> int:
         """Settle what a space that comes back has in doubt, as far as the `outcome` is known; how
         many there were."""
         settled = 0
-        for txn in operations.in_doubt():
+        for txn in port.in_doubt():
             known = outcome(txn.id)
             if known in ("committed", "aborted"):
-                end = operations.commit if known == "committed" else operations.abort
-                operations.engine.flush(end(txn))
+                end = port.commit if known == "committed" else port.abort
+                port.flush(end(txn))
                 settled += 1
         # What was settled before may not be on disk yet, if that was interrupted.
-        operations.engine.flush(operations.engine.core.log.position)
-        for txn_id in self.untold(operations.engine.id):
+        port.flush(port.position)
+        for txn_id in self.untold(port.id):
             if outcome(txn_id) == "committed":
-                self.forget(txn_id, operations.engine.id)
+                self.forget(txn_id, port.id)
         return settled

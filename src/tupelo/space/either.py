@@ -1,15 +1,25 @@
-"""Either door by one text: a model's operation is written once, as a coroutine.
+"""Either door by one text: an operation is written once, as a coroutine.
 
 On a blocking space nothing in it ever has to wait for a loop, so the coroutine runs to its end at
-once and its answer is returned; on an async space it is returned to be awaited.
+once and its answer is returned; on an async space it is returned to be awaited. To a type checker
+the answer is Any; the protocols in `tupelo.space.protocol` say what it is at each door.
+
+Ctrl-C is noticed at some steps of the interpreter. None of these comes after a coroutine was made
+and before it runs, nor after it has ended and before its answer is returned: so no coroutine is
+left behind, and no answer is lost on its way.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
-from functools import wraps
+from collections.abc import Callable, Coroutine, Generator
+from functools import partial, wraps
 from inspect import isawaitable
-from typing import Any, Protocol, Self
+from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeVar, overload
+
+from tupelo.space.typed import Async, Blocking, OnDoor
+
+T = TypeVar("T")
+P = ParamSpec("P")
 
 
 class Either(Protocol):
@@ -19,21 +29,56 @@ class Either(Protocol):
     def is_async(self) -> bool: ...
 
 
-def either(method: Callable[..., Coroutine[Any, Any, Any]]) -> Callable[..., Any]:
-    """Make a coroutine a method of both doors."""
+E_contra = TypeVar("E_contra", bound=Either, contravariant=True)
+R_co = TypeVar("R_co", covariant=True)
+
+
+class EitherMethod(Protocol[E_contra, P, R_co]):
+    """A method of both doors, to a type checker: what it returns depends on the door."""
+
+    @overload
+    def __get__(self, thing: None, owner: Any) -> Callable[Concatenate[E_contra, P], Any]: ...
+    @overload
+    def __get__(self, thing: OnDoor[Blocking], owner: Any) -> Callable[P, R_co]: ...
+    @overload
+    def __get__(
+        self, thing: OnDoor[Async], owner: Any
+    ) -> Callable[P, Coroutine[Any, Any, R_co]]: ...
+    @overload
+    def __get__(self, thing: object, owner: Any) -> Callable[P, Any]: ...
+
+
+def either(
+    method: Callable[Concatenate[E_contra, P], Coroutine[Any, Any, R_co]],
+) -> EitherMethod[E_contra, P, R_co]:
+    """Make a coroutine a method of both doors, with the same parameters."""
 
     @wraps(method)
-    def call(self: Either, *args: Any, **kwargs: Any) -> Any:
-        work = method(self, *args, **kwargs)
-        return work if self.is_async else finished(work)
+    def call(self: E_contra, /, *args: P.args, **kwargs: P.kwargs) -> Any:
+        if self.is_async:
+            return method(self, *args, **kwargs)
+        return at_once(partial(method, self, *args, **kwargs))
 
-    return call
+    return call  # type: ignore[return-value]
+
+
+def at_once(make: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+    """Make a coroutine that never has to wait for a loop, and run it to its end."""
+    for work in iter(make, None):  # An interrupt is noticed after a call, but not in a loop's head.
+        try:
+            work.send(None)
+        except StopIteration as end:
+            return end.value
+        work.close()
+        break
+    raise RuntimeError("an operation of the blocking door waits for an event loop")
 
 
 class Closing:
     """What is closed at the end of a `with`, or an `async with`."""
 
-    close: Callable[..., Any]
+    def close(self) -> Any:
+        raise NotImplementedError
 
     def __enter__(self) -> Self:
         return self
@@ -55,9 +100,11 @@ async def settled(answer: Any) -> Any:
 
 def finished(work: Coroutine[Any, Any, Any]) -> Any:
     """Run a coroutine that never has to wait for a loop."""
-    try:
-        work.send(None)
-    except StopIteration as end:
-        return end.value
-    work.close()
-    raise RuntimeError("an operation of the blocking door waits for an event loop")
+    return at_once(lambda: work)
+
+
+def awaited(thing: T) -> Generator[Any, None, T]:
+    """For `__await__` of a thing that is there at once, where others of its kind have to come from
+    elsewhere: `await space.transaction()` works on every kind of space."""
+    return thing
+    yield  # It makes this a generator.

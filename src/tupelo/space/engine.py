@@ -7,10 +7,12 @@ outside the lock, so that many callers share one commit.
 
 from __future__ import annotations
 
+import logging
 import threading
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Literal
 from uuid import uuid4
 
 from tupelo.errors import (
@@ -24,11 +26,12 @@ from tupelo.errors import (
 from tupelo.space import recovery
 from tupelo.space.capacity import Capacity
 from tupelo.space.checks import check_count, check_limit, check_position
-from tupelo.space.clock import Clock, SystemClock
+from tupelo.space.clock import Clock, system_clock
 from tupelo.space.core import Core
 from tupelo.space.order import Order
 from tupelo.space.transaction import was_published
 from tupelo.space.waiting import Waiter
+from tupelo.store.checking import explained, salvage_in_place
 from tupelo.store.journal import Journal, MemoryJournal
 from tupelo.store.sqlite import Durability, LogKeep, SqliteJournal
 from tupelo.store.tail import Tail, tail_in, tail_of
@@ -37,7 +40,9 @@ from tupelo.values.codec import BadBytes, decode_entry
 from tupelo.values.entry import Entry
 from tupelo.values.lease import LeasePolicy
 
-_system_clock = SystemClock()
+logger = logging.getLogger(__name__)
+CLOCK_TOLERANCE_SECONDS = 1.0
+Damaged = Literal["refuse", "salvage"]
 
 
 def random_id() -> str:
@@ -60,17 +65,26 @@ class Engine:
         agent: str | None = None,
         clock: Clock | None = None,
         new_id: Callable[[], str] = random_id,
+        damaged: Damaged = "refuse",
     ) -> None:
         durability = _check_options(name, path, durability, order, capacity, log_keep)
-        _check_more_options(lease_policy, reactions_max, agent, clock)
-        self.clock: Clock = clock or _system_clock
+        _check_more_options(lease_policy, reactions_max, agent, clock, damaged)
+        self.clock: Clock = clock or system_clock
         self.lock = threading.RLock()
         self.saved: SqliteJournal | None = None
         self.journal: Journal | None = None
         if path is not None:
-            self.saved = SqliteJournal(
-                Path(path), name or Path(path).stem, agent or new_id(), durability, log_keep, new_id
-            )
+            if damaged == "salvage":
+                _salvage(path)
+            with _explaining(path):
+                self.saved = SqliteJournal(
+                    Path(path),
+                    name or Path(path).stem,
+                    agent or new_id(),
+                    durability,
+                    log_keep,
+                    new_id,
+                )
             self.journal = self.saved
             agent = self.saved.agent
         elif log_keep:
@@ -95,7 +109,8 @@ class Engine:
         self._alarm_at: float | None = None
         self._cancel_alarm: Callable[[], None] = lambda: None
         if self.saved is not None:
-            self._load(self.saved)
+            with _explaining(self.saved.path):
+                self._load(self.saved)
 
     # Opening and closing
 
@@ -120,7 +135,9 @@ class Engine:
                     for (n, expires, p), (origin, to) in zip(promise.written, marks, strict=True)
                     for shape, fields in (decode_entry(p),)
                 ]
-                recovery.restore_prepared(self.core, txn_id, written, promise.taken, promise.read)
+                recovery.restore_prepared(
+                    self.core, txn_id, written, promise.taken, promise.read, promise.holder
+                )
         except (BadBytes, KeyError) as error:
             saved.stop()
             raise DamagedFile(
@@ -135,8 +152,22 @@ class Engine:
             saved.stop()
             raise
         with self.lock:
+            self._compare_clocks(saved.last_time)
             self.core.expire()
             self.settle()
+
+    def _compare_clocks(self, last: float) -> None:
+        """Leases end at moments of the clock: if it was set back since the last change, they end
+        later than was meant. They are left as they are, but not without a word."""
+        back = last - self.clock.now()
+        leased = len(self.core.deadlines.heap)
+        if back > CLOCK_TOLERANCE_SECONDS and leased:
+            logger.warning(
+                "%r: the clock is %.0f seconds behind the last change; %d leases end so much later",
+                self.name,
+                back,
+                leased,
+            )
 
     def close(self) -> None:
         with self.lock:
@@ -156,6 +187,7 @@ class Engine:
         """The disk has refused: memory is ahead of it, so the space is closed."""
         with self.lock:
             if not self.core.closed:
+                logger.error("the space %r is closed: %s", self.name, error)
                 self._failure = error
                 self.core.close(error)
                 self.wake()
@@ -164,6 +196,14 @@ class Engine:
                 assert self.journal is not None
                 with suppress(JournalFailed):
                     self.journal.close()
+
+    def crash(self) -> None:
+        """Drop the space as a dying process does: its file stays as the last commit left it."""
+        with self.lock:
+            self.core.close(SpaceClosed("its process is gone"))
+            self._cancel_alarm()
+            if self.saved is not None:
+                self.saved.crash()
 
     def begin(self) -> None:
         """Begin a step, under the lock: it may not be inside another, and the space is open."""
@@ -241,6 +281,11 @@ class Engine:
                 self.fail(error)
                 raise
 
+    def is_durable(self, position: int) -> bool:
+        """Need nobody wait for the disk, for the changes up to here?"""
+        journal = self.journal
+        return journal is None or not journal.waits or journal.durable >= position
+
     def position_for(self, entries: list[Entry]) -> int:
         """What must be durable before a reader may be shown these; 0 if nothing is pending.
 
@@ -285,6 +330,22 @@ class Engine:
         return self.journal
 
 
+def _salvage(path: str | Path) -> None:
+    """If the file is damaged, go on with what is good of it, and log what is not."""
+    examination = salvage_in_place(path)
+    for damage in examination.found if examination else ():
+        logger.warning("%s was damaged, and what is good of it was saved: %s", path, damage)
+
+
+@contextmanager
+def _explaining(path: str | Path) -> Iterator[None]:
+    """If the file is damaged, say all that is wrong with it."""
+    try:
+        yield
+    except DamagedFile as error:
+        raise explained(path, error) from error
+
+
 def _check_options(
     name: object,
     path: object,
@@ -315,8 +376,10 @@ def _check_options(
 
 
 def _check_more_options(
-    lease_policy: object, reactions_max: object, agent: object, clock: object
+    lease_policy: object, reactions_max: object, agent: object, clock: object, damaged: object
 ) -> None:
+    if damaged not in ("refuse", "salvage"):
+        raise BadArgument("damaged", '"refuse" or "salvage"', damaged)
     if lease_policy is not None and not callable(lease_policy):
         raise BadArgument("lease_policy", "a function such as longest(60)", lease_policy)
     check_count(reactions_max, "reactions_max")

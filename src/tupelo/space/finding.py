@@ -5,14 +5,16 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from tupelo.space.order import Order, arranged
+from tupelo.space.order import Order, arranged, needed
+from tupelo.space.query import Query
 from tupelo.space.transaction import Txn, may_take
 from tupelo.store.index import Accept, Store
 from tupelo.values.entry import Entry
+from tupelo.values.parts import ANY
 
 if TYPE_CHECKING:
     from tupelo.space.core import Core
-    from tupelo.space.session import SessionState
+    from tupelo.space.waiting import Waiter
 
 
 def stores_of(core: Core, txn: Txn | None) -> list[Store]:
@@ -22,14 +24,9 @@ def stores_of(core: Core, txn: Txn | None) -> list[Store]:
     return [core.store, *[above.store for above in reversed(list(txn.line()))]]
 
 
-def acceptance(
-    core: Core,
-    take: bool,
-    txn: Txn | None,
-    session: SessionState | None,
-    only: Accept | None,
-) -> Accept | None:
+def acceptance(core: Core, query: Query) -> Accept | None:
     """What a match must be besides: not seen by the session, not held by others."""
+    only, take, txn, session = query.only, query.take, query.txn, query.session
     if only is not None:
         return lambda entry: only(entry) and not (take and not may_take(entry, txn))
     if session is not None:
@@ -40,22 +37,44 @@ def acceptance(
     return None
 
 
-def search(
+def sees(entry: Entry, waiter: Waiter) -> bool:
+    """Can an operation that waits see this entry?"""
+    query = waiter.query
+    if query.session is not None and entry in query.session.seen:
+        return False
+    if query.only is not None and not query.only(entry):
+        return False
+    writer: Txn | None = entry.txn
+    return writer is None or (query.txn is not None and writer in query.txn.line())
+
+
+def search(core: Core, query: Query) -> list[Entry]:
+    """The matches that may be had, the first choice of the order first."""
+    raw, order = query.template, query.order or core.order
+    accept = acceptance(core, query)
+    if order is not None and order.head_only:
+        question = core.store.question(raw)
+        heads = _ordered(core, ANY, 1, query.txn, order, None)
+        return [
+            head
+            for head in heads
+            if core.store.is_match(question, head) and (accept is None or accept(head))
+        ]
+    return _ordered(core, raw, query.limit, query.txn, order, accept)
+
+
+def _ordered(
     core: Core,
     raw: Any,
     limit: int | None,
-    take: bool,
     txn: Txn | None,
     order: Order | None,
-    session: SessionState | None,
-    only: Accept | None = None,
+    accept: Accept | None,
 ) -> list[Entry]:
-    """The matches that may be had, the first choice of the order first."""
-    accept = acceptance(core, take, txn, session, only)
     found: list[Entry] = []
     stores = stores_of(core, txn)
     backwards = order is not None and order.backwards
-    enough = limit if order is None else order.needs(limit)
+    enough = limit if order is None else needed(order, limit)
     for store in reversed(stores) if backwards else stores:
         if enough == 1 and not backwards:
             first = store.first(store.question(raw), accept)
@@ -63,4 +82,4 @@ def search(
         else:
             matches = store.matches(store.question(raw), accept, backwards)
         found.extend(islice(matches, None if enough is None else enough - len(found)))
-    return found if order is None else list(arranged(order, found))[:limit]
+    return found if order is None else arranged(order, found, limit)

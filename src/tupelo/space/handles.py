@@ -5,20 +5,23 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from tupelo.errors import ListenerFailed
-from tupelo.space.checks import check_wait
-from tupelo.space.operations import Operations
+from tupelo.space.matchset import MatchSetState, Skipped
+from tupelo.space.port import Port, value_of
+from tupelo.space.protocol import SessionLike
+from tupelo.space.query import deadline_of
 from tupelo.space.reaction import ReactionState
 from tupelo.space.session import SessionState
 from tupelo.space.subscription import SubscriptionState
 from tupelo.values.lease import Lease
 from tupelo.values.notice import Notice
-from tupelo.values.parts import ANY
 
 if TYPE_CHECKING:
     from tupelo.space.blocking import Space
+
+T_co = TypeVar("T_co", covariant=True)
 
 logger = logging.getLogger("tupelo")
 
@@ -51,7 +54,7 @@ class Closing:
         self.close()
 
 
-class Session(Closing):
+class Session(Closing, SessionLike):
     """Reads that never give the same entry twice. Threads may share it; `clone` makes another
     that has seen the same."""
 
@@ -59,20 +62,22 @@ class Session(Closing):
         self._space = space
         self._state = state
 
-    def read(self, template: object = ANY, *, wait: float | None = None) -> Any:
-        return self._space._get(template, False, wait, None, session=self._state)
-
-    def read_all(
-        self, template: object = ANY, *, wait: float | None = 0, limit: int | None = None
-    ) -> list[Any]:
-        return self._space._get_all(template, False, wait, limit, None, session=self._state)
+    def _read(
+        self, template: object, wait: float | None, many: bool, limit: int | None, *where: Any
+    ) -> Any:
+        scope, coverage = where
+        space = self._space
+        query = space._port.query(
+            template, False, wait, many, limit, None, None, False, scope, coverage, self._state
+        )
+        return space._values(query) if many else space._value(query)
 
     def clone(self, *, lease: float | None = None) -> Session:
-        return Session(self._space, self._space._operations.open_session(lease, like=self._state))
+        return Session(self._space, self._space._port.open_session(lease, like=self._state))
 
     @property
     def lease(self) -> Lease:
-        return Lease(self._space._operations, self._state)
+        return Lease(self._space._port, self._state)
 
     @property
     def seen(self) -> int:
@@ -80,59 +85,15 @@ class Session(Closing):
         return len(self._state.seen)
 
     def close(self) -> None:
-        self._space._operations.end_session(self._state)
+        self._space._port.end_session(self._state)
 
 
-class Subscription(Closing):
-    """Notices, in order. It ends with its lease, its transaction, its space, or `close()`."""
+class SubscriptionHandle:
+    """What both doors' subscriptions tell of themselves."""
 
-    def __init__(
-        self,
-        operations: Operations,
-        state: SubscriptionState,
-        callback: Callable[[Notice], object] | None,
-    ) -> None:
-        self._operations = operations
+    def __init__(self, port: Port, state: SubscriptionState) -> None:
+        self._port = port
         self._state = state
-        if callback is not None:
-            threading.Thread(
-                target=self._call, args=(callback,), name="tupelo-notices", daemon=True
-            ).start()
-
-    def get(self, *, wait: float | None = None) -> Notice | None:
-        """The next notice; None if none came in time, or if there will be no more."""
-        check_wait(wait)
-        clock = self._operations.engine.clock
-        until = None if wait is None else clock.now() + wait
-        while True:
-            left = None if until is None else max(0.0, until - clock.now())
-            found, position = self._operations.next_notice(self._state, ThreadSignal, left)
-            if not isinstance(found, ThreadSignal):
-                if position and isinstance(found, Notice):
-                    try:
-                        self._operations.engine.flush(position)
-                    except BaseException:
-                        self._operations.return_notice(self._state, found)
-                        raise
-                return found  # type: ignore[return-value]
-            try:
-                clock.acquire(found.lock, left)
-            finally:
-                self._operations.forget_signal(self._state, found)
-
-    def __iter__(self) -> Iterator[Notice]:
-        while (notice := self.get()) is not None:
-            yield notice
-
-    def _call(self, callback: Callable[[Notice], object]) -> None:
-        try:
-            for notice in self:
-                callback(notice)
-        except Exception as error:
-            logger.exception("a subscription's callback raised; the subscription is closed")
-            self._operations.end_subscription(self._state, error)
-        except BaseException as error:  # It has ended its thread.
-            self._operations.end_subscription(self._state, ListenerFailed(repr(error)))
 
     @property
     def event_id(self) -> int:
@@ -146,7 +107,7 @@ class Subscription(Closing):
     @property
     def active(self) -> bool:
         """May more notices come than those that wait?"""
-        self._operations.expire()
+        self._port.expire()
         return not self._state.ended
 
     @property
@@ -154,19 +115,108 @@ class Subscription(Closing):
         """Why it ended, if something went wrong."""
         return self._state.error
 
+
+class Subscription(Closing, SubscriptionHandle):
+    """Notices, in order. It ends with its lease, its transaction, its space, or `close()`."""
+
+    def __init__(
+        self,
+        port: Port,
+        state: SubscriptionState,
+        callback: Callable[[Notice], object] | None,
+    ) -> None:
+        super().__init__(port, state)
+        if callback is not None:
+            threading.Thread(
+                target=self._call, args=(callback,), name="tupelo-notices", daemon=True
+            ).start()
+
+    def get(self, *, wait: float | None = None) -> Notice | None:
+        """The next notice; None if none came in time, or if there will be no more."""
+        clock = self._port.clock
+        deadline = deadline_of(clock, wait)
+        while True:
+            found, position = self._port.next_notice(self._state, ThreadSignal, deadline)
+            if not isinstance(found, ThreadSignal):
+                if position and isinstance(found, Notice):
+                    try:
+                        self._port.flush(position)
+                    except BaseException:
+                        self._port.return_notice(self._state, found)
+                        raise
+                return found  # type: ignore[return-value]
+            try:
+                left = None if deadline is None else max(0.0, deadline - clock.now())
+                clock.acquire(found.lock, left)
+            finally:
+                self._port.forget_signal(self._state, found)
+
+    def __iter__(self) -> Iterator[Notice]:
+        while (notice := self.get()) is not None:
+            yield notice
+
+    def _call(self, callback: Callable[[Notice], object]) -> None:
+        try:
+            for notice in self:
+                callback(notice)
+        except Exception as error:
+            logger.exception("a subscription's callback raised; the subscription is closed")
+            self._port.end_subscription(self._state, error)
+        except BaseException as error:  # It has ended its thread.
+            self._port.end_subscription(self._state, ListenerFailed(repr(error)))
+
     @property
     def lease(self) -> Lease:
-        return Lease(self._operations, self._state)
+        return Lease(self._port, self._state)
 
     def close(self) -> None:
-        self._operations.end_subscription(self._state)
+        self._port.end_subscription(self._state)
+
+
+class MatchSet(Closing, Generic[T_co]):
+    """What matched, in order of arrival: iterate, or call `next` until it answers None.
+
+    MatchSetInvalid is raised once an entry of the set was taken, or its lease has ended. An entry
+    that has expired meanwhile, or whose class this program lacks, is left out: see `skipped`.
+    """
+
+    def __init__(self, port: Port, state: MatchSetState) -> None:
+        self._port = port
+        self._state = state
+
+    def next(self) -> T_co | None:
+        """The next entry, or None at the end."""
+        entry, position = self._port.next_match(self._state)
+        if entry is None:
+            return None
+        if position:
+            self._port.flush(position)
+        value: T_co = value_of(entry)
+        return value
+
+    @property
+    def lease(self) -> Lease:
+        return Lease(self._port, self._state)
+
+    @property
+    def skipped(self) -> list[Skipped]:
+        """What was left out so far, and why."""
+        return self._state.left_out
+
+    def close(self) -> None:
+        """It is not needed any more."""
+        self._port.end_match_set(self._state)
+
+    def __iter__(self) -> Iterator[T_co]:
+        while (entry := self.next()) is not None:
+            yield entry
 
 
 class Reaction:
     """A registered reaction."""
 
-    def __init__(self, operations: Operations, state: ReactionState) -> None:
-        self._operations = operations
+    def __init__(self, port: Port, state: ReactionState) -> None:
+        self._port = port
         self._state = state
 
     @property
@@ -179,4 +229,4 @@ class Reaction:
         return self._state.error
 
     def cancel(self) -> None:
-        self._operations.end_reaction(self._state)
+        self._port.end_reaction(self._state)

@@ -13,7 +13,7 @@ from tupelo.space.session import SessionState
 from tupelo.space.subscription import SubscriptionState
 from tupelo.space.transaction import Txn
 from tupelo.values.entry import Entry
-from tupelo.values.lease import LeasePolicy, check_lease
+from tupelo.values.lease import ANY_LEASE, LeasePolicy, check_lease
 
 if TYPE_CHECKING:
     from tupelo.space.core import Core
@@ -35,6 +35,9 @@ def kind_of(thing: object) -> str:
 
 def grant(policy: LeasePolicy | None, kind: str, asked: float | None, now: float) -> float | None:
     """Until when: what was asked for, or less if the space's policy says so."""
+    if asked == ANY_LEASE:
+        preferred = getattr(policy, "preferred", None)
+        asked = None if preferred is None else check_lease(preferred(kind), "lease_policy")
     if policy is not None:
         granted = check_lease(policy(kind, asked), "lease_policy")
         if granted is not None and (asked is None or granted < asked):

@@ -81,7 +81,7 @@ class Log:
         """What the transaction promises, so that the promise outlives the process."""
         taken = tuple([entry.arrival for entry, home in txn.taken.items() if home is None])
         read = tuple([entry.arrival for entry in txn.read])
-        promise = Promise(tuple(txn.store), taken, read)
+        promise = Promise(tuple(txn.store), taken, read, txn.holder)
         self._add_decision("prepared", txn, promise)
 
     def decided(self, kind: Literal["committed", "aborted"], txn: Txn) -> None:

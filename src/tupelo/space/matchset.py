@@ -4,14 +4,22 @@ is taken, so that nobody goes on with a view of the space that is no longer true
 from __future__ import annotations
 
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tupelo.errors import MatchSetInvalid, UnknownType
+from tupelo.space.query import Query
 from tupelo.values.entry import Entry, require_known
 
 if TYPE_CHECKING:
     from tupelo.space.core import Core
     from tupelo.space.transaction import Txn
+
+
+class Skipped(NamedTuple):
+    """An entry of the set that was left out: its origin and number there, and the reason."""
+
+    entry_id: tuple[str, int]
+    reason: str
 
 
 class MatchSetState:
@@ -20,6 +28,7 @@ class MatchSetState:
     __slots__ = (
         "__weakref__",
         "_entries",
+        "_exhausted",
         "_members",
         "_place",
         "ended",
@@ -36,11 +45,18 @@ class MatchSetState:
         self.reason = ""
         self.skipped: list[tuple[Entry, str]] = []
         self._entries = entries
-        self._members = set(entries)
+        self._members = set(entries)  # that were not handed out yet
         self._place = 0
+        self._exhausted = False
 
-    def next(self) -> Entry | None:
-        """The next entry that is still there; None at the end."""
+    @property
+    def left_out(self) -> list[Skipped]:
+        return [Skipped((entry.origin, entry.n), reason) for entry, reason in self.skipped]
+
+    def next(self, known: bool = True) -> Entry | None:
+        """The next entry that is still there; None at the end, and from then on."""
+        if self._exhausted:
+            return None
         if self.ended:
             raise MatchSetInvalid(f"the match set is over: {self.reason}")
         while self._place < len(self._entries):
@@ -48,20 +64,24 @@ class MatchSetState:
             self._place += 1
             if entry.gone and entry.txn is not None:
                 self.end("one of its entries was taken")
-                return self.next()
+                return self.next(known)
             if entry.gone:
                 self.skipped.append((entry, "it expired, was cancelled or was evicted"))
                 continue
             try:
-                require_known(entry)
+                if known:
+                    require_known(entry)
             except UnknownType as error:
                 self.skipped.append((entry, str(error)))
                 continue
+            self._members.discard(entry)
+            self._exhausted = self._place == len(self._entries)
             return entry
+        self._exhausted = True
         return None
 
     def lose(self, entry: Entry) -> None:
-        """An entry was taken for good."""
+        """An entry was taken for good. If it was handed out before, that changes nothing."""
         if entry in self._members:
             self.end("one of its entries was taken")
 
@@ -77,7 +97,7 @@ def begin(
 ) -> MatchSetState:
     """All that match at this moment, at most `limit`; read by the transaction, if one is given."""
     now = core.expire()
-    found = core.find(raw, limit, False, txn, None, None, known=False)
+    found = core.find(Query(raw, many=True, limit=limit, txn=txn, known=False))
     for entry in found:
         core.acquire(entry, False, txn, None)
     state = MatchSetState(found, core.grant("match set", lease, now), txn)

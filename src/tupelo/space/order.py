@@ -4,7 +4,7 @@ operation is given.
 To write one, subclass Order and say in `arrange` which comes first. It may also choose: what it
 leaves out is not found, and when it answers with nothing there is no match yet. `admit` and
 `forget` are called once for every entry that the space starts and ceases to hold, for orders that
-keep books; `admit` may refuse an entry.
+keep books; `admit` may refuse an entry. See docs/ORDERS.md.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from tupelo.errors import BadArgument, TupeloError
-from tupelo.values.entry import Entry, thaw, thaw_value
+from tupelo.values.entry import Entry, thaw_value
 
 if TYPE_CHECKING:
     import random
@@ -27,6 +27,18 @@ class Order:
     """For the order of a space: what it keeps are books only, and the oldest comes first."""
     backwards = False
     """Whether `arrange` is given the newest first."""
+    chooses = True
+    """Whether `arrange` may leave out a match. Operations that wait are then tried again whenever
+    an entry leaves the space, and with books also whenever one comes. A subclass that defines
+    `arrange` chooses, unless it says otherwise itself."""
+    head_only = False
+    """Whether only the first entry of the space can match: `arrange` is given all entries that the
+    operation can see, whatever its template, and the operation finds the first one or nothing."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "arrange" in vars(cls) and "chooses" not in vars(cls):
+            cls.chooses = True
 
     def arrange(self, found: list[Entry]) -> Iterable[Entry]:
         """The matches, which come in order of arrival, the first choice first."""
@@ -54,7 +66,7 @@ class Order:
 class Fifo(Order):
     """The oldest first: the default."""
 
-    by_arrival = True
+    chooses = False
 
     def needs(self, limit: int | None) -> int | None:
         return limit
@@ -64,9 +76,10 @@ class Fifo(Order):
 
 
 class Lifo(Order):
-    """The newest first: a stack."""
+    """The newest first: the newest match, wherever it is. See Stack for the newest entry only."""
 
     backwards = True
+    chooses = False
 
     def needs(self, limit: int | None) -> int | None:
         return limit
@@ -75,8 +88,24 @@ class Lifo(Order):
         return found
 
 
+class Queue(Fifo):
+    """Only the oldest entry of the space can be read or taken, whatever the template; the next one
+    can once that has left."""
+
+    head_only = True
+
+
+class Stack(Lifo):
+    """Only the newest entry of the space can be read or taken, whatever the template; the one below
+    can once that has left."""
+
+    head_only = True
+
+
 class Random(Order):
     """Any of them, by the generator that you hand in: `Random(random.Random(7))`."""
+
+    chooses = False
 
     def __init__(self, generator: random.Random) -> None:
         if not hasattr(generator, "sample"):
@@ -92,6 +121,8 @@ class Key(Order):
 
     Entries without the key come last, in order of arrival.
     """
+
+    chooses = False
 
     def __init__(self, of: int | str | Callable[[Any], Any], *, reverse: bool = False) -> None:
         if isinstance(of, bool) or not (isinstance(of, (int, str)) or callable(of)):
@@ -121,7 +152,7 @@ class Key(Order):
 
     def _key(self, entry: Entry) -> Any:
         if callable(self.of):
-            return self.of(thaw(entry.shape, entry.fields))
+            return self.of(entry.value)
         if isinstance(self.of, int):
             return thaw_value(entry.fields[self.of])
         if entry.shape.kind is None:
@@ -140,6 +171,7 @@ class Vector(Order):
     """
 
     keeps_books = True
+    chooses = False
 
     def __init__(self) -> None:
         self._sequence: list[Entry] = []
@@ -168,11 +200,38 @@ def is_seen_by(writing: Entry, other: Entry) -> bool:
     return other.txn is None or (writing.txn is not None and other.txn in writing.txn.line())
 
 
-def arranged(order: Order, found: list[Entry]) -> Iterable[Entry]:
-    """What an order says; an error of its own is told as one of the argument."""
+def hides(order: Order | None) -> bool:
+    """May this order leave out a match, even if it is the only one?"""
+    return order is not None and (order.chooses or order.head_only)
+
+
+def needed(order: Order, limit: int | None) -> int | None:
+    """How many matches the order must be given. BadArgument if it raises, or answers with none."""
     try:
-        return order.arrange(found)
+        enough = order.needs(limit)
+    except Exception as error:
+        raise BadArgument("order", f"one that does not raise ({error!r})", order) from error
+    if enough is not None and (type(enough) is not int or enough < 1):
+        raise BadArgument("order", f"one that needs 1 or more, or None, not {enough!r}", order)
+    return enough
+
+
+def arranged(order: Order, found: list[Entry], limit: int | None) -> list[Entry]:
+    """The first choices of an order, at most `limit`. BadArgument if it raises, or answers with
+    anything but entries that it was given."""
+    try:
+        chosen = list(order.arrange(found))[:limit]
     except TupeloError:
         raise
     except Exception as error:
         raise BadArgument("order", f"one that does not raise ({error!r})", order) from error
+    if order.chooses and not _is_part(chosen, found):
+        raise BadArgument("order", "one that answers with entries that it is given", order)
+    return chosen
+
+
+def _is_part(chosen: list[Entry], found: list[Entry]) -> bool:
+    """Are these some of those, each once?"""
+    if len(chosen) == 1:
+        return chosen[0] in found
+    return len(set(chosen)) == len(chosen) and set(chosen) <= set(found)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from tupelo.errors import Livelock, ReactionError, ReactionFailed
 from tupelo.space import transaction
 from tupelo.space.checks import check_limit
+from tupelo.space.query import Query
 from tupelo.space.session import Seen
 from tupelo.store.index import Accept
 from tupelo.store.plan import Question
@@ -23,7 +24,9 @@ from tupelo.values.parts import ANY
 
 if TYPE_CHECKING:
     from tupelo.space.core import Core
+    from tupelo.space.order import Order
     from tupelo.space.transaction import Txn
+    from tupelo.space.writers import Mark
 
 Function = Callable[[Any, "Step"], object]
 
@@ -76,23 +79,44 @@ class Step:
         self._core.write_all([freeze(entry)], check_lease(lease), self._txn)
 
     def read(self, template: object = ANY) -> Any:
-        return _thawed(self._core.get(template, take=False, txn=self._txn))
+        return self._one(template, False)
 
     def take(self, template: object = ANY) -> Any:
-        return _thawed(self._core.get(template, take=True, txn=self._txn))
+        return self._one(template, True)
 
     def read_all(self, template: object = ANY, *, limit: int | None = None) -> list[Any]:
-        check_limit(limit)
-        found = self._core.get_all(template, take=False, limit=limit, txn=self._txn)
-        return [_thawed(entry) for entry in found]
+        return self._all(template, False, limit)
 
     def take_all(self, template: object = ANY, *, limit: int | None = None) -> list[Any]:
-        check_limit(limit)
-        found = self._core.get_all(template, take=True, limit=limit, txn=self._txn)
-        return [_thawed(entry) for entry in found]
+        return self._all(template, True, limit)
 
     def count(self, template: object = ANY) -> int:
         return self._core.count(template, self._txn)
+
+    def write_marked(self, entry: object, mark: Mark) -> None:
+        """Write on behalf of another agent, or for one."""
+        self._core.write_all([freeze(entry)], None, self._txn, mark=mark)
+
+    def get(
+        self,
+        template: object,
+        *,
+        take: bool,
+        limit: int | None,
+        only: Accept | None = None,
+        order: Order | None = None,
+    ) -> list[Any]:
+        """What matches within the step, and `only` what is accepted."""
+        query = Query(template, take, many=True, limit=limit, order=order, txn=self._txn, only=only)
+        return [thaw(entry.shape, entry.fields) for entry in self._core.get(query)]
+
+    def _one(self, template: object, take: bool) -> Any:
+        found = self._core.get(Query(template, take, txn=self._txn))
+        return thaw(found[0].shape, found[0].fields) if found else None
+
+    def _all(self, template: object, take: bool, limit: int | None) -> list[Any]:
+        check_limit(limit)
+        return self.get(template, take=take, limit=limit)
 
 
 def register(
@@ -216,7 +240,3 @@ def _call(core: Core, reaction: ReactionState, entry: Entry, step: Step) -> None
         ) from error
     finally:
         core.running = before
-
-
-def _thawed(entry: Entry | None) -> Any:
-    return None if entry is None else thaw(entry.shape, entry.fields)

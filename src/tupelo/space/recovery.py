@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from tupelo.space.core import Core
 from tupelo.space.transaction import Txn, hold
 from tupelo.values.entry import Entry
+from tupelo.values.holder import Holder
 
 
 def load(core: Core, entries: Iterable[Entry], arrivals: int, position: int) -> None:
@@ -28,10 +29,12 @@ def restore_prepared(
     written: list[Entry],
     taken: list[int],
     read: list[int],
+    holder: Holder | None,
 ) -> None:
     """A transaction that had promised to commit, with its locks, as the crash found it."""
     txn = Txn(txn_id)
     txn.state = "prepared"
+    txn.holder = holder
     core.transactions[txn] = None
     held = {*taken, *read}
     found = {entry.arrival: entry for entry in core.store if entry.arrival in held}

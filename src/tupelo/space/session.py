@@ -11,11 +11,13 @@ from weakref import WeakKeyDictionary
 from pyroaring import BitMap64
 
 from tupelo.errors import LeaseLost
+from tupelo.store.index import Accept
 from tupelo.values.entry import Entry, require_known
 from tupelo.values.size import fitting
 
 if TYPE_CHECKING:
     from tupelo.space.core import Core
+    from tupelo.space.query import Query
 
 _PRUNE_AFTER = 1_024
 _CURSORS_MAX = 256
@@ -189,12 +191,10 @@ def begin(
     return session
 
 
-def read_unread(
-    core: Core, raw: Any, session: SessionState, limit: int | None, known: bool
-) -> list[Entry]:
+def read_unread(core: Core, query: Query, session: SessionState) -> list[Entry]:
     """The oldest matches that a session has not seen. From now on it has."""
-    found, question, upto, _ = _look(core, raw, session, limit)
-    for entry in found if known else ():
+    found, question, upto, _ = _look(core, query.template, session, query.limit)
+    for entry in found if query.known else ():
         if not entry.shape.plain:
             require_known(entry)
     for entry in found:
@@ -234,29 +234,34 @@ def _look(
     """What it has not seen, the question under which its cursor is known, up to where it will have
     seen all when it has seen these, and whether there was no room for more."""
     session.require_open()
-    seen = session.seen
-
-    def accept(entry: Entry) -> bool:
-        return entry not in seen and (agent is None or (entry.to or entry.origin) == agent)
-
-    with core.user_code("a template"):
-        question = core.store.question(raw)
-        after = session.cursor((question, agent), core.returns)
+    seen, store = session.seen, core.store
+    if agent is None:
+        accept: Accept = lambda entry: entry not in seen  # noqa: E731
+    else:
+        accept = lambda entry: entry not in seen and (entry.to or entry.origin) == agent  # noqa: E731
+    cut = False
+    before, core.running = core.running, "a template"  # `user_code` would cost more than the rest
+    try:
+        question = store.question(raw)
+        asked = (question, agent)
+        after = session.cursor(asked, core.returns)
         if limit == 1:
-            first = core.store.first(question, accept, after)
+            first = store.first(question, accept, after)
             found = [] if first is None else [first]
-            cut = False
         else:
-            matches = islice(core.store.matches(question, accept, after=after), limit)
-            found, cut = fitting(matches, bytes_max)
+            found, cut = fitting(
+                islice(store.matches(question, accept, after=after), limit), bytes_max
+            )
+    finally:
+        core.running = before
     latest = core.log.position if core.log.on else core.arrivals
     upto = found[-1].arrival if found and (cut or len(found) == limit) else latest
-    return found, (question, agent), upto, cut
+    return found, asked, upto, cut
 
 
 def end(core: Core, session: SessionState) -> None:
     session.ended = True
     core.pruning.memories.pop(session.seen, None)
     for waiter in core.waiting:
-        if waiter.session is session:
+        if waiter.query.session is session:
             core.waiting.fail(waiter, LeaseLost("this session is over"))

@@ -6,7 +6,7 @@ in all of them is told in `twophase`.
 
 from __future__ import annotations
 
-import asyncio
+import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -23,8 +23,9 @@ from tupelo.errors import (
     TransactionError,
 )
 from tupelo.space.clock import Clock
-from tupelo.space.engine import Engine
-from tupelo.space.holdings import Holdings, Spanning
+from tupelo.space.handles import ThreadSignal
+from tupelo.space.port import Port, Spanning
+from tupelo.space.tasks import in_a_thread
 from tupelo.space.transaction import LEASE_RAN_OUT, Txn
 from tupelo.space.twophase import (
     Ballot,
@@ -35,7 +36,13 @@ from tupelo.space.twophase import (
     call_off,
     tell,
 )
+from tupelo.values.holder import Holder
 from tupelo.values.lease import Lease, check_lease
+
+logger = logging.getLogger("tupelo")
+
+End = Callable[[bool | None], object]
+"""Told whether a transaction was committed; None if that is not known."""
 
 State = Literal["active", "voting", "committed", "aborted", "unknown"]
 
@@ -43,36 +50,39 @@ State = Literal["active", "voting", "committed", "aborted", "unknown"]
 class Branch:
     """The part of a shared transaction that is in one space."""
 
-    def __init__(self, operations: Holdings, state: Txn) -> None:
-        self.operations = operations
+    def __init__(self, port: Port, state: Txn) -> None:
+        self.port = port
         self.state = state
-        self.name = operations.engine.id
+        self.name = port.id
         self.txn_id = state.id
-        self.label = f"the space {operations.engine.name!r}"
-        self.lasting = operations.engine.saved is not None
+        self.label = f"the space {port.name!r}"
+        self.lasting = port.durable
 
     def prepare(self) -> Vote:
-        vote, position = self.operations.prepare(self.state)
-        self.operations.engine.flush(position)
+        if self.state.state in ("prepared", "committed"):  # It has promised before: see `promise`.
+            return "prepared" if self.state.state == "prepared" else "not changed"
+        vote, position = self.port.prepare(self.state)
+        self.port.flush(position)
         return vote
 
     def commit(self) -> None:
-        engine = self.operations.engine
+        port = self.port
         try:
-            engine.flush(self.operations.commit(self.state))
+            port.flush(port.commit(self.state))
         except TransactionEnded:
             if self.state.state != "committed":
                 raise
-            engine.flush(engine.core.log.position)  # It was told before, perhaps not to the end.
+            port.flush(port.position)  # It was told before, perhaps not to the end.
         except SpaceClosed:
-            if engine.saved is not None:  # It is in doubt when it is opened again.
+            if port.durable:  # It is in doubt when it is opened again.
                 raise
 
     def abort(self) -> None:
-        self.operations.engine.flush(self.operations.abort(self.state))
+        self.port.flush(self.port.abort(self.state))
 
     def prepare_and_commit(self) -> Vote:
-        self.operations.engine.flush(self.operations.commit(self.state))
+        if self.state.state != "committed":  # It is, if it had nothing to promise.
+            self.port.flush(self.port.commit(self.state))
         return "committed"
 
     def has_committed(self) -> bool:
@@ -109,11 +119,16 @@ class SharedTransaction(Spanning):
         self._on_end = on_end
         self._state: State = "active"
         self._lock = threading.Lock()
-        self._branches: dict[Engine, Branch] = {}
+        self._branches: dict[Port, Branch] = {}
         self._members: list[Participant] = []
         self._children: dict[SharedTransaction, None] = {}
         self._untold: list[Participant] = []
+        self.not_aborted: list[str] = []  # participants that could not be told to abort
         self._called_off = False
+        self._deciding = False  # The decision is being made, and cannot be forestalled.
+        self._over = False
+        self._signals: list[ThreadSignal] = []
+        self._ends: list[End] = []
         self._cancel_alarm: Callable[[], None] = lambda: None
         if parent is not None:
             with parent._lock:
@@ -149,29 +164,54 @@ class SharedTransaction(Spanning):
         """The participants that could not be told of the decision yet."""
         return [member.name for member in self._untold]
 
+    @property
+    def over(self) -> bool:
+        """Has it ended, and was everyone told who can be reached?"""
+        return self._over
+
+    def wait_for(self, condition: Callable[[], bool], seconds: float | None) -> bool:
+        """Block until the condition holds, which is asked whenever the transaction gets on. False
+        if it does not hold within so many seconds (None: for ever)."""
+        until = None if seconds is None else self.now() + seconds
+        while not condition():
+            left = None if until is None else until - self.now()
+            if left is not None and left <= 0:
+                return False
+            signal = ThreadSignal()
+            self._signals.append(signal)
+            try:
+                if not condition():
+                    self._clock.acquire(signal.lock, left)
+            finally:
+                self._signals.remove(signal)
+        return True
+
     def transaction(self, *, lease: float | None = None) -> SharedTransaction:
         """A nested transaction: it sees what this one sees, and commits into it."""
         return SharedTransaction(self._clock, lease, parent=self)
 
     # Joining
 
-    def branch_at(self, operations: Holdings) -> Txn:
-        engine = operations.engine
+    def branch_at(self, port: Port) -> Txn:
         # A space's lock is taken before ours, and never two of them: what has run out is refused
         # here, and called off in all spaces by the alarm.
-        with engine.lock:
+        with port.atomic():
             if self._has_run_out():
                 raise TransactionEnded(self.id, "aborted", LEASE_RAN_OUT)
-            above = None if self.parent is None else self.parent.branch_at(operations)
+            above = None if self.parent is None else self.parent.branch_at(port)
             with self._lock:
-                branch = self._branches.get(engine)
+                branch = self._branches.get(port)
                 if branch is None:
                     self._require_active()
-                    state = operations.begin_branch(self._left(), above, self.id)
-                    branch = self._branch_type(operations, state)
-                    self._branches[engine] = branch
+                    state = port.begin_branch(self._left(), above, self.id)
+                    branch = self._branch_type(port, state)
+                    self._branches[port] = branch
                     self._members.append(branch)
                 return branch.state
+
+    def has_branch(self, port: Port) -> bool:
+        """Was it used in this space?"""
+        return port in self._branches
 
     def enlist(self, participant: Participant) -> None:
         """Someone other than a space takes part."""
@@ -185,6 +225,15 @@ class SharedTransaction(Spanning):
 
     # Ending
 
+    def promise(self, holder: Holder | None = None) -> None:
+        """Phase one ahead of the end: every space promises to commit, and is in doubt after a
+        crash. What follows is `commit` or `abort`, and no other operation. With a holder it is a
+        delivery, and the journals keep for whom."""
+        for member in list(self._members):
+            if isinstance(member, Branch):
+                member.state.holder = holder
+            member.prepare()
+
     def commit(self) -> None:
         """Commit in all places, or in none: CannotCommit says who could not."""
         self._commit()
@@ -192,6 +241,10 @@ class SharedTransaction(Spanning):
     def abort(self, reason: str = "it was called off") -> None:
         """Undo it in all places."""
         self._called_off = True
+        self._abort(reason)
+
+    def abort_because(self, reason: str) -> None:
+        """Undo it in all places, and not because its user wants it so: a `with` block says so."""
         self._abort(reason)
 
     def _commit(self) -> None:
@@ -207,6 +260,7 @@ class SharedTransaction(Spanning):
                     )
                 begun = True
                 self._state = "voting"
+                self._deciding = self.parent is not None
             self._cancel_alarm()
             if self.parent is not None:
                 self._commit_into(self.parent)
@@ -221,7 +275,8 @@ class SharedTransaction(Spanning):
         ballot = Ballot(self.id, list(self._members))
         interrupt = None
         try:
-            ballot.hold()
+            ballot.hold(self._proceed)
+            self._proceed(True)
             if self._decisions is not None and ballot.lasting:
                 self._decisions.record(ballot.lasting)
             self._untold = list(ballot.promised)
@@ -234,6 +289,13 @@ class SharedTransaction(Spanning):
             self._say_ended()
         if interrupt is not None:
             raise interrupt
+
+    def _proceed(self, decides: bool) -> None:
+        """The vote goes on, unless it was called off."""
+        with self._lock:
+            if self._state != "voting":
+                raise CannotCommit(self.id, "", self.reason)
+            self._deciding = decides
 
     def _judge(self, ballot: Ballot, error: BaseException) -> BaseException | None:
         """An error came before the end: raise it, unless the decision had been made by then."""
@@ -251,7 +313,7 @@ class SharedTransaction(Spanning):
             return None if isinstance(error, Exception) else error
         self._untold = []
         concerned = ballot.concerned if outcome == "aborted" else []  # else the promises stand
-        self._end(outcome, str(error), concerned)
+        self._end(outcome, self.reason or str(error), concerned)
         if isinstance(error, (CannotCommit, OutcomeUnknown)) or not isinstance(error, Exception):
             raise error
         if outcome == "unknown":
@@ -262,9 +324,13 @@ class SharedTransaction(Spanning):
         with self._lock:
             if self._state == "aborted":
                 return
-            self._require_active()
+            voting = self._state == "voting" and not self._deciding
+            if not voting:
+                self._require_active()
             self._state = "aborted"
             self.reason = reason
+            if voting:  # Whoever holds the vote notices, and tells the participants.
+                return
             branches = [member for member in self._members if isinstance(member, Branch)]
         # What is nested is aborted with it, in the same step of each space.
         nested = self._abort_nested()
@@ -294,21 +360,23 @@ class SharedTransaction(Spanning):
     async def commit_async(self) -> None:
         """`commit`, without blocking the event loop while a disk or a participant is slow. One who
         is cancelled meanwhile goes; the commit is brought to its end."""
-        await (_in_a_thread(self._commit) if self._may_block() else _now(self._commit))
+        await (in_a_thread(self._commit) if self.may_block else _now(self._commit))
 
     async def abort_async(self) -> None:
         self._called_off = True
-        await (_in_a_thread(self._abort) if self._may_block() else _now(self._abort))
+        await (in_a_thread(self._abort) if self.may_block else _now(self._abort))
 
     def retry(self) -> bool:
         """Tell those who could not be told of the decision; True if nobody is left."""
         tell(self._untold, self._decisions)
+        self.wake_waiting()
         return not self._untold
 
     def was_told(self, name: str) -> bool:
         """This participant has come back and knows; True if nobody is left to be told."""
         with self._lock:
             self._untold = [member for member in self._untold if member.name != name]
+        self.wake_waiting()
         return not self._untold
 
     def __enter__(self) -> Self:
@@ -350,7 +418,7 @@ class SharedTransaction(Spanning):
 
     def _hand_up(self, member: Participant, parent: SharedTransaction) -> None:
         if isinstance(member, Branch):
-            member.operations.commit(member.state)
+            member.port.commit(member.state)
         else:
             parent.enlist(member)
 
@@ -364,15 +432,45 @@ class SharedTransaction(Spanning):
         if self.parent is not None:
             with self.parent._lock:
                 self.parent._children.pop(self, None)
+        self.wake_waiting()
         if state != "committed":
             try:
-                call_off(concerned or [])
+                self.not_aborted = call_off(concerned or [])
             finally:
                 self._say_ended()
 
     def _say_ended(self) -> None:
+        self._over = True
+        self.wake_waiting()
         if self._on_end is not None:
             self._on_end(self)
+        with self._lock:
+            ends, self._ends = self._ends, []
+        for end in ends:
+            self._tell_end(end)
+
+    def at_end(self, end: End) -> None:
+        """Call this when it is decided, and everybody can see what was done; at once, if it has
+        ended already. What is nested and committed is decided with its parent."""
+        with self._lock:
+            if not self.ended:
+                self._ends.append(end)
+                return
+        self._tell_end(end)
+
+    def _tell_end(self, end: End) -> None:
+        if self._state == "committed" and self.parent is not None:
+            self.parent.at_end(end)
+            return
+        try:
+            end(None if self._state == "unknown" else self._state == "committed")
+        except Exception:  # It is too late to fail: the others are told all the same.
+            logger.exception("what was to be done at the end of a transaction failed")
+
+    def wake_waiting(self) -> None:
+        """Let those in `wait_for` ask again."""
+        for signal in list(self._signals):
+            signal.wake()
 
     # The lease, of which it is its own landlord
 
@@ -381,7 +479,7 @@ class SharedTransaction(Spanning):
         if self._state != "active":
             raise LeaseLost(f"the transaction is {self._state}; its lease cannot be renewed")
         for branch in list(self._branches.values()):
-            branch.operations.renew_branch(branch.state, seconds)
+            branch.port.renew_branch(branch.state, seconds)
         self._grant(seconds)
 
     def cancel_lease(self, thing: object) -> None:
@@ -389,6 +487,12 @@ class SharedTransaction(Spanning):
         if self._state != "active":
             raise LeaseLost(f"the transaction is {self._state}; it cannot be cancelled")
         self._abort("its lease was cancelled")
+
+    async def renew_lease_async(self, thing: object, seconds: float | None) -> None:
+        self.renew_lease(thing, seconds)
+
+    async def cancel_lease_async(self, thing: object) -> None:
+        await self.abort_async()
 
     def now(self) -> float:
         return self._clock.now()
@@ -423,7 +527,9 @@ class SharedTransaction(Spanning):
         """At the end of a `with` block: commit, or learn why it was aborted, and not by us?"""
         return self.state == "active" or (self._state == "aborted" and not self._called_off)
 
-    def _may_block(self) -> bool:
+    @property
+    def may_block(self) -> bool:
+        """May ending it take a while: for a disk, or for a participant?"""
         return any(not isinstance(member, Branch) or member.lasting for member in self._members)
 
     def __repr__(self) -> str:
@@ -432,25 +538,3 @@ class SharedTransaction(Spanning):
 
 async def _now(work: Callable[[], Any]) -> None:
     work()
-
-
-async def _in_a_thread(work: Callable[[], Any]) -> None:
-    """On a thread of its own: the loop's pool may be full of those who wait for this very work."""
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[None] = loop.create_future()
-
-    def settle(error: BaseException | None) -> None:
-        if not done.done():
-            done.set_result(None) if error is None else done.set_exception(error)
-
-    def run() -> None:
-        error: BaseException | None = None
-        try:
-            work()
-        except BaseException as raised:
-            error = raised
-        with suppress(RuntimeError):  # The loop is closed, and nobody wants to know.
-            loop.call_soon_threadsafe(settle, error)
-
-    threading.Thread(target=run, name="tupelo-commit", daemon=True).start()
-    await done

@@ -178,6 +178,7 @@ def register(
     handback: Any,
     backlog_max: int,
     lease: float | None,
+    unleased: bool = False,
 ) -> SubscriptionState:
     """A new subscription, to what becomes visible from now on."""
     now = core.expire()
@@ -192,7 +193,7 @@ def register(
         txn=txn,
         handback=handback,
         backlog_max=backlog_max,
-        expires=core.grant("subscription", lease, now),
+        expires=None if unleased else core.grant("subscription", lease, now),
     )
     core.subscriptions.watchers.add(subscription)
     core.watched += 1

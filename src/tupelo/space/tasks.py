@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager, suppress
 from threading import get_ident
+from typing import Any, Protocol, TypeVar
 
 from tupelo.space.clock import Clock, SystemClock
-from tupelo.space.engine import Engine
 
 Loop = asyncio.AbstractEventLoop
+T = TypeVar("T")
 
 
 class TaskSignal:
@@ -38,29 +40,76 @@ class TaskSignal:
         if not self.future.done():
             self.future.set_result(None)
 
-    async def wait(self, clock: Clock, seconds: float | None) -> None:
-        """Until woken, or until so much time has passed."""
-        if seconds is None:
+    async def wait_until(self, clock: Clock, deadline: float | None) -> None:
+        """Until woken, or until the deadline on this clock has come."""
+        if deadline is None:
             await self.future
-        elif isinstance(clock, SystemClock):
-            timer = self._loop.call_later(seconds, self._set)
-            try:
-                await self.future
-            finally:
-                timer.cancel()
-        else:
-            cancel = clock.call_at(clock.now() + seconds, self.wake)
-            try:
-                await self.future
-            finally:
-                cancel()
+            return
+        cancel = alarm_at(self._loop, clock, deadline, self._set)
+        try:
+            await self.future
+        finally:
+            cancel()
+
+
+def alarm_at(
+    loop: Loop, clock: Clock, deadline: float, callback: Callable[[], object]
+) -> Callable[[], None]:
+    """Call back on the loop when this clock says so; the answer cancels it."""
+    if isinstance(clock, SystemClock):
+        return loop.call_later(max(0.0, deadline - clock.now()), callback).cancel
+
+    def ring() -> None:
+        with suppress(RuntimeError):  # The loop is closed.
+            loop.call_soon_threadsafe(callback)
+
+    cancel = clock.call_at(deadline, ring)
+    if deadline <= clock.now():  # The clock will not ring for what is past until it is moved.
+        cancel()
+        return loop.call_soon(callback).cancel
+    return cancel
+
+
+@asynccontextmanager
+async def timeout_at(clock: Clock, deadline: float | None) -> AsyncIterator[None]:
+    """`async with timeout_at(clock, deadline):` TimeoutError when this clock says so. It is
+    `asyncio.timeout_at`, on the clock of a space."""
+    if deadline is None:
+        yield
+        return
+    async with asyncio.timeout(None) as timeout:
+        loop = asyncio.get_running_loop()
+        over = False
+
+        def expire() -> None:
+            if not over and not timeout.expired():  # An alarm may ring when it is cancelled.
+                timeout.reschedule(loop.time())
+
+        cancel = alarm_at(loop, clock, deadline, expire)
+        try:
+            yield
+        finally:
+            over = True
+            cancel()
+
+
+class Journaled(Protocol):
+    """A space with a journal."""
+
+    def flush(self, position: int) -> None:
+        """Block until the changes up to here are as durable as was promised."""
+        ...
+
+    def is_durable(self, position: int) -> bool:
+        """Need nobody wait for the disk, for the changes up to here?"""
+        ...
 
 
 class Flusher:
     """Lets tasks await the disk: one thread commits for all that wait."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    def __init__(self, journaled: Journaled) -> None:
+        self._journaled = journaled
         self._lock = threading.Lock()
         self._waiting: list[tuple[int, Loop, asyncio.Future[None]]] = []
         self._starting: Loop | None = None  # the loop that is about to start a commit
@@ -69,9 +118,8 @@ class Flusher:
         self._closing = False
 
     async def flush(self, position: int) -> None:
-        journal = self._engine.journal
-        if journal is None or not journal.waits or journal.durable >= position:
-            self._engine.flush(position)
+        if self._journaled.is_durable(position):
+            self._journaled.flush(position)
             return
         loop = asyncio.get_running_loop()
         done: asyncio.Future[None] = loop.create_future()
@@ -110,7 +158,7 @@ class Flusher:
             return False
         error: Exception | None = None
         try:
-            self._engine.flush(max(position for position, _, _ in waiting))
+            self._journaled.flush(max(position for position, _, _ in waiting))
         except Exception as raised:
             error = raised
         # One call for each loop: every one of them has to wake it.
@@ -133,7 +181,7 @@ class NowFlusher(Flusher):
     """Lets tasks commit in place: for loops in which nobody may be waited for."""
 
     async def flush(self, position: int) -> None:
-        self._engine.flush(position)
+        self._journaled.flush(position)
 
 
 def _resolve(futures: list[asyncio.Future[None]], error: Exception | None) -> None:
@@ -144,3 +192,46 @@ def _resolve(futures: list[asyncio.Future[None]], error: Exception | None) -> No
             future.set_result(None)
         else:
             future.set_exception(error)
+
+
+async def in_a_thread(work: Callable[[], Any]) -> None:
+    """Run it on a thread of its own: the loop's pool may be full of those who wait for it."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[None] = loop.create_future()
+
+    def settle(error: BaseException | None) -> None:
+        if not done.done():
+            done.set_result(None) if error is None else done.set_exception(error)
+
+    def run() -> None:
+        error: BaseException | None = None
+        try:
+            work()
+        except BaseException as raised:
+            error = raised
+        with suppress(RuntimeError):  # The loop is closed, and nobody wants to know.
+            loop.call_soon_threadsafe(settle, error)
+
+    threading.Thread(target=run, name="tupelo-commit", daemon=True).start()
+    await done
+
+
+async def to_the_end(work: Coroutine[Any, Any, T]) -> T:
+    """Await what must not be left half way. Who is cancelled meanwhile is so afterwards, when it
+    waits for something else and has its answer."""
+    task, caller = asyncio.ensure_future(work), asyncio.current_task()
+    held_back = False
+    while not task.done():
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError:
+            held_back = True
+    if held_back and caller is not None:
+        asyncio.get_running_loop().call_soon(_cancel_again, caller)
+    return task.result()
+
+
+def _cancel_again(caller: asyncio.Task[Any]) -> None:
+    if caller.cancelling():  # or a timeout has thought better of it
+        caller.uncancel()
+        caller.cancel()

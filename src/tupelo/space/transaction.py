@@ -8,17 +8,19 @@ hindered by their locks, and hands everything to its parent when it commits.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
-from tupelo.errors import Deadlock, TransactionEnded, TransactionError
+from tupelo.errors import Deadlock, SpaceClosed, TransactionEnded, TransactionError
 from tupelo.space import reaction
 from tupelo.store.index import Store
 from tupelo.values.entry import Entry
+from tupelo.values.holder import Holder
 from tupelo.values.template import as_template
 
 if TYPE_CHECKING:
     from tupelo.space.core import Core
     from tupelo.space.log import Actor
+    from tupelo.space.query import Query
 
 State = Literal["active", "prepared", "committed", "aborted"]
 Vote = Literal["not changed", "prepared"]
@@ -31,17 +33,18 @@ class Txn:
 
     `store` holds what it wrote; `taken` what it took, with the transaction whose write that was
     (None for an entry of the space), and how long it `waited` for it; `read` what it holds by
-    reading. `agenda` gathers its writes while reactions run. `ending` is what the log will say of
-    what it took, and `actor` who did all this, if it is known.
+    reading. `agenda` gathers its writes while reactions run. `holder` gets what it took, if it is
+    a delivery, and `actor` is who did all this, if it is known.
     """
 
     __slots__ = (
         "actor",
         "agenda",
         "children",
-        "ending",
         "expires",
+        "holder",
         "id",
+        "left",
         "parent",
         "read",
         "reason",
@@ -57,14 +60,20 @@ class Txn:
         self.children: dict[Txn, None] = {}
         self.state: State = "active"
         self.reason = ""
+        self.left = False  # Was the space closed where this transaction was begun?
         self.expires: float | None = None
         self.store = Store()
         self.taken: dict[Entry, Txn | None] = {}
         self.read: dict[Entry, None] = {}
         self.waited: dict[Entry, float] = {}
         self.agenda: list[Entry] | None = None
-        self.ending: Literal["taken", "moved"] = "taken"
+        self.holder: Holder | None = None
         self.actor: Actor | None = None
+
+    @property
+    def moves(self) -> bool:
+        """Do the entries that it took live on at another host?"""
+        return self.holder is not None and self.holder.moves
 
     @property
     def ended(self) -> bool:
@@ -79,7 +88,13 @@ class Txn:
 
     def require(self, *states: State) -> None:
         if self.state not in states:
-            raise TransactionEnded(self.id, self.state, self.reason)
+            raise self.refusal()
+
+    def refusal(self) -> TransactionEnded | SpaceClosed:
+        """Why nothing more is done in it."""
+        if self.left:
+            return SpaceClosed(self.reason)
+        return TransactionEnded(self.id, self.state, self.reason)
 
 
 def begin(core: Core, txn_id: str, lease: float | None, parent: Txn | None = None) -> Txn:
@@ -120,7 +135,7 @@ def commit(core: Core, txn: Txn) -> None:
     if txn.parent is not None:
         _commit_into(core, txn, txn.parent)
         return
-    leaving = txn.taken if txn.ending == "moved" else ()
+    leaving = txn.taken if txn.moves else ()
     with core.log.by(txn.actor), core.pruning.leaving(leaving):
         _commit(core, txn)
 
@@ -135,7 +150,8 @@ def _commit(core: Core, txn: Txn) -> None:
     for entry, home in txn.taken.items():
         entry.txn = None
         if home is None:
-            core.took(entry, txn.id, txn.waited.get(entry, 0.0), how=txn.ending)
+            waited = txn.waited.get(entry, 0.0)
+            core.took(entry, txn.id, waited, how="moved" if txn.moves else "taken")
         else:  # It had written this itself; nobody else will ever see it.
             core.discard(entry)
     txn.taken.clear()
@@ -220,7 +236,8 @@ def _require_no_children(txn: Txn) -> None:
 def _end(core: Core, txn: Txn, state: State) -> None:
     txn.state = state
     core.transactions.pop(txn, None)
-    core.locks_changed = True
+    if txn.read or txn.taken or len(txn.store):
+        core.locks_changed = True
     if txn.parent is not None:
         txn.parent.children.pop(txn, None)
     core.end_within(txn)
@@ -228,7 +245,8 @@ def _end(core: Core, txn: Txn, state: State) -> None:
 
 def _unlock(core: Core, txn: Txn, but: Iterable[Entry] = ()) -> None:
     """Give up what was held by reading; takers may have it again. Say so, `but` not of these."""
-    core.locks_changed = True
+    if txn.read:
+        core.locks_changed = True
     freed = []
     unsaid = set(but)
     for entry in txn.read:
@@ -267,9 +285,9 @@ def was_published(entry: Entry) -> bool:
     return holder is None or (entry.gone and holder.taken.get(entry, holder) is None)
 
 
-def blockers(core: Core, raw: Any, take: bool, txn: Txn | None) -> set[Txn]:
+def blockers(core: Core, query: Query) -> set[Txn]:
     """The transactions on whose outcome it depends whether there will be a match."""
-    template = as_template(raw)
+    template, take, txn = as_template(query.template), query.take, query.txn
     line = set(txn.line()) if txn is not None else set()
 
     now = core.now()
@@ -292,7 +310,7 @@ def blockers(core: Core, raw: Any, take: bool, txn: Txn | None) -> set[Txn]:
     return found
 
 
-def require_no_deadlock(core: Core, raw: Any, take: bool, txn: Txn) -> None:
+def require_no_deadlock(core: Core, query: Query, txn: Txn) -> None:
     """Deadlock, if everyone on whom this operation depends waits as well, in a circle.
 
     Whoever is not waiting may yet commit, and an operation that depends on nobody's locks may be
@@ -302,17 +320,20 @@ def require_no_deadlock(core: Core, raw: Any, take: bool, txn: Txn) -> None:
         return  # Nobody waits for one who holds nothing.
     line = set(txn.line())
     met: set[Txn] = set()
-    pending: list[tuple[Any, bool, Txn]] = [(raw, take, txn)]
+    pending = [query]
     while pending:
-        raw, take, waiting = pending.pop()
-        holders = blockers(core, raw, take, waiting)
+        holders = blockers(core, pending.pop())
         if not holders:
             return
         for holder in holders - met:
             met.add(holder)
-            waits = [w for w in core.waiting if w.txn is not None and holder in w.txn.line()]
+            waits = [
+                waiter.query
+                for waiter in core.waiting
+                if waiter.query.txn is not None and holder in waiter.query.txn.line()
+            ]
             if not waits and holder not in line:
                 return
-            pending.extend((w.raw, w.take, w.txn) for w in waits if w.txn is not None)
+            pending.extend(waits)
     if met & line:  # Else it waits for others who are in a circle, and is not in it.
         raise Deadlock(txn.id, sorted(other.id for other in met - line))

@@ -79,10 +79,16 @@ class Ballot:
     def concerned(self) -> list[Participant]:
         return [member for member in self._members if member not in self._unchanged]
 
-    def hold(self) -> None:
-        """Ask everyone. CannotCommit if one refuses, OutcomeUnknown if the only one is lost."""
+    def hold(self, proceed: Callable[[bool], object]) -> None:
+        """Ask everyone. CannotCommit if one refuses, OutcomeUnknown if the only one is lost.
+
+        `proceed` is called before each participant is asked, and raises if the vote is called off;
+        it is told whether that participant's answer decides.
+        """
         for i, member in enumerate(self._members):
-            if not self.promised and i == len(self._members) - 1:
+            decides = not self.promised and i == len(self._members) - 1
+            proceed(decides)
+            if decides:
                 self._only = member
                 self._ask(member, member.prepare_and_commit)
             else:
@@ -143,15 +149,19 @@ def tell(untold: list[Participant], decisions: Decisions | None) -> None:
         raise interrupt
 
 
-def call_off(members: list[Participant]) -> None:
-    """Abort everyone. Who does not hear it has no decision to go by, and aborts in time."""
+def call_off(members: list[Participant]) -> list[str]:
+    """Abort everyone; the names of those that could not be told. They have no decision to go by,
+    and abort in time."""
     interrupt: BaseException | None = None
+    untold = []
     for member in members:
         try:
             member.abort()
         except Exception as error:
+            untold.append(member.name)
             logger.info("%s could not be told to abort: %r", member.label, error)
         except BaseException as error:  # The others are told all the same.
             interrupt = error
     if interrupt is not None:
         raise interrupt
+    return untold

@@ -8,15 +8,13 @@ from tupelo.values.entry import Entry
 
 if TYPE_CHECKING:
     from tupelo.space.core import Core
-    from tupelo.space.session import SessionState
-    from tupelo.space.transaction import Txn
+    from tupelo.space.query import Query
 
 
-def undo(
-    core: Core, entry: Entry, take: bool, txn: Txn | None, session: SessionState | None
-) -> None:
-    """The one who was given this entry has vanished before it got it."""
-    if not take:
+def undo(core: Core, entry: Entry, query: Query) -> None:
+    """Whoever asked for this entry has vanished before it arrived."""
+    txn, session = query.txn, query.session
+    if not query.take:
         if session is not None:
             session.seen.discard(entry)
             if not entry.gone:

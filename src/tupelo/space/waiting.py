@@ -7,8 +7,11 @@ from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from tupelo.errors import BadTemplate, Deadlock, TransactionEnded, TupeloError
+from tupelo.errors import BadTemplate, Deadlock, TupeloError
 from tupelo.space import transaction
+from tupelo.space.choosing import Choosing
+from tupelo.space.finding import sees
+from tupelo.space.order import Order, hides
 from tupelo.space.transaction import Txn, may_take
 from tupelo.space.undoing import undo
 from tupelo.space.writers import Writers
@@ -20,8 +23,7 @@ from tupelo.values.template import as_template
 if TYPE_CHECKING:
     from tupelo.space.core import Core
     from tupelo.space.log import Actor
-    from tupelo.space.order import Order
-    from tupelo.space.session import SessionState
+    from tupelo.space.query import Query
 
 
 class Signal(Protocol):
@@ -31,62 +33,48 @@ class Signal(Protocol):
 
 
 class Waiter:
-    """A parked read or take. It is answered once: with entries (perhaps none) or an error.
-
-    `limit` is None for an operation on one entry, else the most that a bulk operation may get.
-    """
+    """A parked read or take. It is answered once: with entries (perhaps none) or an error."""
 
     __slots__ = (
         "actor",
         "done",
         "entries",
         "error",
-        "if_exists",
-        "known",
-        "limit",
         "order",
         "plain",
+        "query",
         "question",
-        "raw",
-        "session",
         "signal",
         "since",
-        "take",
         "ticket",
-        "txn",
     )
 
     def __init__(
         self,
-        raw: Any,
+        query: Query,
         question: Question,
         ticket: int,
         signal: Signal,
         *,
-        take: bool,
-        txn: Txn | None,
         order: Order | None,
-        session: SessionState | None,
-        limit: int | None,
-        if_exists: bool,
         since: float,
-        known: bool,
         actor: Actor,
     ) -> None:
-        self.actor = actor
-        self.raw = raw
+        self.query = query
         self.question = question
         self.ticket = ticket
         self.signal = signal
-        self.take = take
-        self.txn = txn
         self.order = order
-        self.session = session
-        self.limit = limit
-        self.if_exists = if_exists
         self.since = since
-        self.known = known
-        self.plain = take and txn is None and limit is None and not if_exists and order is None
+        self.actor = actor
+        self.plain = (
+            query.take
+            and query.txn is None
+            and not query.many
+            and not query.if_exists
+            and query.only is None
+            and order is None
+        )
         self.done = False
         self.entries: list[Entry] = []
         self.error: Exception | None = None
@@ -105,78 +93,59 @@ class Waiting:
 
     def __init__(self, core: Core) -> None:
         self._core = core
-        self._readers: Watchers[Waiter] = Watchers(core.store.shapes)
-        self._takers: Watchers[Waiter] = Watchers(core.store.shapes)
+        self.readers: Watchers[Waiter] = Watchers(core.store.shapes)
+        self.takers: Watchers[Waiter] = Watchers(core.store.shapes)
         self._conditional: dict[Waiter, None] = {}
         self._transactional: dict[Waiter, None] = {}
-        self._choosy: dict[Waiter, None] = {}  # whose orders may leave matches out
+        self.choosing = Choosing(core, self)
         self._delivered: dict[Waiter, bool] = {}  # answered, but not yet collected
         self._tickets = 0
         self.writers = Writers(core)
         self.plain_takers = 0  # those who want one entry, outside a transaction
 
     def __iter__(self) -> Iterator[Waiter]:
-        yield from self._readers
-        yield from self._takers
+        yield from self.readers
+        yield from self.takers
 
     def ticket(self) -> int:
         self._tickets += 1
         return self._tickets
 
-    def park(
-        self,
-        raw: Any,
-        signal: Signal,
-        *,
-        take: bool,
-        txn: Txn | None = None,
-        order: Order | None = None,
-        session: SessionState | None = None,
-        limit: int | None = None,
-        if_exists: bool = False,
-        known: bool = True,
-    ) -> Waiter:
+    def park(self, query: Query, signal: Signal) -> Waiter:
         """Wait for a match. With `if_exists`, only while a transaction may still reveal one."""
-        core = self._core
-        if txn is not None or if_exists:
-            raw = as_template(raw)  # compiled once: it will be asked again and again
+        core, txn = self._core, query.txn
+        if txn is not None or query.if_exists:  # compiled once: it will be asked again and again
+            query = query.replace(template=as_template(query.template))
         if txn is not None:
-            transaction.require_no_deadlock(core, raw, take, txn)
+            transaction.require_no_deadlock(core, query, txn)
         waiter = Waiter(
-            raw,
-            core.store.question(raw),
-            self.ticket(),
+            query,
+            core.store.question(query.template),
+            query.ticket or self.ticket(),
             signal,
-            take=take,
-            txn=txn,
-            order=order or core.order,
-            session=session,
-            limit=limit,
-            if_exists=if_exists,
+            order=query.order or core.order,
             since=core.now() if core.log.on else 0.0,
-            known=known,
             actor=core.log.actor,
         )
-        if if_exists:
-            if limit is None and not transaction.blockers(core, raw, take, txn):
+        if query.if_exists:
+            if not query.many and not transaction.blockers(core, query):
                 self._delivered[waiter] = waiter.done = True
                 return waiter
             self._conditional[waiter] = None
         if txn is not None:
             self._transactional[waiter] = None
-        if _chooses(waiter.order):
-            self._choosy[waiter] = None
-        (self._takers if take else self._readers).add(waiter)
+        self.choosing.add(waiter)
+        (self.takers if query.take else self.readers).add(waiter)
         core.watched += 1
         self.plain_takers += waiter.plain
         return waiter
 
     def unpark(self, waiter: Waiter) -> None:
         """This waiter waits no more; it was not answered, or it is being answered now."""
-        if (self._takers if waiter.take else self._readers).discard(waiter):
+        if (self.takers if waiter.query.take else self.readers).discard(waiter):
             self._conditional.pop(waiter, None)
-            self._choosy.pop(waiter, None)
-            if waiter.txn is not None:
+            self.choosing.discard(waiter)
+            if waiter.query.txn is not None:
                 del self._transactional[waiter]
                 self._core.locks_changed = True  # Its wait may have been others' hope.
             self._core.watched -= 1
@@ -185,7 +154,7 @@ class Waiting:
     def plain_taker(self, shape: Shape, fields: tuple[Any, ...]) -> Any:
         """Of plain takers, the one whose turn it is, which then waits no more; None if none wants
         the entry; or NotImplemented."""
-        return self._takers.take_first(shape, fields)
+        return self.takers.take_first(shape, fields)
 
     def hand_over(self, waiter: Waiter, entry: Entry) -> None:
         """An entry that never needs to be stored: it goes straight to a plain taker."""
@@ -200,18 +169,26 @@ class Waiting:
 
     # Serving
 
-    def serve(self, fresh: list[Entry]) -> None:
-        """These entries have become available: hand them to those who wait."""
+    def serve(self, fresh: list[Entry], left: bool) -> None:
+        """These entries have become available, and perhaps others have `left`: hand those who wait
+        what they may have."""
         core = self._core
         before, core.running = core.running, "a template"
         try:
-            if self._readers:
-                self._serve_readers(fresh)
-            if self._takers:
-                self._serve_takers(fresh)
+            if self.choosing.count:
+                self.choosing.serve(fresh, left)
+            elif fresh:
+                if self.readers:
+                    self._serve_readers(fresh)
+                if self.takers:
+                    self._serve_takers(fresh)
         finally:
             core.running = before
-        for watchers in (self._readers, self._takers):
+        self.fail_those_who_raised()
+
+    def fail_those_who_raised(self) -> None:
+        """Tell those whose templates have raised while they were asked who wants an entry."""
+        for watchers in (self.readers, self.takers):
             while watchers.failures:
                 self.fail(*watchers.failures.pop())
 
@@ -219,13 +196,13 @@ class Waiting:
         wanting = {
             waiter.ticket: (waiter, entry)
             for entry in fresh
-            for waiter in self._readers.wanting(entry, partial(_sees, entry))
+            for waiter in self.readers.wanting(entry, partial(sees, entry))
         }
         for ticket in sorted(wanting):
             waiter, entry = wanting[ticket]
             # Another reader of its session may have just seen it.
-            if len(fresh) > 1 or _sees(entry, waiter):
-                self._deliver(waiter, entry, only=len(fresh) == 1)
+            if len(fresh) > 1 or sees(entry, waiter):
+                self.deliver(waiter, entry, only=len(fresh) == 1)
 
     def _serve_takers(self, fresh: list[Entry]) -> None:
         """The one who came first is served first; then whoever is first for what is left."""
@@ -234,8 +211,8 @@ class Waiting:
 
         def enqueue(place: int) -> None:
             entry = fresh[place]
-            for waiter in self._takers.wanting(entry, partial(_sees, entry)):
-                if waiter not in unserved and may_take(entry, waiter.txn):
+            for waiter in self.takers.wanting(entry, partial(sees, entry)):
+                if waiter not in unserved and may_take(entry, waiter.query.txn):
                     heapq.heappush(queue, (waiter.ticket, place, waiter))
                     return
 
@@ -246,39 +223,24 @@ class Waiting:
             if fresh[place].gone:
                 continue
             if not waiter.done:
-                self._deliver(waiter, fresh[place], only=len(fresh) == 1)
+                self.deliver(waiter, fresh[place], only=len(fresh) == 1)
                 if not waiter.done:
                     unserved.add(waiter)
             if not fresh[place].gone:
                 enqueue(place)
 
-    def ask_again(self) -> None:
-        """Something has left, and orders that choose may now choose what they did not."""
-        for waiter in list(self._choosy):
-            if not waiter.done:
-                self._deliver(waiter, None, only=False)
-
-    def _deliver(self, waiter: Waiter, entry: Entry | None, only: bool) -> None:
+    def deliver(self, waiter: Waiter, entry: Entry | None = None, only: bool = False) -> None:
         """Give a waiter what it would find now, which is the entry if there is `only` that."""
-        core = self._core
+        core, query = self._core, waiter.query
         try:
-            if waiter.if_exists and waiter.limit is not None:
+            if query.if_exists and query.many:
                 return  # It wants all there will be when nobody may reveal more: see `recheck`.
-            if only and entry and waiter.limit is None and not _chooses(waiter.order):
-                if waiter.known and not entry.shape.plain:
+            if only and entry and not query.many and _shows_the_only_match(waiter.order):
+                if query.known and not entry.shape.plain:
                     require_known(entry)
                 entries = [entry]
             else:
-                limit = 1 if waiter.limit is None else waiter.limit
-                entries = core.find(
-                    waiter.raw,
-                    limit,
-                    waiter.take,
-                    waiter.txn,
-                    waiter.order,
-                    waiter.session,
-                    waiter.known,
-                )
+                entries = core.find(query)
         except TupeloError as error:
             self.fail(waiter, error)
             return
@@ -287,7 +249,7 @@ class Waiting:
         waited = core.now() - waiter.since if core.log.on else 0.0
         with core.log.by(waiter.actor):
             for found in entries:
-                core.acquire(found, waiter.take, waiter.txn, waiter.session, waited, received=False)
+                core.acquire(found, query.take, query.txn, query.session, waited, received=False)
         self._answer(waiter, entries)
 
     def _answer(self, waiter: Waiter, entries: list[Entry]) -> None:
@@ -302,8 +264,8 @@ class Waiting:
 
     def end_within(self, txn: Txn) -> None:
         """Nobody waits in a transaction that has ended, or has promised what it will do."""
-        for waiter in [waiter for waiter in self._transactional if waiter.txn is txn]:
-            self.fail(waiter, TransactionEnded(txn.id, txn.state, txn.reason))
+        for waiter in [waiter for waiter in self._transactional if waiter.query.txn is txn]:
+            self.fail(waiter, txn.refusal())
         self.writers.end_within(txn)
 
     def recheck(self) -> None:
@@ -315,35 +277,28 @@ class Waiting:
         core = self._core
         for waiter in list(self._conditional):
             try:
-                if not transaction.blockers(core, waiter.raw, waiter.take, waiter.txn):
+                if not transaction.blockers(core, waiter.query):
                     self._answer_conditional(waiter)
             except TupeloError as error:
                 self.fail(waiter, error)
         for waiter in reversed(list(self._transactional)):
-            assert waiter.txn is not None
+            assert waiter.query.txn is not None
             try:
-                transaction.require_no_deadlock(core, waiter.raw, waiter.take, waiter.txn)
+                transaction.require_no_deadlock(core, waiter.query, waiter.query.txn)
             except (Deadlock, BadTemplate) as error:
                 self.fail(waiter, error)
+        if core.left and self.choosing.count:  # One who wanted all has taken it.
+            self.serve([], left=True)
 
     def _answer_conditional(self, waiter: Waiter) -> None:
         """Nobody can reveal a match any more: one who wanted one gets none, and one who wanted
         all gets what there is."""
-        core = self._core
-        found = []
-        if waiter.limit is not None:
-            found = core.find(
-                waiter.raw,
-                waiter.limit,
-                waiter.take,
-                waiter.txn,
-                waiter.order,
-                None,
-                waiter.known,
-            )
+        core, query, found = self._core, waiter.query, []
+        if query.many:
+            found = core.find(query)
             with core.log.by(waiter.actor):
                 for entry in found:
-                    core.acquire(entry, waiter.take, waiter.txn, None, received=False)
+                    core.acquire(entry, query.take, query.txn, None, received=False)
         self._answer(waiter, found)
 
     # After the answer
@@ -360,7 +315,7 @@ class Waiting:
             self.unpark(waiter)
         entries, waiter.entries = waiter.entries, []
         for entry in entries:
-            undo(self._core, entry, waiter.take, waiter.txn, waiter.session)
+            undo(self._core, entry, waiter.query)
 
     def close(self, error: Exception) -> None:
         """Whoever still waits is told, and what was not collected yet stays in the space."""
@@ -373,14 +328,6 @@ class Waiting:
         self.writers.close(error)
 
 
-def _chooses(order: Order | None) -> bool:
-    """May this order leave out a match, even if there is only one?"""
-    return order is not None and order.needs(1) != 1
-
-
-def _sees(entry: Entry, waiter: Waiter) -> bool:
-    session = waiter.session
-    if session is not None and entry in session.seen:
-        return False
-    writer: Txn | None = entry.txn
-    return writer is None or (waiter.txn is not None and writer in waiter.txn.line())
+def _shows_the_only_match(order: Order | None) -> bool:
+    """Need this order not be asked, if there is only one match?"""
+    return order is None or (not hides(order) and order.needs(1) == 1)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from tupelo.errors import BadArgument, Refused, TransactionEnded
+from tupelo.errors import BadArgument, Refused
 from tupelo.values.entry import Entry, Shape
 
 if TYPE_CHECKING:
@@ -188,7 +188,7 @@ class Writers:
     def end_within(self, txn: Txn) -> None:
         for writer in self:
             if writer.txn is txn:
-                self.fail(writer, TransactionEnded(txn.id, txn.state, txn.reason))
+                self.fail(writer, txn.refusal())
 
     def close(self, error: Exception) -> None:
         for writer in self:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import suppress
+from hashlib import blake2b
 from pathlib import Path
 
 if sys.platform == "win32":
@@ -37,6 +38,12 @@ else:
             os.fsync(handle)
         finally:
             os.close(handle)
+
+
+def draft_of(path: Path) -> Path:
+    """Under which name a file is made before it gets its own. It is short, whatever the name is:
+    SQLite adds endings to it."""
+    return path.with_name(f".{blake2b(path.name.encode(), digest_size=8).hexdigest()}.new")
 
 
 class FileLock:

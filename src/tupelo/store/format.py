@@ -3,8 +3,22 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Mapping, Sequence
+from typing import Any, get_args
 
-from tupelo.store.header import FORMAT_VERSION
+from tupelo.store.checksums import (
+    change_crc,
+    entry_crc,
+    is_crc,
+    last_crc,
+    lease_crc,
+    meta_crc,
+    promise_crc,
+    row_crc,
+)
+from tupelo.store.header import APPLICATION_ID, FORMAT_VERSION
+from tupelo.values.change import ChangeKind
+from tupelo.values.holder import Holder, HolderKind
 
 SCHEMA = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value) WITHOUT ROWID;
@@ -24,17 +38,137 @@ CREATE TABLE change (
     payload BLOB,     -- of a written entry
     dest TEXT,        -- the agent that a written entry is for; since format 2
     session TEXT,     -- in which the agent acted; since format 3
-    lease REAL        -- of a written entry, when it ends, as it is now; since format 4
+    lease REAL,       -- of a written entry that lives, when it ends; since format 4
+    crc INTEGER,      -- of all but `ended` and `lease`; this and what follows: since format 6
+    lease_crc INTEGER,  -- of `lease`, if it has an end
+    newest INTEGER,   -- of the last change of a commit: the greatest n so far,
+    living INTEGER    -- and the sum of what lives after it
 );
-CREATE TABLE promise (txn TEXT PRIMARY KEY, payload BLOB NOT NULL) WITHOUT ROWID;
+CREATE TABLE promise (txn TEXT PRIMARY KEY, payload BLOB NOT NULL, crc INTEGER) WITHOUT ROWID;
 """
+
+_ADDED = (
+    (2, "dest TEXT"),
+    (3, "session TEXT"),
+    (4, "lease REAL"),
+    *((6, f"{name} INTEGER") for name in ("crc", "lease_crc", "newest", "living")),
+)
+CHANGE = "position, time, kind, arrival, agent, txn, waited, expires, session"
+"""The columns of a change that never change."""
+_CRC = f"row_crc({CHANGE}, newest, living, origin, n, payload, dest)"
+KINDS: tuple[ChangeKind, ...] = get_args(ChangeKind)
+"""The kinds of changes, in the order of their numbers in a file."""
+_WRITTEN, _RENEWED = KINDS.index("written"), KINDS.index("renewed")
+
+
+def create(db: sqlite3.Connection) -> None:
+    """Begin a transaction in which an empty database becomes a journal without a description."""
+    db.execute("PRAGMA journal_mode = WAL")
+    db.execute("BEGIN IMMEDIATE")
+    for statement in SCHEMA.split(";\n"):
+        db.execute(statement)
+    db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+    db.execute(f"PRAGMA user_version = {FORMAT_VERSION}")
 
 
 def take_over(db: sqlite3.Connection, form: int) -> None:
-    """A file of an older format gets the columns that have come since, and has ours."""
-    for since, column in ((2, "dest TEXT"), (3, "session TEXT"), (4, "lease REAL")):
+    """A file of an older format gets the columns that have come since, and has ours. The columns of
+    the last change are left empty: `meta` says what they would."""
+    for since, column in _ADDED:
         if form < since:
             db.execute(f"ALTER TABLE change ADD COLUMN {column}")
     if form < 4:  # Till then `expires` of a written entry was its lease as it is now.
         db.execute("UPDATE change SET lease = expires WHERE payload IS NOT NULL AND ended IS NULL")
+    if form < 6:
+        db.execute("ALTER TABLE promise ADD COLUMN crc INTEGER")
+        db.execute("UPDATE promise SET crc = promise_crc(txn, payload)")
+        make_checksums(db)
     db.execute(f"PRAGMA user_version = {FORMAT_VERSION}")
+
+
+def make_checksums(db: sqlite3.Connection) -> None:
+    """Give all changes their checksums."""
+    db.execute("UPDATE change SET lease = NULL WHERE ended IS NOT NULL")
+    db.execute(f"UPDATE change SET crc = {_CRC}, lease_crc = lease_crc(position, lease)")
+
+
+def add_functions(db: sqlite3.Connection) -> None:
+    """Let statements of SQL that change many rows make their checksums."""
+    for name, count, function in (
+        ("row_crc", 15, _row_crc),
+        ("lease_crc", 2, lease_crc),
+        ("promise_crc", 2, promise_crc),
+    ):
+        db.create_function(name, count, function, deterministic=True)
+
+
+def _row_crc(*row: Any) -> int:
+    position, origin, n, payload, dest = row[0], *row[11:]
+    crc = last_crc(change_crc(row[:9]), *row[9:11])
+    return crc if payload is None else row_crc(crc, entry_crc(position, origin, n, payload, dest))
+
+
+def require_crc(row: Sequence[Any]) -> None:
+    """ValueError if the checksum is not that of a change: its columns were read, and after them
+    `newest`, `living` and `crc`."""
+    *change, newest, living, crc = row
+    if not is_crc(crc, last_crc(change_crc(change), newest, living)):
+        raise ValueError(f"the checksum of the change at {row[0]} is wrong")
+
+
+def write_meta(db: sqlite3.Connection, values: Mapping[str, Any]) -> None:
+    """Keep what describes the whole file, with its checksum."""
+    meta = {**dict(db.execute("SELECT key, value FROM meta")), **values}
+    meta["crc"] = meta_crc(meta)
+    db.executemany("REPLACE INTO meta VALUES (?, ?)", list(meta.items()))
+
+
+def delete_before(db: sqlite3.Connection, position: int) -> None:
+    """Forget the changes before a position, and the ended entries that only they speak of."""
+    # Where a renewal is forgotten, the row of the entry says what became of its lease.
+    renewed = (
+        "SELECT arrival, expires, max(position) FROM change WHERE position < ? AND kind = ?"
+        " GROUP BY arrival"
+    )
+    db.execute(
+        f"UPDATE change SET expires = r.expires FROM ({renewed}) AS r"
+        " WHERE change.position = r.arrival",
+        (position, _RENEWED),
+    )
+    db.execute(
+        f"UPDATE change SET crc = {_CRC} WHERE position IN (SELECT arrival FROM ({renewed}))",
+        (position, _RENEWED),
+    )
+    db.execute(
+        "DELETE FROM change WHERE position < ?1 AND (kind != ?2 OR ended < ?1)",
+        (position, _WRITTEN),
+    )
+
+
+_KINDS: dict[str, HolderKind] = {
+    "client": "client",
+    "host": "host",
+    "lime-take": "lime-take",
+    "lime-move": "lime-move",
+}
+
+
+def holder_in(txn_id: str) -> Holder | None:
+    """The holder of a promise in a file of format 1 to 4, which had it in the transaction's id."""
+    first, _, rest = txn_id.partition(":")
+    rest, _, call = rest.rpartition(":")
+    if not call.isdecimal():
+        return None
+    if first == "move":
+        who, _, origin = rest.partition(":")
+        return Holder("move", who, origin, int(call))
+    if first in ("lime-take", "lime-move"):
+        life, _, who = rest.partition(":")
+        return Holder(_KINDS[first], who, life, int(call))
+    kind, _, rest = rest.partition(":")
+    if first != "handover" or kind not in ("here", "client", "host"):
+        return None
+    if kind == "here":
+        return Holder("here", "", rest, int(call))
+    who, _, incarnation = rest.rpartition(":")
+    return Holder(_KINDS[kind], who, incarnation, int(call))

@@ -9,11 +9,14 @@ from typing import NoReturn
 from tupelo.errors import DamagedFile, ForeignFile, JournalFailed
 
 APPLICATION_ID = 0x7457_0E10
-FORMAT_VERSION = 4
+FORMAT_VERSION = 6
 
 
 def check_header(path: Path) -> None:
     """Refuse a file that SQLite should not even be asked to open. Reads 100 bytes, changes none."""
+    if not (path.is_file() or path.is_dir()) and path.exists():
+        # To open a FIFO would wait for whoever writes to it.
+        raise ForeignFile(f"{path} is no file, but a device, a socket or a FIFO")
     with path.open("rb") as file:  # OSError, for a folder or one that may not be read
         header = file.read(100)
     if len(header) < 100 or not header.startswith(b"SQLite format 3\x00"):

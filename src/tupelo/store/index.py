@@ -284,6 +284,16 @@ class Store:
             return found[0]
         return heapq.merge(*found, key=_arrival, reverse=reverse)
 
+    def is_match(self, question: Question, entry: Entry) -> bool:
+        """Does this entry match?"""
+        plan, values = question
+        for shape, positions, fixed, check in plan.meet():
+            if shape == entry.shape:
+                asked = values if fixed is None else fixed
+                fields = entry.fields
+                return _holds(fields, positions, asked) and (check is None or check(fields))
+        return False
+
     def count(self, question: Question) -> int:
         plan, values = question
         total = 0

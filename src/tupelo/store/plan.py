@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 
 from tupelo.values.entry import Shape, types_of
 from tupelo.values.kind import is_typed, kind_of, values_of
-from tupelo.values.parts import ANY, AnyPart, as_part, is_kind
-from tupelo.values.template import INDEXABLE, Binding, Check, Template, as_template
+from tupelo.values.parts import ANY, INDEXABLE, AnyPart, as_part, is_kind
+from tupelo.values.template import Binding, Check, Template, as_template
 
 Target = tuple[Shape, tuple[int, ...], tuple[Any, ...] | None, Check | None]
 """A shape that can match; the positions asked; their values, if the plan and not the question

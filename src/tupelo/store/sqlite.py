@@ -7,6 +7,7 @@ the position of that row.
 
 from __future__ import annotations
 
+import logging
 import os
 import sqlite3
 import sys
@@ -15,47 +16,102 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from types import NoneType
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple
 from uuid import uuid4
 
 import msgspec
 
 from tupelo.errors import DamagedFile, JournalFailed, SpaceInUse
-from tupelo.store.filelock import FileLock, sync_folder
-from tupelo.store.format import SCHEMA, take_over
+from tupelo.store.checksums import (
+    CHECKED_SINCE,
+    bounded,
+    change_crc,
+    entry_crc,
+    entry_weight,
+    entry_weights,
+    is_entry_crc,
+    last_crc,
+    lease_crc,
+    meta_crc,
+    promise_crc,
+    promise_weight,
+    row_crc,
+)
+from tupelo.store.filelock import FileLock, draft_of, sync_folder
+from tupelo.store.format import (
+    CHANGE,
+    KINDS,
+    add_functions,
+    create,
+    delete_before,
+    holder_in,
+    require_crc,
+    take_over,
+    write_meta,
+)
 from tupelo.store.groupcommit import GroupCommit, execute_many
-from tupelo.store.header import APPLICATION_ID, FORMAT_VERSION, check_header, refuse
+from tupelo.store.header import FORMAT_VERSION, check_header, refuse
+from tupelo.store.highwater import HighWater, Mark, file_of, read_mark, this_boot
 from tupelo.store.journal import require_kept
-from tupelo.values.change import ENDINGS, Change, ChangeKind, Promise
+from tupelo.values.change import ENDINGS, Change, Promise
 from tupelo.values.codec import BadBytes, decode_entry, encode_entry
+from tupelo.values.holder import Holder
 
 Durability = Literal["full", "process", "none"]
 LogKeep = int | Literal["all"]
 """How many changes to keep, the newest; or all of them."""
 
 LOG_KEEP = 100_000
+logger = logging.getLogger(__name__)
 
 _WRITE_BEHIND = 4_096
-KINDS: tuple[ChangeKind, ...] = get_args(ChangeKind)
 _CODES = {kind: code for code, kind in enumerate(KINDS)}
 _REMARKS = frozenset({"read", "engaged", "disengaged"})  # The entry is as it was.
-_WRITTEN, _RENEWED = _CODES["written"], _CODES["renewed"]
+_WRITTEN = _CODES["written"]
 
-_INSERT = "INSERT INTO change VALUES {}"
+_COLUMNS = [
+    *CHANGE.split(", "),
+    *("crc", "origin", "n", "payload", "dest", "ended", "lease", "lease_crc", "newest", "living"),
+]
+_CRC, _ENDED, _LEASE, _LEASE_CRC = map(_COLUMNS.index, ("crc", "ended", "lease", "lease_crc"))
+_OF_CHANGE, _OF_ENTRY, _ALL = _CRC + 1, _LEASE + 1, len(_COLUMNS)
+_NOTHING = (None,) * _ALL
+_INSERT = {
+    width: f"INSERT INTO change ({', '.join(_COLUMNS[:width])}) VALUES {{}}"
+    for width in (_OF_CHANGE, _OF_ENTRY, _ALL)
+}
+"""For rows of so many columns: of a change, with its entry, with a lease or as the last of a
+commit. Each column that is bound costs time."""
 _UPDATE = (
-    "UPDATE change SET lease = v.column1, ended = v.column2"
-    " FROM (VALUES {}) AS v WHERE position = v.column3"
+    "UPDATE change SET lease = v.column1, lease_crc = v.column2, ended = v.column3"
+    " FROM (VALUES {}) AS v WHERE position = v.column4"
 )
+_CHECKED = ", ".join(f"c.{name}" for name in (*CHANGE.split(", "), "newest", "living", "crc"))
+"""What the checksum of a change is of, and the checksum."""
 
 
 class SavedPromise(msgspec.Struct, array_like=True):
-    """A prepared transaction as it is kept: (n, expires, payload) of its writes, and arrivals; and
-    (origin, the agent that it is for) of its writes."""
+    """A prepared transaction as it is kept: (n, expires, payload) of its writes, and arrivals;
+    (origin, the agent that it is for) of its writes; and the holder, if it is a delivery."""
 
     written: list[tuple[int, float | None, bytes]]
     taken: list[int]
     read: list[int]
     marks: list[tuple[str, str | None]] = []
+    holder: Holder | None = None
+
+
+class _Rows(NamedTuple):
+    """What a commit does: the rows to add, with `width` columns of all but the last; what to update
+    in older ones; decisions of transactions. Then what its last row says: the newest number of an
+    entry, and the sum of what lives."""
+
+    added: list[list[Any]]
+    width: int
+    updates: list[tuple[Any, ...]]
+    decisions: list[Change]
+    newest: int
+    living: int
 
 
 class SqliteJournal:
@@ -82,6 +138,8 @@ class SqliteJournal:
         self._commits = GroupCommit(self._commit)
         self._failure: JournalFailed | None = None
         self._uncertain = False  # whether what was last begun has been done
+        self.last_time = 0.0  # of the last change when the file was opened; 0 if there is none
+        self._living = self._read_living = 0  # the sum of what lives: as kept, and as read
         self.kept_from: Callable[[], int] = lambda: sys.maxsize
         self._file_lock = FileLock(self.path.with_name(self.path.name + ".lock"))
         try:
@@ -97,6 +155,7 @@ class SqliteJournal:
             else:
                 check_header(self.path)
             self._had_wal = self._beside("-wal").exists()
+            self._high: HighWater | None = None
             # Until `start`, read only: a file that turns out to be damaged is left as it was.
             self._db = self._connect("ro")
             try:
@@ -139,21 +198,14 @@ class SqliteJournal:
 
     def _create(self, name: str, agent: str) -> None:
         """Make the file under another name first: a process may die at any moment."""
-        draft = self.path.with_name(self.path.name + ".new")
+        draft = draft_of(self.path)
         for remnant in ("", "-wal", "-shm"):
             draft.with_name(draft.name + remnant).unlink(missing_ok=True)
         db = self._connect("rwc", draft)
         try:
-            db.execute("PRAGMA journal_mode = WAL")
-            db.execute("BEGIN IMMEDIATE")
-            for statement in SCHEMA.split(";\n"):
-                db.execute(statement)
-            db.executemany(
-                "INSERT INTO meta VALUES (?, ?)",
-                [("name", name), ("agent", agent), ("first", 1), ("position", 0), ("n", 0)],
-            )
-            db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-            db.execute(f"PRAGMA user_version = {FORMAT_VERSION}")
+            create(db)
+            counts = {"first": 1, "position": 0, "n": 0, "living": 0}
+            write_meta(db, {"name": name, "agent": agent, "id": self._new_id(), **counts})
             db.execute("COMMIT")
         except sqlite3.Error as error:
             raise JournalFailed(f"{self.path} cannot be made: {error}") from error
@@ -164,16 +216,31 @@ class SqliteJournal:
 
     def start(self) -> None:
         """Everything was read and found good: from now on, write."""
+        self._require_living()
         self._db.close()
         self._db = self._connect("rw")
         level = "FULL" if self._durability == "full" else "NORMAL"
         self._db.execute(f"PRAGMA synchronous = {level}")
         self._db.execute("PRAGMA wal_autocheckpoint = 4000")
+        add_functions(self._db)
         if self._format < FORMAT_VERSION:
             self._run(lambda: take_over(self._db, self._format))
         keep = "all" if self._keep is None else self._keep
-        settled = [("log_keep", keep), ("id", self.id)]
-        self._run(lambda: self._db.executemany("REPLACE INTO meta VALUES (?, ?)", settled))
+        self._run(lambda: self._keep_meta(log_keep=keep, id=self.id))
+        if self._format < FORMAT_VERSION:
+            # The mark knows the file by its id, which must not be in SQLite's log alone.
+            self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        try:
+            self._high = HighWater(self.path, self.id, synced=self._durability == "full")
+        except OSError as error:
+            raise JournalFailed(f"{self.path} cannot be opened: {error.strerror}") from error
+        self._high.write(self.durable, self.n, self._living)
+
+    def _keep_meta(self, **more: Any) -> None:
+        """Keep how far the log goes, and this, within a transaction of SQLite."""
+        known = {"position": self.durable, "n": self.n, "living": self._living}
+        write_meta(self._db, known | more)
+        self._described = self.durable, self.n, self._living
 
     def stop(self) -> None:
         """Opening failed further up: let go of the file, unchanged."""
@@ -184,43 +251,109 @@ class SqliteJournal:
         try:
             (self._format,) = self._db.execute("PRAGMA user_version").fetchone()
             meta = dict(self._db.execute("SELECT key, value FROM meta"))
-            last, newest = self._db.execute("SELECT max(position), max(n) FROM change").fetchone()
+            columns = {name for _, name, *_ in self._db.execute("PRAGMA table_info(change)")}
+            if ("crc" in columns) != (self._format >= CHECKED_SINCE):
+                raise ValueError(f"it has format {self._format}, and not the columns of it")
             self.name: str = meta["name"]
             self.agent: str = meta["agent"]
             self.id: str = meta.get("id") or self._new_id()
-            self.durable: int = max(last or 0, meta["position"])
-            self.n: int = max(newest or 0, meta["n"])
             self._first: int = meta["first"]
             kept = meta.get("log_keep", LOG_KEEP) if log_keep is None else log_keep
             self._keep: int | None = None if kept == "all" else int(kept)
-        except (sqlite3.DatabaseError, KeyError, TypeError) as error:
+            self.durable: int
+            self.n: int
+            if self._format < CHECKED_SINCE:
+                last, newest = self._db.execute(
+                    "SELECT max(position), max(n) FROM change"
+                ).fetchone()
+                self.durable = max(last or 0, meta["position"])
+                self.n = max(newest or 0, meta["n"])
+                self._living = 0
+                return
+            if meta_crc(meta) != meta["crc"]:
+                raise ValueError("the checksum of its description is wrong")
+            self.durable, self.n, self._living = meta["position"], meta["n"], meta["living"]
+            self._load_last()
+            self._compare(read_mark(self.path, self.id))
+        except (sqlite3.DatabaseError, KeyError, TypeError, ValueError) as error:
             refuse(self.path, error)
+
+    def _load_last(self) -> None:
+        """Of the last change: how far the log goes, and what the space was like there."""
+        row = self._db.execute(
+            f"SELECT {_CHECKED} FROM change c ORDER BY position DESC LIMIT 1"
+        ).fetchone()
+        if row is None:
+            return
+        require_crc(row)
+        self.last_time = row[1]
+        *_, newest, living, _ = row
+        if row[0] > self.durable:
+            if newest is None or living is None:
+                raise ValueError(f"the change at {row[0]} is not the end of a commit")
+            self.durable, self.n, self._living = row[0], newest, living
+
+    def _compare(self, mark: Mark | None) -> None:
+        """Refuse a file that has less than was committed to it, and was not lost with the power."""
+        if mark is None or mark.position < self.durable:
+            return
+        if mark.position == self.durable:
+            if mark.living != self._living:
+                raise ValueError("other entries live than when it was committed last")
+            return
+        lost = f"changes {self.durable + 1} to {mark.position}"
+        if mark.boot in (0, this_boot()):
+            raise ValueError(
+                f"{lost} were committed, and are not there; if an older copy of the file was put"
+                f" here on purpose, remove {file_of(self.path).name}"
+            )
+        logger.warning(
+            "%s: the machine was started again, and %s were not on the disk yet: they are lost",
+            self.path,
+            lost,
+        )
+        self.n = max(self.n, mark.newest)  # No other entry gets a number that was given.
 
     def entries(self) -> Iterator[tuple[int, str, int, float | None, bytes, str | None]]:
         """The living entries in order of arrival: arrival, origin, n, expires, payload, and the
         agent that they are for."""
         agent = self.agent
+        checked = self._format >= CHECKED_SINCE
         dest = "dest" if self._format >= 2 else "NULL"
         lease = "lease" if self._format >= 4 else "expires"
+        crcs = "crc, lease_crc" if checked else "NULL, NULL"
+        arrivals: list[int] = []
         try:
-            for arrival, origin, n, expires, payload, to in self._db.execute(
-                f"SELECT position, origin, n, {lease}, payload, {dest} FROM change"
+            for arrival, origin, n, expires, payload, to, crc, of_lease in self._db.execute(
+                f"SELECT position, origin, n, {lease}, payload, {dest}, {crcs} FROM change"
                 " WHERE kind = ? AND ended IS NULL ORDER BY position",
                 (_WRITTEN,),
             ):
-                if type(n) is not int or type(expires) not in (float, NoneType):
+                arrivals.append(arrival)
+                if checked:
+                    if crc >> 32 != entry_crc(arrival, origin, n, payload, to) or (
+                        of_lease is not expires and of_lease != lease_crc(arrival, expires)
+                    ):
+                        raise ValueError(f"the checksum of the entry at {arrival} is wrong")
+                elif type(n) is not int or type(expires) not in (float, NoneType):
                     raise ValueError(f"the entry at {arrival} has n={n!r} and expires={expires!r}")
                 yield arrival, origin or agent, n, expires, payload, to
-        except (sqlite3.DatabaseError, ValueError) as error:
+        except (sqlite3.DatabaseError, TypeError, ValueError) as error:
             refuse(self.path, error)
+        self._read_living += entry_weights(arrivals)
 
     def accepted(self) -> list[tuple[str, int]]:
         """Origin and number of what has come from elsewhere, as far as the log remembers."""
         if self._format < 2:
             return []
-        return self._db.execute(
-            "SELECT origin, n FROM change WHERE dest IS NOT NULL AND origin IS NOT NULL"
+        rows = self._db.execute(
+            "SELECT position, origin, n, payload, dest, crc FROM change"
+            " WHERE dest IS NOT NULL AND origin IS NOT NULL"
         ).fetchall()
+        for position, origin, n, payload, dest, crc in rows:
+            if not is_entry_crc(crc, entry_crc(position, origin, n, payload, dest)):
+                raise DamagedFile(f"{self.path} is damaged (the checksum at {position} is wrong)")
+        return [(origin, n) for _, origin, n, *_ in rows]
 
     def was_committed(self, txn_id: str) -> bool:
         """Does the log remember that this transaction was prepared and committed?"""
@@ -235,10 +368,26 @@ class SqliteJournal:
     def promises(self) -> Iterator[tuple[str, SavedPromise]]:
         """The transactions that were prepared and not decided."""
         try:
-            for txn_id, payload in self._db.execute("SELECT txn, payload FROM promise"):
-                yield txn_id, msgspec.msgpack.decode(payload, type=SavedPromise)
-        except (sqlite3.DatabaseError, msgspec.DecodeError) as error:
+            crc = "crc" if self._format >= CHECKED_SINCE else "NULL"
+            for txn_id, payload, found in self._db.execute(
+                f"SELECT txn, payload, {crc} FROM promise"
+            ):
+                if self._format >= CHECKED_SINCE and found != promise_crc(txn_id, payload):
+                    raise ValueError(f"the checksum of the promise {txn_id} is wrong")
+                promise = msgspec.msgpack.decode(payload, type=SavedPromise)
+                self._read_living += promise_weight(txn_id)
+                if self._format < 5:
+                    promise.holder = holder_in(txn_id)
+                yield txn_id, promise
+        except (sqlite3.DatabaseError, AttributeError, TypeError, ValueError) as error:
             refuse(self.path, error)
+
+    def _require_living(self) -> None:
+        """All that lives was read: is it what lived when the last commit was made?"""
+        if self._format < CHECKED_SINCE:
+            self._living = bounded(self._read_living)
+        elif self._living != bounded(self._read_living):
+            refuse(self.path, ValueError("entries are missing, or there that were not"))
 
     # Writing
 
@@ -268,20 +417,24 @@ class SqliteJournal:
         if not batch:
             return
         self._uncertain = True
-        rows, updates, decisions = self._rows(batch)
         last = batch[-1].position
         surplus = 0 if self._keep is None else last - self._first - self._keep
         try:
-            if len(rows) == 1 and not updates and not decisions and surplus <= 0:
-                execute_many(self._db, _INSERT, rows)  # a statement is a transaction by itself
+            rows = self._rows(batch)
+            self.n, self._living = rows.newest, rows.living
+            if len(batch) == 1 and not rows.updates and not rows.decisions and surplus <= 0:
+                # A statement is a transaction by itself.
+                execute_many(self._db, _INSERT[_ALL], rows.added)
             else:
                 self._db.execute("BEGIN")
-                execute_many(self._db, _INSERT, rows)
-                execute_many(self._db, _UPDATE, updates)
-                for decision in decisions:
+                *added, final = rows.added
+                execute_many(self._db, _INSERT[rows.width], added)
+                execute_many(self._db, _INSERT[_ALL], [final])
+                execute_many(self._db, _UPDATE, rows.updates)
+                for decision in rows.decisions:
                     self._keep_decision(decision)
                 if surplus > (self._keep or 0) // 4:
-                    self._delete_before(last - (self._keep or 0) + 1)
+                    self._delete_before(last - (self._keep or 0) + 1, last)
                 self._db.execute("COMMIT")
         except Exception as error:
             self._failure = JournalFailed(f"{self.path} refused a commit: {error}")
@@ -293,38 +446,45 @@ class SqliteJournal:
         del self._pending[:count]
         self.durable = last
         self._uncertain = False
+        if self._high is not None:
+            self._high.write(last, rows.newest, rows.living)
 
     def _reconcile(self) -> None:
         """After a commit that was interrupted, by Ctrl-C say: did it happen? Holds the lock."""
         if self._uncertain:
             if self._db.in_transaction:
                 self._db.execute("ROLLBACK")
-            (last,) = self._db.execute("SELECT max(position) FROM change").fetchone()
-            self.durable = max(self.durable, last or 0)
+            known = dict(self._db.execute("SELECT key, value FROM meta"))
+            self.durable, self.n, self._living = known["position"], known["n"], known["living"]
+            self._load_last()
             self._pending[:] = [c for c in self._pending if c.position > self.durable]
             self._uncertain = False
 
-    def _rows(
-        self, batch: list[Change]
-    ) -> tuple[list[list[Any]], list[tuple[Any, ...]], list[Change]]:
-        """The rows to add, what to update in older ones, and the decisions of transactions."""
+    def _rows(self, batch: list[Change]) -> _Rows:
         own = self.agent
+        newest, living = self.n, self._living
         rows: list[list[Any]] = []
         written: dict[int, list[Any]] = {}
         updates: dict[int, tuple[Any, ...]] = {}
         decisions: list[Change] = []
+        width = _OF_CHANGE
         for c in batch:
-            kind, arrival = c.kind, c.arrival
-            agent = None if c.agent == own else c.agent
+            kind, arrival, position = c.kind, c.arrival, c.position
+            expires = c.expires
+            if expires is not None:
+                expires += 0.0  # as SQLite returns it
             row: list[Any] = [
-                c.position,
-                c.time,
+                position,
+                c.time + 0.0,
                 _CODES[kind],
                 arrival or None,
-                agent,
+                None if c.agent == own else c.agent,
                 c.txn,
-                c.waited,
+                c.waited + 0.0,
+                expires,
+                c.session,
             ]
+            crc = change_crc(row)
             rows.append(row)
             if kind == "written":
                 payload = c.payload
@@ -332,19 +492,47 @@ class SqliteJournal:
                     assert c.shape is not None and c.fields is not None
                     payload = encode_entry(c.shape, c.fields)
                 origin = None if c.origin == own else c.origin
-                row += (c.expires, None, origin, c.n, payload, c.to, c.session, c.expires)
+                crc = row_crc(crc, entry_crc(position, origin, c.n, payload, c.to))
+                row += (crc, origin, c.n, payload, c.to, None, expires)
+                if expires is not None:
+                    row.append(lease_crc(position, expires))
+                    width = _ALL
+                elif width == _OF_CHANGE:
+                    width = _OF_ENTRY
                 written[arrival] = row
+                living += entry_weight(arrival)
+                if c.n > newest:
+                    newest = c.n
                 continue
-            row += (c.expires, None, None, None, None, None, c.session, None)
+            row.append(crc)
             if not arrival:
                 decisions.append(c)
+                weight = promise_weight(c.txn or "")
+                living += weight if c.promise is not None else -weight
             elif kind not in _REMARKS:
-                ended = c.position if kind in ENDINGS else None
+                ended = position if kind in ENDINGS else None
+                if ended is not None:
+                    expires = None
+                    living -= entry_weight(arrival)
+                elif kind == "returned":
+                    living += entry_weight(arrival)
                 if arrival in written:
-                    written[arrival][8], written[arrival][14] = ended, c.expires
+                    width = _ALL
+                    row = written[arrival]
+                    row[_ENDED:] = ended, expires, lease_crc(arrival, expires)
                 else:
-                    updates[arrival] = (c.expires, ended, arrival)
-        return rows, list(updates.values()), decisions
+                    updates[arrival] = (expires, lease_crc(arrival, expires), ended, arrival)
+        living = bounded(living)
+        if len(rows) > 1 and width != _OF_CHANGE:
+            for row in rows:
+                if len(row) < width:
+                    row += _NOTHING[len(row) : width]
+        row = rows[-1]  # It also says what the space is like.
+        row += _NOTHING[len(row) : _ALL]
+        row[-2:] = newest, living
+        crc = row[_CRC]
+        row[_CRC] = row_crc(last_crc(crc & 0xFFFF_FFFF, newest, living), crc >> 32)
+        return _Rows(rows, width, list(updates.values()), decisions, newest, living)
 
     def _keep_decision(self, change: Change) -> None:
         """Keep what a prepared transaction promises; forget it when it is decided."""
@@ -354,10 +542,12 @@ class SqliteJournal:
         promise: Promise = change.promise
         written = [(e.n, e.expires, encode_entry(e.shape, e.fields)) for e in promise.written]
         marks = [(e.origin, e.to) for e in promise.written]
-        saved = SavedPromise(written, list(promise.taken), list(promise.read), marks)
-        self._db.execute(
-            "INSERT INTO promise VALUES (?, ?)", (change.txn, msgspec.msgpack.encode(saved))
+        saved = SavedPromise(
+            written, list(promise.taken), list(promise.read), marks, promise.holder
         )
+        payload = msgspec.msgpack.encode(saved)
+        crc = promise_crc(change.txn or "", payload)
+        self._db.execute("INSERT INTO promise VALUES (?, ?, ?)", (change.txn, payload, crc))
 
     # Reading and trimming the log
 
@@ -369,32 +559,29 @@ class SqliteJournal:
             require_kept(since, self._first)
             try:
                 rows = self._db.execute(
-                    "SELECT c.position, c.time, c.kind, c.arrival, c.agent, c.txn, c.waited,"
-                    " c.expires, w.origin, w.n, w.payload, w.dest, c.session"
+                    f"SELECT {_CHECKED}, w.origin, w.n, w.payload, w.dest, w.crc"
                     " FROM change c LEFT JOIN change w ON w.position = c.arrival"
                     " WHERE c.position > ? ORDER BY c.position LIMIT ?",
                     (since, -1 if limit is None else limit),
                 ).fetchall()
-                return [self._change(*row) for row in rows]
+                count = max(0, self.durable - since)
+                if len(rows) != (count if limit is None else min(count, limit)):
+                    raise ValueError(f"not all changes after {since} are there")
+                return [self._change(row, position) for position, row in enumerate(rows, since + 1)]
             except (sqlite3.Error, BadBytes, LookupError, TypeError, ValueError) as error:
                 raise DamagedFile(f"{self.path} is damaged ({error})") from error
 
-    def _change(
-        self,
-        position: int,
-        time: float,
-        kind: int,
-        arrival: int | None,
-        agent: str | None,
-        txn: str | None,
-        waited: float,
-        expires: float | None,
-        origin: str | None,
-        n: int | None,
-        payload: bytes | None,
-        to: str | None,
-        session: str | None,
-    ) -> Change:
+    def _change(self, row: tuple[Any, ...], expected: int) -> Change:
+        """The change of a row that was read together with that of its entry."""
+        require_crc(row[:12])
+        position, time, kind, arrival, agent, txn, waited, expires, session = row[:9]
+        origin, n, payload, to, crc = row[12:]
+        if position != expected:
+            raise ValueError(f"the change at {expected} is missing")
+        if arrival is not None and not is_entry_crc(
+            crc, entry_crc(arrival, origin, n, payload, to)
+        ):
+            raise ValueError(f"the checksum of the entry at {arrival} is wrong")
         shape, fields = (None, None) if payload is None else decode_entry(payload)
         return Change(
             position=position,
@@ -417,33 +604,16 @@ class SqliteJournal:
     def trim(self, before: int) -> None:
         with self._commit_lock:
             self._commit_pending()
-            self._run(lambda: self._delete_before(min(before, self.durable + 1)))
+            self._run(lambda: self._delete_before(min(before, self.durable + 1), self.durable))
 
-    def _delete_before(self, position: int) -> None:
-        """Forget the changes before a position, and the ended entries that only they speak of."""
+    def _delete_before(self, position: int, last: int) -> None:
+        """Forget the changes before a position, of a log that goes up to `last`."""
         position = min(position, self.kept_from())
         if position <= self._first:
             return
         # The numbering goes on even when nothing is left to count from.
-        self._db.execute(
-            "UPDATE meta SET value = max(value, (SELECT coalesce(max(n), 0) FROM change))"
-            " WHERE key = 'n'"
-        )
-        self._db.execute(
-            "UPDATE meta SET value = max(value, ?) WHERE key = 'position'", (position - 1,)
-        )
-        self._db.execute("UPDATE meta SET value = ? WHERE key = 'first'", (position,))
-        # Where a renewal is forgotten, the row of the entry says what became of its lease.
-        self._db.execute(
-            "UPDATE change SET expires = r.expires FROM (SELECT arrival, expires, max(position)"
-            " FROM change WHERE position < ? AND kind = ? GROUP BY arrival) AS r"
-            " WHERE change.position = r.arrival",
-            (position, _RENEWED),
-        )
-        self._db.execute(
-            "DELETE FROM change WHERE position < ?1 AND (kind != ?2 OR ended < ?1)",
-            (position, _WRITTEN),
-        )
+        self._keep_meta(first=position, position=last)
+        delete_before(self._db, position)
         self._first = position
 
     def compact(self) -> None:
@@ -452,7 +622,7 @@ class SqliteJournal:
             self._commit_pending()
             if self._keep is not None:
                 keep = self._keep
-                self._run(lambda: self._delete_before(self.durable - keep + 1))
+                self._run(lambda: self._delete_before(self.durable - keep + 1, self.durable))
             try:
                 self._db.execute("VACUUM")
                 self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -477,7 +647,23 @@ class SqliteJournal:
         with self._commit_lock:
             if self._failure is None:
                 self._commit_pending()
-            self._db.close()
-            self._file_lock.release()
+            if self._failure is None and self._described != (self.durable, self.n, self._living):
+                with suppress(JournalFailed):  # which is then raised below
+                    self._run(self._keep_meta)
+            self._close_files()
         if self._failure is not None:
             raise self._failure
+
+    def _close_files(self) -> None:
+        self._db.close()
+        if self._high is not None:
+            # What SQLite could not bring into the file is in its log, and the mark speaks of it.
+            self._high.close(remove=self._failure is None and not self._beside("-wal").exists())
+        self._file_lock.release()
+
+    def crash(self) -> None:
+        """Let go of the file without another commit, as a dying process does."""
+        if self._failure is None:
+            self._failure = JournalFailed("its process is gone")
+            self._pending.clear()
+            self._close_files()

@@ -157,7 +157,11 @@ class Watchers(Generic[W]):
             waiting = table.get(key)
             if waiting is None:
                 waiting = table[key] = OrderedDict()
+            late = next(reversed(waiting)) if waiting else None
             waiting[watch] = check
+            if late is not None and late.ticket > watch.ticket:  # It has waited before.
+                for other in sorted(waiting, key=_ticket):
+                    waiting.move_to_end(other)
             places.found.append((waiting, groups, positions, key))
         places.looked_at = len(targets)
 

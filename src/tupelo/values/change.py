@@ -7,6 +7,7 @@ from typing import Any, Literal
 import msgspec
 
 from tupelo.values.entry import Entry, Shape, thaw
+from tupelo.values.holder import Holder
 
 ChangeKind = Literal[
     "written",  # an entry became visible
@@ -31,11 +32,13 @@ ENDINGS: tuple[ChangeKind, ...] = ("taken", "expired", "cancelled", "evicted", "
 
 class Promise(msgspec.Struct, frozen=True, eq=False):
     """What a prepared transaction will do: the entries it wrote, and the arrivals of those that it
-    took and of those that it holds by reading."""
+    took and of those that it holds by reading. `holder` is who gets what it took, if the
+    transaction is a delivery."""
 
     written: tuple[Entry, ...]
     taken: tuple[int, ...]
     read: tuple[int, ...]
+    holder: Holder | None = None
 
 
 class Change(msgspec.Struct, frozen=True, eq=False):

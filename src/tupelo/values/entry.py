@@ -70,6 +70,11 @@ class Entry(msgspec.Struct, gc=False, eq=False):
     def ended(self) -> bool:
         return self.gone and self.txn is None
 
+    @property
+    def value(self) -> Any:
+        """What a reader gets: see `thaw`."""
+        return thaw(self.shape, self.fields)
+
 
 plain_shapes: dict[tuple[type, ...], Shape] = {}
 _shapes: dict[tuple[Kind | None, tuple[type, ...]], Shape] = {}
@@ -196,25 +201,26 @@ def _require_known_value(value: Any) -> None:
             _require_known_value(inner)
 
 
-def thaw(shape: Shape, fields: tuple[Any, ...]) -> Any:
-    """What a reader gets: a tuple, or an instance of the entry's class; the reader's own copy."""
+def thaw(shape: Shape, fields: tuple[Any, ...], stand_ins: bool = False) -> Any:
+    """What a reader gets: a tuple, or an instance of the entry's class; the reader's own copy.
+    With `stand_ins`, a class that is not known here has a stand-in: see `kind.stand_in`."""
     if shape.plain:
         return fields
-    values = fields if shape.flat else tuple([thaw_value(value) for value in fields])
-    return values if shape.kind is None else build(shape.kind, values)
+    values = fields if shape.flat else tuple([thaw_value(value, stand_ins) for value in fields])
+    return values if shape.kind is None else build(shape.kind, values, stand_ins)
 
 
-def thaw_value(value: Any) -> Any:
+def thaw_value(value: Any, stand_ins: bool = False) -> Any:
     cls = type(value)
     if cls in SCALARS:
         return value
     if cls is tuple:
-        return tuple([thaw_value(v) for v in value])
+        return tuple([thaw_value(v, stand_ins) for v in value])
     if cls is list:
-        return [thaw_value(v) for v in value]
+        return [thaw_value(v, stand_ins) for v in value]
     if cls is dict:
-        return {k: thaw_value(v) for k, v in value.items()}
-    return build(value.kind, tuple([thaw_value(v) for v in value.values]))
+        return {k: thaw_value(v, stand_ins) for k, v in value.items()}
+    return build(value.kind, tuple([thaw_value(v, stand_ins) for v in value.values]), stand_ins)
 
 
 def same(a: Any, b: Any) -> bool:

@@ -19,6 +19,10 @@ from tupelo.errors import BadArgument, BadEntry, UnknownType
 
 T = TypeVar("T", bound=type)
 
+STAND_INS_MAX = 1_000
+"""So many classes of other programs may have a stand-in here."""
+STAND_IN_FIELDS_MAX = 255
+
 
 class Kind(msgspec.Struct, frozen=True, eq=False):
     """A class of typed entries: `lineage` names the class itself and its dataclass bases."""
@@ -33,6 +37,7 @@ _kind_of_class: dict[type, Kind] = {}
 _class_of_name: dict[str, type] = {}
 _given_name: dict[type, str] = {}
 _values_of_class: dict[type, Callable[[Any], tuple[Any, ...]]] = {}
+_stand_ins: dict[Kind, type] = {}
 
 
 def entry(name: str) -> Callable[[T], T]:
@@ -105,7 +110,7 @@ def class_of(kind: Kind) -> type:
     """The class to build, or UnknownType when this program cannot build it."""
     cls = _class_of_name.get(kind.name) or _find_class(kind.name)
     if cls is None:
-        raise UnknownType(kind.name)
+        raise UnknownType(kind.name, fields=kind.names)
     known = kind_of(cls)
     if known is not kind and known.names != kind.names:
         missing = [
@@ -121,6 +126,7 @@ def class_of(kind: Kind) -> type:
                 kind.name,
                 f"the class {kind.name!r} of this program does not fit the entry: "
                 f"the entry lacks {missing}, the class lacks {extra}",
+                kind.names,
             )
     return cls
 
@@ -140,6 +146,26 @@ def _find_class(name: str) -> type | None:
     return None
 
 
+def stand_in(kind: Kind) -> type:
+    """A dataclass for a kind whose class this program does not have. Its instances have the fields
+    of the kind and can be written again under its name. UnknownType if there can be none."""
+    cls = _stand_ins.get(kind)
+    if cls is None:
+        if len(_stand_ins) >= STAND_INS_MAX or len(kind.names) > STAND_IN_FIELDS_MAX:
+            raise UnknownType(kind.name)
+        label = kind.name.rpartition(".")[2]
+        try:
+            cls = dataclasses.make_dataclass(
+                label if label.isidentifier() else "StandIn", kind.names, init=False
+            )
+        except TypeError as error:  # A field's name is none that Python allows.
+            raise UnknownType(kind.name) from error
+        _stand_ins[kind] = cls
+        _kind_of_class[cls] = kind
+        _values_of_class[cls] = _reader(kind.names)
+    return cls
+
+
 def class_if_known(kind: Kind) -> type | None:
     return _class_of_name.get(kind.name)
 
@@ -150,9 +176,15 @@ def is_at_hand(kind: Kind) -> bool:
     return cls is not None and _kind_of_class.get(cls) is kind
 
 
-def build(kind: Kind, values: tuple[Any, ...]) -> Any:
-    """An instance with these values. No code of the class runs, so nothing can fail halfway."""
-    cls = class_of(kind)
+def build(kind: Kind, values: tuple[Any, ...], stand_ins: bool = False) -> Any:
+    """An instance with these values. No code of the class runs, so nothing can fail halfway. With
+    `stand_ins` it may be of a stand-in, where the class is not known."""
+    try:
+        cls = class_of(kind)
+    except UnknownType:
+        if not stand_ins:
+            raise
+        cls = stand_in(kind)
     instance: Any = object.__new__(cls)
     for name, value in zip(kind.names, values, strict=True):
         object.__setattr__(instance, name, value)

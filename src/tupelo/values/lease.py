@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import msgspec
 
@@ -18,16 +18,28 @@ LeasePolicy = Callable[[str, float | None], float | None]
 """(kind of thing, seconds asked for or None for ever) → seconds granted or None for ever."""
 
 
+ANY_LEASE: Final = -math.inf
+"""Asked for as a lease: as long as the space's policy prefers, see `LeasePolicy.preferred`."""
+
+
 class Landlord(Protocol):
+    """Whoever grants leases. A landlord of one door only raises TypeError at the other."""
+
     def renew_lease(self, thing: Any, seconds: float | None) -> None: ...
 
     def cancel_lease(self, thing: Any) -> None: ...
 
-    def now(self) -> float: ...
+    async def renew_lease_async(self, thing: Any, seconds: float | None) -> None: ...
+
+    async def cancel_lease_async(self, thing: Any) -> None: ...
+
+    def now(self) -> float:
+        """The time by the clock that ends its leases."""
+        ...
 
 
-class Lease(msgspec.Struct, frozen=True, eq=False, gc=False):
-    """Until when something lives; `renew()` and `cancel()` raise LeaseLost once it is gone."""
+class Leased(msgspec.Struct, frozen=True, eq=False, gc=False):
+    """What leases of both doors have."""
 
     landlord: Landlord
     thing: Any
@@ -40,9 +52,13 @@ class Lease(msgspec.Struct, frozen=True, eq=False, gc=False):
 
     @property
     def remaining(self) -> float | None:
-        """Seconds left; None for ever."""
+        """Seconds left, as far as is known here; None for ever."""
         expires = self.expires
         return None if expires is None else max(0.0, expires - self.landlord.now())
+
+
+class Lease(Leased, frozen=True, eq=False, gc=False):
+    """Until when something lives; `renew()` and `cancel()` raise LeaseLost once it is gone."""
 
     def renew(self, seconds: float | None) -> None:
         """Live for `seconds` from now (None: for ever), or as long as the space's policy grants."""
@@ -53,10 +69,33 @@ class Lease(msgspec.Struct, frozen=True, eq=False, gc=False):
         self.landlord.cancel_lease(self.thing)
 
 
+class AsyncLease(Leased, frozen=True, eq=False, gc=False):
+    """Until when something lives; `await lease.renew(seconds)` and `await lease.cancel()` raise
+    LeaseLost once it is gone."""
+
+    async def refresh(self) -> None:
+        """Ask what time it is where it was granted, so that `remaining` is exact."""
+        refresh = getattr(self.landlord, "refresh", None)
+        if refresh is not None:
+            await refresh()
+
+    async def renew(self, seconds: float | None) -> None:
+        """Live for `seconds` from now (None: for ever), or as long as the space's policy grants."""
+        await self.landlord.renew_lease_async(self.thing, check_lease(seconds))
+
+    async def cancel(self) -> None:
+        """End it now: an entry is removed, a transaction aborted, a subscription closed."""
+        await self.landlord.cancel_lease_async(self.thing)
+
+
 def check_lease(seconds: object, name: str = "lease") -> float | None:
     if seconds is None:
         return None
-    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not seconds > 0:
+    if (
+        isinstance(seconds, bool)
+        or not isinstance(seconds, (int, float))
+        or not (seconds > 0 or seconds == ANY_LEASE)
+    ):
         raise BadArgument(name, "a number of seconds above 0, or None for ever", seconds)
     try:
         return None if seconds == math.inf else float(seconds)

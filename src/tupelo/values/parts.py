@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import types as python_types
 from collections.abc import Callable
+from datetime import datetime
+from types import NoneType
 from typing import Any, get_args
+from uuid import UUID
 
 from tupelo.errors import BadEntry, BadTemplate, UnknownType
 from tupelo.values.entry import SCALARS, Typed, freeze_value, same, thaw_value
 from tupelo.values.kind import Kind, class_if_known, is_typed, kind_of, name_of, values_of
+
+INDEXABLE = frozenset({NoneType, bool, int, float, str, bytes, datetime, UUID})
+"""Values of these types are found by their hash."""
 
 
 class Part:
@@ -108,6 +114,31 @@ class Exactly(Part):
         return f"Exactly({_shown(self.cls)})"
 
 
+class OfKind(Part):
+    """An entry of exactly this kind, by its name and the names of its fields; or one that holds
+    such a value in a field, at any depth. The class need not be known here."""
+
+    def __init__(self, name: str, names: tuple[str, ...]) -> None:
+        self.name, self.names = name, names
+
+    def matches(self, value: Any) -> bool:
+        cls = type(value)
+        if cls is Typed:
+            return self.is_of(value.kind) or any(map(self.matches, value.values))
+        if cls is tuple or cls is list:
+            return any(map(self.matches, value))
+        return cls is dict and any(map(self.matches, value.values()))
+
+    def fits(self, cls: type) -> bool:
+        return cls not in SCALARS
+
+    def is_of(self, kind: Kind) -> bool:
+        return kind.name == self.name and kind.names == self.names
+
+    def __repr__(self) -> str:
+        return f"OfKind({self.name!r}, {self.names!r})"
+
+
 class Between(Part):
     """A value of the bounds' type from `low` to `high`, both included; None leaves an end open."""
 
@@ -148,12 +179,24 @@ class OneOf(Part):
         if not choices:
             raise BadTemplate("OneOf() needs at least one choice")
         self.choices = [as_part(c, f"choice {i}") for i, c in enumerate(choices)]
+        # Many values cost what one costs: they are found by their hash.
+        self._values: dict[type, set[Any]] = {}
+        self._others: list[Part] = []
+        for choice in self.choices:
+            if type(choice) is Equal and type(choice.value) in INDEXABLE:
+                if choice.value == choice.value:  # NaN equals nothing.
+                    self._values.setdefault(type(choice.value), set()).add(choice.value)
+            else:
+                self._others.append(choice)
 
     def matches(self, value: Any) -> bool:
-        return any(choice.matches(value) for choice in self.choices)
+        values = self._values.get(type(value))
+        if values is not None and value in values:
+            return True
+        return any(choice.matches(value) for choice in self._others)
 
     def fits(self, cls: type) -> bool:
-        return any(choice.fits(cls) for choice in self.choices)
+        return cls in self._values or any(choice.fits(cls) for choice in self._others)
 
     def __repr__(self) -> str:
         return f"OneOf({', '.join(map(repr, self.choices))})"

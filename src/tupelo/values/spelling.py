@@ -29,6 +29,7 @@ from tupelo.values.parts import (
     Nested,
     NestedTyped,
     Not,
+    OfKind,
     OfType,
     OneOf,
     Part,
@@ -150,6 +151,8 @@ def _spell(part: Part) -> Spelled:
             return ("any",)
         case Equal(value=value):
             return ("=", value)
+        case OfKind(name=name, names=names):
+            return ("kind", name, *names)
         case OfType(cls=cls):
             return ("type", *_spell_class(cls))
         case Exactly(cls=cls):
@@ -254,6 +257,7 @@ _READERS: dict[str, Callable[[list[Any], int], Part]] = {
     "any": lambda rest, depth: ANY,
     "=": _read_equal,
     "type": _read_of_type,
+    "kind": lambda rest, depth: OfKind(_text(rest[0]), tuple([_text(name) for name in rest[1:]])),
     "exactly": _read_exactly,
     "between": lambda rest, depth: Between(*rest),
     "one of": _read_one_of,

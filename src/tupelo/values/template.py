@@ -12,12 +12,10 @@ is a few values at known positions, which an index can answer, and perhaps a che
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from datetime import datetime
 from functools import reduce
 from operator import or_
-from types import NoneType, UnionType
+from types import UnionType
 from typing import Any
-from uuid import UUID
 
 import msgspec
 
@@ -26,6 +24,7 @@ from tupelo.values.entry import SCALARS, Shape, Typed, freeze, thaw
 from tupelo.values.kind import is_typed, name_of
 from tupelo.values.parts import (
     ANY,
+    INDEXABLE,
     AnyPart,
     Both,
     Equal,
@@ -33,6 +32,7 @@ from tupelo.values.parts import (
     Nested,
     NestedTyped,
     Not,
+    OfKind,
     OfType,
     OneOf,
     Part,
@@ -42,8 +42,6 @@ from tupelo.values.parts import (
 )
 
 Check = Callable[[tuple[Any, ...]], bool]
-
-INDEXABLE = frozenset({NoneType, bool, int, float, str, bytes, datetime, UUID})
 
 
 class Binding(msgspec.Struct, frozen=True, eq=False):
@@ -104,7 +102,10 @@ class Template:
 
     def matches(self, entry: Any) -> bool:
         """Would this entry match?"""
-        shape, fields = freeze(entry)
+        return self.admits(*freeze(entry))
+
+    def admits(self, shape: Shape, fields: tuple[Any, ...]) -> bool:
+        """Does an entry of this shape match, with these fields?"""
         binding = self.bind(shape)
         return binding is not None and binding.test(fields)
 
@@ -223,6 +224,8 @@ def _whole(part: Part) -> Callable[[Shape], Binding | None]:
                 if (cls is tuple if shape.kind is None else shape.kind.name == name_of(cls))
                 else None
             )
+        case OfKind():
+            return lambda shape: _bind_kind(part, shape)
         case Where():
             return lambda shape: Binding(check=lambda fields: _holds(part, shape, fields))
         case Not(part=inner):
@@ -238,6 +241,12 @@ def _shape_is(shape: Shape, cls: type | str) -> bool:
     if cls is object:
         return True
     return cls is tuple if shape.kind is None else is_kind(shape.kind, cls)
+
+
+def _bind_kind(part: OfKind, shape: Shape) -> Binding | None:
+    if shape.kind is not None and part.is_of(shape.kind):
+        return ALL
+    return None if shape.flat else Binding(check=part.matches)
 
 
 def _holds(where: Where, shape: Shape, fields: tuple[Any, ...]) -> bool:

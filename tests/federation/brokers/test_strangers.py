@@ -49,7 +49,7 @@ def test_a_result_that_cannot_be_read_ends_no_link(caplog):
         before = links(market)
         basket = market["a"].collect("pear", "single", "all")
         await market.quiet()
-        say(market, "d", "c", spell(Result("a", 1, Found("d", [NO_VALUE, spell(["pear", 4])]))))
+        say(market, "d", "c", Result("a", 1, Found("d", [NO_VALUE, spell(["pear", 4])])))
         await market["b"].offer("pear", 1)
         await market.quiet()
         assert sorted(basket.wares) == [["pear", 1], ["pear", 4]]
@@ -86,7 +86,7 @@ def test_what_the_next_can_see_to_be_wrong_ends_the_link(body):
         before = links(market)
         basket = market["a"].collect("pear", "single", "any")
         await market.quiet()
-        say(market, "d", "c", spell(body))
+        say(market, "d", "c", body)
         await market.quiet()
         await market.agreed("abcd")
         after = links(market)

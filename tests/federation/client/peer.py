@@ -94,7 +94,7 @@ class Peer:
         hello: wire.Hello = line.hear()
         line.say(wire.Welcome(wire.VERSION, "h", "host", "i", session, self.heartbeat))
         for _ in range(opened):
-            line.answer(wire.Open, [False, "id", "me", "h"])
+            line.answer(wire.Open, [False, "id", "me", "h", 1_000.0])
         return hello
 
     def close(self) -> None:

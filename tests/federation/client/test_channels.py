@@ -48,7 +48,7 @@ def test_the_host_is_told_who_we_are(dial, peer, later):
         "",
     )
     line.say(wire.Welcome(wire.VERSION, "h", "host", "i", "s", 5.0))
-    opening = line.answer(wire.Open, [False, "id", "me", "h"])
+    opening = line.answer(wire.Open, [False, "id", "me", "h", 1_000.0])
     assert (opening.space, opening.password) == ("jobs", "secret")
     space = call.result()
     assert space.name == "jobs" and space.agent == "me"
@@ -554,7 +554,7 @@ def test_closing_tells_who_waits_and_hangs_up(met, later):
 def test_two_spaces_share_a_link_until_both_are_closed(met, later):
     space, line = met()
     call = later(space.space, "others")
-    assert line.answer(wire.Open, [False, "id", "me", "h"]).space == "others"
+    assert line.answer(wire.Open, [False, "id", "me", "h", 1_000.0]).space == "others"
     other = call.result()
     waiting, wanting = later(space.take), later(other.take)
     asked = {message.space: message for message in (line.hear(), line.hear())}

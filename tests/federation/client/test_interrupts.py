@@ -14,15 +14,15 @@ import pytest
 import tupelo
 from tests.federation.client.hosting import Hosting
 from tupelo.federation.client.blocking_channel import BlockingChannel
-from tupelo.federation.client.doors import either
 from tupelo.federation.links import wire
+from tupelo.space.either import either
 
 INTERRUPTED = object()
 
 
 def parked(host: Hosting) -> int:
-    core = host.space._operations.core
-    with host.space._operations.engine.lock:
+    core = host.space._port._core
+    with host.space._port.atomic():
         return len(list(core.waiting))
 
 

@@ -112,7 +112,7 @@ class Resident:
     async def crash(self) -> None:
         life, self.life = self.life, None
         if life is not None:
-            await life.kill([hosted.engine for hosted in self.core.spaces.values()])
+            await life.kill([hosted.port for hosted in self.core.spaces.values()])
 
     async def stop(self) -> None:
         life, self.life = self.life, None

@@ -267,8 +267,7 @@ def test_all_that_was_said_in_a_roster_arrives_in_it(seed):
 def test_parts_speak_along_the_tree():
     async def scene(near: Neighbourhood) -> None:
         await near.agreed("abcd")
-        near["a"].voice.say("b", "next door")
-        near["a"].voice.say("d", "not a neighbour")
+        near["a"].voice.send("b", "next door")
         near["a"].voice.send("d", "far away")
         near["a"].voice.send("a", "myself")
         near["a"].voice.send("x", "nobody")

@@ -62,11 +62,11 @@ def test_hosts_at_the_blocking_door_are_one_group():
         async def begin(host: tupelo.Host) -> Group:
             return group_of(host._core)
 
-        groups = [host._now(begin(host)) for host in (one, two)]
-        one._now(agreed(*groups))
+        groups = [host.now(begin(host)) for host in (one, two)]
+        one.now(agreed(*groups))
 
         async def operate() -> list[str]:
             async with groups[1].operating():
                 return sorted(groups[1].roster.members)
 
-        assert two._now(operate()) == sorted([one.id, two.id])
+        assert two.now(operate()) == sorted([one.id, two.id])

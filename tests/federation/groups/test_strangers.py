@@ -29,15 +29,18 @@ class Stranger:
     def departed(self, peer: Peer) -> None:
         self.departures += 1
 
-    def heard(self, peer: Peer, body: Any) -> None:
-        self.heard_messages.append(messages.read(body))
+    def heard(self, peer: Peer, message: Any) -> None:
+        self.heard_messages.append(message)
 
     async def stop(self) -> None:
         return
 
     def say(self, body: Any, channel: str = CHANNEL) -> None:
+        self.put(wire.Notice(channel, wire.body(body)))
+
+    def put(self, message: wire.Message) -> None:
         assert self.peer is not None
-        self.peer.talk.say(wire.Carry(channel, body))
+        self.peer.talk.say(message)
 
     async def hears(self, kind: type) -> Any:
         for _ in range(1_000):
@@ -74,7 +77,8 @@ class Stranger:
 async def meet(near: Neighbourhood) -> Stranger:
     """The host x, which has no group, but someone who speaks on its channel."""
     await near.agreed("ab")
-    stranger = near["x"].core.carriers[CHANNEL] = Stranger()
+    stranger = Stranger()
+    near["x"].core.carriers.listen(CHANNEL, stranger, wire.reader(messages.Said), stranger.heard)
     near["x"].core.dial("a")
     while stranger.peer is None:
         await asyncio.sleep(0.01)
@@ -190,12 +194,14 @@ def test_a_lie_along_the_tree_closes_the_link(what):
     async def scene(near: Neighbourhood) -> None:
         stranger = await meet(near)
         roster = await stranger.take_part()
-        lie = {
-            "false source": messages.Sent(roster, PART, "b", "a", 1),
-            "no target": messages.Sent(roster, PART, "x", "nobody", 1),
-            "cut": messages.Cut(roster, ["a"]),
-        }[what]
-        stranger.say(lie)
+        said = wire.Notice(PART, wire.body(1))
+        stranger.put(
+            {
+                "false source": wire.Routed(roster, "b", "a", said),
+                "no target": wire.Routed(roster, "x", "nobody", said),
+                "cut": wire.Notice(CHANNEL, wire.body(messages.Cut(roster, ["a"]))),
+            }[what]
+        )
         await stranger.is_parted()
         await go_on(near)
         assert near["a"].part.heard_bodies == []

@@ -149,7 +149,7 @@ class Crowd:
         outbox = self.people[name].exchange.outbox
         while outbox:
             hosts, message = outbox.popleft()
-            body = msgspec.msgpack.decode(msgspec.msgpack.encode(message))
+            body = msgspec.msgpack.encode(message)
             for host in hosts:
                 self.said += 1
                 if (name, host) in self.links:

@@ -138,7 +138,7 @@ def test_what_has_run_out_meanwhile_does_not_come_back(tmp_path):
         await town.alike("ab")
         assert b.copies("a") == []
         # Of streams of which nothing is left, nothing but that is kept.
-        assert len(list(b.feed.copies.operations.core.store)) <= 2
+        assert len(list(b.feed.copies.port._core.store)) <= 2
 
     play(scene, "ba", folder=tmp_path)
 
@@ -176,7 +176,7 @@ def test_removals_that_are_known_before_the_items_outlive_a_crash(tmp_path):
 def test_a_feed_whose_copies_cannot_be_kept_is_closed(tmp_path):
     async def scene(town: Town) -> None:
         await town.alike("ab")
-        town["b"].feed.copies.engine.close()
+        town["b"].feed.copies.port.close()
         await town["a"].write(("n", 1))
         await town.until(lambda: town["b"].feed.closed)
         await town.until(lambda: not town["a"].feed.partners)
@@ -290,7 +290,7 @@ def test_storms(seed, folder):
             views.append(sorted(citizen.copies()))
         assert all(view == views[0] for view in views)
         for one in town.citizens.values():
-            store = one.core.spaces[FEED].operations.core.store
+            store = one.core.spaces[FEED].port._core.store
             source = one.feed.source
             own = [entry.fields for entry in one.feed.exchange.streams[source].items.values()]
             assert own == [entry.fields for entry in store]

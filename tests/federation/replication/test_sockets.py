@@ -70,7 +70,7 @@ def test_what_threads_and_clients_write_is_copied(tmp_path):
         async def begin(host: tupelo.Host) -> Feed:
             return replication_of(host._core).feed(FEED, Everything())
 
-        feeds = [host._now(begin(host)) for host in (one, two)]
+        feeds = [host.now(begin(host)) for host in (one, two)]
         with tupelo.connect(f"tupelo://{one.address}/{FEED}") as remote:
             remote.write(("by", "a client"))
             one.space(FEED).write(("by", "a thread"))
@@ -82,7 +82,7 @@ def test_what_threads_and_clients_write_is_copied(tmp_path):
             async def arrived() -> None:
                 await until(lambda: copies(feeds[1]) == wanted)
 
-            two._now(arrived())
+            two.now(arrived())
 
 
 async def refused() -> None:

@@ -32,15 +32,15 @@ class Stranger:
     def departed(self, peer: Peer) -> None:
         self.departures += 1
 
-    def heard(self, peer: Peer, body: Any) -> None:
-        self.heard_messages.append(said.read(body))
+    def heard(self, peer: Peer, message: Any) -> None:
+        self.heard_messages.append(message)
 
     async def stop(self) -> None:
         return
 
     def say(self, body: Any) -> None:
         assert self.peer is not None
-        self.peer.talk.say(wire.Carry(CHANNEL, body))
+        self.peer.talk.say(wire.Notice(CHANNEL, wire.body(body)))
 
     def begin(self, marks: Any = None) -> None:
         self.say(said.Here(FEED, "x/1", True, [], marks or {}))
@@ -51,7 +51,7 @@ async def meet(town: Town) -> Stranger:
     stranger = Stranger()
     x = town["x"]
     x.call(x.feed.close)
-    x.core.carriers[CHANNEL] = stranger
+    x.core.carriers.listen(CHANNEL, stranger, said.read, stranger.heard)
     x.core.dial("a")
     await town.until(lambda: stranger.peer is not None)
     return stranger

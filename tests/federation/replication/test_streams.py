@@ -24,7 +24,7 @@ def spell(item: Any) -> bytes:
 def parcel(stream: Stream, after: int, bytes_max: int = WINDOW) -> tuple[Parcel, Numbered]:
     """As it arrives, with the items that it brings."""
     sent = stream.parcel("feed", after, bytes_max, spell, answers=True)
-    arrived = read(msgspec.msgpack.decode(msgspec.msgpack.encode(sent)))
+    arrived = read(msgspec.msgpack.encode(sent))
     assert isinstance(arrived, Parcel)
     return arrived, [(number, item) for number, item in arrived.items]
 
@@ -152,7 +152,7 @@ def test_what_cannot_live_is_refused(living):
 )
 def test_what_is_no_message_is_refused(body):
     with pytest.raises(BadFrame):
-        read(body)
+        read(msgspec.msgpack.encode(body))
 
 
 Act = st.one_of(

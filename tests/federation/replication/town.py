@@ -65,8 +65,8 @@ class Citizen:
     async def crash(self) -> None:
         life, self.life = self.life, None
         if life is not None:
-            engines = [hosted.engine for hosted in self.core.spaces.values()]
-            await life.kill([*engines, self.core.deciding._space._operations.engine])
+            ports = [hosted.port for hosted in self.core.spaces.values()]
+            await life.kill([*ports, self.core.deciding.space._port])
 
     async def stop(self) -> None:
         life, self.life = self.life, None
@@ -100,7 +100,7 @@ class Citizen:
         streams = self.feed.exchange.streams.values()
         chosen = [one for one in streams if source is None or host_of(one.source) == source]
         mine = {entry for one in chosen for entry in one.items.values() if not entry.gone}
-        store = self.feed.copies.operations.core.store
+        store = self.feed.copies.port._core.store
         return [entry.fields for entry in store if entry in mine]
 
 

@@ -26,6 +26,12 @@ def folder(request, tmp_path):
     return tmp_path if request.param == "disk" else None
 
 
+def made(office: tupelo.SpaceLike, request: str | None) -> Made:
+    answer = office.take(Made(request), wait=20.0)
+    assert answer is not None
+    return answer
+
+
 def test_a_program_elsewhere_asks_a_host_by_events():
     with (
         tupelo.Host("one", listen=0) as one,
@@ -35,16 +41,16 @@ def test_a_program_elsewhere_asks_a_host_by_events():
         office.write(HeapRequest("r1", "second"))
         assert office.take(Made("r1"), wait=20.0) == Made("r1", "second")
         office.write(ViewRequest("r2", "second", "total"))
-        view = office.take(Made("r2"), wait=20.0).id
+        view = made(office, "r2").id
         office.write(SessionRequest("r3", "second"))
-        session = office.take(Made("r3"), wait=20.0).id
+        session = made(office, "r3").id
         with tupelo.connect(f"{one.url}second") as heap:
             heap.write(Event("n", i=1))
         with EventHeap(one, "second") as second:
             assert second.view(view).wait(wait=20.0) == Event("n", i=1)
             assert second.session(session).wait(wait=20.0) == Event("n", i=1)
             office.write(DestroyRequest("r4", "second"))
-            assert office.take(Made("r4"), wait=20.0).error is None
+            assert made(office, "r4").error is None
             with pytest.raises(HeapDestroyed):
                 second.get()
         for request in (
@@ -54,8 +60,8 @@ def test_a_program_elsewhere_asks_a_host_by_events():
             HeapRequest("bad4", "heap", -1.0),
         ):
             office.write(request)
-            made = office.take(Made(request.request), wait=20.0)
-            assert made.id is None and made.error.startswith("BadArgument")
+            refused = made(office, request.request)
+            assert refused.id is None and str(refused.error).startswith("BadArgument")
 
 
 def test_a_heap_is_made_at_run_time_destroyed_and_made_anew():

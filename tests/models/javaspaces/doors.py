@@ -14,21 +14,29 @@ from typing import Any
 
 import tupelo
 from tests.conftest import PATIENCE_SECONDS, Call, HandClock, until_true
+from tests.kinds import SpaceMaker
 from tests.laws.doors import LoopThread
+from tupelo.federation.client.handles import RemoteTransaction
+from tupelo.federation.client.space import RemoteSpace
+from tupelo.federation.spanning.space import FederatedSpace
 from tupelo.models.javaspaces import (
     FOREVER,
     NO_WAIT,
+    AsyncLease,
     AsyncTransactionManager,
     AvailabilityEvent,
     Created,
     Entry,
+    EventRegistration,
     JavaSpace,
     JavaSpace05,
+    LeaseMap,
     MatchSet,
     RemoteEvent,
     Transaction,
     TransactionManager,
 )
+from tupelo.space.port import find_port
 
 TIMEOUT = 5  # "All tests are performed [..] with a 5 seconds timeout."
 
@@ -97,6 +105,8 @@ class Async:
         self._loop = loop
 
     def __getattr__(self, name: str) -> Any:
+        if name in ("active", "error") and hasattr(self._inner, "refresh"):
+            self._loop.call(self._inner.refresh)  # Else it says what was known last.
         found = getattr(self._inner, name)
         if not ismethod(found):
             return self._wrapped(found)
@@ -120,11 +130,30 @@ class Async:
     def __exit__(self, *error: object) -> None:
         self._loop.call(self._inner.__aexit__, *error)
 
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self._inner[bare(key)] = value
+
+    def __eq__(self, other: object) -> bool:
+        return bool(bare(other) == self._inner)
+
+    def __hash__(self) -> int:
+        return hash(self._inner)
+
+    def __repr__(self) -> str:
+        return f"Async({self._inner!r})"
+
     def _wrapped(self, answer: Any) -> Any:
         if isinstance(answer, Created):
-            return Created(self._wrapped(answer.transaction), answer.lease)
-        kinds = (JavaSpace, MatchSet, Transaction, tupelo.aio.Space, tupelo.aio.Transaction)
-        return Async(answer, self._loop) if isinstance(answer, kinds) else answer
+            return Created(self._wrapped(answer.transaction), self._wrapped(answer.lease))
+        if isinstance(answer, list):
+            return [self._wrapped(one) for one in answer]
+        return Async(answer, self._loop) if isinstance(answer, ASYNC_THINGS) else answer
+
+
+ASYNC_THINGS = (
+    *(JavaSpace, MatchSet, Transaction, AsyncLease, EventRegistration, LeaseMap),
+    *(tupelo.aio.Space, tupelo.aio.Transaction, RemoteSpace, FederatedSpace, RemoteTransaction),
+)
 
 
 def bare(argument: Any) -> Any:
@@ -134,32 +163,34 @@ def bare(argument: Any) -> Any:
     return argument._inner if isinstance(argument, Async) else argument
 
 
+def port_of(javaspace: Any) -> Any:
+    """The port of the space that a JavaSpace stands on, also if that is at a host."""
+    return find_port(bare(javaspace).space)
+
+
 class World:
-    """One door and one store: where spaces, clients and transactions come from."""
+    """One door and one kind of space: where spaces, clients and transactions come from."""
 
     def __init__(
-        self, door: str, store: dict[str, Any], loop: LoopThread, clock: WakeupClock, folder: Path
+        self,
+        place: tuple[str, str],
+        clock: WakeupClock,
+        folder: Path,
+        loop: LoopThread,
+        host_loop: LoopThread,
     ) -> None:
-        self.is_async = door == "async"
-        self.is_durable = "durability" in store
+        self._maker = SpaceMaker(place, clock, folder, loop, host_loop)
+        self.is_async = self._maker.is_async
+        self.is_durable = self._maker.kind.is_durable
         self.loop = loop
         self.clock = clock
-        self._store = store
-        self._folder = folder
-        self._made: list[Any] = []
-        kind = AsyncTransactionManager if self.is_async else TransactionManager
+        managers = AsyncTransactionManager if self.is_async else TransactionManager
         path = folder / "manager.tupelo" if self.is_durable else None
-        self.manager = self.door(kind(path, clock=clock))
+        self.manager = self.door(managers(path, clock=clock))
 
     def space(self, name: str = "world", **options: Any) -> Any:
-        """A space without a JavaSpace: tupelo.Space or tupelo.aio.Space."""
-        options = {"clock": self.clock, **self._store, **options}
-        if self.is_durable:
-            options.setdefault("path", self._folder / f"{len(self._made)}.tupelo")
-        kind: Any = tupelo.aio.Space if self.is_async else tupelo.Space
-        space = self.door(self.call(kind, name, **options))
-        self._made.append(space)
-        return space
+        """A space without a JavaSpace."""
+        return self.door(self._maker.open(name, **options))
 
     def javaspace(self, name: str = "world", *, retry: Any = None, **options: Any) -> Any:
         return self.client(self.space(name, **options), retry=retry)
@@ -167,7 +198,8 @@ class World:
     def client(self, space: Any, *, retry: Any = None, kind: type[JavaSpace] = JavaSpace05) -> Any:
         """One more client of a space, or of the space of another client."""
         inner = bare(space)
-        return self.door(kind(getattr(inner, "space", inner), retry=retry))
+        stands_on = inner.space if isinstance(inner, JavaSpace) else inner
+        return self.door(kind(stands_on, retry=retry))
 
     def begin(self, lease: float = FOREVER, parent: Any = None) -> Any:
         """A new transaction."""
@@ -180,9 +212,8 @@ class World:
         return function(*args, **kwargs)
 
     def close(self) -> None:
-        for space in self._made:
-            space.close()
         bare(self.manager).close()
+        self._maker.close()
 
     def door(self, thing: Any) -> Any:
         """Use a thing of this door like one of the blocking door."""
@@ -195,8 +226,9 @@ class Parked:
     def __init__(
         self, javaspace: Any, operation: Callable[..., Any], *args: Any, **kwargs: Any
     ) -> None:
-        self._operations = javaspace._operations
-        self._clock = self._operations.engine.clock
+        self._space = bare(javaspace).space
+        self._port = port_of(javaspace)
+        self._clock = self._port.clock
         timed = kwargs.get("timeout", FOREVER) != FOREVER
         waiting, asleep = self._waiting(), set(self._clock.asleep)
         self._call = Call(operation, *args, **kwargs)
@@ -208,13 +240,13 @@ class Parked:
             "the operation waits",
         )
         assert self._call.waits, f"the operation did not wait: {self._call.result()!r}"
-        (self._waiter,) = self._waiting() - waiting
+        self._waiters = self._waiting() - waiting
         self._alarms = set(self._clock.asleep - asleep) if timed else set()
 
     @property
     def waits(self) -> bool:
         """Neither answered nor out of patience. It is known at once: no thread need run first."""
-        return self._waiter in self._waiting() and self._alarms <= self._clock.asleep
+        return bool(self._waiters & self._waiting()) and self._alarms <= self._clock.asleep
 
     def result(self) -> Any:
         return self._call.result()
@@ -227,8 +259,10 @@ class Parked:
         return self.result()
 
     def _waiting(self) -> set[Any]:
-        with self._operations.engine.lock:
-            return set(self._operations.core.waiting)
+        with self._port.atomic():
+            here = set(self._port._core.waiting)
+        # What waits for an entry of any host does so on the loop of its own.
+        return here | set(getattr(self._space, "_calls", ()))
 
 
 def at_once(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -266,7 +300,7 @@ class Listener:
 
 def join(registration: Any) -> None:
     """Wait until a registration that has ended has delivered everything."""
-    subscription = registration._subscription
+    subscription = bare(registration)._subscription
     task = getattr(subscription, "_task", None)
     if task is not None:
         until_true(task.done, "everything was delivered")

@@ -16,6 +16,7 @@ from tests.models.javaspaces.doors import (
     Parked,
     SimpleEntry,
     at_once,
+    bare,
     drain,
     fill,
     in_order,
@@ -43,7 +44,7 @@ def ten_of_each(javaspace):
 
 def test_appendix_b_J_1_write_leaves_the_entry_and_answers_a_lease(javaspace):
     lease = javaspace.write(ENTRY, None, FOREVER)
-    assert isinstance(lease, Lease)
+    assert isinstance(bare(lease), Lease)
     assert lease.expiration == FOREVER
     assert drain(javaspace) == [ENTRY]
 
@@ -154,7 +155,7 @@ def test_appendix_b_E_1_contents_iterates_over_all_that_match(ten_of_each):
 def test_appendix_b_E_2_a_take_invalidates_the_match_set(ten_of_each):
     matches = ten_of_each.contents([SimpleEntry()], None, FOREVER)
     assert matches.next() in SIMPLE + EXTENDED
-    assert ten_of_each.take(SimpleEntry(), None, TIMEOUT) is not None
+    assert len(ten_of_each.take([SimpleEntry()], None, TIMEOUT, 2)) == 2
     with pytest.raises(MatchSetInvalid, match="taken"):
         matches.next()
 
@@ -172,7 +173,7 @@ def test_appendix_b_E_3_contents_of_three_templates(ten_of_each):
 def test_appendix_b_E_4_write_of_many_answers_a_lease_for_each(javaspace):
     entries = SIMPLE[:5] + EXTENDED[:5]
     leases = javaspace.write(entries, None, FOREVER)
-    assert [type(lease) for lease in leases] == [Lease] * 10
+    assert len(leases) == 10 and all(isinstance(bare(lease), Lease) for lease in leases)
     assert len(set(leases)) == 10
     assert in_order(list(javaspace.contents([SimpleEntry()]))) == in_order(entries)
     for lease in leases:  # Each is the lease of one entry.

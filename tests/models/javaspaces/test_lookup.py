@@ -26,19 +26,19 @@ from tupelo.errors import (
 from tupelo.models.javaspaces.discovery import LookupLocator
 from tupelo.models.javaspaces.events import Retry
 from tupelo.models.javaspaces.leases import FOREVER, FixedLeasePeriodPolicy, Lease, LeaseMap
-from tupelo.models.javaspaces.lookup import (
+from tupelo.models.javaspaces.lookup import LookupService, ServiceRegistration
+from tupelo.models.javaspaces.mailbox import EventMailbox
+from tupelo.models.javaspaces.registry import (
     TRANSITION_MATCH_MATCH,
     TRANSITION_MATCH_NOMATCH,
     TRANSITION_NOMATCH_MATCH,
-    LookupService,
     ServiceEntry,
     ServiceEvent,
-    ServiceRegistration,
 )
-from tupelo.models.javaspaces.mailbox import EventMailbox
 from tupelo.models.javaspaces.renewal import LeaseRenewalManager
 from tupelo.models.javaspaces.services import ServiceItem, ServiceMatches, ServiceTemplate
 from tupelo.models.javaspaces.space import Entry
+from tupelo.values import kind
 
 ALL = TRANSITION_MATCH_MATCH | TRANSITION_MATCH_NOMATCH | TRANSITION_NOMATCH_MATCH
 
@@ -173,10 +173,10 @@ def test_attributes_are_matched_as_entries_are(lookup):
 def test_templates_may_say_more_than_values(lookup):
     printer = Printer()
     lookup.register(item(printer, Place("main", 2)))
-    assert lookup.lookup(like(Place(floor=Where(lambda floor: floor > 1)))) is printer  # type: ignore[arg-type]
+    assert lookup.lookup(like(Place(floor=Where(lambda floor: floor > 1)))) is printer
     assert lookup.lookup(like(Place)) is printer
     with pytest.raises(BadTemplate):
-        lookup.lookup(like(Place(floor=Where(lambda floor: 1 // 0))))  # type: ignore[arg-type]
+        lookup.lookup(like(Place(floor=Where(lambda floor: 1 // 0))))
 
 
 def test_lookup_all_tells_how_many_there_are(lookup):
@@ -234,7 +234,31 @@ def test_bad_items_are_refused(lookup, bad, named):
     assert lookup.space.count() == 0 and lookup.lookup() is None
 
 
-@pytest.mark.parametrize("lease", [0, -7, "x", None, True])
+def test_an_equal_service_gets_the_same_id(lookup, clock):
+    printer = Printer()
+    first = lookup.register(item(printer, Name("a")), 60)
+    again = lookup.register(item(printer, Name("b")), 60)
+    assert again.service_id == first.service_id
+    (found,) = lookup.lookup_all().items
+    assert found == item(printer, Name("b"), service_id=first.service_id)
+    with pytest.raises(LeaseLost):
+        first.lease.renew(10)
+    assert lookup.register(item(Printer())).service_id != first.service_id
+    urls = [lookup.register(item("tupelo://here/jobs")).service_id for _ in range(2)]
+    assert urls[0] == urls[1] != lookup.register(item("tupelo://here/other")).service_id
+    assert lookup.register(item(1)).service_id != lookup.register(item(True)).service_id
+    named = lookup.register(item(printer, service_id="another"))
+    assert named.service_id == "another", "a service that names an id gets that one"
+
+
+def test_a_registration_with_a_lease_of_0_is_over_at_once(lookup):
+    registration = lookup.register(item(Printer()), 0)
+    assert not registration.active and lookup.lookup() is None
+    told = lookup.notify(None, ALL, Listener(), lease=0)
+    assert not told.active
+
+
+@pytest.mark.parametrize("lease", [-7, "x", None, True])
 def test_bad_leases_are_refused(lookup, lease):
     with pytest.raises(BadArgument, match="lease="):
         lookup.register(item(Printer()), lease)
@@ -500,6 +524,99 @@ def test_bad_modifications_are_refused(lookup, templates, attributes, named):
     assert registration.attributes == (Name("a"),)
 
 
+# Browsing
+
+
+class Scanner:
+    pass
+
+
+class CopyMachine(ColourPrinter, Scanner):
+    pass
+
+
+@pytest.fixture
+def office(lookup):
+    lookup.register(item(Printer(), Name("a"), Place("main", 1)))
+    lookup.register(item(ColourPrinter(), Name("b"), Room("main", 2, "2.14")))
+    lookup.register(item(CopyMachine(), Name("b"), Place("annex", 1), Label("x", ["new"])))
+    lookup.register(item(Scanner(), Name("c")))
+    return lookup
+
+
+def test_which_classes_of_attributes_there_are(office):
+    assert office.get_entry_classes() == [Name, Place, Room, Label]
+    assert office.get_entry_classes(of(Scanner)) == [Name, Place, Label]
+    assert office.get_entry_classes(like(Name("b"))) == [Room, Place, Label]
+    assert office.get_entry_classes(like(Place())) == [Name, Room, Label], "a Room is more"
+    assert office.get_entry_classes(of(Device)) == [Name, Place, Room, Label]
+    assert office.get_entry_classes(like(Name("nobody"))) == []
+
+
+def test_a_class_of_attributes_that_is_not_known_here_is_named(office, monkeypatch):
+    name = kind.name_of(Label)
+    monkeypatch.delitem(kind._class_of_name, name)
+    monkeypatch.setattr(kind, "_find_class", lambda name: None)
+    assert office.get_entry_classes(like(Name("b"), Place("annex"))) == [name]
+
+
+def test_which_values_a_field_has(office):
+    template = like(Name(), Place())
+    labelled = like(Label("x", None))  # type: ignore[arg-type]
+    assert office.get_field_values(template, 0, "name") == ["a", "b"], "of those with a place"
+    assert office.get_field_values(template, 1, "floor") == [1, 2]
+    assert office.get_field_values(like(Place(floor=1)), 0, "building") == ["main", "annex"]
+    assert office.get_field_values(labelled, 0, "tags") == [["new"]]
+    assert office.get_field_values(like(Name("nobody")), 0, "name") == []
+    tags = office.get_field_values(labelled, 0, "tags")[0]
+    tags.append("old")
+    assert office.get_field_values(labelled, 0, "tags") == [["new"]], "they are copies"
+
+
+@pytest.mark.parametrize(
+    ("index", "name", "argument"),
+    [
+        *[(index, "name", "index") for index in (1, -1, True, "0", None)],
+        *[(0, name, "field") for name in ("colour", None, 5)],
+    ],
+)
+def test_a_field_that_is_not_there_is_refused(office, index, name, argument):
+    with pytest.raises(BadArgument, match=f"{argument}="):
+        office.get_field_values(like(Name()), index, name)
+
+
+def test_which_types_of_services_there_are(office):
+    def names(*classes: type) -> list[str]:
+        return [f"{cls.__module__}.{cls.__qualname__}" for cls in classes]
+
+    assert office.get_service_types() == names(Printer, ColourPrinter, CopyMachine, Scanner)
+    assert office.get_service_types(of(Printer)) == names(ColourPrinter, CopyMachine)
+    assert office.get_service_types(of(ColourPrinter)) == names(CopyMachine)
+    assert office.get_service_types(of(Scanner), f"{__name__}.C") == names(CopyMachine)
+    assert office.get_service_types(of(CopyMachine)) == []
+    assert office.get_service_types(None, f"{__name__}.Dev") == names(Device)
+    assert office.get_service_types(None, f"{__name__}.Colour") == names(ColourPrinter)
+    assert office.get_service_types(None, "nowhere.") == []
+    with pytest.raises(BadArgument, match="prefix="):
+        office.get_service_types(None, 5)
+
+
+def test_a_lookup_service_has_an_id_groups_and_perhaps_an_address(clock):
+    with LookupService(clock=clock) as lookup, LookupService(clock=clock) as other:
+        assert UUID(lookup.service_id) and lookup.service_id != other.service_id
+        assert lookup.groups == ("public",) and lookup.locator is None
+    name, groups = UUID(int=7), ["printing", "floor 2", "printing"]
+    with LookupService("127.0.0.1:4199", clock, service_id=name, groups=groups) as lookup:
+        assert lookup.service_id == str(name) and lookup.groups == ("printing", "floor 2")
+        assert lookup.locator == LookupLocator("127.0.0.1:4199")
+    bad_groups: list[Any] = ["public", [""], [5], ["a\nb"], None]
+    for bad in bad_groups:
+        with pytest.raises(BadArgument, match="groups="):
+            LookupService(groups=bad)
+    with pytest.raises(BadArgument, match="service_id="):
+        LookupService(service_id="")
+
+
 # Notification
 
 
@@ -571,6 +688,49 @@ def test_a_listener_may_be_a_function(lookup, until):
     until(lambda: events)
 
 
+@pytest.mark.parametrize("by", ["registration", "lease", "lease map"])
+def test_events_that_wait_do_not_come_after_the_lease_was_cancelled(lookup, until, by):
+    entered, go_on = threading.Event(), threading.Event()
+    events: list[Any] = []
+
+    def slow(event: ServiceEvent) -> None:
+        events.append(event)
+        entered.set()
+        assert go_on.wait(20)
+
+    told = lookup.notify(None, ALL, slow)
+    for _ in range(3):
+        lookup.register(item(Printer()))
+    assert entered.wait(20)
+    if by == "registration":
+        told.cancel()
+    elif by == "lease":
+        told.lease.cancel()
+    else:
+        assert LeaseMap({told.lease: 1}).cancel_all().cancelled == [told.lease]
+    go_on.set()
+    until(lambda: not [t for t in threading.enumerate() if t.name == "tupelo-courier"])
+    assert len(events) == 1, "it was on its way"
+
+
+def test_events_of_before_its_end_come_to_a_slow_listener(lookup, clock, until):
+    entered, go_on = threading.Event(), threading.Event()
+    events: list[Any] = []
+
+    def slow(event: ServiceEvent) -> None:
+        events.append(event)
+        entered.set()
+        assert go_on.wait(20)
+
+    lookup.notify(None, ALL, slow, lease=5)
+    for _ in range(3):
+        lookup.register(item(Printer()))
+    assert entered.wait(20)
+    clock.advance(5)
+    go_on.set()
+    until(lambda: len(events) == 3)
+
+
 @pytest.mark.parametrize("how", ["cancelled", "expired"])
 def test_a_listener_is_told_no_more_when_its_lease_ends(lookup, clock, until, how):
     listener, other = Listener(), Listener()
@@ -631,7 +791,7 @@ def test_a_listener_that_fails_too_often_is_dropped(clock, until, error, caplog)
 
 def test_a_listener_whose_template_fails_is_dropped(lookup, until):
     listener, other = Listener(), Listener()
-    bad = like(Place(floor=Where(lambda floor: 1 // floor)))  # type: ignore[arg-type]
+    bad = like(Place(floor=Where(lambda floor: 1 // floor)))
     told = lookup.notify(bad, ALL, listener)
     lookup.notify(None, ALL, other)
     lookup.register(item(Printer(), Place("main", 0)))
@@ -669,7 +829,7 @@ def test_bad_listeners_are_refused(lookup):
 
 
 def test_a_slow_listener_has_a_bounded_backlog(lookup, until, monkeypatch):
-    monkeypatch.setattr("tupelo.models.javaspaces.lookup.BACKLOG_MAX", 5)
+    monkeypatch.setattr("tupelo.models.javaspaces.courier.BACKLOG_MAX", 5)
     entered, go_on = threading.Event(), threading.Event()
     numbers: list[int] = []
 

@@ -14,6 +14,7 @@ from tupelo import Capacity, Lifo, ManualClock, Space, aio
 from tupelo.errors import (
     BadArgument,
     BadEntry,
+    InvalidIterator,
     LeaseLost,
     ListenerFailed,
     SpaceClosed,
@@ -154,21 +155,62 @@ def test_an_iterator_that_waits_is_ended(mailbox, clock, park, how):
         registration.enable_delivery(Target())
     else:
         mailbox.close()
-    assert call.result() == []
+    with pytest.raises(InvalidIterator):
+        call.result()
 
 
-def test_an_iterator_of_before_is_over(mailbox):
+def test_an_iterator_of_before_says_that_it_is_over(mailbox):
     registration = mailbox.register()
     tell(registration, 1, 2)
     old = registration.get_remote_events()
     assert fetched(registration) == [1, 2]
     tell(registration, 3)
-    assert list(old) == [] and fetched(registration) == [3]
+    for use in (list, next, lambda events: events.next(), lambda events: events.close()):
+        with pytest.raises(InvalidIterator, match="another iterator"):
+            use(old)
+    registration.enable_delivery(None)
+    assert fetched(registration) == [3]
+
+
+def test_an_iterator_is_asked_with_a_timeout_of_its_own(mailbox, clock, park):
+    registration = mailbox.register()
+    events = registration.get_remote_events()
+    assert events.next() is None and events.next(0) is None
+    tell(registration, 1, 2)
+    assert events.next(5).sequence_number == 1
+    assert events.next(None).sequence_number == 2
+    waiting = park(mailbox.space, events.next, 5)
+    clock.advance(5)
+    assert waiting.result() is None, "and it is not over"
+    waiting = park(mailbox.space, events.next, None)
+    tell(registration, 3)
+    assert waiting.result().sequence_number == 3
+
+
+def test_an_iterator_is_closed(mailbox, park):
+    registration = mailbox.register()
+    with registration.get_remote_events() as events:
+        waiting = park(mailbox.space, events.next, None)
+        events.close()
+        with pytest.raises(InvalidIterator, match="closed"):
+            waiting.result()
+        tell(registration, 1)
+        for use in (events.next, events.close):
+            with pytest.raises(InvalidIterator, match="closed"):
+                use()
+    with registration.get_remote_events() as events:
+        pass
+    with pytest.raises(InvalidIterator):
+        events.next()
+    assert fetched(registration) == [1], "what it did not hand out is kept"
 
 
 def test_a_bad_wait_is_refused(mailbox):
+    registration = mailbox.register()
     with pytest.raises(BadArgument, match="wait="):
-        mailbox.register().get_remote_events(wait=-1)
+        registration.get_remote_events(wait=-1)
+    with pytest.raises(BadArgument, match="timeout="):
+        registration.get_remote_events().next(-1)
 
 
 # Delivery
@@ -249,14 +291,104 @@ def test_a_target_that_fails_too_often_is_given_up(clock, until):
         until(lambda: good.got == [4])
 
 
-def test_a_target_that_does_not_want_events_is_given_up_at_once(mailbox, until):
+class Choosy(Target):
+    """Does not want the events of one source."""
+
+    def notify(self, event: RemoteEvent) -> None:
+        if event.source == "noise":
+            self.tries += 1
+            raise UnknownEvent("what is that?")
+        super().notify(event)
+
+
+def test_unknown_events_of_one_source_do_not_stop_the_others(mailbox, until):
     registration = mailbox.register()
-    target = Target(failures=1, error=UnknownEvent("who are you?"))
+    target = Choosy()
+    noise = [RemoteEvent("noise", 1, n) for n in range(3)]
+    registration.listener(noise[0])
+    tell(registration, 1)
+    registration.listener(noise[1])
+    tell(registration, 2)
+    registration.enable_delivery(target)
+    until(lambda: target.got == [1, 2])
+    until(lambda: registration.pending == 0)
+    assert target.tries == 3, "it is asked once what it thinks of such events"
+    with pytest.raises(UnknownEvent, match="no such events"):
+        registration.listener(noise[2])
+    registration.listener(RemoteEvent("noise", 2, 1))  # another event of the same source
+    tell(registration, 3)
+    until(lambda: target.got == [1, 2, 3])
+    assert registration.delivering and registration.error is None
+    registration.enable_delivery(Target())
+    registration.listener(noise[2])  # A new target may want it.
+    until(lambda: registration.pending == 0)
+
+
+def test_unknown_events_are_added(mailbox):
+    registration = mailbox.register()
+    tell(registration, 1)
+    registration.add_unknown_events([event(1), RemoteEvent("source", 7, 1)])
+    registration.add_unknown_events([])
+    for unknown in (event(2), RemoteEvent("source", 7, 9)):
+        with pytest.raises(UnknownEvent):
+            registration.listener(unknown)
+    registration.listener(RemoteEvent("source", 8, 3))
+    assert fetched(registration) == [1, 3], "what was kept before stays"
+    for bad in (["event"], "event", 5, [event(1), None]):
+        with pytest.raises(BadArgument, match="events="):
+            registration.add_unknown_events(bad)
+    registration.lease.cancel()
+    with pytest.raises(LeaseLost):
+        registration.add_unknown_events([event(1)])
+    assert mailbox.space.count() == 0
+
+
+def test_a_source_is_told_that_its_events_are_unknown(clock, mailbox, until, caplog):
+    caplog.set_level(logging.CRITICAL)
+    spaces = [JavaSpace(Space(name, clock=clock)) for name in ("jobs", "noise")]
+    registration = mailbox.register()
+    told = [space.notify(Job(), None, registration.listener) for space in spaces]
+    target = Choosy()
+    registration.enable_delivery(target)
+    for space in spaces:
+        space.write(Job("a"))
+    until(lambda: target.tries == 2)
+    until(lambda: registration.pending == 0)
+    for space in spaces:
+        space.write(Job("b"))
+    until(lambda: not told[1].active)
+    assert isinstance(told[1].error, ListenerFailed) and told[0].active
+    until(lambda: target.got == [1, 2])
+
+
+def test_no_target_disables_delivery(mailbox, until):
+    registration = mailbox.register()
+    target = Target()
     registration.enable_delivery(target)
     tell(registration, 1)
-    until(lambda: not registration.delivering)
-    assert target.tries == 1 and isinstance(registration.error, ListenerFailed)
-    assert fetched(registration) == [1]
+    until(lambda: target.got == [1] and registration.pending == 0)
+    registration.enable_delivery(None)
+    assert not registration.delivering and registration.error is None
+    tell(registration, 2)
+    assert fetched(registration) == [2] and target.got == [1]
+    registration.lease.cancel()
+    with pytest.raises(LeaseLost):
+        registration.enable_delivery(None)
+
+
+def test_a_mailbox_does_not_deliver_to_itself(mailbox, clock, until):
+    first, second = mailbox.register(), mailbox.register()
+    for target in (first.listener, second.listener):
+        with pytest.raises(BadArgument, match="target= must be a listener that is not of this"):
+            first.enable_delivery(target)
+    with EventMailbox(mailbox.space) as again, pytest.raises(BadArgument, match="target="):
+        again.register().enable_delivery(first.listener)
+    assert not first.delivering
+    with EventMailbox(clock=clock) as other:
+        kept = other.register()
+        first.enable_delivery(kept.listener)
+        tell(first, 1)
+        until(lambda: kept.pending == 1)
 
 
 @pytest.mark.parametrize("how", ["disable", "fetch"])
@@ -317,11 +449,11 @@ def test_a_target_may_use_the_mailbox(mailbox, until):
     registration.enable_delivery(once)
     until(lambda: got == [1] and not registration.delivering)
     assert fetched(registration) == [2]
-    until(lambda: not mailbox.space._operations.core.transactions)
+    until(lambda: not mailbox.space._port._core.transactions)
     assert got == [1] and registration.pending == 0
 
 
-@pytest.mark.parametrize("target", [7, None])
+@pytest.mark.parametrize("target", [7, "target", object()])
 def test_a_bad_target_is_refused(mailbox, target):
     registration = mailbox.register()
     with pytest.raises(BadArgument, match="target="):
@@ -413,7 +545,7 @@ def test_ended_while_an_event_is_on_its_way(mailbox, until):
     registration.lease.cancel()
     assert mailbox.space.count() == 0
     go_on.open()
-    until(lambda: not mailbox.space._operations.core.transactions)
+    until(lambda: not mailbox.space._port._core.transactions)
     until(lambda: mailbox.space.count() == 0)
 
 
@@ -515,6 +647,7 @@ def test_a_durable_mailbox_keeps_events_over_a_restart(tmp_path, clock, until):
         tell(cancelled, 5)
         cancelled.lease.cancel()
         assert next(kept.get_remote_events()).sequence_number == 1
+        kept.add_unknown_events([RemoteEvent("noise", 1, 1)])
     clock.advance(60)
     with Space(path=tmp_path / "m", clock=clock) as space:
         mailbox = EventMailbox(space)
@@ -525,6 +658,8 @@ def test_a_durable_mailbox_keeps_events_over_a_restart(tmp_path, clock, until):
             mailbox.registration(ended.id)
         assert again.lease.expiration == clock.now() + 940 and not again.delivering
         tell(again, 6)
+        with pytest.raises(UnknownEvent):
+            again.listener(RemoteEvent("noise", 1, 2))
         target = Target()
         again.enable_delivery(target)
         until(lambda: target.got == [2, 3, 6])

@@ -8,9 +8,18 @@ from typing import Any
 import pytest
 
 from tupelo import Space
-from tupelo.errors import BadArgument, LeaseLost, SpaceClosed
+from tupelo.errors import (
+    BadArgument,
+    JournalFailed,
+    LeaseLost,
+    NotAllowed,
+    PeerLost,
+    SpaceClosed,
+    TransactionEnded,
+)
 from tupelo.models.javaspaces.leases import FOREVER, FixedLeasePeriodPolicy, Lease
 from tupelo.models.javaspaces.renewal import LeaseRenewalEvent, LeaseRenewalManager
+from tupelo.values import lease as engine
 
 
 @pytest.fixture
@@ -32,13 +41,13 @@ def leased(space: Space, n: int = 1, seconds: float | None = 10.0) -> Lease:
 def renewals(space: Space, monkeypatch: pytest.MonkeyPatch) -> list[list[float | None]]:
     """What the space is asked to renew, call by call."""
     calls: list[list[float | None]] = []
-    renew = space._operations.renew_leases
+    renew = space._port.renew_leases
 
     def spy(wanted: Any) -> Any:
         calls.append([seconds for _, seconds in wanted])
         return renew(wanted)
 
-    monkeypatch.setattr(space._operations, "renew_leases", spy)
+    monkeypatch.setattr(space._port, "renew_leases", spy)
     return calls
 
 
@@ -97,7 +106,7 @@ def test_a_policy_decides_how_long_each_renewal_is(clock, manager, monkeypatch):
         manager.renew_until(other, FOREVER, Lease.ANY)
         clock.advance(1000)
         assert space.count() == 2
-        assert calls[0] == [None, 4]
+        assert calls[0] == [None, engine.ANY_LEASE]
 
 
 def test_leases_of_one_space_are_renewed_in_one_step(space, clock, manager, monkeypatch):
@@ -147,6 +156,99 @@ def test_a_space_that_closes_loses_its_leases(clock, manager):
     space.close()
     clock.advance(5)
     assert isinstance(events[0].error, SpaceClosed) and len(manager) == 0
+
+
+class Unreliable:
+    """A landlord that cannot be reached now and then."""
+
+    def __init__(self, space: Space, *outcomes: Exception | None) -> None:
+        self._space = space
+        self._port = space._port
+        self._outcomes = list(outcomes)
+        self.attempts: list[float] = []
+
+    def lease(self, n: int, seconds: float) -> Lease:
+        return Lease(engine.Lease(self, self._space.write(("n", n), lease=seconds).thing))
+
+    def now(self) -> float:
+        return self._port.now()
+
+    def renew_lease(self, thing: Any, seconds: float | None) -> None:
+        self.attempts.append(self.now())
+        outcome = self._outcomes.pop(0) if self._outcomes else None
+        if outcome is not None:
+            raise outcome
+        self._port.renew_lease(thing, seconds)
+
+    def cancel_lease(self, thing: Any) -> None:
+        self._port.cancel_lease(thing)
+
+    async def renew_lease_async(self, thing: Any, seconds: float | None) -> None:
+        self.renew_lease(thing, seconds)
+
+    async def cancel_lease_async(self, thing: Any) -> None:
+        self.cancel_lease(thing)
+
+
+LOST_LINK = PeerLost("the landlord", "renew")
+
+
+def test_an_error_that_may_pass_is_tried_again(space, clock, manager):
+    landlord, events = Unreliable(space, LOST_LINK, OSError("busy"), TimeoutError()), list[Any]()
+    lease, began = landlord.lease(1, 16), clock.now()
+    manager.renew_until(lease, FOREVER, 16, events.append)
+    clock.advance(15)
+    assert [at - began for at in landlord.attempts] == [8, 12, 14, 15]
+    assert lease.expiration == began + 31 and not events and lease in manager
+    clock.advance(1_000)
+    assert space.count() == 1 and not events
+
+
+def test_it_is_tried_until_the_lease_has_run_out(space, clock, manager):
+    landlord, events = Unreliable(space, *[LOST_LINK] * 999), list[LeaseRenewalEvent]()
+    lease, began = landlord.lease(1, 10), clock.now()
+    manager.renew_until(lease, FOREVER, 10, events.append)
+    clock.advance(9.95)
+    assert not events and lease in manager
+    tried = len(landlord.attempts)
+    assert 5 < tried < 20, "it does not spin"
+    clock.advance(1)
+    (event,) = events
+    assert event.error is LOST_LINK and event.lease == lease and lease not in manager
+    assert len(landlord.attempts) == tried and max(landlord.attempts) < began + 10
+    clock.advance(100)
+    assert len(events) == 1
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        LeaseLost("gone"),
+        SpaceClosed("closed"),
+        BadArgument("lease", "shorter", 5),
+        NotAllowed("renew", "space", "you"),
+        JournalFailed("full"),
+        TransactionEnded("t", "aborted"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_an_error_that_will_not_pass_is_told_at_once(space, clock, manager, error):
+    landlord, events = Unreliable(space, error), list[LeaseRenewalEvent]()
+    lease = landlord.lease(1, 10)
+    manager.renew_until(lease, FOREVER, 10, events.append)
+    clock.advance(5)
+    assert events[0].error is error and lease not in manager and len(landlord.attempts) == 1
+
+
+def test_one_that_was_removed_is_not_tried_again(space, clock, manager):
+    landlord, events = Unreliable(space, *[LOST_LINK] * 9), list[LeaseRenewalEvent]()
+    lease = landlord.lease(1, 10)
+    manager.renew_until(lease, FOREVER, 10, events.append)
+    clock.advance(6)
+    assert len(landlord.attempts) == 1
+    manager.remove(lease)
+    clock.advance(10)
+    assert len(landlord.attempts) == 1 and not events
 
 
 def test_a_listener_may_be_an_object_and_learn_of_the_end(space, clock, manager):
@@ -283,12 +385,12 @@ def test_a_bad_wish_is_refused(space, manager):
         manager.set_expiration(lease, None)
 
 
-def test_many_comings_and_goings_leave_nothing_behind(space, manager):
+def test_many_comings_and_goings_leave_nothing_behind(space, clock, manager):
     lease = leased(space)
     for _ in range(1000):
         manager.renew_for(lease, 100)
         manager.remove(lease)
-    assert len(manager._heap) < 200
+    assert len(clock._alarms._heap) < 200
 
 
 def test_durable_leases_are_renewed_on_disk(tmp_path, clock, manager):
@@ -310,13 +412,13 @@ def test_on_the_system_clock_a_thread_of_its_own_renews(until):
 
     with Space("real") as space, LeaseRenewalManager() as manager:
         events: list[LeaseRenewalEvent] = []
-        kept = leased(space, 1, 0.2)
+        kept = leased(space, 1, 1.0)
         manager.renew_until(kept, FOREVER, 1000)
         lost = leased(space, 2, 0.2)
         lost.cancel()
         manager.renew_until(lost, FOREVER, 1000, events.append)
         until(lambda: events)
-        until(lambda: kept.expiration > space._operations.engine.clock.now() + 900)
+        until(lambda: kept.expiration > space._port.clock.now() + 900)
         assert isinstance(events[0].error, LeaseLost)
         thing = type("Thing", (), {"expires": 0.0})()
         landlord: Any = Landlord()

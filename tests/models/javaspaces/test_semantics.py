@@ -16,11 +16,21 @@ from tests.models.javaspaces.doors import (
     Parked,
     SimpleEntry,
     at_once,
+    bare,
     drain,
     fill,
     in_order,
 )
-from tupelo.errors import BadEntry, BadTemplate, Deadlock, SpaceClosed, SpaceFull, TransactionEnded
+from tupelo.errors import (
+    BadArgument,
+    BadEntry,
+    BadTemplate,
+    Deadlock,
+    LeaseLost,
+    SpaceClosed,
+    SpaceFull,
+    TransactionEnded,
+)
 from tupelo.models.javaspaces import (
     ABORTED,
     COMMITTED,
@@ -530,8 +540,26 @@ def test_take_of_many_waits_for_the_first(javaspace):
     assert drain(javaspace) == [OTHER]
 
 
-def test_write_of_none_at_all(javaspace):
-    assert javaspace.write([]) == []
+def test_an_entry_with_a_lease_of_0_is_for_those_who_wait(javaspace, clock):
+    lease = javaspace.write(ENTRY, None, 0)
+    assert lease.expiration == clock.now()
+    assert peek(javaspace) == []
+    with pytest.raises(LeaseLost):
+        lease.renew(10)
+    leases = javaspace.write([ENTRY, ENTRY], None, [0, 10])
+    assert [lease.expiration - clock.now() for lease in leases] == [0, 10]
+    assert peek(javaspace) == [ENTRY]
+    leases[1].renew(0)
+    assert peek(javaspace) == []
+    waiter = Parked(javaspace, javaspace.take, BLANK, None, timeout=TIMEOUT)
+    javaspace.write(ENTRY, None, 0)
+    assert waiter.result() == ENTRY
+
+
+@pytest.mark.parametrize("lease", [FOREVER, []])
+def test_write_of_none_at_all(javaspace, lease):
+    with pytest.raises(BadArgument, match=r"^entry="):
+        javaspace.write([], None, lease)
     assert peek(javaspace) == []
 
 
@@ -650,8 +678,8 @@ def test_leases_of_a_space_go_together(javaspace, clock):
         batch[lease] = 60
     leases[1].cancel()
     outcome = batch.renew_all()
-    assert outcome.renewed == [leases[0], leases[2]]
-    assert list(outcome.failed) == [leases[1]]
+    assert outcome.renewed == bare([leases[0], leases[2]])
+    assert list(outcome.failed) == bare([leases[1]])
     clock.advance(59)
     assert peek(javaspace) == [SIMPLE[0], SIMPLE[2]]
 

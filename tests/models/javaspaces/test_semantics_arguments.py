@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.models.javaspaces.doors import Parked, SimpleEntry
+from tests.models.javaspaces.doors import Parked, SimpleEntry, port_of
 from tupelo.errors import BadArgument, BadEntry, BadInput, BadTemplate
 from tupelo.models.javaspaces import FOREVER, NO_WAIT, JavaSpace, JavaSpace05, Retry
 
@@ -58,7 +58,7 @@ BAD: dict[str, tuple[dict[str, Callable[..., Any]], list[Any]]] = {
     "timeout": ({**SINGLE, **MANY}, [-1, True, "5", math.nan, -math.inf, [1]]),
     "lease": (
         {**SETS, **WRITES, **NOTIFY, **REGISTER},
-        [0, -2, True, "5", None, math.nan, -math.inf],
+        [-2, True, "5", None, math.nan, -math.inf],
     ),
     "max_entries": ({**MANY, **SETS}, [0, -1, True, 1.5, "3"]),
     "txn": (ALL, ["transaction", 5, True, object()]),
@@ -78,7 +78,7 @@ def unchanged(javaspace):
     """The JavaSpace; afterwards nothing has changed in it and nobody waits or listens."""
     javaspace.write(ENTRY)
     yield javaspace
-    core = javaspace._operations.core
+    core = port_of(javaspace)._core
     assert list(core.waiting) == []
     assert len(list(core.subscriptions.watchers)) == 0
     assert core.match_sets == {}
@@ -92,6 +92,12 @@ def test_a_bad_argument_is_refused_by_name(unchanged, argument, attempt, values)
         with pytest.raises(BadArgument, match=f"^{argument}=") as raised:
             attempt(unchanged, **{argument: value})
         assert raised.value.argument == argument
+
+
+@pytest.mark.parametrize("name", [*SETS, *REGISTER])
+def test_a_lease_of_0_is_refused_where_the_specification_does(unchanged, name):
+    with pytest.raises(BadArgument, match=r"^lease="):
+        ALL[name](unchanged, lease=0)
 
 
 @pytest.mark.parametrize("name", [*SINGLE, *NOTIFY])
@@ -129,13 +135,13 @@ def test_a_bad_entry_is_refused(unchanged):
 
 
 def test_only_an_entry_can_be_a_snapshot(unchanged):
-    for value in (None, 5, "text", ("a", "tuple"), [ENTRY], SimpleEntry):
+    for value in (5, "text", ("a", "tuple"), [ENTRY], SimpleEntry):
         with pytest.raises(BadInput, match="entry"):
             unchanged.snapshot(value)
 
 
 def test_leases_that_do_not_fit_the_entries(unchanged):
-    for leases in ([], [10], [10, 20, 30], [10, 0], [10, "x"], [10, None]):
+    for leases in ([], [10], [10, 20, 30], [10, -2], [10, "x"], [10, None]):
         with pytest.raises(BadArgument, match=r"^lease="):
             unchanged.write([ENTRY, ENTRY], None, leases)
 
@@ -163,7 +169,7 @@ def test_a_very_long_timeout_is_as_good_as_forever(javaspace, clock):
 def test_a_lease_is_renewed_for_a_number_of_seconds(world, clock):
     javaspace = world.javaspace()
     lease = javaspace.write(ENTRY, None, 10)
-    for value in (0, -2, True, "x", None, math.nan):
+    for value in (-2, True, "x", None, math.nan):
         with pytest.raises(BadArgument, match=r"^duration="):
             lease.renew(value)
         with pytest.raises(BadArgument, match=r"^duration="):

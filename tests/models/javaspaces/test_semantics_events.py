@@ -14,6 +14,7 @@ from tests.models.javaspaces.doors import (
     Listener,
     SimpleEntry,
     availability,
+    bare,
     event_of,
     fill,
     join,
@@ -23,6 +24,8 @@ from tupelo.models.javaspaces import (
     FOREVER,
     NO_WAIT,
     AvailabilityEvent,
+    LeaseMap,
+    LeaseRenewalManager,
     ListenerFailed,
     RemoteEvent,
     Retry,
@@ -360,6 +363,63 @@ def test_a_lease_can_end_before_the_transaction(javaspace, begin, clock, listene
     assert not registration.active
     join(registration)
     assert listener.idle
+
+
+def slow(world: Any) -> tuple[Any, list[RemoteEvent], threading.Event, threading.Event]:
+    """A listener that stays with its first event; what it heard; that it did; and let it go on."""
+    entered, go_on = threading.Event(), threading.Event()
+    events: list[RemoteEvent] = []
+
+    def hear(event: RemoteEvent) -> None:
+        events.append(event)
+        entered.set()
+        assert go_on.wait(20)
+
+    async def hear_async(event: RemoteEvent) -> None:
+        await asyncio.to_thread(hear, event)
+
+    return hear_async if world.is_async else hear, events, entered, go_on
+
+
+@pytest.mark.parametrize("by", ["registration", "lease", "lease map", "renewal manager"])
+def test_events_that_wait_do_not_come_after_the_lease_was_cancelled(world, javaspace, clock, by):
+    listener, events, entered, go_on = slow(world)
+    registration = javaspace.notify(BLANK, None, listener)
+    fill(javaspace, *SIMPLE[:3])
+    assert entered.wait(20)
+    lease = registration.lease
+    if by == "registration":
+        registration.cancel()
+    elif by == "lease":
+        lease.cancel()
+    elif by == "lease map":
+        assert world.call(LeaseMap({bare(lease): 1}).cancel_all).cancelled == [bare(lease)]
+    else:
+        with LeaseRenewalManager(clock) as manager:
+            manager.renew_until(bare(lease), FOREVER)
+            world.call(manager.cancel, bare(lease))
+    go_on.set()
+    join(registration)
+    assert len(events) == 1, "it was on its way"
+    with pytest.raises(LeaseLost):
+        lease.cancel()
+
+
+def test_events_of_before_its_end_come_to_a_slow_listener(world, javaspace, clock, until):
+    listener, events, entered, go_on = slow(world)
+    javaspace.notify(BLANK, None, listener, 5)
+    fill(javaspace, *SIMPLE[:3])
+    assert entered.wait(20)
+    clock.advance(5)
+    go_on.set()
+    until(lambda: len(events) == 3)
+
+
+def test_a_registration_with_a_lease_of_0_is_over_at_once(javaspace, listener):
+    registration = javaspace.notify(BLANK, None, listener, 0)
+    assert not registration.active
+    javaspace.write(SIMPLE[0])
+    assert listener.heard_nothing_else(registration)
 
 
 def test_cancelling_ends_a_registration_once(javaspace, listener):

@@ -19,6 +19,7 @@ from tests.models.javaspaces.doors import (
     drain,
     fill,
     in_order,
+    port_of,
 )
 from tupelo.errors import LeaseLost, MatchSetInvalid
 from tupelo.models.javaspaces import FOREVER, NO_WAIT, Entry, Snapshot
@@ -116,11 +117,39 @@ def test_it_ends_with_its_transaction(javaspace, begin, end):
     assert invalid(matches, "transaction")
 
 
-def test_taking_an_entry_that_was_handed_out_already_makes_it_invalid(ten):
+def test_taking_an_entry_that_was_handed_out_already_changes_nothing(ten):
     matches = ten.contents([BLANK])
     assert matches.next() == SIMPLE[0]
     ten.take(SimpleEntry(number=0), None, NO_WAIT)
-    assert invalid(matches, "taken")
+    assert list(matches) == SIMPLE[1:]
+
+
+def test_what_is_iterated_can_be_taken(ten):
+    matches = ten.contents([BLANK])
+    taken = []
+    while (found := matches.next()) is not None:
+        taken.append(ten.take(SimpleEntry(number=found.number), None, NO_WAIT))
+    assert taken == SIMPLE
+    assert drain(ten) == []
+
+
+@pytest.mark.parametrize("asked_again", [True, False])
+@pytest.mark.parametrize("end", ["take", "expire", "cancel"])
+def test_a_set_that_is_exhausted_stays_so(ten, clock, end, asked_again):
+    matches = ten.contents([BLANK], None, 10)
+    for _ in SIMPLE:
+        assert matches.next() is not None
+    if asked_again:
+        assert matches.next() is None
+    if end == "take":
+        assert len(drain(ten)) == 10
+    elif end == "expire":
+        clock.advance(11)
+    else:
+        matches.lease.cancel()
+    for _ in range(2):
+        assert matches.next() is None
+    assert list(matches) == []
 
 
 def test_taking_what_is_not_in_the_set_changes_nothing(ten):
@@ -233,7 +262,7 @@ def test_an_iteration_breaks_off_when_it_becomes_invalid(world, ten):
 
 
 def test_one_that_is_dropped_leaves_nothing_behind(ten):
-    core = ten._operations.core
+    core = port_of(ten)._core
     matches = ten.contents([BLANK])
     assert len(core.match_sets) == 1
     del matches

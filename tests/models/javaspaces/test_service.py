@@ -12,7 +12,8 @@ from tupelo import Space, aio
 from tupelo.errors import BadArgument, DiscoveryFailed, LeaseLost, SpaceClosed
 from tupelo.models.javaspaces.discovery import LookupLocator
 from tupelo.models.javaspaces.leases import FixedLeasePeriodPolicy, Lease
-from tupelo.models.javaspaces.lookup import TRANSITION_NOMATCH_MATCH, LookupService
+from tupelo.models.javaspaces.lookup import LookupService
+from tupelo.models.javaspaces.registry import TRANSITION_NOMATCH_MATCH
 from tupelo.models.javaspaces.service import JavaSpaceService, XVSMService
 from tupelo.models.javaspaces.services import ServiceTemplate
 from tupelo.models.javaspaces.space import Entry, JavaSpace, JavaSpace05

@@ -23,11 +23,13 @@ from tests.models.javaspaces.doors import (
 from tupelo import aio
 from tupelo.errors import (
     BadArgument,
+    CannotAbort,
     CannotCommit,
     CannotJoin,
     LeaseLost,
     OutcomeUnknown,
     SpaceClosed,
+    TimeoutExpired,
     TransactionEnded,
     TransactionError,
     UnknownTransaction,
@@ -129,12 +131,19 @@ def test_a_transaction_is_created_with_a_lease(manager, clock):
     transaction, lease = manager.create(60)
     assert transaction.state == ACTIVE == manager.get_state(transaction.id)
     assert transaction.manager is bare(manager)
-    assert isinstance(lease, Lease) and lease.expiration == clock.now() + 60
+    assert isinstance(bare(lease), Lease) and lease.expiration == clock.now() + 60
     assert manager.create().lease.expiration == FOREVER
     assert manager.create(Lease.ANY).lease.expiration == FOREVER
 
 
-@pytest.mark.parametrize("lease", [0, -5, "long", True, None, float("nan")])
+def test_a_transaction_with_a_lease_of_0_is_aborted_at_once(manager, javaspace):
+    transaction = manager.create(0).transaction
+    assert transaction.state == ABORTED == manager.get_state(transaction.id)
+    with pytest.raises(CannotCommit, match="lease"):
+        transaction.commit()
+
+
+@pytest.mark.parametrize("lease", [-5, "long", True, None, float("nan")])
 def test_a_lease_that_is_none_is_refused(manager, lease):
     with pytest.raises(BadArgument, match="lease"):
         manager.create(lease)
@@ -156,8 +165,9 @@ def test_a_parent_is_a_transaction_of_the_same_manager(manager, clock):
 def test_a_parent_that_has_ended_has_no_more_children(manager):
     parent = manager.create().transaction
     parent.commit()
-    with pytest.raises(TransactionEnded):
-        manager.create(FOREVER, parent)
+    for nest in (lambda: manager.create(FOREVER, parent), parent.transaction):
+        with pytest.raises(CannotJoin, match="committed"):
+            nest()
 
 
 def test_ids_are_the_managers_own(manager):
@@ -207,19 +217,56 @@ def test_an_unknown_id_is_refused(manager, txn_id):
             use(txn_id)
 
 
-def test_an_id_that_has_ended_can_be_asked_about_and_not_used(manager):
+@pytest.mark.parametrize("wait", [None, 0, 5])
+def test_what_has_ended_cannot_end_otherwise(manager, javaspace, wait):
     done, lost = (manager.create().transaction for _ in range(2))
+    for transaction in (done, lost):
+        javaspace.write(ENTRY, transaction)
     done.commit()
     lost.abort()
     assert (manager.get_state(done.id), manager.get_state(lost.id)) == (COMMITTED, ABORTED)
+    for _ in range(2):  # A caller that did not get the answer may ask again.
+        manager.commit(done.id, wait)
+        done.commit(wait)
+        manager.abort(lost.id, wait)
+        lost.abort(wait)
+    with pytest.raises(CannotCommit, match="called off"):
+        manager.commit(lost.id, wait)
+    with pytest.raises(CannotCommit, match="called off"):
+        lost.commit(wait)
+    with pytest.raises(CannotAbort, match="committed"):
+        manager.abort(done.id, wait)
+    with pytest.raises(CannotAbort, match="committed"):
+        done.abort(wait)
     for txn_id in (done.id, lost.id):
-        for use in (
-            manager.commit,
-            manager.abort,
-            lambda txn_id: manager.join(txn_id, Guest()),
-        ):
-            with pytest.raises((UnknownTransaction, TransactionEnded, CannotJoin)):
-                use(txn_id)
+        with pytest.raises(CannotJoin, match="too late"):
+            manager.join(txn_id, Guest())
+    assert drain(javaspace) == [ENTRY]
+
+
+def test_an_unknown_outcome_stays_unknown(manager):
+    transaction = manager.create().transaction
+    transaction.join(Guest(prepare_and_commit=OSError("the line went dead")))
+    with pytest.raises(OutcomeUnknown):
+        transaction.commit()
+    for end in (transaction.commit, transaction.abort):
+        with pytest.raises(OutcomeUnknown):
+            end()
+    for end_by_id in (manager.commit, manager.abort):
+        with pytest.raises(OutcomeUnknown):
+            end_by_id(transaction.id)
+
+
+@pytest.mark.parametrize("wait", [-1, "long", True, float("nan")])
+def test_a_time_to_wait_that_is_none_is_refused(manager, wait):
+    transaction = manager.create().transaction
+    for end in (transaction.commit, transaction.abort):
+        with pytest.raises(BadArgument, match="wait"):
+            end(wait)
+    for end_by_id in (manager.commit, manager.abort):
+        with pytest.raises(BadArgument, match="wait"):
+            end_by_id(transaction.id, wait)
+    assert transaction.state == ACTIVE
 
 
 def test_only_so_many_outcomes_are_kept(clock):
@@ -529,6 +576,165 @@ def test_a_guest_that_stalls_does_not_hold_up_the_clock(manager, javaspace, cloc
     late.set()
 
 
+# Aborting while it votes
+
+
+def test_a_transaction_is_aborted_while_it_votes(manager, javaspace):
+    transaction, asked, go_on = manager.create().transaction, threading.Event(), threading.Event()
+
+    def vote() -> str:
+        asked.set()
+        assert go_on.wait(20)
+        return PREPARED
+
+    first, second = Guest("first", prepare=vote), Guest("second")
+    for guest in (first, second):
+        transaction.join(guest)
+    javaspace.write(ENTRY, transaction)
+    commit = Call(transaction.commit)
+    assert asked.wait(20) and transaction.state == VOTING
+    Call(transaction.abort).result()
+    assert transaction.state == ABORTED == manager.get_state(transaction.id)
+    assert commit.waits, "the vote of the first is under way"
+    with pytest.raises(CannotJoin):
+        transaction.join(Guest("late"))
+    go_on.set()
+    with pytest.raises(CannotCommit, match="called off"):
+        commit.result()
+    assert first.calls == ["prepare", "abort"]
+    assert second.calls == ["abort"], "it was not asked any more"
+    assert transaction.state == ABORTED and drain(javaspace) == []
+
+
+def test_an_abort_comes_too_late_when_the_only_one_decides(manager):
+    for vote in (COMMITTED, ABORTED):
+        transaction = manager.create().transaction
+        asked, go_on = threading.Event(), threading.Event()
+
+        def decide(vote: str = vote, asked: Any = asked, go_on: Any = go_on) -> str:
+            asked.set()
+            assert go_on.wait(20)
+            return vote
+
+        transaction.join(Guest(prepare_and_commit=decide))
+        commit = Call(transaction.commit)
+        assert asked.wait(20)
+        again, abort = Call(transaction.commit), Call(transaction.abort)
+        assert abort.waits and again.waits, "the answer will say what they get"
+        go_on.set()
+        for call in (commit, again):
+            if vote == COMMITTED:
+                call.result()
+            else:
+                with pytest.raises(CannotCommit):
+                    call.result()
+        if vote == COMMITTED:
+            with pytest.raises(CannotAbort):
+                abort.result()
+        else:
+            abort.result()
+
+
+# A time to wait
+
+
+def test_commit_with_a_time_to_wait(manager, javaspace, clock):
+    transaction, guest = manager.create().transaction, Guest()
+    transaction.join(guest)
+    javaspace.write(ENTRY, transaction)
+    manager.commit(transaction.id, 5)
+    assert guest.calls == ["prepare", "commit"] and drain(javaspace) == [ENTRY]
+
+
+def test_commit_says_that_not_all_were_told_in_time(manager, javaspace, clock):
+    transaction = manager.create().transaction
+    guest = Guest(commit=[OSError("away")] * 3)
+    transaction.join(guest)
+    javaspace.write(ENTRY, transaction)
+    before = set(clock.asleep)
+    commit = Call(transaction.commit, 5)
+    told_in_vain = lambda: bare(transaction).over and len(clock.asleep - before) == 2  # noqa: E731
+    until_true(told_in_vain, "the caller waits, and the next try")
+    assert commit.waits and transaction.state == COMMITTED
+    retried(clock, 1)
+    assert guest.calls == ["prepare", "commit", "commit"] and commit.waits
+    until_true(told_in_vain, "the caller still waits")
+    retried(clock, 4)
+    with pytest.raises(TimeoutExpired, match="in time: guest") as expired:
+        commit.result()
+    assert expired.value.state == COMMITTED and expired.value.untold == ["guest"]
+    assert drain(javaspace) == [ENTRY], "the decision stands"
+    retried(clock, 100)
+    assert guest.promises == []
+    transaction.commit(0)
+
+
+def test_commit_waits_until_all_were_told(manager, javaspace, clock):
+    transaction = manager.create().transaction
+    guest = Guest(commit=[OSError("away")])
+    transaction.join(guest)
+    javaspace.write(ENTRY, transaction)
+    before = set(clock.asleep)
+    commit = Call(transaction.commit, 5)
+    until_true(lambda: len(clock.asleep - before) == 2, "the caller waits, and the next try")
+    assert commit.waits and bare(transaction).over
+    retried(clock, 1)
+    commit.result()
+    assert guest.promises == []
+
+
+@pytest.mark.parametrize(("end", "state"), [("commit", COMMITTED), ("abort", ABORTED)])
+def test_a_slow_participant_holds_a_caller_no_longer_than_it_wants(
+    manager, javaspace, clock, end, state
+):
+    transaction, late = manager.create().transaction, threading.Event()
+    answers: dict[str, Any] = {end: lambda: late.wait(20)}
+    transaction.join(Guest(**answers))
+    javaspace.write(ENTRY, transaction)
+    before = set(clock.asleep)
+    call = Call(getattr(transaction, end), 2)
+    until_true(lambda: len(clock.asleep - before) == 2, "the caller waits, and the manager")
+    clock.advance(1)
+    assert call.waits
+    clock.advance(1)
+    with pytest.raises(TimeoutExpired, match=state):
+        call.result()
+    assert transaction.state == state
+    late.set()
+    until_true(lambda: bare(transaction).over, "it was told")
+    assert drain(javaspace) == ([ENTRY] if state == COMMITTED else [])
+
+
+def test_time_does_not_run_out_before_the_decision(manager, javaspace, clock):
+    transaction, go_on, late = manager.create().transaction, threading.Event(), threading.Event()
+    guest = Guest(prepare=lambda: go_on.wait(20) and ABORTED, abort=lambda: late.wait(20))
+    transaction.join(guest)
+    javaspace.write(ENTRY, transaction)
+    before = set(clock.asleep)
+    call = Call(transaction.commit, 1)
+    until_true(lambda: clock.asleep - before, "it votes")
+    clock.advance(10)
+    assert call.waits and transaction.state == VOTING
+    go_on.set()
+    with pytest.raises(TimeoutExpired, match=ABORTED):
+        call.result()
+    late.set()
+    until_true(lambda: bare(transaction).over, "it was told")
+
+
+def test_an_abort_that_does_not_reach_all(manager, clock):
+    transaction, guest = manager.create().transaction, Guest(abort=OSError("away"))
+    transaction.join(guest)
+    before = set(clock.asleep)
+    abort = Call(transaction.abort, 3)
+    until_true(lambda: bare(transaction).over and clock.asleep - before, "it waits")
+    clock.advance(3)
+    with pytest.raises(TimeoutExpired, match="in time: guest") as expired:
+        abort.result()
+    assert expired.value.state == ABORTED
+    transaction.abort()
+
+
 # Joining
 
 
@@ -643,7 +849,8 @@ def test_leases_of_transactions_and_entries_are_renewed_together(javaspace, mana
     lost.cancel()
     leases[lost] = 70
     outcome = leases.renew_all()
-    assert set(outcome.renewed) == {lease, entry} and list(outcome.failed) == [lost]
+    assert set(outcome.renewed) == {*bare([lease, entry])}
+    assert list(outcome.failed) == bare([lost])
     assert lease.expiration == clock.now() + 50 and entry.expiration == clock.now() + 60
     assert transaction.state == ACTIVE
 
@@ -704,7 +911,7 @@ def test_a_transaction_under_way_is_not_settled(manager, javaspace):
     javaspace.write(ENTRY, transaction)
 
     def ask() -> str:
-        outcomes.append(bare(manager).recover(guest, bare(javaspace)))
+        outcomes.append(manager.recover(guest, javaspace))
         return PREPARED
 
     guest = Guest(prepare=ask)
@@ -828,7 +1035,7 @@ def test_a_decision_is_on_the_disk_before_anyone_is_told(clock, tmp_path):
         commit = member.commit
 
         def told(commit: Any = commit) -> None:
-            saved = log._operations.engine.saved
+            saved = log._port._engine.saved
             assert saved is not None
             durable.append(not saved._pending)
             commit()
@@ -892,7 +1099,7 @@ def test_blocks(javaspace, manager):
 
 def test_a_block_whose_lease_ran_out_says_so(javaspace, manager, clock):
     with (
-        pytest.raises(TransactionEnded, match="lease"),
+        pytest.raises(CannotCommit, match="lease"),
         manager.create(5).transaction as transaction,
     ):
         javaspace.write(ENTRY, transaction)

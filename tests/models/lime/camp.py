@@ -14,6 +14,7 @@ from tupelo.federation.hosts.core import HostCore
 from tupelo.lab.life import Life
 from tupelo.lab.loop import VirtualLoop, run
 from tupelo.models.lime.locations import AgentLocation, HostLocation
+from tupelo.models.lime.messages import where_of
 from tupelo.models.lime.reactions import ONCE_PER_TUPLE, Event, Registered
 from tupelo.models.lime.server import Server
 from tupelo.models.lime.spaces import AgentState, Its
@@ -56,8 +57,8 @@ class Tent(Resident):
     async def crash(self) -> None:
         life, self.life = self.life, None
         if life is not None:
-            decisions = self.core.deciding._space._operations.engine
-            await life.kill([*(one.engine for one in self.core.spaces.values()), decisions])
+            decisions = self.core.deciding.space._port
+            await life.kill([*(one.port for one in self.core.spaces.values()), decisions])
 
     async def stop(self) -> None:
         if self.life is not None:
@@ -78,7 +79,7 @@ class Tent(Resident):
     def system(self) -> list[Any]:
         """What LimeSystem says here."""
         ground = self.server.system.ground
-        return sorted(entry.fields for entry in ground.operations.core.store)
+        return sorted(entry.fields for entry in ground.port._core.store)
 
 
 class Camper:
@@ -112,9 +113,19 @@ class Camper:
     async def out(self, *value: Any, to: AgentLocation | None = None, space: str = SPACE) -> None:
         await self.do(self.server.out(self.its(space), value, to))
 
-    def call(self, name: str, *args: Any, space: str = SPACE, **options: Any) -> asyncio.Task[Any]:
-        """One of in_, rd, inp, rdp, ing, rdg: template, current, destination, wait."""
-        return self.do(getattr(self.server, name)(self.its(space), *args, **options))
+    def call(
+        self,
+        name: str,
+        template: Any,
+        current: Any = None,
+        destination: Any = None,
+        *,
+        space: str = SPACE,
+        **options: Any,
+    ) -> asyncio.Task[Any]:
+        """One of in_, rd, inp, rdp, ing, rdg."""
+        where = where_of(current, destination)
+        return self.do(getattr(self.server, name)(self.its(space), template, where, **options))
 
     async def all(self, current: Any = None, destination: Any = None, space: str = SPACE) -> Any:
         return sorted(await self.call("rdg", ANY, current, destination, space=space))

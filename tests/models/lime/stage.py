@@ -1,5 +1,9 @@
 """A stage for LIME's doors: a scene is written once, and played on real sockets at both doors.
 
+LIME stands on hosts (docs/DOORS.md says why not on a client): its laws run on every kind of space
+of hosts in `tests.kinds`, in memory and in a folder (`on_every_kind`). What does not ask where
+tuples are kept, such as a check of arguments, runs in memory only (`at_both_doors`).
+
 At the blocking door nothing in a scene ever waits for a loop, so it runs to its end at once; `do`
 takes the answers of either door.
 """
@@ -9,11 +13,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from contextvars import copy_context
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.conftest import until_true
+from tests.conftest import memory_folder, until_true
+from tests.kinds import KINDS, PLACES
 from tupelo import aio
 from tupelo.models import lime
 from tupelo.space.either import finished, settled
@@ -26,8 +32,9 @@ do = settled
 class Stage:
     """Hosts of one door; all of them are gone when the scene is over."""
 
-    def __init__(self, is_async: bool) -> None:
+    def __init__(self, is_async: bool, folder: Path | None) -> None:
         self.is_async = is_async
+        self._folder = folder
         self._hosts: list[tuple[lime.Host, aio.Host | None]] = []
 
     async def host(
@@ -43,6 +50,7 @@ class Stage:
             "listen": 0,
             "heartbeat": 0.2,
             "peers": [one.host.address for one in near],
+            "path": None if self._folder is None else self._folder / name,
         }
         if not self.is_async:
             host = lime.Host(name, over=over, agents=agents, **options)
@@ -82,24 +90,39 @@ Scene = Callable[[Stage], Awaitable[None]]
 Play = Callable[[Scene], None]
 
 
-async def _whole(scene: Scene, is_async: bool) -> None:
-    stage = Stage(is_async)
+async def _whole(scene: Scene, is_async: bool, folder: Path | None) -> None:
+    stage = Stage(is_async, folder)
     try:
         await scene(stage)
     finally:
         await stage.close()
 
 
-def play_blocking(scene: Scene) -> None:
-    copy_context().run(finished, _whole(scene, False))
+def play_blocking(scene: Scene, folder: Path | None = None) -> None:
+    copy_context().run(finished, _whole(scene, False, folder))
 
 
-def play_async(scene: Scene) -> None:
-    asyncio.run(_whole(scene, True))
+def play_async(scene: Scene, folder: Path | None = None) -> None:
+    asyncio.run(_whole(scene, True, folder))
 
+
+def _player(door: str, kind: str) -> Play:
+    play = play_async if door == "async" else play_blocking
+
+    def play_durably(scene: Scene) -> None:
+        with memory_folder() as folder:
+            play(scene, folder)
+
+    return play_durably if KINDS[kind].is_durable else play
+
+
+_SPANNING = [place for place in PLACES if KINDS[place[1]].where == "spanning"]
 
 at_both_doors = pytest.mark.parametrize(
     "play", [play_blocking, play_async], ids=["blocking", "async"]
+)
+on_every_kind = pytest.mark.parametrize(
+    "play", [_player(*place) for place in _SPANNING], ids=["-".join(place) for place in _SPANNING]
 )
 
 

@@ -29,6 +29,7 @@ from tests.models.lime.formal import Firing, Migration, NotAllowed, On, System, 
 from tupelo.errors import PrivateSpace
 from tupelo.lab.loop import VirtualLoop, run
 from tupelo.models.lime.locations import AgentLocation, HostLocation
+from tupelo.models.lime.messages import where_of
 from tupelo.models.lime.reactions import ONCE, ONCE_PER_TUPLE, Event, Mode, Registered
 from tupelo.models.lime.spaces import AgentState, Its
 
@@ -222,7 +223,7 @@ class Run:
         verb = self.rng.choice(("inp", "inp", "inp", "rdp", "rdp", "ing"))
         p, (x, y) = self.pattern(), self.projection()
         call = getattr(self.server(puppet), verb)
-        answer = await call(puppet.its(space), p, spell(x), spell(y))
+        answer = await call(puppet.its(space), p, where_of(spell(x), spell(y)))
         self.say(f"{puppet.id}: {verb} {say_pattern(p)} {x, y} in {space} → {answer}")
         await self.quiet()
         self.oracle.answer = answer
@@ -240,7 +241,9 @@ class Run:
         verb = self.rng.choice(("in_", "in_", "rd"))
         p, (x, y) = self.pattern(), self.projection()
         self.say(f"{puppet.id}: {verb} {say_pattern(p)} {x, y} in {space}")
-        work = getattr(self.server(puppet), verb)(puppet.its(space), p, spell(x), spell(y))
+        work = getattr(self.server(puppet), verb)(
+            puppet.its(space), p, where_of(spell(x), spell(y))
+        )
         if space not in puppet.model.shared:
             with pytest.raises(PrivateSpace):
                 await work
@@ -475,7 +478,7 @@ class Run:
                 looks += [self._look(puppet, space, kind) for kind in kinds]
         await asyncio.gather(*looks)
         for name, server in self.field.servers.items():
-            entries = [entry.fields for entry in server.system.ground.operations.core.store]
+            entries = [entry.fields for entry in server.system.ground.port._core.store]
             known = [entry[:4] if entry[0] == "space" else entry[:-1] for entry in entries]
             same(f"LimeSystem at {name}", known, self.model.lime_system(name))
         for label, rule in self.rules.items():
@@ -484,7 +487,9 @@ class Run:
 
     async def _look(self, puppet: Puppet, space: str, kind: int) -> None:
         x, y = self.projection(kind)
-        found = await self.server(puppet).rdg(puppet.its(space), (str, int), spell(x), spell(y))
+        found = await self.server(puppet).rdg(
+            puppet.its(space), (str, int), where_of(spell(x), spell(y))
+        )
         expected = self.model.rdg(puppet.model, space, (str, int), x, y)
         same(f"{puppet.id} in {space} at {x, y}", found, [theta.data for theta in expected])
 

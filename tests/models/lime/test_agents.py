@@ -14,6 +14,7 @@ from tests.models.lime.stage import (
     Stage,
     at_both_doors,
     do,
+    on_every_kind,
     play_async,
     play_blocking,
     shared,
@@ -23,7 +24,7 @@ from tupelo.models import lime
 from tupelo.models.lime import Agent, HostLocation, LimeTupleSpace
 
 ITEM = ("item", int)
-PATIENCE = {"wait": PATIENCE_SECONDS}
+PATIENCE: dict[str, Any] = {"wait": PATIENCE_SECONDS}
 
 
 class Counter(Agent):
@@ -58,7 +59,7 @@ def counter(stage: Stage) -> type[Counter] | type[AsyncCounter]:
     return AsyncCounter if stage.is_async else Counter
 
 
-@at_both_doors
+@on_every_kind
 def test_an_agent_runs_with_what_it_was_given_and_is_still_there_afterwards(play):
     async def scene(stage: Stage) -> None:
         host = await stage.host("a")
@@ -73,7 +74,7 @@ def test_an_agent_runs_with_what_it_was_given_and_is_still_there_afterwards(play
     play(scene)
 
 
-@at_both_doors
+@on_every_kind
 def test_an_agent_knows_who_and_where_it_is(play):
     async def scene(stage: Stage) -> None:
         host = await stage.host("a")
@@ -89,7 +90,7 @@ def test_an_agent_knows_who_and_where_it_is(play):
     play(scene)
 
 
-@at_both_doors
+@on_every_kind
 def test_an_agent_that_ends_takes_its_spaces_with_it(play):
     async def scene(stage: Stage) -> None:
         a = await stage.host("a")
@@ -229,7 +230,7 @@ def test_a_class_must_fit_its_door(play):
             with pytest.raises(BadArgument, match="run"):
                 await do(use(wrong))
         with pytest.raises(BadArgument, match="cls="):
-            await do(host.load(int))
+            await do(host.load(int))  # type: ignore[type-var]
 
         class Other(Agent):
             """Lives by its reactions alone, at either door."""
@@ -251,7 +252,7 @@ def test_an_agent_that_was_not_loaded_is_nowhere():
             use()
 
 
-@at_both_doors
+@on_every_kind
 def test_a_stationary_agent_stays(play):
     async def scene(stage: Stage) -> None:
         a = await stage.host("a")

@@ -15,6 +15,7 @@ from tests.models.lime.stage import (
     Stage,
     at_both_doors,
     do,
+    on_every_kind,
     play_async,
     play_blocking,
     shared,
@@ -33,13 +34,13 @@ from tupelo.models import lime
 from tupelo.models.lime import UNSPECIFIED, AgentLocation, HostLocation, LimeTupleSpace
 
 ITEM = ("item", int)
-PATIENCE = {"wait": PATIENCE_SECONDS}
+PATIENCE: dict[str, Any] = {"wait": PATIENCE_SECONDS}
 WORD: Any = "x"
 
 # Sharing
 
 
-@at_both_doors
+@on_every_kind
 def test_a_space_is_private_until_it_is_shared(play):
     async def scene(stage: Stage) -> None:
         host = await stage.host("a")
@@ -57,7 +58,7 @@ def test_a_space_is_private_until_it_is_shared(play):
     play(scene)
 
 
-@at_both_doors
+@on_every_kind
 def test_a_space_that_is_private_again_has_its_own_tuples_and_no_others(play):
     async def scene(stage: Stage) -> None:
         host = await stage.host("a")
@@ -74,7 +75,7 @@ def test_a_space_that_is_private_again_has_its_own_tuples_and_no_others(play):
     play(scene)
 
 
-@at_both_doors
+@on_every_kind
 def test_only_spaces_of_one_name_are_shared(play):
     async def scene(stage: Stage) -> None:
         a = await stage.host("a")
@@ -89,7 +90,7 @@ def test_only_spaces_of_one_name_are_shared(play):
     play(scene)
 
 
-@at_both_doors
+@on_every_kind
 def test_several_spaces_are_shared_in_one_step(play):
     async def scene(stage: Stage) -> None:
         a = await stage.host("a")
@@ -122,7 +123,7 @@ def test_several_spaces_are_shared_in_one_step(play):
     play(scene)
 
 
-@at_both_doors
+@on_every_kind
 @pytest.mark.parametrize("operation", ["in_", "rd"])
 def test_what_would_wait_for_ever_in_a_private_space_is_refused(play, operation):
     async def scene(stage: Stage) -> None:
@@ -137,7 +138,7 @@ def test_what_would_wait_for_ever_in_a_private_space_is_refused(play, operation)
     play(scene)
 
 
-@at_both_doors
+@on_every_kind
 def test_a_space_asked_for_again_is_the_same(play):
     async def scene(stage: Stage) -> None:
         host = await stage.host("a")
@@ -151,7 +152,7 @@ def test_a_space_asked_for_again_is_the_same(play):
 # Operations
 
 
-@at_both_doors
+@on_every_kind
 @pytest.mark.parametrize("over", ["collect", "publish"])
 def test_every_operation_reaches_the_hosts_of_the_group(play, over):
     async def scene(stage: Stage) -> None:
@@ -211,7 +212,7 @@ def test_one_who_waits_in_a_task_gets_what_is_written_elsewhere():
     play_async(scene)
 
 
-@at_both_doors
+@on_every_kind
 def test_a_wait_comes_to_its_end(play):
     async def scene(stage: Stage) -> None:
         space = await shared("board", await do((await stage.host("a")).agent("ada")))
@@ -241,7 +242,7 @@ def test_a_wait_that_is_cancelled_takes_nothing():
 # Locations
 
 
-@at_both_doors
+@on_every_kind
 def test_locations_choose_a_part_of_the_federated_space(play):
     """Table I: two hosts, two agents at the first, and tuples for one who is away."""
 
@@ -284,7 +285,7 @@ def test_locations_choose_a_part_of_the_federated_space(play):
     play(scene)
 
 
-@at_both_doors
+@on_every_kind
 def test_a_tuple_for_an_agent_elsewhere_goes_there(play):
     async def scene(stage: Stage) -> None:
         a = await stage.host("a")
@@ -300,7 +301,7 @@ def test_a_tuple_for_an_agent_elsewhere_goes_there(play):
     play(scene)
 
 
-@at_both_doors
+@on_every_kind
 def test_a_misplaced_tuple_goes_home_when_its_agent_engages(play):
     async def scene(stage: Stage) -> None:
         a = await stage.host("a")
@@ -322,7 +323,7 @@ def test_a_misplaced_tuple_goes_home_when_its_agent_engages(play):
 # Coming and going
 
 
-@at_both_doors
+@on_every_kind
 def test_tuples_stay_with_their_agents_when_hosts_part(play):
     async def scene(stage: Stage) -> None:
         a = await stage.host("a")
@@ -478,7 +479,7 @@ def test_without_an_agent_there_is_no_space(play):
 # What it stands on
 
 
-@at_both_doors
+@on_every_kind
 def test_what_agents_share_is_seen_by_other_doors_and_theirs_by_agents(play):
     async def scene(stage: Stage) -> None:
         host = await stage.host("a")
@@ -626,5 +627,27 @@ def test_a_host_refuses_names_that_are_none(play):
         with pytest.raises(BadArgument, match="spaces="):
             ben = await do(host.agent("ben"))
             await do(lime.set_shared([LimeTupleSpace("x", ada), LimeTupleSpace("x", ben)], True))
+
+    play(scene)
+
+
+@on_every_kind
+def test_every_tuple_is_found_whatever_the_order_of_the_space_shows(play):
+    async def scene(stage: Stage) -> None:
+        here = await stage.host("a")
+        there = await stage.host("b", near=[here])
+        board = here.host.space("board", order=tupelo.Queue())
+        ada, ben = await do(here.agent("ada")), await do(there.agent("ben"))
+        hers, his = await shared("board", ada), await shared("board", ben)
+        for number in range(3):
+            await do(hers.out(("item", number)))
+        assert await do(board.read_all()) == [("item", 0)]
+        assert sorted(await do(his.rdg(ITEM))) == [("item", number) for number in range(3)]
+        assert await do(his.in_(("item", 2), **PATIENCE)) == ("item", 2)
+        assert await do(hers.in_(("item", 1), **PATIENCE)) == ("item", 1)
+        await do(hers.out(("item", 4)))
+        await do(hers.set_shared(False))  # She takes along all that is hers.
+        assert await do(board.here.count()) == 0
+        assert await do(hers.rdg(ITEM)) == [("item", 0), ("item", 4)]
 
     play(scene)

@@ -10,8 +10,8 @@ import pytest
 
 from tests.models.lime.camp import Camp, play
 from tupelo.errors import UnknownType
-from tupelo.federation.hosts.hosted import Doubt
 from tupelo.federation.identity.access import Access
+from tupelo.federation.spaces.hosted import Doubt
 from tupelo.models.lime.messages import Where
 from tupelo.values.entry import Entry, shape_of
 from tupelo.values.kind import kind_named

@@ -11,8 +11,10 @@ import pytest
 
 from tests.models.lime.field import Field
 from tupelo.federation.groups.group import Group
+from tupelo.federation.links import wire
 from tupelo.lab.loop import VirtualLoop, run
 from tupelo.models.lime.locations import AgentLocation, HostLocation
+from tupelo.models.lime.messages import where_of
 from tupelo.models.lime.reactions import ONCE, ONCE_PER_TUPLE, Event, Mode, Registered
 from tupelo.models.lime.spaces import Its
 
@@ -46,7 +48,7 @@ class Stage(Field):
 
     async def halted(self, names: str) -> None:
         """Until operations at these hosts are held, all at the same time."""
-        while not all(self.servers[name].group._gate.shut for name in names):
+        while not all(self.servers[name].group.halted for name in names):
             await asyncio.sleep(0.0005)
 
     def _reached(self, name: str) -> frozenset[str]:
@@ -67,7 +69,7 @@ class Stage(Field):
         await self.servers[name].out(self.its[name], ("task", number), destination)
 
     async def rdg(self, name: str, current: Any = None, destination: Any = None) -> list[int]:
-        found = await self.servers[name].rdg(self.its[name], TASK, current, destination)
+        found = await self.servers[name].rdg(self.its[name], TASK, where_of(current, destination))
         return sorted(number for _, number in found)
 
     async def react(self, name: str, mode: Mode) -> tuple[Registered, list[Event]]:
@@ -226,7 +228,8 @@ def test_figure_9_the_messages_of_an_engagement(monkeypatch):
     say: Any = Group._say
 
     def listen(group: Group, host: str, message: Any) -> None:
-        said.append((group._core.id, host, type(message).__name__))
+        what = message.message if isinstance(message, wire.Routed) else message
+        said.append((group._core.id, host, type(what).__name__))
         say(group, host, message)
 
     monkeypatch.setattr(Group, "_say", listen)
@@ -246,8 +249,8 @@ def test_figure_9_the_messages_of_an_engagement(monkeypatch):
             kinds = [kind for kind in heard(host) if kind not in ("Here", "Flush")]
             assert kinds[:3] == ["Probe", "Echo", "Commit"]
             assert kinds[-2:] == ["Done", "Resume"]
-        exchanged = [kind for kind in heard("c") if kind in ("Commit", "Asked", "Done")]
-        assert exchanged == ["Commit", "Asked", "Done"]
+        exchanged = [kind for kind in heard("c") if kind in ("Commit", "Request", "Done")]
+        assert exchanged == ["Commit", "Request", "Done"]
         assert await stage.rdg("b", stage.location("c")) == [1]
 
     play("abc", scenario)
@@ -296,7 +299,7 @@ def test_figure_9_a_host_that_vanishes_while_it_engages_holds_nobody():
         waiting = asyncio.ensure_future(stage.rdg("a"))
         await stage.link("ab", silently=True)
         await waiting
-        assert not any(one.group._gate.shut for one in stage.servers.values())
+        assert not any(one.group.halted for one in stage.servers.values())
         await stage.link("ab bc")
         assert await stage.rdg("a", stage.location("c")) == [1]
         assert await stage.rdg("a") == [1]
@@ -368,5 +371,5 @@ def told(events: list[Event]) -> list[int]:
 
 
 def known_hosts(stage: Stage, name: str) -> set[str]:
-    store = stage.servers[name].system.ground.operations.core.store
+    store = stage.servers[name].system.ground.port._core.store
     return {entry.fields[1] for entry in store if entry.fields[0] == "host"}

@@ -16,6 +16,7 @@ from tests.models.lime.stage import (
     Stage,
     at_both_doors,
     do,
+    on_every_kind,
     play_async,
     play_blocking,
     shared,
@@ -45,7 +46,7 @@ from tupelo.models.lime.messages import spelled_template
 from tupelo.space.loopclock import LoopClock
 
 ITEM = ("item", int)
-PATIENCE = {"wait": PATIENCE_SECONDS}
+PATIENCE: dict[str, Any] = {"wait": PATIENCE_SECONDS}
 
 
 class Traveller(Agent):
@@ -86,7 +87,7 @@ class AsyncTraveller(Agent):
         await self.board.out(("arrived", self.id, self.visited))
 
 
-@at_both_doors
+@on_every_kind
 def test_an_agent_goes_from_host_to_host_with_its_state(play):
     async def scene(stage: Stage) -> None:
         cls = AsyncTraveller if stage.is_async else Traveller
@@ -196,7 +197,7 @@ def test_spaces_tuples_and_reactions_travel_along():
         # What is its own came along, the misplaced one too, with the same agent to hold it.
         own = await board.rdg(tupelo.ANY, agent.location)
         assert sorted(own) == [("item", 0), ("item", 1), ("item", 2), ("misplaced",)]
-        here = b._lives[agent.id].agent
+        here = b.lives[agent.id].agent
         assert isinstance(here, Prepared) and here is not agent
         assert (here.id, here.host) == (agent.id, b)
         assert here.diary.name == "diary" and not here.diary.is_shared
@@ -207,7 +208,7 @@ def test_spaces_tuples_and_reactions_travel_along():
         await stage.until(lambda: len(Mover.heard) == 6)
         assert Mover.heard[5:] == [("b", ("item", 3))]
         assert here.weak.enabled and not here.off.enabled
-        assert len(b._lives[agent.id].state.reactions) == 3
+        assert len(b.lives[agent.id].state.reactions) == 3
         assert await a.agent("ada") and not a.system.get_registered_reactions()
 
     play_async(scene)
@@ -297,7 +298,7 @@ async def tried(stage: Stage, cls: type[Mover]) -> str:
     assert not agent.ended and agent.running and agent.board.is_shared
     await board.out(("item", 1), agent.location)
     assert await board.rdp(ITEM, agent.location) == ("item", 1)
-    assert agent.id in a._lives and not b._journeys.parked
+    assert agent.id in a.lives and not b.journeys.parked
     return why
 
 
@@ -496,7 +497,7 @@ def test_an_agent_may_say_itself_what_travels():
         assert await ready(board) == "a"
         await board.out(("go", b.host.id), agent.location)
         assert await ready(board) == "b"
-        assert b._lives[agent.id].agent.words == "HELLO"  # type: ignore[attr-defined]
+        assert b.lives[agent.id].agent.words == "HELLO"  # type: ignore[attr-defined]
 
     play_async(scene)
 
@@ -533,7 +534,7 @@ class Follower(Agent):
         return self.migrate(HostLocation(event.tuple[1]))
 
 
-@at_both_doors
+@on_every_kind
 def test_an_agent_whose_run_is_over_may_be_moved_by_a_listener(play):
     async def scene(stage: Stage) -> None:
         a = await stage.host("a")
@@ -546,7 +547,7 @@ def test_an_agent_whose_run_is_over_may_be_moved_by_a_listener(play):
         await stage.until(lambda: not agent.running)
         await do(board.out(("follow", b.location.id)))
         await do(board.in_(("ready", "b"), **PATIENCE))
-        assert agent.ended and b._lives[agent.id].agent.steps == 1  # type: ignore[attr-defined]
+        assert agent.ended and b.lives[agent.id].agent.steps == 1  # type: ignore[attr-defined]
 
     play(scene)
 
@@ -664,7 +665,7 @@ def test_a_reaction_is_the_same_one_there_though_another_has_fired_on_the_way():
         assert await ready(board) == "a"
         await board.out(("go", b.host.id), agent.location)
         assert await ready(board) == "b"
-        here = b._lives[agent.id].agent
+        here = b.lives[agent.id].agent
         assert isinstance(here, Watched)
         for kept, name in ((here.second, "second"), (here.third, "third")):
             assert kept._registered.pattern().template == spelled_template((name, int))
@@ -702,8 +703,8 @@ def test_a_listener_is_called_there_when_its_spaces_are_shared_again_and_may_end
         Slow.gate.set()
         await stage.until(lambda: len(Mover.heard) == 3)
         assert Mover.heard[2] == ("shared: True", ("item", 1))
-        await stage.until(lambda: agent.id not in b._lives, "it has ended")
-        await stage.until(lambda: agent.id not in b._server.directory.cards[b.host.id])
+        await stage.until(lambda: agent.id not in b.lives, "it has ended")
+        await stage.until(lambda: agent.id not in b.server.directory.cards[b.host.id])
         assert await b.system.rdp(("agent", agent.id, str, str)) is None
 
     play_async(scene)
@@ -785,7 +786,7 @@ class Place:
     async def crash(self) -> None:
         life, self.life = self.life, None
         if life is not None:
-            await life.kill([hosted.engine for hosted in self.core.spaces.values()])
+            await life.kill([hosted.port for hosted in self.core.spaces.values()])
 
     async def stop(self) -> None:
         life, self.life = self.life, None
@@ -805,7 +806,7 @@ class Place:
     def residents(self) -> list[Resident]:
         if self.life is None:
             return []
-        lives = self.host._lives.values()
+        lives = self.host.lives.values()
         return [one.agent for one in lives if isinstance(one.agent, Resident)]
 
 
@@ -829,7 +830,7 @@ class Town:
         up = [place for place in self.places.values() if place.life is not None]
         wanted = {place.name for place in up}
         await self.until(
-            lambda: all(set(place.host._server.group.roster.members) == wanted for place in up),
+            lambda: all(set(place.host.server.group.roster.members) == wanted for place in up),
             "one group",
         )
         for place in up:
@@ -838,7 +839,7 @@ class Town:
 
     @staticmethod
     async def _pass(place: Place) -> None:
-        async with place.host._server.group.operating():
+        async with place.host.server.group.operating():
             pass
 
     def residents(self) -> list[Resident]:
@@ -968,15 +969,15 @@ async def exactly_one(town: Town) -> None:
     assert Resident.runs == (["a"] if agent.failed else ["a", "b"])
     for place in town.places.values():
         assert sorted(await place.do(seen(place))) == ITEMS
-        assert not place.host._journeys.parked and not place.host._journeys.decisions
+        assert not place.host.journeys.parked and not place.host.journeys.decisions
     assert sorted(Resident.heard) == ITEMS
     c = town.places["c"]
     await c.do(tell(c, ("item", 99)))
     await town.until(lambda: len(Resident.heard) == 7, "the new one is heard")
     assert Resident.heard[-1] == ("item", 99)
-    said = [place.host._server.system.ground for place in town.places.values()]
+    said = [place.host.server.system.ground for place in town.places.values()]
     agents = [
-        [found.fields[2] for found in ground.operations.core.store if found.fields[1] == agent.id]
+        [found.fields[2] for found in ground.port._core.store if found.fields[1] == agent.id]
         for ground in said
     ]
     assert agents == [[where]] * 3
@@ -1016,7 +1017,7 @@ async def never_two(town: Town) -> None:
     agents = town.residents()
     assert len(agents) <= 1
     for place in town.places.values():
-        assert not place.host._journeys.parked and not place.host._journeys.decisions
+        assert not place.host.journeys.parked and not place.host.journeys.decisions
         found = await place.do(seen(place))
         assert sorted(found) in (ITEMS, [one for one in ITEMS if one[1] < 10])
         assert (len(found) == 6) == bool(agents)
@@ -1045,7 +1046,7 @@ def test_who_stayed_and_moved_on_is_not_begun_where_it_was_parked(monkeypatch):
             Resident.runs.clear()
             location = await send_off(town)
             b = places["b"]
-            parked = b.host._journeys._park
+            parked = b.host.journeys._park
 
             def park(*args: Any) -> None:
                 parked(*args)
@@ -1053,10 +1054,10 @@ def test_who_stayed_and_moved_on_is_not_begun_where_it_was_parked(monkeypatch):
                 for other in "ac":
                     town.network.cut(other, "b")
 
-            monkeypatch.setattr(b.host._journeys, "_park", park)
+            monkeypatch.setattr(b.host.journeys, "_park", park)
             await places["c"].do(tell(places["c"], ("go", "b"), location))
             await town.until(lambda: [one.failed for one in town.residents()] == [1], "it stays")
-            assert len(b.host._journeys.parked) == 1
+            assert len(b.host.journeys.parked) == 1
             await places["c"].do(tell(places["c"], ("go", "c"), location))
             await town.until(lambda: bool(places["c"].residents), "it is at c")
             await places["a"].crash()
@@ -1064,7 +1065,7 @@ def test_who_stayed_and_moved_on_is_not_begun_where_it_was_parked(monkeypatch):
             town.network.heal()
             await town.grouped()
             assert [one.host.name for one in town.residents()] == ["c"]
-            assert not b.host._journeys.parked
+            assert not b.host.journeys.parked
             assert sorted(await b.do(seen(b))) == ITEMS
         finally:
             for place in places.values():

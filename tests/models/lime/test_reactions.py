@@ -17,6 +17,7 @@ from tests.models.lime.stage import (
     Stage,
     at_both_doors,
     do,
+    on_every_kind,
     play_async,
     play_blocking,
     shared,
@@ -60,7 +61,7 @@ def localized(where: Any, listener: Any, mode: Any = ONCE_PER_TUPLE) -> Localize
 # Weak reactions
 
 
-@at_both_doors
+@on_every_kind
 @pytest.mark.parametrize("over", ["collect", "publish"])
 def test_a_weak_reaction_hears_of_every_tuple_once_wherever_it_is(play, over):
     async def scene(stage: Stage) -> None:
@@ -81,7 +82,7 @@ def test_a_weak_reaction_hears_of_every_tuple_once_wherever_it_is(play, over):
     play(scene)
 
 
-@at_both_doors
+@on_every_kind
 def test_a_reaction_of_once_fires_once_although_many_match(play):
     async def scene(stage: Stage) -> None:
         a = await stage.host("a")
@@ -102,7 +103,7 @@ def test_a_reaction_of_once_fires_once_although_many_match(play):
     play(scene)
 
 
-@at_both_doors
+@on_every_kind
 def test_an_event_says_what_was_found_by_which_reaction_and_with_whom(play):
     async def scene(stage: Stage) -> None:
         a = await stage.host("a")
@@ -127,7 +128,7 @@ def test_an_event_says_what_was_found_by_which_reaction_and_with_whom(play):
     play(scene)
 
 
-@at_both_doors
+@on_every_kind
 def test_a_localized_weak_reaction_hears_of_its_part_only(play):
     async def scene(stage: Stage) -> None:
         a = await stage.host("a")
@@ -168,7 +169,7 @@ def test_a_localized_weak_reaction_hears_of_its_part_only(play):
     play(scene)
 
 
-@at_both_doors
+@on_every_kind
 def test_after_they_part_and_meet_again_only_what_is_new_is_heard(play):
     async def scene(stage: Stage) -> None:
         a = await stage.host("a")
@@ -241,7 +242,7 @@ def test_a_weak_listener_that_raises_does_not_stop_the_others(play, caplog):
     assert ["dropped it" in (record.exc_text or "") for record in caplog.records] == [True]
 
 
-@at_both_doors
+@on_every_kind
 def test_a_weak_reaction_of_a_private_space_hears_of_its_own(play):
     async def scene(stage: Stage) -> None:
         host = await stage.host("a")
@@ -263,7 +264,7 @@ def test_a_weak_reaction_of_a_private_space_hears_of_its_own(play):
 # Strong reactions
 
 
-@at_both_doors
+@on_every_kind
 def test_a_strong_reaction_is_in_the_step(play):
     async def scene(stage: Stage) -> None:
         host = await stage.host("a")
@@ -286,7 +287,7 @@ def test_a_strong_reaction_is_in_the_step(play):
     play(scene)
 
 
-@at_both_doors
+@on_every_kind
 def test_a_strong_listener_that_raises_undoes_the_step(play):
     async def scene(stage: Stage) -> None:
         host = await stage.host("a")
@@ -350,7 +351,7 @@ def test_a_task_that_a_strong_listener_begins_is_not_in_its_step():
     play_async(scene)
 
 
-@at_both_doors
+@on_every_kind
 def test_a_strong_reaction_is_at_one_host_only(play):
     async def scene(stage: Stage) -> None:
         a = await stage.host("a")
@@ -364,7 +365,7 @@ def test_a_strong_reaction_is_at_one_host_only(play):
         assert (here, there) == ([("item", 1)], [])
         assert [one.enabled for one in registered] == [True, True]
         with pytest.raises(BadArgument, match="strong"):
-            await do(mine.add_strong_reaction(UbiquitousReaction(ITEM, here, ONCE)))
+            await do(mine.add_strong_reaction(UbiquitousReaction(ITEM, here, ONCE)))  # type: ignore[arg-type]
         with pytest.raises(BadArgument, match="strong"):
             await do(
                 mine.add_strong_reaction(
@@ -375,7 +376,7 @@ def test_a_strong_reaction_is_at_one_host_only(play):
     play(scene)
 
 
-@at_both_doors
+@on_every_kind
 def test_a_strong_reaction_to_an_agents_tuples_leaves_the_others_alone(play):
     async def scene(stage: Stage) -> None:
         host = await stage.host("a")
@@ -394,7 +395,7 @@ def test_a_strong_reaction_to_an_agents_tuples_leaves_the_others_alone(play):
 # Registration
 
 
-@at_both_doors
+@on_every_kind
 @pytest.mark.parametrize("weak", [True, False], ids=["weak", "strong"])
 def test_a_reaction_enabled_again_has_forgotten(play, weak):
     async def scene(stage: Stage) -> None:
@@ -418,7 +419,7 @@ def test_a_reaction_enabled_again_has_forgotten(play, weak):
     play(scene)
 
 
-@at_both_doors
+@on_every_kind
 def test_reactions_are_registered_listed_and_removed(play):
     async def scene(stage: Stage) -> None:
         host = await stage.host("a")
@@ -519,7 +520,7 @@ def test_a_template_that_is_code_cannot_be_watched_for_elsewhere(play):
 # LimeSystem
 
 
-@at_both_doors
+@on_every_kind
 def test_reactions_to_who_comes_and_goes(play):
     async def scene(stage: Stage) -> None:
         a = await stage.host("a")
@@ -549,7 +550,7 @@ def test_reactions_to_who_comes_and_goes(play):
     play(scene)
 
 
-@at_both_doors
+@on_every_kind
 @pytest.mark.parametrize("how", ["removed", "disabled"])
 def test_a_listener_is_called_no_more_for_what_waits_when_its_reaction_is(play, how):
     async def scene(stage: Stage) -> None:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Set
 from functools import partial
 from pathlib import Path
 from random import Random
-from types import SimpleNamespace
 from typing import Any
 
 from tupelo.federation.hosts.core import HostCore
@@ -20,6 +19,7 @@ from tupelo.models.melon import Melon
 from tupelo.space.loopclock import LoopClock
 
 PATIENCE_SECONDS = 60.0
+MELON = "melon"
 
 
 class VirtualHost(AsyncHost):
@@ -27,7 +27,7 @@ class VirtualHost(AsyncHost):
 
     def __init__(self, core: HostCore, identity: Identity | None) -> None:
         self._core = core
-        self._plan: Any = SimpleNamespace(identity=identity)
+        core.identity = identity
         self._tasks = set()
 
 
@@ -75,16 +75,20 @@ class Bed:
         self.host = VirtualHost(self.core, self.identity)
         self.melon = Melon(self.host, **garden.options | garden.own.get(self.name, {}))
 
-    def another(self) -> Melon:
+    async def another(self) -> Melon:
         """One more process at this host."""
         assert self.life is not None
         return self.life.call(lambda: Melon(self.host))
 
+    async def space(self, suffix: str = "") -> Any:
+        """The space of what is stored; with a suffix another one of MELON."""
+        return self.host.space(MELON + suffix)
+
     async def crash(self) -> None:
         life, self.life = self.life, None
         if life is not None:
-            engines = [hosted.engine for hosted in self.core.spaces.values()]
-            await life.kill([*engines, self.core.deciding._space._operations.engine])
+            ports = [hosted.port for hosted in self.core.spaces.values()]
+            await life.kill([*ports, self.core.deciding.space._port])
 
     async def stop(self) -> None:
         life, self.life = self.life, None
@@ -121,6 +125,9 @@ class Bed:
 
 class Garden:
     """Beds, by name."""
+
+    spaces: Set[str] = frozenset({MELON, f"{MELON}.written"})
+    """Those that each bed has."""
 
     def __init__(
         self,
@@ -175,8 +182,15 @@ class Garden:
         """Wait until these have met, and know what spaces the other has."""
         for pair in pairs:
             one, other = self[pair[0]], self[pair[1]]
-            have_met = partial(_know_each_other, one, other)
-            await self.until(have_met, f"that {one.name} and {other.name} meet")
+            have_met = partial(self._know_each_other, one, other)
+            await self.until(have_met, f"that {pair[0]} and {pair[1]} meet")
+
+    def _know_each_other(self, one: Bed, other: Bed) -> bool:
+        return self._knows(one, other) and self._knows(other, one)
+
+    def _knows(self, one: Bed, other: Bed) -> bool:
+        peer = one.core.peers.get(other.core.id)
+        return peer is not None and self.spaces <= set(peer.spaces)
 
     async def parted(self, *groups: str) -> None:
         """From now on only those in one of these groups hear each other."""
@@ -191,15 +205,6 @@ class Garden:
             ),
             f"parted as {groups}",
         )
-
-
-def _know_each_other(one: Bed, other: Bed) -> bool:
-    return _knows(one, other) and _knows(other, one)
-
-
-def _knows(one: Bed, other: Bed) -> bool:
-    peer = one.core.peers.get(other.name)
-    return peer is not None and {"melon", "melon.written"} <= set(peer.spaces)
 
 
 def play(

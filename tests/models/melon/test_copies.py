@@ -58,7 +58,7 @@ def test_who_waits_is_woken_by_a_copy():
     async def scene(garden: Garden) -> None:
         a, c = garden["a"], garden["c"]
         await garden.parted("ab", "c")
-        waiting = [c.read(("n", int), 100), c.do(c.another().read_all(("n", int), None))]
+        waiting = [c.read(("n", int), 100), c.do((await c.another()).read_all(("n", int), None))]
         await a.write(("n", 1), ("n", 2))
         await held(garden, "b", "a", 2)
         await garden.parted("a", "bc")
@@ -196,7 +196,7 @@ def test_what_had_given_way_where_newer_was_read_is_not_read_later(many: bool) -
         assert got == [("n", number) for number in range(7, 13)]
         # Another question, and another process, has missed nothing.
         everything = [("n", number) for number in range(13)]
-        assert await c.do(c.another().read_all(("n", int), 10)) == everything
+        assert await c.do((await c.another()).read_all(("n", int), 10)) == everything
         assert await b.read_all(("n", int), 10) == everything
 
     own = {"b": {"copies": Copies(hosts=1, room=Bound(count=5))}}
@@ -356,7 +356,8 @@ def test_who_was_interrupted_when_all_was_read_reads_it_all_again(apart):
         await held(garden, "b", "a", 4)
         if apart:
             await garden.parted("a", "b")
-        reader = b.melon._reader
+        door: Any = b.melon._door
+        reader = door.served.reader
         assert b.life is not None
         found = await b.do(reader.read(("n", int), 10, True))
         b.life.call(lambda: reader.undo(found))

@@ -20,7 +20,7 @@ MESH = ("ab", "bc", "ca")
 
 def carried(bed: Bed, kind: type = Sealed) -> list[Any]:
     """What is at this host of all that is sealed."""
-    streams = bed.melon._post.directed._feed.exchange.streams.values()
+    streams = bed.melon._post.directed.feed.exchange.streams.values()
     found = [read_item(entry) for stream in streams for entry in stream.items.values()]
     return [one for one in found if isinstance(one, kind)]
 
@@ -131,7 +131,7 @@ def test_a_seal_that_was_altered_or_moved_is_dropped_and_counted():
         await b.do(space.write(Sealed(c.key, true.number + 2, true.after, b"")))
         await garden.until(lambda: c.melon.refused == 3, "refused")
         # Nor can it say that c has taken it.
-        (stream,) = a.melon._post.directed._feed.exchange.owned()
+        (stream,) = a.melon._post.directed.feed.exchange.owned()
         (item,) = stream.items
         await b.do(space.write(Receipt(stream.source, item, c.key, true.number, b"x" * 64)))
         await asyncio.sleep(3)
@@ -181,7 +181,8 @@ def test_directed_messages_are_bounded_at_their_source():
 def test_an_address_is_an_identity():
     async def scene(garden: Garden) -> None:
         a = garden["a"]
-        for to in ("ben", "", 7):
+        wrong: list[Any] = ["ben", "", 7]
+        for to in wrong:
             with pytest.raises(BadArgument, match="to"):
                 await a.do(a.melon.store(("n", 1), to=to))
         with pytest.raises(BadArgument, match="sender"):
@@ -199,7 +200,7 @@ def test_an_address_is_an_identity():
 
 def places_of(bed: Bed) -> list[tuple[str, int, Sealed]]:
     """The messages that are at a host, opened or not: their places, and what they are."""
-    streams = bed.melon._post.directed._feed.exchange.streams.values()
+    streams = bed.melon._post.directed.feed.exchange.streams.values()
     items = [(one.source, item, read_item(e)) for one in streams for item, e in one.items.items()]
     return [(source, item, found) for source, item, found in items if isinstance(found, Sealed)]
 

@@ -123,11 +123,13 @@ def test_threads_that_wait_are_told_when_their_melon_is_closed(
 
 
 def until_waiting(melon: Melon, count: int) -> None:
+    door: Any = melon._door
+
     async def look() -> None:
-        while len(melon._waiting) < count:
+        while len(door._scopes) < count:
             await asyncio.sleep(0.01)
 
-    melon._host._now(look())
+    door.host.now(look())
 
 
 @pytest.mark.parametrize("copies", COPIES, ids=["plain", "copies"])
@@ -234,7 +236,7 @@ def test_what_has_no_room_is_refused() -> None:
         assert melon.read_all(("n", int), wait=0) == [("n", 2)]
 
 
-WRONG: dict[str, tuple[type[Exception], str, Wait]] = {
+WRONG: dict[str, tuple[type[Exception], str, Callable[[Any], Any]]] = {
     "wait of read": (BadArgument, "wait", lambda melon: melon.read(("n", 1), -1)),
     "wait of read_all": (BadArgument, "wait", lambda melon: melon.read_all(("n", 1), "1")),
     "wait of take": (BadArgument, "wait", lambda melon: melon.take(("n", 1), True)),

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from tupelo.models.melon.letters import Letters
-from tupelo.models.melon.sealed import Letter, Opened
+from tupelo.models.melon.sealed import Letter, Letters, Opened
 from tupelo.values.entry import freeze
 
 

@@ -119,7 +119,7 @@ def test_what_is_for_us_of_an_earlier_life_comes_before_what_is_stored_now() -> 
         await a.store(*(("for", number) for number in range(5)))  # so that numbers are used
         await garden.parted("ab", "c")
         await a.store(("n", 0), to=c.key)
-        held = b.melon._post.directed._feed.exchange.streams
+        held = b.melon._post.directed.feed.exchange.streams
         await garden.until(lambda: any(one.items for one in held.values()), "with b")
         await a.crash()
         await a.start()
@@ -194,14 +194,12 @@ def test_who_does_not_wait_for_the_disk_leaves_the_message_in_its_place(
 ) -> None:
     async def scene(garden: Garden) -> None:
         a = garden["a"]
-        for moment in range(40):
+        for moment in range(20):
             for hosted in a.core.spaces.values():
-                slow = SlowFlusher(hosted.engine, a.core.rng, 0.2)
-                hosted.door._flusher = slow
-                hosted.door._flush = hosted.flush = slow.flush
+                hosted.port.flusher = SlowFlusher(hosted.port, a.core.rng, 0.2)
             await a.store(("n", 1), ("n", 2), ("n", 3))
             taking = (a.take_all if many else a.take)(("n", int), wait)
-            await asyncio.sleep(moment / 100)
+            await asyncio.sleep(moment / 50)
             taking.cancel()
             got: list[Any] = [*await asyncio.gather(taking, return_exceptions=True)]
             got = [one for one in got if not isinstance(one, asyncio.CancelledError)]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.models.melon.garden import Garden, play
-from tests.models.melon.sockets import play_on_sockets
+from tests.models.melon.kinds import play_on_kind
 from tupelo import ANY
 from tupelo.errors import BadEntry, CannotSend
 from tupelo.federation.links import spelled, wire
@@ -80,7 +80,7 @@ def test_what_cannot_be_sent_is_passed_over(
         assert await b.read(("n", str), wait) == ("n", "1")
         assert await b.read_all(("n", str), wait) == [("n", "2"), ("n", "3")]
         assert await b.read(("n", str), wait) is None
-        other = b.another()
+        other = await b.another()
         assert await b.do(other.read_all(("n", str), wait)) == [("n", str(i)) for i in (1, 2, 3)]
         assert await b.take(("n", str), wait) == ("n", "1")
         assert await b.take_all(("n", str), wait) == [("n", "2"), ("n", "3")]
@@ -124,16 +124,17 @@ def test_many_that_are_larger_than_they_seem_are_sent_bit_by_bit(small_frames):
     play(scene, "ab")
 
 
-def test_the_next_to_a_message_of_many_megabytes_is_had_over_sockets():
+def test_the_next_to_a_message_of_many_megabytes_is_had_over_sockets(neighbourhood):
     async def scene(garden: Garden) -> None:
         a, b = garden["a"], garden["b"]
         large, fits = ("n", bytes(wire.FRAME_MAX)), ("n", bytes(wire.FRAME_MAX - 100_000))
-        for name in ("melon", "melon.written"):
-            await a.do(a.core.spaces[name].door.write(large))
+        for suffix in ("", ".written"):
+            await a.do((await a.space(suffix)).write(large))
         await a.write(fits)
         await a.store(fits)
         assert await b.read(("n", bytes), 30) == fits
         assert await b.take(("n", bytes), 30) == fits
         assert await a.take(("n", bytes)) == large
 
-    play_on_sockets(scene, "ab")
+    place = ("async", "memory spanning")
+    play_on_kind(neighbourhood, place, scene, "ab", names="ab")

@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 
 from tests.models.melon.garden import Garden, play
-from tupelo.models.melon import takings
-from tupelo.models.melon.private import Private, Taken
+from tupelo.models.melon import private as private_module
+from tupelo.models.melon.private import Private, Taken, Takings
 from tupelo.models.melon.sealed import Letter, Opened
-from tupelo.models.melon.takings import Takings
 from tupelo.values.entry import freeze
 
 
@@ -27,15 +26,15 @@ def test_what_is_written_with_a_take_does_not_grow_with_what_was_taken() -> None
     async def scene(garden: Garden) -> None:
         private = Private(garden["a"].core, "other")
         taken = Takings(private)
-        for number in range(takings.DELTAS_MAX):
+        for number in range(private_module.DELTAS_MAX):
             taken.add([letter_of(number * 100_000)])
         sizes = [len(record.numbers) for record in records_of(private)]
-        assert len(sizes) == takings.DELTAS_MAX
+        assert len(sizes) == private_module.DELTAS_MAX
         assert max(sizes) < 64
         taken.add([letter_of(7)])  # They become one.
         (record,) = records_of(private)
         assert len(record.numbers) > 64
-        assert all(letter_of(n * 100_000) in taken for n in range(takings.DELTAS_MAX))
+        assert all(letter_of(n * 100_000) in taken for n in range(private_module.DELTAS_MAX))
         assert letter_of(7) in taken
         assert letter_of(8) not in taken
 
@@ -75,7 +74,7 @@ def test_what_was_not_taken_after_all_is_forgotten_and_of_others_nothing(
             ]
 
     if folds:
-        monkeypatch.setattr(takings, "DELTAS_MAX", 1)
+        monkeypatch.setattr(private_module, "DELTAS_MAX", 1)
     play(scene, names="a")
 
 
@@ -95,5 +94,5 @@ def test_nothing_comes_twice_in_another_life_however_it_is_kept(
         assert await b.take(("n", int), 10) == ("n", 8)
         assert await b.take(("n", int), 3) is None
 
-    monkeypatch.setattr(takings, "DELTAS_MAX", 3)
+    monkeypatch.setattr(private_module, "DELTAS_MAX", 3)
     play(scene, "ab", identities=True, folder=tmp_path)

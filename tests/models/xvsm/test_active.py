@@ -10,8 +10,9 @@ import pytest
 import tupelo
 from tests.conftest import PATIENCE_SECONDS, parked_at
 from tests.laws.talk import refused
+from tests.models.xvsm.conftest import cancel
 from tupelo import ManualClock
-from tupelo.errors import BadArgument, CountNotMet, DuplicateKey
+from tupelo.errors import BadArgument, CountNotMet, DuplicateKey, LeaseLost
 from tupelo.models.xvsm import (
     COUNT_ALL,
     COUNT_MAX,
@@ -36,6 +37,7 @@ from tupelo.models.xvsm import (
 from tupelo.values import kind
 
 gate = threading.Event()
+at_the_gate: list[int] = []
 
 
 def square(number: int) -> int:
@@ -43,6 +45,7 @@ def square(number: int) -> int:
 
 
 def wait_at_the_gate(number: int) -> int:
+    at_the_gate.append(number)
     assert gate.wait(PATIENCE_SECONDS)
     return number
 
@@ -253,7 +256,7 @@ def test_an_entry_that_only_waits_for_room_comes_out_after_the_folder_is_opened_
     capi = Capi(folder, clock=ManualClock())
     cref = capi.create_container(None, None, "c", 1, ActiveCoordinator(), FifoCoordinator())
     capi.write(cref, 0, None, Squares([1]), Squares([2]))
-    until(lambda: cref.space.count() and parked_at(cref.space._operations.core))
+    until(lambda: cref.space.count() and parked_at(cref.space._port._core))
     capi.close()
     with Capi(folder, clock=ManualClock()) as capi:
         cref = capi.lookup_container(None, None, "c")
@@ -335,7 +338,7 @@ def test_what_cannot_be_finished_for_an_unknown_class_is_left_too(folder, until)
     capi.write(cref, 0, None, Squares([1]))
     until(lambda: cref.space.count())
     capi.write(cref, 0, None, Stranger(3))
-    until(lambda: parked_at(cref.space._operations.core))
+    until(lambda: parked_at(cref.space._port._core))
     capi.close()
     cls = kind._class_of_name.pop("active.stranger")
     try:
@@ -407,12 +410,16 @@ def test_keys_of_work_are_kept_over_a_restart(folder):
         assert capi.take(cref, None, None, KeySelector("a"))[0].result == 1
 
 
-def test_work_that_is_called_off_gives_its_key_back(capi):
+def test_work_that_is_called_off_before_it_begins_gives_its_key_back(capi, until):
     gate.clear()
+    at_the_gate.clear()
     cref = capi.create_container(None, None, "c", INFINITE, ActiveCoordinator(1), KeyCoordinator())
-    capi.write(cref, 0, None, keyed_entry(Calls("wait_at_the_gate", (1,)), "busy"))
+    (begun,) = capi.write(cref, 0, None, keyed_entry(Calls("wait_at_the_gate", (1,)), "busy"))
+    until(lambda: at_the_gate, "the only worker is busy")
+    with pytest.raises(LeaseLost):
+        cancel(capi, begun)
     (lease,) = capi.write(cref, 0, None, keyed_entry(Squares([2])))
-    lease.cancel()
+    cancel(capi, lease)
     capi.write(cref, 0, None, keyed_entry(Squares([3])))
     gate.set()
     assert capi.take(cref, None, None, KeySelector("a"))[0].total == 9

@@ -44,7 +44,6 @@ from tupelo.models.xvsm import (
     Transaction,
     Veto,
 )
-from tupelo.models.xvsm.transactions import at_end
 from tupelo.space.shared import SharedTransaction
 
 
@@ -320,20 +319,20 @@ def test_everyone_is_told_of_the_end_even_late_and_after_one_that_fails(clock, c
     for commit in (True, False):
         parent = Transaction(clock)
         txn = parent.transaction()
-        at_end(txn, fail)
-        at_end(txn, told.append)
+        txn.at_end(fail)
+        txn.at_end(told.append)
         txn.commit()
-        at_end(txn, told.append)  # It is the parent's by now.
+        txn.at_end(told.append)  # It is the parent's by now.
         assert told == []
         parent.commit() if commit else parent.abort()
-        at_end(parent, told.append)
-        at_end(txn, told.append)
+        parent.at_end(told.append)
+        txn.at_end(told.append)
         assert told == [commit] * 4
         told.clear()
     other = SharedTransaction(clock)
-    at_end(other, told.append)
+    other.at_end(told.append)
     other.commit()
-    at_end(other, told.append)
+    other.at_end(told.append)
     assert told == [True, True]
 
 
@@ -569,7 +568,7 @@ def test_what_is_put_off_is_tried_again_when_an_entry_comes_by_another_door(
         until(lambda: queue.news._awaited)
         queue.space.write((number,))
     assert call.result() == [(1,)]
-    assert not list(queue.space._operations.core.subscriptions.watchers)
+    assert not list(queue.space._port._core.subscriptions.watchers)
 
 
 def test_who_is_put_off_after_taking_does_not_wake_itself(capi, queue, later, until, clock):
@@ -590,7 +589,7 @@ def test_who_is_put_off_after_taking_does_not_wake_itself(capi, queue, later, un
     assert len(tries) < 5 and values(queue) == [1]
 
 
-def test_what_is_read_can_be_taken_while_aspects_speak(capi, make_capi, queue, later):
+def test_what_is_read_can_be_taken_while_aspects_speak(capi, here, queue, later):
     reached, go = threading.Event(), threading.Event()
 
     def wait(request: Request) -> None:
@@ -600,7 +599,7 @@ def test_what_is_read_can_be_taken_while_aspects_speak(capi, make_capi, queue, l
     capi.write(queue, 0, None, 1)
     capi.add_aspect(queue, Point.POST_READ, aspect(post_read=wait))
     reader = Capi(capi.embedded)  # A door of its own: the aspect blocks its thread.
-    call = later(reader.read, queue, TRY_ONCE, None, FifoSelector())
+    call = later(reader.read, here(queue), TRY_ONCE, None, FifoSelector())
     assert reached.wait(PATIENCE_SECONDS)
     assert capi.take(queue, TRY_ONCE, None, FifoSelector()) == [1]
     go.set()
@@ -665,7 +664,7 @@ def test_to_listen_is_to_add_an_aspect(capi, queue, until):
     notification = capi.create_notification(queue, listener, "write")
     capi.write(queue, 0, None, 2)
     until(lambda: heard)
-    assert heard == [[2]] and not queue.endings.keys() - {notification.destroy}
+    assert heard == [[2]] and notification.active and len(queue.endings) == 1
 
 
 # Small things (C)

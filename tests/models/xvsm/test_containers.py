@@ -217,16 +217,18 @@ def test_values_that_are_no_tuples_come_back_as_they_were(capi, queue):
     ]
 
 
-def test_other_sites_come_later(capi):
+@pytest.mark.parametrize(
+    "site", ["there", 5, "http://there:80", "xvsm://", "xvsm://there:x", "xvsm://h/name", ""]
+)
+def test_a_site_that_is_none_is_refused(capi, site):
     refused(
         BadArgument,
         "site=",
-        lambda: capi.shutdown("xvsm://there"),
-        lambda: capi.clear_space("xvsm://there"),
-        lambda: capi.lookup_container(None, "xvsm://there", "a"),
-        lambda: capi.create_container(None, "xvsm://there", "a", 1),
-        lambda: capi.create_transaction("xvsm://there", 1),
-        lambda: capi.add_aspect("xvsm://there", [], None),
+        lambda: capi.shutdown(site),
+        lambda: capi.clear_space(site),
+        lambda: capi.lookup_container(None, site, "a"),
+        lambda: capi.create_container(None, site, "a", 1),
+        lambda: capi.create_transaction(site, 1),
     )
 
 

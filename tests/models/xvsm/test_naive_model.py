@@ -1,11 +1,15 @@
-"""Random programs at a container with several coordinators, against a list that knows nothing."""
+"""Random programs at a container with several coordinators, against a list that knows nothing; the
+container is here, or at a site elsewhere."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import tupelo
 from tupelo.errors import CountNotMet, DuplicateKey, IndexOutOfRange, SpaceFull
 from tupelo.models.xvsm import (
     COUNT_ALL,
@@ -145,6 +149,24 @@ def imagine(model: Model, deed: tuple[Any, ...]) -> Any:
     return model.shift(*details) if verb == "shift" else model.write(*details)
 
 
+Place = tuple[Capi, Callable[[str], Any]]
+"""A Capi that programs use, and how a test finds the container of a name."""
+
+
+@pytest.fixture(scope="module", params=["here", "elsewhere"])
+def place(request):
+    with Capi() as there:
+        look = partial(there.lookup_container, None, None)
+        if request.param == "here":
+            yield there, look
+            return
+        with (
+            tupelo.Host("site", listen="127.0.0.1:0") as host,
+            Capi(site=there.offer(host)) as capi,
+        ):
+            yield capi, look
+
+
 def container(capi: Capi) -> Any:
     kinds = (
         *(KeyCoordinator, LabelCoordinator, LindaCoordinator),
@@ -154,37 +176,38 @@ def container(capi: Capi) -> Any:
 
 
 @settings(max_examples=150)
-@given(st.lists(DEEDS, max_size=25))
-def test_a_container_does_what_a_list_would(deeds):
-    with Capi() as capi:
-        cref = container(capi)
-        model = Model()
-        for deed in deeds:
-            real = outcome(partial(do, capi, cref, None, deed))
-            twin = outcome(partial(imagine, model, deed))
-            assert real == twin, deed
-        assert [e[3:] for e in cref.space.read_all()] == [
-            item.payload for item in sorted(model.places, key=lambda item: item.age)
-        ]
+@given(deeds=st.lists(DEEDS, max_size=25))
+def test_a_container_does_what_a_list_would(place, deeds):
+    capi, look = place
+    cref = container(capi)
+    model = Model()
+    for deed in deeds:
+        real = outcome(partial(do, capi, cref, None, deed))
+        twin = outcome(partial(imagine, model, deed))
+        assert real == twin, deed
+    assert [e[3:] for e in look(cref.name).space.read_all()] == [
+        item.payload for item in sorted(model.places, key=lambda item: item.age)
+    ]
+    capi.destroy_container(None, cref)
 
 
 @settings(max_examples=100)
-@given(st.lists(DEEDS, max_size=8), st.lists(DEEDS, max_size=8))
-def test_what_is_rolled_back_never_was(before, within):
-    with Capi() as capi:
-        cref = container(capi)
-        for deed in before:
-            outcome(partial(do, capi, cref, None, deed))
-        state = cref.space.read_all()
-        places = capi.read(cref, 0, None, VectorSelector(0, COUNT_ALL))
-        tx = capi.create_transaction(None, None)
-        for deed in within:
-            outcome(partial(do, capi, cref, tx, deed))
-        capi.rollback_transaction(tx)
-        assert cref.space.read_all() == state
-        assert capi.read(cref, 0, None, VectorSelector(0, COUNT_ALL)) == places
-        if len(state) < SIZE:  # The books are as they were, too.
-            for key in {entry[0] for entry in state}:
-                assert (
-                    outcome(partial(do, capi, cref, None, ("write", key, "x", 0))) is DuplicateKey
-                )
+@given(before=st.lists(DEEDS, max_size=8), within=st.lists(DEEDS, max_size=8))
+def test_what_is_rolled_back_never_was(place, before, within):
+    capi, look = place
+    cref = container(capi)
+    for deed in before:
+        outcome(partial(do, capi, cref, None, deed))
+    space = look(cref.name).space
+    state = space.read_all()
+    places = capi.read(cref, 0, None, VectorSelector(0, COUNT_ALL))
+    tx = capi.create_transaction(None, None)
+    for deed in within:
+        outcome(partial(do, capi, cref, tx, deed))
+    capi.rollback_transaction(tx)
+    assert space.read_all() == state
+    assert capi.read(cref, 0, None, VectorSelector(0, COUNT_ALL)) == places
+    if len(state) < SIZE:  # The books are as they were, too.
+        for key in {entry[0] for entry in state}:
+            assert outcome(partial(do, capi, cref, None, ("write", key, "x", 0))) is DuplicateKey
+    capi.destroy_container(None, cref)

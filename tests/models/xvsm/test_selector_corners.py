@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import Call
-from tupelo import Named, Where
+from tupelo import Between, Named, Template, Where
 from tupelo.errors import BadArgument, BadSelector, CountNotMet, DuplicateKey
 from tupelo.models.xvsm import (
     COUNT_ALL,
@@ -85,7 +85,7 @@ def test_the_shapes_of_a_container_are_looked_at_under_its_lock():
     with Capi() as capi:
         cref = container(capi, KeyCoordinator())
         capi.write(cref, 0, None, Entry((1, 2), KeySelector("a")))
-        lock: Any = cref.space._operations.engine.lock
+        lock: Any = cref.space._port.atomic()
         looked = []
 
         class Watched(dict[Any, None]):
@@ -176,10 +176,27 @@ def test_the_newest_of_a_chain_are_those_of_the_innermost_transaction(capi):
         (Query().filter(Where(lambda v: v == 1) | Where(lambda v: v == 5)), [5, 1]),
         (Query().sort_by(lambda value: value).filter(Where(lambda value: value > 1)), [4, 5]),
         (Query().sort_by(lambda value: value).filter(Named(value=4)), [4]),
+    ],
+)
+def test_functions_filter_single_values(capi, labelled, query, found):
+    filter_single_values(capi, labelled, query, found)
+
+
+@pytest.mark.parametrize("labelled", [False, True])
+@pytest.mark.parametrize(
+    ("query", "found"),
+    [
         (Query().filter(Named(value=4)), [4]),
+        (Query().filter(Named(value=Between(4, None))), [5, 4]),
+        (Query().reverse().filter(~Template(Named(value=4))), [1, 5]),
+        (Query().distinct().limit(2), [5, 1]),
     ],
 )
 def test_a_query_filters_single_values(capi, labelled, query, found):
+    filter_single_values(capi, labelled, query, found)
+
+
+def filter_single_values(capi: Any, labelled: bool, query: Query, found: list[int]) -> None:
     kinds = [QueryCoordinator(), *([LabelCoordinator()] if labelled else [])]
     cref = container(capi, *kinds)
     for value in (5, 1, 4):

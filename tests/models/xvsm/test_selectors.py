@@ -198,21 +198,27 @@ def test_query(capi):
     assert [j.size for j in read(capi, cref, QuerySelector(by_size.reverse(), 2))] == [4, 3]
     assert read(capi, cref, QuerySelector(Query().filter(Job("a")), every)) == [jobs[1], jobs[3]]
     assert read(capi, cref, QuerySelector(Query().filter(Named(size=3)))) == [jobs[0]]
-    big = Query().filter(Job).filter(Where(lambda job: job.size > 1))
-    assert len(read(capi, cref, QuerySelector(big, every))) == 3
     assert read(capi, cref, QuerySelector(by_size.limit(2).filter(Job("a")), every)) == [jobs[1]]
     names = Query().filter(Job).distinct("name")
     assert [j.name for j in read(capi, cref, QuerySelector(names, every))] == ["c", "a", "b"]
     assert len(read(capi, cref, QuerySelector(Query().distinct(), every))) == 5
     sized = Query().filter(("t", None)).sort_by(1)
     assert read(capi, cref, QuerySelector(sized)) == [("t", 9)]
-    by_function = Query().filter(Job).sort_by(lambda job: -job.size).limit(1)
-    assert capi.take(cref, 0, None, QuerySelector(by_function)) == [jobs[3]]
     with pytest.raises(CountNotMet):
         read(capi, cref, QuerySelector(Query().filter(Job("z"))))
     refused(BadArgument, "most=", lambda: Query().limit(0))
     refused(BadArgument, "key=", lambda: Query().sort_by(1.5))  # type: ignore[arg-type]
     refused(BadArgument, "query=", lambda: QuerySelector("size > 3"))  # type: ignore[arg-type]
+
+
+def test_a_query_with_functions(capi):
+    cref = container(capi, QueryCoordinator())
+    jobs = [Job("c", 3), Job("a", 1), Job("b", 2), Job("a", 4)]
+    capi.write(cref, 0, None, *jobs)
+    big = Query().filter(Job).filter(Where(lambda job: job.size > 1))
+    assert len(read(capi, cref, QuerySelector(big, COUNT_ALL))) == 3
+    by_function = Query().filter(Job).sort_by(lambda job: -job.size).limit(1)
+    assert capi.take(cref, 0, None, QuerySelector(by_function)) == [jobs[3]]
 
 
 # Counts
@@ -345,10 +351,15 @@ def test_a_key_in_a_chain_goes_with_a_template(capi):
     capi.write(cref, 0, None, Entry(("a", 1), KeySelector(1)), Entry(Job("j"), KeySelector(2)))
     assert read(capi, cref, KeySelector(1), LindaSelector(("a", None))) == [("a", 1)]
     assert read(capi, cref, KeySelector(2), LindaSelector(Job)) == [Job("j")]
-    assert read(capi, cref, LindaSelector(Where(lambda e: isinstance(e, Job)))) == [Job("j")]
     assert read(capi, cref, LindaSelector(("a", None))) == [("a", 1)]
     with pytest.raises(CountNotMet):
         read(capi, cref, KeySelector(1), LindaSelector(("b", None)))
+
+
+def test_a_function_finds_an_entry_behind_its_key(capi):
+    cref = container(capi, KeyCoordinator(), LindaCoordinator())
+    capi.write(cref, 0, None, Entry(("a", 1), KeySelector(1)), Entry(Job("j"), KeySelector(2)))
+    assert read(capi, cref, LindaSelector(Where(lambda e: isinstance(e, Job)))) == [Job("j")]
 
 
 def test_a_chain_waits_until_all_of_it_is_met(capi, wait_at):

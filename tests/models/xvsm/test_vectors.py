@@ -1,7 +1,6 @@
 """A vector's places: counted as the writer sees them, and kept over a restart."""
 
 import asyncio
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.conftest import parked_at
-from tests.laws.conftest import MEMORY_DISK
+from tests.conftest import memory_folder, parked_at
 from tupelo.errors import BadEntry, IndexOutOfRange
 from tupelo.models.xvsm import (
     COUNT_ALL,
@@ -27,7 +25,7 @@ from tupelo.models.xvsm import (
     VectorCoordinator,
     VectorSelector,
 )
-from tupelo.models.xvsm.ranks import between
+from tupelo.models.xvsm.coordinators import between
 
 
 def container(capi: Any, *coordinators: Any) -> Any:
@@ -203,9 +201,8 @@ def test_a_vector_does_what_a_list_would(deeds):
 @settings(max_examples=20)
 @given(st.lists(DEEDS, max_size=15))
 def test_a_vector_in_a_folder_is_the_same_list_afterwards(deeds):
-    disk = MEMORY_DISK if MEMORY_DISK.is_dir() else None
-    with tempfile.TemporaryDirectory(dir=disk) as folder:
-        left = live(deeds, Path(folder))
+    with memory_folder() as folder:
+        left = live(deeds, folder)
         with Capi(folder) as capi:
             cref = capi.lookup_container(None, None, "v")
             assert read(capi, cref, VectorSelector(0, COUNT_ALL)) == left
@@ -220,7 +217,7 @@ def test_what_a_cancelled_taker_had_comes_back_to_its_place():
             await capi.write(cref, 0, None, ("b",), ("c",))
             wanted = LindaSelector(("a",))
             taker = asyncio.create_task(capi.take(cref, INFINITE_TIMEOUT, None, wanted))
-            while not parked_at(cref.space._operations.core):
+            while not parked_at(cref.space._port._core):
                 await asyncio.sleep(0)
             Capi(capi).write(cref, 0, None, at(("a",), 0))
             taker.cancel()

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 import tupelo
 from tests.pipeline.jobs.recorded import Row, table_of
 from tupelo.errors import AuditFailed, BadArgument
-from tupelo.federation.hosts.presence import SYSTEM
+from tupelo.federation.names import PRESENCE
 from tupelo.pipeline import jobs
 from tupelo.pipeline.commands.pipeline import app
 from tupelo.pipeline.schema import COLUMNS
@@ -156,7 +156,7 @@ def test_waiting_says_how_long_and_how_many_at_once(spark, logs):
 def test_presence_says_who_was_engaged_with_whom(spark, logs):
     def met(seconds: float, kind: str, peer: str, how: str = "") -> None:
         thing = {"id": peer, "name": f"the {peer}", "address": f"{peer}:1", "how": how}
-        logs.add("a", seconds, kind, SYSTEM, fields=json.dumps(thing))
+        logs.add("a", seconds, kind, PRESENCE, fields=json.dumps(thing))
 
     met(0, "engaged", "a")
     met(1, "engaged", "b")

@@ -16,13 +16,23 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from tupelo.errors import BadArgument, BadFrame, HostClosed, Refused
+import msgspec
+
+from tupelo.errors import BadArgument, HostClosed, Refused
 from tupelo.federation.brokers import tables
 from tupelo.federation.brokers.cards import Card, read_cards, spell_card
 from tupelo.federation.brokers.collecting import CollectId
 from tupelo.federation.brokers.inroster import InRoster
 from tupelo.federation.brokers.local import Local, Matching
-from tupelo.federation.brokers.messages import Duration, Extent, Found, Kind, Said, read, spell
+from tupelo.federation.brokers.messages import (
+    AnySaid,
+    Duration,
+    Extent,
+    Found,
+    Kind,
+    Said,
+    spell,
+)
 from tupelo.federation.brokers.probing import Evaluation
 from tupelo.federation.brokers.standing import (
     Collected,
@@ -73,7 +83,7 @@ class Broker:
         self.sent: Counter[str] = Counter()
         """How many messages it has sent, of each kind."""
         self.sent_bytes: Counter[str] = Counter()
-        self._me = group._core.id
+        self._me = group.me
         self._group = group
         self._local = Local(self._me, application)
         self._prune = prune
@@ -83,10 +93,9 @@ class Broker:
         self._watching: dict[bytes, dict[Watching, None]] = {}
         self._collections: dict[int, Collection] = {}
         self._waiting: dict[asyncio.Future[None], None] = {}
-        self._direct: frozenset[str] = frozenset()
         self._closed = False
         self._now = self._begin_roster(Tree(self._me, None, [self._me]))
-        self._voice = group.part(name, self)
+        self._voice = group.part(name, self, AnySaid)
 
     def _begin_roster(self, tree: Tree) -> InRoster:
         return InRoster(
@@ -104,15 +113,16 @@ class Broker:
         kind = type(message).__name__
         self.sent[kind] += 1
         self.sent_bytes[kind] += len(body)
-        if edge in self._direct:
-            self._voice.say(edge, body)
-        else:
-            self._voice.send(edge, body)
+        self._voice.send(edge, msgspec.Raw(body))
 
     @property
     def hosts(self) -> frozenset[str]:
         """Those that take part now."""
         return self._now.tree.hosts
+
+    def under_way(self) -> list[Evaluation]:
+        """The questions that are asked and not answered: for the lab, and for whoever looks."""
+        return self._now.probing.under_way()
 
     # What a user does
 
@@ -272,7 +282,6 @@ class Broker:
         if mine is None:  # The roster does not know yet, or any more, that we take part.
             mine, cards = Card(), {}
         tree = Tree(self._me, roster, cards or [self._me])
-        self._direct = frozenset(roster.neighbours(self._me))
         self._since = roster.id if cards else None
         now = self._now = self._begin_roster(tree)
         for host, card in cards.items():
@@ -328,19 +337,12 @@ class Broker:
     async def settle(self, roster: Roster) -> None:
         """Nothing is left to do: the answers are on their way."""
 
-    def heard(self, neighbour: str, source: str, body: Any) -> None:
-        if source not in self._now.tree.neighbours:
-            return
-        try:
-            self._now.heard(source, read(body))
-        except BadFrame as error:
-            if source == neighbour:
-                raise
-            # Who has passed it on could not read it.
-            logger.warning("what the broker at %r says is ignored: %s", source, error)
+    def heard(self, neighbour: str, source: str, message: AnySaid) -> None:
+        if source in self._now.tree.neighbours:
+            self._now.heard(source, message)
 
-    async def asked(self, neighbour: str, source: str, body: Any) -> Any:
-        raise BadArgument("body", "nothing: a broker is not asked so", body)
+    async def asked(self, neighbour: str, source: str, message: Any) -> Any:
+        raise BadArgument("message", "nothing: a broker is not asked so", message)
 
     def cut(self, hosts: frozenset[str]) -> None:
         self._now.cut(hosts)

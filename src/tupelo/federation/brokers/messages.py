@@ -123,21 +123,7 @@ AnySaid = (
     Want | Unwant | Update | Revoke | Told | Question | Answer | Quit | Collect | Result | Drop
 )
 
-_encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(AnySaid)
-
-spell = _encoder.encode
-
-
-def read(body: Any) -> AnySaid:
-    """What a neighbour has said; BadFrame if it is nothing that a broker says."""
-    if type(body) is not bytes:
-        raise BadFrame(f"a broker says bytes, not {type(body).__name__}")
-    try:
-        said: AnySaid = _decoder.decode(body)
-        return said
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise BadFrame(f"a broker does not say this: {error}") from error
+spell = msgspec.msgpack.Encoder().encode
 
 
 def read_value(spelled: bytes) -> Any:

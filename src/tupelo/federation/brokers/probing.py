@@ -94,6 +94,10 @@ class Probing:
         self._lines: dict[LineKey, Line] = {}
         self._by_number: dict[int, Line] = {}
 
+    def under_way(self) -> list[Evaluation]:
+        """The questions that are asked and not answered."""
+        return list(self._running)
+
     @property
     def is_idle(self) -> bool:
         return not self._running

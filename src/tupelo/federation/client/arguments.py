@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
-from tupelo.errors import BadArgument, BadEntry, BadFrame
+from tupelo.errors import BadArgument, BadFrame
 from tupelo.federation.links.spelled import read_spelled_entry
-from tupelo.values.entry import Shape, freeze, thaw
-from tupelo.values.lease import check_lease
+from tupelo.values.entry import thaw
 
 NUMBER_MAX = 2**63 - 1
 """The largest number that is sent; nothing is ever so many."""
@@ -18,28 +16,6 @@ def built(spelled: Any) -> Any:
     """What the reader of an entry gets."""
     shape, fields = read_spelled_entry(spelled)
     return fields if shape.plain else thaw(shape, fields)
-
-
-def freeze_all(entries: Any) -> list[tuple[Shape, tuple[Any, ...]]]:
-    if isinstance(entries, (str, bytes, dict)) or not isinstance(entries, Iterable):
-        raise BadArgument("entries", "a list of entries", entries)
-    items = []
-    for i, entry in enumerate(entries):
-        try:
-            items.append(freeze(entry))
-        except BadEntry as error:
-            raise BadEntry(
-                f"entry {i}: {error}", where=f"entry {i}, {error.where}", found=error.found
-            ) from None
-    return items
-
-
-def check_leases(lease: Any, count: int) -> float | list[float | None] | None:
-    if not isinstance(lease, list):
-        return check_lease(lease)
-    if len(lease) != count:
-        raise BadArgument("lease", f"one lease, or a list of {count}", lease)
-    return [check_lease(seconds) for seconds in lease]
 
 
 def is_text(value: object) -> bool:

@@ -68,7 +68,7 @@ class Line:
 
     # Until it tells its channel
 
-    async def word(self) -> wire.Said:
+    async def word(self) -> wire.Message:
         """The next message."""
         while not self._come:
             if self.reason is not None:
@@ -84,6 +84,16 @@ class Line:
             channel.heard(self, list(self._come))
         if self.reason is not None:
             channel.lost(self, self.reason)
+
+
+class AsyncAsked(Asked):
+    """A call that a task awaits; its signal is a future."""
+
+    __slots__ = ()
+
+    def wake(self) -> None:
+        if self.signal is not None and not self.signal.done():
+            self.signal.set_result(None)
 
 
 class AsyncChannel(Channel):
@@ -116,7 +126,7 @@ class AsyncChannel(Channel):
     # What a space uses
 
     def asking(self, message: Any, owner: Owner, within: int | None = None) -> Asked:
-        asked = Asked(message, owner, within, None)
+        asked = AsyncAsked(message, owner, within, None)
         if asked.wait:
             asked.since = self._loop.time()
         return asked
@@ -155,20 +165,12 @@ class AsyncChannel(Channel):
             self._send(encode(wire.Cancel([asked.number])))
         asked.number = 0
 
-    def tell(self, message: Any, within: int | None = None) -> None:
-        if self._line is not None and (within is None or within == self.serial):
-            self._number += 1
-            message.call = self._number
-            self._send(encode(message))
-
     async def leave(self, owner: Owner, goodbyes: list[Any]) -> None:
-        over = self.closing(owner)
-        calls = [asked.number for asked in over if asked.number]
+        calls = self.closing(owner)
         if calls:
             self._send(encode(wire.Cancel(calls)))
         for message, within in goodbyes:
             self.tell(message, within)
-        self._wake(over)
         if not self._opened and not self.closed:
             await self._close()
 
@@ -205,16 +207,10 @@ class AsyncChannel(Channel):
         self._heard += 1
         try:
             for content in contents:
-                answered = self.hear(content)
-                if answered is not None:
-                    _wake(answered)
+                self.hear(content)
         except LinkError as error:
             line.link.abort()
             self.lost(line, str(error))
-
-    def _wake(self, those: list[Asked]) -> None:
-        for asked in those:
-            _wake(asked)
 
     # Losing and dialling
 
@@ -225,9 +221,9 @@ class AsyncChannel(Channel):
         self._confirming.clear()  # The next Hello says it.
         if self._tick is not None:
             self._tick.cancel()
-        self._wake(self.lose(reason, self._loop.time()))
+        self.lose(reason, self._loop.time())
         if self.closed or not self.party.reconnect:
-            self._wake(self.give_up(None, reason))
+            self.give_up(None, reason)
         else:
             self._redial()
 
@@ -266,7 +262,7 @@ class AsyncChannel(Channel):
                 error = refusal
                 break
             await asyncio.sleep(min(pause(), max(0.0, end - now())))
-        self._wake(self.give_up(error, reason))
+        self.give_up(error, reason)
 
     def _go_on(self, line: Line, welcome: wire.Welcome) -> None:
         """A new link stands: what waits for it is sent."""
@@ -274,13 +270,7 @@ class AsyncChannel(Channel):
         self._line = line
         self._silence = 0
         self._tick = self._loop.call_later(self.heartbeat / TICKS, self._beat)
-        waiting, self._unsent = self._unsent, type(self._unsent)()
-        for asked in waiting:
-            try:
-                self._post(asked)
-            except Exception as error:  # It is its caller's, who waits for it.
-                asked.fail(error)
-                _wake(asked)
+        self._post_unsent()
         line.tell(self)
 
     async def _dial(self, seconds: float) -> tuple[Line, wire.Welcome]:
@@ -313,7 +303,7 @@ class AsyncChannel(Channel):
         for _, content in opening.values():
             line.send(content)
         while opening:
-            self._wake(self.reopened(opening, [await line.word()]))
+            self.reopened(opening, [await line.word()])
 
     async def _close(self) -> None:
         """Wait until the host has heard our last word and hangs up."""
@@ -323,7 +313,7 @@ class AsyncChannel(Channel):
             await asyncio.wait([self._dialling])
         line = self._line
         if line is None:
-            self._wake(self.give_up(None, "the channel was closed"))
+            self.give_up(None, "the channel was closed")
             return
         self._send(encode(wire.Goodbye("the last space was closed")))
         try:
@@ -333,8 +323,3 @@ class AsyncChannel(Channel):
         finally:
             line.link.abort()
             self.lost(line, "the channel was closed")
-
-
-def _wake(asked: Asked) -> None:
-    if not asked.signal.done():
-        asked.signal.set_result(None)

@@ -28,15 +28,24 @@ from tupelo.federation.client.channel import (
     Owner,
     Party,
 )
-from tupelo.federation.client.doors import at_once
 from tupelo.federation.client.line import Line
 from tupelo.federation.links import wire
 from tupelo.federation.links.tcp import PLAIN, PREAMBLE, REFUSED, TLS
 from tupelo.federation.links.wire import encode
+from tupelo.space.either import at_once
 
 logger = logging.getLogger("tupelo")
 
 _MAIN = threading.main_thread().ident
+
+
+class BlockingAsked(Asked):
+    """A call that a thread waits for; its signal is a lock."""
+
+    __slots__ = ()
+
+    def wake(self) -> None:
+        _ring(self.signal)
 
 
 class BlockingChannel(Channel):
@@ -64,7 +73,7 @@ class BlockingChannel(Channel):
     # What a space uses
 
     def asking(self, message: Any, owner: Owner, within: int | None = None) -> Asked:
-        asked = Asked(message, owner, within, _alarm())
+        asked = BlockingAsked(message, owner, within, _alarm())
         if asked.wait:
             asked.since = time.monotonic()
         return asked
@@ -103,30 +112,22 @@ class BlockingChannel(Channel):
 
     def tell(self, message: Any, within: int | None = None) -> None:
         with self._lock:
-            self._tell(message, within)
-
-    def _tell(self, message: Any, within: int | None) -> None:
-        if self._line is not None and (within is None or within == self.serial):
-            self._number += 1
-            message.call = self._number
-            self._send(encode(message))
+            super().tell(message, within)
 
     async def leave(self, owner: Owner, goodbyes: list[Any]) -> None:
         with self._lock:  # Who waits is told why before the host can say what became of it.
-            over = self.closing(owner)
-            calls = [asked.number for asked in over if asked.number]
+            calls = self.closing(owner)
             if calls:
                 self._send(encode(wire.Cancel(calls)))
             for message, within in goodbyes:
-                self._tell(message, within)
+                super().tell(message, within)
             last = not self._opened and not self.closed
             if last:
                 self._send(encode(wire.Goodbye("the last space was closed")))
                 self.closed = True
-        self._wake(over)
         if last:
             self._close()
-        elif over:  # One of them may be the one who reads: the answer to this frees it.
+        elif calls:  # One of them may be the one who reads: the answer to this frees it.
             self.tell(wire.Tell(0))
 
     def start(self, work: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
@@ -211,9 +212,7 @@ class BlockingChannel(Channel):
     def _read(self, line: Line) -> None:
         try:
             for content in line.next():
-                answered = self.hear(content)
-                if answered is not None:
-                    _wake(answered)
+                self.hear(content)
             self._heard += 1
         except (OSError, LinkError) as error:
             self._lost(line, str(error))
@@ -225,16 +224,12 @@ class BlockingChannel(Channel):
         """Wake one who waits, to read, unless somebody does."""
         while not self._led:
             try:
-                _wake(next(iter(self._asked.values())))
+                next(iter(self._asked.values())).wake()
                 return
             except StopIteration:
                 return
             except RuntimeError:  # Another thread asked something meanwhile.
                 continue
-
-    def _wake(self, those: list[Asked]) -> None:
-        for asked in those:
-            _wake(asked)
 
     # Losing and dialling
 
@@ -249,9 +244,9 @@ class BlockingChannel(Channel):
         line.shut()
         self._line = None
         self._dead.append(line)
-        self._wake(self.lose(reason, time.monotonic()))
+        self.lose(reason, time.monotonic())
         if not self.party.reconnect or self.closed:
-            self._wake(self.give_up(None, reason))
+            self.give_up(None, reason)
         _ring(self._alarm)
 
     def _keep(self) -> None:
@@ -308,7 +303,7 @@ class BlockingChannel(Channel):
                 return
             self._alarm.acquire(timeout=min(pause(), max(0.0, end - time.monotonic())))
         with self._lock:
-            self._wake(self.give_up(error, reason))
+            self.give_up(error, reason)
 
     def _go_on(self, line: Line, welcome: wire.Welcome) -> None:
         """A new link stands: what waits for it is sent."""
@@ -318,13 +313,7 @@ class BlockingChannel(Channel):
                 return
             self.begin(welcome)
             self._line = line
-            waiting, self._unsent = self._unsent, type(self._unsent)()
-            for asked in waiting:
-                try:
-                    self._post(asked)
-                except Exception as error:  # It is its caller's, who waits for it.
-                    asked.fail(error)
-                    _wake(asked)
+            self._post_unsent()
         self._hand_on()
 
     def _dial(self, seconds: float) -> tuple[Line, wire.Welcome]:
@@ -369,15 +358,14 @@ class BlockingChannel(Channel):
         if wanted == TLS:
             line.secure(self.party)
 
-    def _reopen(self, line: Line, heard: list[wire.Said]) -> None:
+    def _reopen(self, line: Line, heard: list[wire.Message]) -> None:
         with self._lock:
             opening = self.reopening()
         for _, content in opening.values():
             line.send(content)
         while opening:
             with self._lock:
-                refused = self.reopened(opening, heard)
-            self._wake(refused)
+                self.reopened(opening, heard)
             heard = line.words() if opening else []
 
     def _close(self) -> None:
@@ -403,10 +391,6 @@ class BlockingChannel(Channel):
         with self._reading:
             while self._dead:
                 self._dead.pop().close()
-
-
-def _wake(asked: Asked) -> None:
-    _ring(asked.signal)
 
 
 def _alarm() -> threading.Lock:

@@ -21,7 +21,8 @@ import msgspec
 from tupelo.errors import BadFrame, CannotReach, LinkError, PeerLost, SpaceClosed, TupeloError
 from tupelo.federation.links import wire
 from tupelo.federation.links.address import Address
-from tupelo.federation.links.spelled import read_error
+from tupelo.federation.links.calls import PendingCalls, read_failure
+from tupelo.federation.links.reception import check_welcome
 from tupelo.space.checks import WAIT_MAX
 
 DIAL_SECONDS = 10.0
@@ -64,7 +65,7 @@ class Owner(Protocol):
     def held(self) -> Collection[object]: ...
 
 
-class Asked:
+class Asked(ABC):
     """A call that was asked, until its answer has reached the caller."""
 
     __slots__ = (
@@ -96,9 +97,19 @@ class Asked:
         self.wait: float | None = getattr(message, "wait", 0)
         self.patient = self.wait != 0
 
-    def fail(self, error: Exception) -> None:
+    def answered(self, value: Any) -> None:
+        self.value = value
+        self.done = True
+        self.wake()
+
+    def failed(self, error: Exception) -> None:
         self.error = error
         self.done = True
+        self.wake()
+
+    @abstractmethod
+    def wake(self) -> None:
+        """The caller can go on: the answer is there, or it is to read for others."""
 
     def ask_again(self, now: float) -> None:
         """Forget the answer; as much patience is left as the time that has passed leaves."""
@@ -124,7 +135,7 @@ class Channel(ABC):
         self.closed = False
         self.given_up: TupeloError | None = None
         self._number = 0
-        self._asked: dict[int, Asked] = {}
+        self._asked: PendingCalls[Asked] = PendingCalls()
         self._unsent: deque[Asked] = deque()
         # What was confirmed on this link: the host may not have it on disk yet when it crashes.
         self._confirmed: deque[int] = deque(maxlen=CONFIRMED_MAX)
@@ -165,9 +176,29 @@ class Channel(ABC):
     def cancel(self, asked: Asked) -> None:
         """Nobody wants the answer any more; what was taken goes back."""
 
-    @abstractmethod
     def tell(self, message: Any, within: int | None = None) -> None:
         """Send a call whose answer does not matter, if there is a link."""
+        if not self.awaits_link and (within is None or within == self.serial):
+            self._number += 1
+            message.call = self._number
+            self._send(wire.encode(message))
+
+    @abstractmethod
+    def _post(self, asked: Asked) -> None:
+        """Send this call now, or over the next link."""
+
+    @abstractmethod
+    def _send(self, content: bytes) -> None:
+        """Send this, if there is a link."""
+
+    def _post_unsent(self) -> None:
+        """A new link stands: send what waits for it."""
+        waiting, self._unsent = self._unsent, deque()
+        for asked in waiting:
+            try:
+                self._post(asked)
+            except Exception as error:  # It is its caller's, who waits for it.
+                asked.failed(error)
 
     @abstractmethod
     async def leave(self, owner: Owner, goodbyes: list[Any]) -> None:
@@ -213,19 +244,12 @@ class Channel(ABC):
             received=self._received.copy(),
         )
 
-    def welcomed(self, welcome: wire.Said) -> wire.Welcome:
+    def welcomed(self, welcome: wire.Message) -> wire.Welcome:
         """The host's first word, if it is a good one."""
-        match welcome:
-            case wire.Welcome(version=wire.VERSION, heartbeat=beat) if 0 < beat <= WAIT_MAX:
-                return welcome
-            case wire.Welcome(version=version) if version != wire.VERSION:
-                reason = f"it speaks version {version} of the protocol, and we {wire.VERSION}"
-                raise CannotReach(self.peer, reason)
-            case wire.Refusal(kind=kind, message=message, data=data):
-                raise read_error(kind, message, data)
-            case wire.Goodbye(reason=reason):
-                raise CannotReach(self.peer, reason or "it is leaving")
-        raise CannotReach(self.peer, "it does not answer as a host does")
+        found = check_welcome(welcome, self.peer)
+        if not 0 < found.heartbeat <= WAIT_MAX:
+            raise CannotReach(self.peer, "it does not answer as a host does")
+        return found
 
     def begin(self, welcome: wire.Welcome) -> None:
         """A new link stands."""
@@ -296,21 +320,21 @@ class Channel(ABC):
         self.unsettle(asked)
         return asked.number > 0 and asked.serial == self.serial
 
-    def reopened(
-        self, opening: dict[int, tuple[Owner, bytes]], heard: list[wire.Said]
-    ) -> list[Asked]:
-        """Cross out what was opened; who waits in a space that cannot be is told, and returned."""
-        refused: list[Asked] = []
+    def reopened(self, opening: dict[int, tuple[Owner, bytes]], heard: list[wire.Message]) -> None:
+        """Cross out what was opened; who waits in a space that cannot be is told."""
         for message in heard:
             if isinstance(message, (wire.Answer, wire.Failure)):
                 owner, _ = opening.pop(message.call, (None, b""))
                 if owner is not None and isinstance(message, wire.Failure):
-                    here = [asked for asked in self._unsent if asked.owner is owner]
-                    for asked in here:
-                        self._unsent.remove(asked)
-                        asked.fail(read_error(message.kind, message.message, message.data))
-                    refused += here
-        return refused
+                    for asked in self._unsent_of(owner):
+                        asked.failed(read_failure(message))
+
+    def _unsent_of(self, owner: Owner) -> list[Asked]:
+        """The calls of a space that are not sent yet, and will not be."""
+        found = [asked for asked in self._unsent if asked.owner is owner]
+        for asked in found:
+            self._unsent.remove(asked)
+        return found
 
     @property
     def carries(self) -> bool:
@@ -324,72 +348,47 @@ class Channel(ABC):
 
     # What comes in
 
-    def hear(self, content: bytes) -> Asked | None:
-        """What a frame answers, if someone waits for it. LinkError: the link is no good."""
+    def hear(self, content: bytes) -> None:
+        """Tell the caller that waits for it what a frame says. LinkError: the link is no good."""
         message = wire.decode(content)
         kind = type(message)
         if kind is wire.Answer or kind is wire.Failure:
-            number = message.call  # type: ignore[union-attr]
-            asked = self._asked.pop(number, None)
-            if asked is None:
-                return None
-            if kind is wire.Answer:
-                asked.value = message.value  # type: ignore[union-attr]
-            else:
-                asked.error = read_error(message.kind, message.message, message.data)  # type: ignore[union-attr]
-            asked.done = True
-            return asked
-        if isinstance(message, wire.Goodbye):
+            self._asked.resolve(message)  # type: ignore[arg-type]
+        elif isinstance(message, wire.Goodbye):
             raise LinkError(message.reason or "it left")
-        if not isinstance(message, wire.Ping):
+        elif not isinstance(message, wire.Ping):
             raise BadFrame(f"a {kind.__name__} is nothing for a client")
-        return None
 
     # Losses
 
-    def lose(self, reason: str, now: float) -> list[Asked]:
-        """The link is lost. Who can be asked again waits for the next one; the others are to be
-        told, and are returned."""
+    def lose(self, reason: str, now: float) -> None:
+        """The link is lost. Who can be asked again waits for the next one; the others are told."""
         self.serial += 1
         self._resuming = False
         self._received.extend(self._confirmed)
         self._confirmed.clear()
-        failed = []
-        for asked in reversed(list(self._asked.values())):
-            if self._asked.pop(asked.number, None) is None:
-                continue  # It was answered at the last moment.
+        for asked in reversed(self._asked.pop_all()):
             if asked.within is None and may_ask_again(asked.message):
                 asked.ask_again(now)
                 self._unsent.appendleft(asked)
             else:
-                asked.fail(self.loss(asked.message, reason, sent=True))
-                failed.append(asked)
-        return failed
+                asked.failed(self.loss(asked.message, reason, sent=True))
 
-    def closing(self, owner: Owner) -> list[Asked]:
-        """Nobody uses this space here any more: its calls are over, and are returned."""
+    def closing(self, owner: Owner) -> list[int]:
+        """Nobody uses this space here any more: its calls are over. Those that the host knows."""
         self._opened.pop(owner, None)
-        over = [asked for asked in self._unsent if asked.owner is owner]
+        over = self._unsent_of(owner) + self._asked.pop_all(lambda asked: asked.owner is owner)
         for asked in over:
-            self._unsent.remove(asked)
-        over += [
-            asked
-            for asked in list(self._asked.values())
-            if asked.owner is owner and self._asked.pop(asked.number, None) is not None
-        ]
-        for asked in over:
-            asked.fail(SpaceClosed("the space was closed while it was waited for"))
-        return over
+            asked.failed(SpaceClosed("the space was closed while it was waited for"))
+        return [asked.number for asked in over if asked.number]
 
-    def give_up(self, error: TupeloError | None, reason: str) -> list[Asked]:
+    def give_up(self, error: TupeloError | None, reason: str) -> None:
         """The host does not come back: everyone who waits for it is told so."""
         self._reason = reason
-        failed = list(self._unsent)
-        self._unsent.clear()
-        for asked in failed:
-            asked.fail(error or self.loss(asked.message, reason))
         self.given_up = error or PeerLost(self.peer, "reconnecting", reason)
-        return failed
+        unsent, self._unsent = self._unsent, deque()
+        for asked in unsent:
+            asked.failed(error or self.loss(asked.message, reason))
 
     def loss(self, message: Any, reason: str, *, sent: bool = False) -> PeerLost:
         in_doubt = sent and changes_something(message)
@@ -414,6 +413,10 @@ def may_ask_again(message: Any) -> bool:
             return True
         case wire.Begin(parent=None, id=None) | wire.Remember(like=None) | wire.Subscribe(txn=None):
             return True
+        case wire.Match(txn=None):
+            return True
+        case wire.Invoke(again=again):
+            return again
         case wire.Open() | wire.Changes() | wire.Log() | wire.Trim() | wire.Tell() | wire.Doubts():
             return True
     return False
@@ -426,6 +429,8 @@ def changes_something(message: Any) -> bool:
             return True
         case wire.End(how="commit" | "prepare"):
             return True
+        case wire.Invoke(again=again):
+            return not again
     return False
 
 
@@ -440,6 +445,8 @@ def name_of(message: Any) -> str:
             return f"a {type(message).__name__.lower()}"
         case wire.Next() | wire.Subscribe() | wire.State(thing="subscription"):
             return "a subscription"
+        case wire.Invoke(service=service, method=method):
+            return f"{service} {method}"
         case wire.Tell():
             return "a question"
     return "an operation"

@@ -8,7 +8,7 @@ import random
 import ssl
 from collections.abc import Callable
 from functools import cache, partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from tupelo.errors import BadArgument
@@ -16,11 +16,15 @@ from tupelo.federation.client.arguments import is_text
 from tupelo.federation.client.async_channel import AsyncChannel
 from tupelo.federation.client.blocking_channel import BlockingChannel
 from tupelo.federation.client.channel import Party
-from tupelo.federation.client.doors import at_once
-from tupelo.federation.client.space import RemoteSpace, opened
+from tupelo.federation.client.space import (
+    AsyncRemoteSpaceLike,
+    RemoteSpaceLike,
+    opened,
+)
 from tupelo.federation.links.address import Address, is_loopback, parse_url
 from tupelo.federation.links.tcp import Security, TcpNetwork
 from tupelo.space.checks import WAIT_MAX
+from tupelo.space.either import at_once
 
 if TYPE_CHECKING:
     from tupelo.federation.identity.keys import Identity
@@ -36,7 +40,7 @@ def connect(
     tls: bool | None = None,
     name: str | None = None,
     reconnect: float = 30.0,
-) -> RemoteSpace:
+) -> RemoteSpaceLike:
     """The space at a URL such as tupelo://host:7700/jobs, with the methods of `tupelo.Space`.
 
     Beyond this machine the link goes under TLS: we prove our `identity`, and `trust` says which
@@ -45,7 +49,7 @@ def connect(
     """
     party, space = _party(url, identity, trust, tls, name, reconnect)
     channel = BlockingChannel(party, random.Random())
-    made: RemoteSpace = at_once(partial(opened, channel, space, password))
+    made: RemoteSpaceLike = at_once(partial(opened, channel, space, password))
     return made
 
 
@@ -58,13 +62,15 @@ async def connect_async(
     tls: bool | None = None,
     name: str | None = None,
     reconnect: float = 30.0,
-) -> RemoteSpace:
+) -> AsyncRemoteSpaceLike:
     """The space at a URL, for tasks of the running loop; see `tupelo.connect`."""
     party, space = await asyncio.to_thread(
         _party, url, identity, trust, tls, name, reconnect
     )  # which may read files
-    channel = await AsyncChannel.made(party, random.Random(), _network(party))
-    return await opened(channel, space, password)
+    channel = await AsyncChannel.made(party, random.Random(), network_of(party))
+    made: Any = await opened(channel, space, password)
+    awaited: AsyncRemoteSpaceLike = made
+    return awaited
 
 
 def _party(
@@ -100,6 +106,25 @@ def _party(
     return party, space
 
 
+def party_of(url: str, options: dict[str, Any]) -> tuple[Party, str | None]:
+    """For a connection to a host, of which the URL need not name a space; and the password."""
+    address, _ = parse_url(url)
+    known: dict[str, Any] = {
+        "identity": None,
+        "trust": None,
+        "tls": None,
+        "name": None,
+        "reconnect": 30.0,
+        "password": None,
+    }
+    unknown = [option for option in options if option not in known]
+    if unknown:
+        raise BadArgument(unknown[0], f"left out: the options are {', '.join(known)}", "given")
+    known.update(options)
+    password = known.pop("password")
+    return _party(f"tupelo://{address}/-", **known)[0], password
+
+
 def _credentials(
     address: Address, identity: Identity | None, trust: Trust | None
 ) -> tuple[str, ssl.SSLContext, Callable[[str], None]]:
@@ -120,7 +145,8 @@ def _credentials(
     return identity.key, client_context(identity), lambda key: known.check(str(address), key)
 
 
-def _network(party: Party) -> TcpNetwork:
+def network_of(party: Party) -> TcpNetwork:
+    """How an async channel dials this party."""
     if party.context is None:
         return TcpNetwork()
     from tupelo.federation.identity.tls import key_of

@@ -6,20 +6,28 @@ async door it is what was last known, and `await thing.refresh()` asks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import msgspec
 
-from tupelo.errors import LeaseLost, PeerLost, SpaceClosed, TransactionEnded
-from tupelo.federation.client.arguments import parts
-from tupelo.federation.client.doors import at_once, either
+from tupelo.errors import LeaseLost, PeerLost, SpaceClosed, TransactionEnded, UnknownType
+from tupelo.federation.client.arguments import built, parts
 from tupelo.federation.links import wire
+from tupelo.space.either import at_once, either
+from tupelo.space.matchset import Skipped
+from tupelo.space.protocol import (
+    MatchSetLike,
+    SessionLike,
+    SubscriptionLike,
+    TransactionLike,
+    names_of,
+)
 from tupelo.space.transaction import LEASE_RAN_OUT, State, Vote
-from tupelo.values.lease import Lease, check_lease
-from tupelo.values.parts import ANY
+from tupelo.values.coverage import Coverage
+from tupelo.values.scope import Scope
 
 if TYPE_CHECKING:
     from tupelo.federation.client.reach import Reach
@@ -91,66 +99,47 @@ class Written(msgspec.Struct, gc=False):
         return f"{self.n}:{self.arrival}"
 
 
-class Landlord:
+class RemoteLandlord:
     """Leases of things in a space at a host elsewhere."""
 
     def __init__(self, space: Reach) -> None:
         self._space = space
 
-    async def renew(self, thing: Any, seconds: float | None) -> None:
+    async def renew_lease_async(self, thing: Any, seconds: float | None) -> None:
         name = self._space.name
         message = wire.Renew(0, name, thing.kind, thing.id, seconds)
         thing.expires = await self._space.ask(message, thing.serial)
 
-    async def cancel(self, thing: Any) -> None:
+    async def cancel_lease_async(self, thing: Any) -> None:
         message = wire.Revoke(0, self._space.name, thing.kind, thing.id)
         await self._space.ask(message, thing.serial)
 
-    async def remaining(self, thing: Any) -> float | None:
-        expires: float | None = thing.expires
-        return None if expires is None else max(0.0, expires - await self._space.now())
-
-    # As a Lease of the blocking door wants it
+    async def refresh(self) -> None:
+        """Ask the host for the time there; without a link, what was known before stands."""
+        if not self._space.channel.awaits_link:
+            with suppress(PeerLost):
+                await self._space.told(self._space.serial)
 
     def renew_lease(self, thing: Any, seconds: float | None) -> None:
-        at_once(partial(self.renew, thing, seconds))
+        at_once(partial(self.renew_lease_async, thing, seconds))
 
     def cancel_lease(self, thing: Any) -> None:
-        at_once(partial(self.cancel, thing))
+        at_once(partial(self.cancel_lease_async, thing))
 
     def now(self) -> float:
-        now: float = at_once(self._space.now)
-        return now
-
-
-class AsyncLease(msgspec.Struct, frozen=True, eq=False):
-    """Until when something lives; `await lease.renew(seconds)` and `await lease.cancel()` raise
-    LeaseLost once it is gone."""
-
-    landlord: Landlord
-    thing: Any
-
-    @property
-    def expires(self) -> float | None:
-        """The moment, by the clock of the host, at which it ends; None for never."""
-        expires: float | None = self.thing.expires
-        return expires
-
-    @property
-    def remaining(self) -> Coroutine[Any, Any, float | None]:
-        """Seconds left, None for ever; to be awaited, since the host's clock counts."""
-        return self.landlord.remaining(self.thing)
-
-    async def renew(self, seconds: float | None) -> None:
-        """Live for `seconds` from now (None: for ever), or as long as the space's policy grants."""
-        await self.landlord.renew(self.thing, check_lease(seconds))
-
-    async def cancel(self) -> None:
-        """End it now: an entry is removed, a transaction aborted, a subscription closed."""
-        await self.landlord.cancel(self.thing)
+        """The time at the host, as far as it is known from when it was last asked."""
+        return self._space.time_there()
 
 
 # Transactions and sessions
+
+
+_PROTOCOLS: dict[str, type] = {
+    "transaction": TransactionLike,
+    "session": SessionLike,
+    "subscription": SubscriptionLike,
+    "match set": MatchSetLike,
+}
 
 
 class Held(Door):
@@ -166,8 +155,11 @@ class Held(Door):
         self.expires: float | None = expires
         space.held.add(self)
 
+    def __dir__(self) -> list[str]:
+        return names_of(_PROTOCOLS[self.kind], *(["refresh"] if hasattr(self, "refresh") else []))
+
     @property
-    def lease(self) -> Lease | AsyncLease:
+    def lease(self) -> Any:
         return self._space.lease_of(self)
 
     def goodbye(self) -> Any:
@@ -278,9 +270,13 @@ class RemoteTransaction(Held):
 
     def lost(self) -> None:
         if self._state == "active":
-            self._ended("aborted", "the link to its host was lost")
+            self.ended("aborted", "the link to its host was lost")
 
-    def _ended(self, state: State, reason: str) -> None:
+    def promised(self) -> None:
+        """It has promised to commit: a space that is closed now must not call it off."""
+        self._state = "prepared"
+
+    def ended(self, state: State, reason: str) -> None:
         self._state, self._reason = state, reason
         self._space.held.discard(self)
 
@@ -293,13 +289,13 @@ class RemoteTransaction(Held):
             raise
         except TransactionEnded as ended:
             if ended.state in ("committed", "aborted"):
-                self._ended(ended.state, ended.reason)  # type: ignore[arg-type]
+                self.ended(ended.state, ended.reason)  # type: ignore[arg-type]
             raise
         self._state = state
         if state == "prepared":
             self.serial = None  # It outlives the link.
         elif state != "active":
-            self._ended(state, reason)
+            self.ended(state, reason)
         return vote
 
     async def leave(self, error: BaseException | None) -> None:
@@ -317,22 +313,27 @@ class RemoteTransaction(Held):
                     raise
 
 
-class RemoteSession(Held):
+class RemoteSession(Held, SessionLike):
     """Reads that never give the same entry twice, at a host elsewhere. It ends with its link."""
 
     kind = "session"
     _seen = 0
 
     @either
-    async def read(self, template: object = ANY, *, wait: float | None = None) -> Any:
-        found = await self._space.got(template, False, wait, session=self)
-        return found[0] if found else None
-
-    @either
-    async def read_all(
-        self, template: object = ANY, *, wait: float | None = 0, limit: int | None = None
-    ) -> list[Any]:
-        return await self._space.got(template, False, wait, session=self, many=True, limit=limit)
+    async def _read(
+        self,
+        template: object,
+        wait: float | None,
+        many: bool,
+        limit: int | None,
+        scope: Scope | None,
+        coverage: Coverage | None,
+    ) -> Any:
+        message = self._space.get_message(
+            template, False, wait, scope=scope, many=many, limit=limit, session=self
+        )
+        found = await self._space.got(message, self, coverage)
+        return found if many else found[0] if found else None
 
     def clone(self, *, lease: float | None = None) -> Any:
         """Another session that has seen the same."""
@@ -359,3 +360,52 @@ class RemoteSession(Held):
 
     async def leave(self, error: BaseException | None) -> None:
         await self._close()
+
+
+class RemoteMatchSet(Held):
+    """What matched at a host elsewhere, in order of arrival: iterate (`async for` on the async
+    door), or call `next` until it answers None. It ends with its link."""
+
+    kind = "match set"
+
+    def __init__(self, space: Reach, serial: int, thing_id: str, expires: Any) -> None:
+        super().__init__(space, serial, thing_id, expires)
+        self._skipped: list[Skipped] = []
+        self._at_host: list[Skipped] = []
+
+    @either
+    async def next(self) -> Any:
+        """The next entry, or None at the end. MatchSetInvalid if one of its entries was taken."""
+        while True:
+            message = wire.NextMatches(0, self._space.name, self.id, 1)
+            entries, skipped = parts(await self._ask(message), 2)
+            self._at_host = [Skipped((origin, n), reason) for origin, n, reason in skipped]
+            if not entries:
+                return None
+            try:
+                return built(entries[0])
+            except UnknownType as error:
+                self._skipped.append(Skipped(("", 0), str(error)))
+
+    @property
+    def skipped(self) -> list[Skipped]:
+        """What was left out so far, and why."""
+        return [*self._at_host, *self._skipped]
+
+    @either
+    async def close(self) -> None:
+        """It is not needed any more."""
+        await self._close()
+
+    async def leave(self, error: BaseException | None) -> None:
+        await self._close()
+
+    def __iter__(self) -> Iterator[Any]:
+        self.require_door(False, "'async for'")
+        while (entry := self.next()) is not None:
+            yield entry
+
+    async def __aiter__(self) -> AsyncIterator[Any]:
+        self.require_door(True, "'for'")
+        while (entry := await self.next()) is not None:
+            yield entry

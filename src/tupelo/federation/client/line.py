@@ -71,7 +71,7 @@ class Line:
             raise LinkError("it hung up")
         return self.frames.feed(data)
 
-    def words(self) -> list[wire.Said]:
+    def words(self) -> list[wire.Message]:
         """The next messages."""
         while not (contents := self.next()):
             pass

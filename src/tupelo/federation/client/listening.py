@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from tupelo.errors import BadFrame, ListenerFailed, PeerLost, SpaceClosed, TupeloError
 from tupelo.federation.client.arguments import listed
-from tupelo.federation.client.doors import at_once, either
 from tupelo.federation.client.handles import Held
 from tupelo.federation.links import wire
 from tupelo.federation.links.spelled import read_error, read_whole
-from tupelo.federation.spanning.weak import WeakFunction, WeakStep
 from tupelo.space.checks import check_wait
+from tupelo.space.either import at_once, either
 from tupelo.space.session import Seen
+from tupelo.space.weak import WeakFunction, WeakStep
 from tupelo.values.entry import Entry, thaw
 from tupelo.values.notice import Notice
 
@@ -166,7 +166,8 @@ class RemoteSubscription(Held):
         if self._closed or not self._active:
             return
         try:
-            self._active, self.expires, self._sequence, error = await self._told()
+            active, self.expires, self._sequence, error = await self._told()
+            self._active = self._active and bool(active)  # It may have ended here meanwhile.
         except SpaceClosed:
             self._active = False
         except TupeloError as lost:

@@ -4,31 +4,34 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
-from tupelo.errors import BadArgument, BadTemplate, PeerLost, SpaceClosed
+from tupelo.errors import BadArgument, BadTemplate, PeerLost, SpaceClosed, TupeloError
 from tupelo.federation.client.arguments import NUMBER_MAX, built, check_to, listed, parts
 from tupelo.federation.client.channel import Asked, Channel
 from tupelo.federation.client.handles import (
-    AsyncLease,
     Door,
     Held,
-    Landlord,
+    RemoteLandlord,
     RemoteSession,
     RemoteTransaction,
     Written,
 )
 from tupelo.federation.client.listening import RemoteSubscription
 from tupelo.federation.links import wire
-from tupelo.federation.links.spelled import spell_order
-from tupelo.federation.spanning.scope import Scope, spell_scope
+from tupelo.federation.links.spelled import read_whole, spell_order
 from tupelo.space.checks import check_limit, check_order, check_wait
-from tupelo.space.holdings import Spanning, Transactional
+from tupelo.space.either import at_once
 from tupelo.space.order import Order
+from tupelo.space.port import Spanning, Transactional
 from tupelo.values.codec import encode_entry, spell_entry
+from tupelo.values.coverage import Coverage, check_coverage
 from tupelo.values.entry import Shape
-from tupelo.values.lease import Lease, check_lease
+from tupelo.values.lease import AsyncLease, Lease, check_lease
 from tupelo.values.notice import Notice
+from tupelo.values.scope import Scope, check_scope
 from tupelo.values.spelling import template_to_wire
 
 Txn = RemoteTransaction | Transactional | None
@@ -55,8 +58,13 @@ class Reach(Door):
         self.engine_id = ""
         self.host_id = ""
         self._closed = False
-        self._ahead: float | None = None  # how far the clock of the host is ahead of ours
-        self._landlord = Landlord(self)
+        self._ahead = 0.0  # how far the clock of the host is ahead of ours
+        self._landlord = RemoteLandlord(self)
+
+    @property
+    def channel(self) -> Channel:
+        """What this space shares with others of the same host."""
+        return self._channel
 
     @property
     def name(self) -> str:
@@ -68,8 +76,9 @@ class Reach(Door):
         return self._agent
 
     async def open(self, password: str | None) -> None:
-        told = parts(await self._channel.open(self, self._name, password), 4)
-        self.durable, self.engine_id, self._agent, self.host_id = told
+        told = parts(await self._channel.open(self, self._name, password), 5)
+        self.durable, self.engine_id, self._agent, self.host_id, now = told
+        self._ahead = now - self._channel.time()
 
     @property
     def peer(self) -> str:
@@ -92,17 +101,13 @@ class Reach(Door):
         self._ahead = told["now"] - self._channel.time()
         return told
 
-    async def now(self) -> float:
-        """The time at the host, whose clock ends its leases; if there is no link, as far as it is
-        known from the last time that it was asked."""
-        serial = None if self._ahead is None else self.serial
-        if self._ahead is None or not self._channel.awaits_link:
-            try:
-                now: float = (await self.told(serial))["now"]
+    def time_there(self) -> float:
+        """The time at the host, whose clock ends its leases, as far as it is known here. The
+        blocking door asks the host, if there is a link."""
+        if not self.is_async and not self._channel.awaits_link:
+            with suppress(TupeloError):
+                now: float = at_once(partial(self.told, self.serial))["now"]
                 return now
-            except PeerLost:
-                if self._ahead is None:
-                    raise
         return self._channel.time() + self._ahead
 
     async def ask(self, message: Any, within: int | None = None) -> Any:
@@ -180,12 +185,11 @@ class Reach(Door):
             return []
         return [self.lease_of(Written(*parts(one, 3))) for one in parts(granted, len(items))]
 
-    async def got(
+    def get_message(
         self,
         template: object,
         take: bool,
         wait: float | None,
-        txn: Txn = None,
         order: Order | None = None,
         if_exists: bool = False,
         scope: Scope | None = None,
@@ -193,10 +197,9 @@ class Reach(Door):
         many: bool = False,
         limit: int | None = None,
         session: RemoteSession | None = None,
-        build: Callable[[Any], Any] | None = None,
-    ) -> list[Any]:
-        """What was read or taken. What is taken outside of transactions is confirmed once it is
-        built here; if it cannot be, or nobody wants it any more, it goes back."""
+        whole: bool = False,
+    ) -> wire.Get:
+        """A query, checked, as it is sent."""
         if wait is not None:
             check_wait(wait)
         if limit is not None:
@@ -204,8 +207,9 @@ class Reach(Door):
             limit = min(limit, NUMBER_MAX)
         if order is not None:
             check_order(order)
-        branch = None if txn is None else await self.branch(txn)
-        message = wire.Get(
+        if scope is not None:
+            check_scope(scope)
+        return wire.Get(
             0,
             self._name,
             template_to_wire(template),
@@ -213,19 +217,33 @@ class Reach(Door):
             wait,
             many,
             limit,
-            id_of(branch),
+            None,
             None if order is None else spell_order(order),
             bool(if_exists),
             None if session is None else session.id,
-            None if scope is None else spell_scope(scope),
-            build is not None,
+            scope,
+            whole,
         )
-        held = session or branch
-        if held is None and not take:
-            return [(build or built)(one) for one in listed(await self.ask(message))]
-        return await self._gained(message, held)
 
-    async def _gained(self, message: wire.Get, held: Held | None) -> list[Any]:
+    async def got(
+        self, message: wire.Get, held: Held | None = None, coverage: Coverage | None = None
+    ) -> list[Any]:
+        """What was read or taken, in a session or transaction that is held. What is taken outside
+        of transactions is confirmed once it is built here; if it cannot be, or nobody wants it any
+        more, it goes back."""
+        if coverage is not None:
+            check_coverage(coverage)
+            message.coverage = True
+        if isinstance(held, RemoteTransaction):
+            message.txn = held.id
+        if held is None and not message.take:
+            build = read_whole if message.whole else built
+            return [build(one) for one in _covered(await self.ask(message), coverage)]
+        return await self._gained(message, held, coverage)
+
+    async def _gained(
+        self, message: wire.Get, held: Held | None, coverage: Coverage | None
+    ) -> list[Any]:
         """What is taken, or read within a transaction or session, leaves a trace at the host. If it
         does not reach its user the host is told, also if it was confirmed: it undoes it."""
         self.require_open()
@@ -234,9 +252,9 @@ class Reach(Door):
         try:
             while True:
                 await channel.run(asked)
-                if not asked.value:
+                entries = [built(one) for one in _covered(asked.value, coverage)]
+                if not entries:
                     return []
-                entries = [built(one) for one in listed(asked.value)]
                 if held is not None or channel.confirm(asked):
                     return entries
         except UnicodeEncodeError as error:
@@ -294,6 +312,15 @@ class Reach(Door):
         self._closed = True
         goodbyes = [(message, thing.serial) for thing in held if (message := thing.goodbye())]
         await self._channel.leave(self, goodbyes)
+
+
+def _covered(answer: Any, coverage: Coverage | None) -> list[Any]:
+    """The entries of an answer, which may also say which hosts were reached."""
+    if coverage is None:
+        return listed(answer)
+    entries, covered, missing = parts(answer, 3)
+    coverage.fill(listed(covered), listed(missing))
+    return listed(entries)
 
 
 def id_of(branch: RemoteTransaction | None) -> str | None:

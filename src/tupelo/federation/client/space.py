@@ -2,38 +2,69 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from inspect import iscoroutinefunction
-from typing import Any
+from typing import Any, Protocol
 
 from tupelo.errors import BadArgument
 from tupelo.federation.client.arguments import (
     NUMBER_MAX,
-    check_leases,
-    freeze_all,
     is_text,
     listed,
+    parts,
 )
 from tupelo.federation.client.channel import Channel
-from tupelo.federation.client.doors import either
-from tupelo.federation.client.handles import AsyncLease, RemoteTransaction
+from tupelo.federation.client.handles import RemoteMatchSet, RemoteTransaction
 from tupelo.federation.client.listening import BACKLOG_MAX, RemoteReaction
 from tupelo.federation.client.reach import Reach, Txn, id_of
 from tupelo.federation.links import wire
-from tupelo.federation.links.spelled import read_change, read_whole
-from tupelo.federation.spanning.scope import Scope, spell_scope
-from tupelo.federation.spanning.weak import WeakFunction
+from tupelo.federation.links.spelled import read_change
 from tupelo.space.checks import check_count, check_limit, check_position
-from tupelo.space.order import Order
+from tupelo.space.either import either
+from tupelo.space.order import Fifo, Order
+from tupelo.space.port import check_entries
+from tupelo.space.protocol import AsyncSpaceLike, Opening, SpaceLike, names_of
+from tupelo.space.weak import WeakFunction
 from tupelo.values.change import Change
+from tupelo.values.coverage import Coverage, check_coverage
 from tupelo.values.entry import freeze
-from tupelo.values.lease import Lease, check_lease
+from tupelo.values.lease import AsyncLease, Lease, check_lease
 from tupelo.values.notice import Notice
-from tupelo.values.parts import ANY
+from tupelo.values.scope import HERE, Scope, check_scope
 from tupelo.values.spelling import template_to_wire
 
 
-class RemoteSpace(Reach):
+class RemoteSpaceLike(SpaceLike, Protocol):
+    """A space at a host elsewhere, for threads: what `tupelo.connect` returns."""
+
+    @property
+    def agent(self) -> str: ...
+
+    @property
+    def is_async(self) -> bool: ...
+
+    @property
+    def host(self) -> dict[str, Any]: ...
+
+    def space(self, name: str, password: str | None = None) -> RemoteSpaceLike: ...
+
+
+class AsyncRemoteSpaceLike(AsyncSpaceLike, Protocol):
+    """A space at a host elsewhere, for coroutines: what `tupelo.aio.connect` returns."""
+
+    @property
+    def agent(self) -> str: ...
+
+    @property
+    def is_async(self) -> bool: ...
+
+    @property
+    def host(self) -> Awaitable[dict[str, Any]]: ...
+
+    def space(self, name: str, password: str | None = None) -> Opening[AsyncRemoteSpaceLike]: ...
+
+
+class RemoteSpace(Reach, SpaceLike):
     """A space at a host elsewhere, with the methods of `tupelo.Space`, or on the async door with
     those of `tupelo.aio.Space`; there transactions, sessions and subscriptions are to be awaited
     too (`await space.transaction()`), or used by `async with`.
@@ -55,21 +86,15 @@ class RemoteSpace(Reach):
     # Writing
 
     @either
-    async def write(
+    async def _write(
         self,
         entry: object,
-        *,
-        lease: float | None = None,
-        txn: Txn = None,
-        at: Any = None,
-        wait: float | None = 0,
-        to: str | None = None,
+        lease: float | None,
+        txn: Txn,
+        at: Any,
+        wait: float | None,
+        to: str | None,
     ) -> Lease | AsyncLease:
-        """Write an entry: a tuple, or an instance of a dataclass. The space keeps a copy.
-
-        `at` is for orders with places. If the space cannot take it now (it is full, or the order
-        refuses the entry) it may `wait` until something leaves; then the refusal is raised.
-        """
         item = freeze(entry)
         if lease is not None:
             lease = check_lease(lease)
@@ -77,114 +102,76 @@ class RemoteSpace(Reach):
         return (await self.written([item], lease, txn, place, wait, to))[0]
 
     @either
-    async def write_all(
+    async def _write_all(
         self,
         entries: Iterable[object],
-        *,
-        lease: float | list[float | None] | None = None,
-        txn: Txn = None,
-        at: Sequence[Any] | None = None,
-        wait: float | None = 0,
-        to: str | None = None,
+        lease: float | list[float | None] | None,
+        txn: Txn,
+        at: Sequence[Any] | None,
+        wait: float | None,
+        to: str | None,
     ) -> list[Lease | AsyncLease]:
-        """Write many entries in one step: all of them become visible together, or none. The lease
-        may be a list, with one for each."""
-        items = freeze_all(entries)
-        if at is not None and (not isinstance(at, (list, tuple)) or len(at) != len(items)):
-            raise BadArgument("at", "a list with a place for each entry", at)
-        leases = check_leases(lease, len(items))
+        items, leases = check_entries(entries, lease, at)
         return await self.written(items, leases, txn, None if at is None else list(at), wait, to)
 
     # Reading and taking
 
     @either
-    async def read(
+    async def _get(
         self,
-        template: object = ANY,
-        *,
-        wait: float | None = None,
-        txn: Txn = None,
-        order: Order | None = None,
-        if_exists: bool = False,
-        scope: Scope | None = None,
+        template: object,
+        take: bool,
+        wait: float | None,
+        many: bool,
+        limit: int | None,
+        txn: Txn,
+        order: Order | None,
+        if_exists: bool,
+        scope: Scope | None,
+        coverage: Coverage | None,
     ) -> Any:
-        """A copy of a matching entry; None if there is none in time.
-
-        With `if_exists`, wait only while a transaction may still reveal or release a match.
-        """
-        found = await self.got(template, False, wait, txn, order, if_exists, scope)
-        return found[0] if found else None
-
-    @either
-    async def take(
-        self,
-        template: object = ANY,
-        *,
-        wait: float | None = None,
-        txn: Txn = None,
-        order: Order | None = None,
-        if_exists: bool = False,
-        scope: Scope | None = None,
-    ) -> Any:
-        """Remove a matching entry and get it; nobody else will. None if there is none in time."""
-        found = await self.got(template, True, wait, txn, order, if_exists, scope)
-        return found[0] if found else None
-
-    @either
-    async def read_all(
-        self,
-        template: object = ANY,
-        *,
-        wait: float | None = 0,
-        limit: int | None = None,
-        txn: Txn = None,
-        order: Order | None = None,
-        if_exists: bool = False,
-        scope: Scope | None = None,
-    ) -> list[Any]:
-        """Copies of all matching entries, at most `limit`. It waits for the first, if told to."""
-        return await self.got(
-            template, False, wait, txn, order, if_exists, scope, many=True, limit=limit
+        message = self.get_message(
+            template, take, wait, order, if_exists, scope, many=many, limit=limit if many else None
         )
+        found = await self.got(message, await self.branch(txn), coverage)
+        return found if many else found[0] if found else None
 
     @either
-    async def take_all(
-        self,
-        template: object = ANY,
-        *,
-        wait: float | None = 0,
-        limit: int | None = None,
-        txn: Txn = None,
-        order: Order | None = None,
-        if_exists: bool = False,
-        scope: Scope | None = None,
-    ) -> list[Any]:
-        """Remove all matching entries, at most `limit`, in one step."""
-        return await self.got(
-            template, True, wait, txn, order, if_exists, scope, many=True, limit=limit
-        )
-
-    @either
-    async def count(
-        self, template: object = ANY, *, txn: Txn = None, scope: Scope | None = None
+    async def _count(
+        self, template: object, txn: Txn, scope: Scope | None, coverage: Coverage | None
     ) -> int:
-        """How many entries match at this moment."""
+        check_scope(scope)
+        check_coverage(coverage)
         wanted = template_to_wire(template)
         branch = await self.branch(txn)
-        message = wire.Count(0, self._name, wanted, id_of(branch), spell_scope(scope))
-        count: int = await self.ask_in(branch, message)
+        message = wire.Count(0, self._name, wanted, id_of(branch), scope, coverage is not None)
+        answer = await self.ask_in(branch, message)
+        if coverage is not None:
+            answer, covered, missing = parts(answer, 3)
+            coverage.fill(listed(covered), listed(missing))
+        count: int = answer
         return count
+
+    @either
+    async def _match_set(
+        self, template: object, limit: int | None, txn: Txn, lease: float | None
+    ) -> RemoteMatchSet:
+        check_limit(limit)
+        seconds = check_lease(lease)
+        wanted = template_to_wire(template)
+        branch = await self.branch(txn)
+        most = None if limit is None else min(limit, NUMBER_MAX)
+        message = wire.Match(0, self._name, wanted, most, id_of(branch), seconds)
+        asked = await self.asked(message, None if branch is None else branch.serial)
+        return RemoteMatchSet(self, asked.serial, *parts(asked.value, 2))
 
     # Transactions, sessions
 
     def transaction(self, *, lease: float | None = None) -> Any:
-        """All or nothing: pass it as `txn=`. It aborts itself when its lease runs out, or the link
-        is lost."""
         return self.coming(self.begin, lease)
 
     @either
     async def in_doubt(self) -> list[RemoteTransaction]:
-        """The transactions that were prepared and not decided, also before a crash."""
         asked = await self.asked(wire.Doubts(0, self._name))
         known = {held.id: held for held in self.held if isinstance(held, RemoteTransaction)}
         return [
@@ -193,30 +180,28 @@ class RemoteSpace(Reach):
         ]
 
     def session(self, *, lease: float | None = None) -> Any:
-        """A reader that never sees the same entry twice."""
         return self.coming(self.remember, lease)
 
     # Subscriptions, reactions
 
-    def subscribe(
+    def _subscribe(
         self,
-        template: object = ANY,
-        callback: Callable[[Notice], object] | None = None,
-        *,
-        lease: float | None = None,
-        txn: Txn = None,
-        handback: Any = None,
-        backlog_max: int = 1_000,
-        available: bool = False,
-        returned: bool = True,
+        template: object,
+        callback: Callable[[Notice], object] | None,
+        lease: float | None,
+        txn: Txn,
+        handback: Any,
+        backlog_max: int,
+        available: bool,
+        returned: bool,
+        scope: Scope | None,
     ) -> Any:
-        """Be told of entries that become visible; see `tupelo.Space.subscribe`. The callback is
-        called in a thread, or a task, of its own."""
         if callback is not None and not callable(callback):
             raise BadArgument("callback", "a function of a notice", callback)
         if iscoroutinefunction(callback) and not self.is_async:
             raise BadArgument("callback", "a plain function, or use tupelo.aio", callback)
         check_count(backlog_max, "backlog_max")
+        _require_at_host(scope)
         message = wire.Subscribe(
             0,
             self._name,
@@ -230,32 +215,27 @@ class RemoteSpace(Reach):
         return self.coming(self.listened, message, callback, txn, handback)
 
     @either
-    async def react(
+    async def _react(
         self,
         template: object,
         function: WeakFunction,
-        *,
-        once: bool = False,
-        existing: bool = True,
+        once: bool,
+        existing: bool,
+        scope: Scope | None,
     ) -> RemoteReaction:
-        """Call `function(entry, step)` here, after the step in which a match became visible.
-
-        Code is not sent, so this is weaker than the reaction of a local space: others may see the
-        entry first. It is called once for every entry (or `once` only), for those already there
-        too unless `existing` is False, in a thread or task of its own. What it does through `step`
-        is one transaction at the host, which commits when it returns and aborts if it raises; then
-        the reaction's `error` says why, and it goes on with the next entry.
-        """
+        """Code is not sent: the function is called here."""
         if not callable(function):
             raise BadArgument("function", "a function of an entry and a step", function)
         if iscoroutinefunction(function) and not self.is_async:
             raise BadArgument("function", "a plain function, or use tupelo.aio", function)
+        _require_at_host(scope)
         wanted = template_to_wire(template)
         message = wire.Subscribe(0, self._name, wanted, backlog_max=BACKLOG_MAX)
         subscription = await self.listened(message, None, None, None)
 
         async def look() -> list[Any]:
-            return await self.got(template, False, 0, many=True, build=read_whole)
+            message = self.get_message(template, False, 0, Fifo(), many=True, whole=True)
+            return await self.got(message)
 
         there = await look() if existing else []
         reaction = RemoteReaction(self, subscription, look, function, bool(once))
@@ -266,7 +246,6 @@ class RemoteSpace(Reach):
 
     @either
     async def changes(self, *, since: int = 0, limit: int | None = None) -> list[Change]:
-        """What happened after position `since`, oldest first."""
         check_position("since", since)
         check_limit(limit)
         most = None if limit is None else min(limit, NUMBER_MAX)
@@ -275,23 +254,30 @@ class RemoteSpace(Reach):
 
     @either
     async def trim(self, *, before: int) -> None:
-        """Forget the changes before a position. What the space holds is not touched."""
         check_position("before", before)
         await self.ask(wire.Trim(0, self._name, min(before, NUMBER_MAX)))
 
     @either
     async def compact(self) -> None:
-        """Trim the log by the space's policy and give the room back to the disk."""
         await self.ask(wire.Trim(0, self._name))
 
     @either
     async def close(self) -> None:
-        """Let go of the space: who waits in it here gets SpaceClosed. The space itself goes on; the
-        link is closed with the last space that uses it."""
         await self.leave(None)
+
+    def __dir__(self) -> list[str]:
+        return names_of(SpaceLike, "agent", "host", "is_async", "space")
 
     def __repr__(self) -> str:
         return f"{'aio.' if self.is_async else ''}RemoteSpace({self._name!r}, {self.peer!r})"
+
+
+def _require_at_host(scope: Scope | None) -> None:
+    """A client is told of what is at its host."""
+    check_scope(scope)
+    if scope is not None and scope != HERE:
+        what = "HERE or None: a client is told of what comes to its host"
+        raise BadArgument("scope", what, scope)
 
 
 async def opened(channel: Channel, name: str, password: str | None) -> RemoteSpace:

@@ -5,6 +5,10 @@ decider; and its coordinator there, a client's session or a life of that host. A
 stands once it is recorded, and only the coordinator can make it, while it is known at the decider.
 So once it is gone, what is not recorded never will be, and was aborted. Whoever has promised to
 commit and hears nothing more asks the decider.
+
+A record is kept for each participant until that has committed, and for a coordinator elsewhere
+until it has heard of its own decision: the answer may be lost, and all participants told, before it
+asks.
 """
 
 from __future__ import annotations
@@ -14,7 +18,7 @@ import logging
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from tupelo.errors import (
     BadFrame,
@@ -23,26 +27,30 @@ from tupelo.errors import (
     TransactionEnded,
     TupeloError,
 )
-from tupelo.federation.hosts.hosted import HostedSpace
-from tupelo.federation.hosts.ids import id_of
+from tupelo.federation.commits.host import DecidingHost
+from tupelo.federation.identity.ids import id_of
 from tupelo.federation.links import wire
+from tupelo.federation.links.calls import Caller, Handlers
 from tupelo.federation.links.conversation import Conversation
-from tupelo.federation.links.link import Link
 from tupelo.federation.links.reception import Greeting
+from tupelo.federation.spaces.hosted import HostedSpace
 from tupelo.space import blocking
 from tupelo.space.decisions import DecisionLog
+from tupelo.space.port import port_of
 from tupelo.space.transaction import Txn
 from tupelo.space.twophase import Outcome
-
-if TYPE_CHECKING:
-    from tupelo.federation.hosts.core import HostCore
 
 logger = logging.getLogger("tupelo")
 
 T = TypeVar("T")
+C = TypeVar("C", bound=Caller)
 Told = list[tuple[str, str]]
 Question = wire.Outcome | wire.Forget
 _PREFIX = "shared"
+COORDINATOR = "coordinator"
+"""The name under which a decision is recorded for the coordinator itself."""
+COORDINATOR_SECONDS = 24 * 3600.0
+"""So long is it kept for a coordinator that is gone, and may come back and ask."""
 
 
 def spanning_id(host_id: str, address: str, coordinator: str, number: str) -> str:
@@ -68,20 +76,22 @@ def decider_of(txn: str) -> str:
 class Deciding:
     """The decisions that are recorded at one host, and those that it waits for."""
 
-    def __init__(self, host: HostCore, space: blocking.Space) -> None:
+    def __init__(self, host: DecidingHost, space: blocking.Space) -> None:
         self._host = host
-        self._space = space
+        self.space = space
+        self._port = port_of(space)
         self._log = DecisionLog(space)
         # A decision, and the answer that none was made, must not cross each other.
         self._lock = threading.Lock()
         self._given_up: dict[str, set[str]] = {}
+        self._gone_since: dict[str, float] = {}  # transactions whose coordinators were lost
         self._unsaid: set[tuple[str, str]] = set()
         self._has_forgotten = False
         self._task: asyncio.Task[None] | None = None
 
     @property
     def durable(self) -> bool:
-        return self._space._operations.engine.saved is not None
+        return self._port.durable
 
     def start(self) -> None:
         self._task = asyncio.ensure_future(self._run())
@@ -89,17 +99,27 @@ class Deciding:
     def stop(self) -> None:
         if self._task is not None:
             self._task.cancel()
-        self._space.close()
+        self.space.close()
 
     # The decider
 
-    async def serve(self, message: Any, speaker: str) -> Any:
-        """Answer one who speaks as this coordinator, or takes part."""
-        if isinstance(message, wire.Decide):
+    def register(self, handlers: Handlers[C], coordinator_of: Callable[[C], str]) -> None:
+        """Answer callers that speak as such a coordinator, or take part."""
+
+        async def decide(caller: C, message: wire.Decide) -> bool | None:
+            speaker = coordinator_of(caller)
             return await self._in_thread(lambda: self.decide(message.txn, message.told, speaker))
-        if isinstance(message, (wire.Outcome, wire.Forget)):
-            return await self._in_thread(lambda: self._answer(message))
-        raise BadFrame(f"{type(message).__name__} decides nothing")
+
+        async def outcome(caller: C, message: wire.Outcome) -> Outcome | None:
+            return await self._in_thread(lambda: self.outcome(message.txn))
+
+        def forget(caller: C, message: wire.Forget) -> None:
+            # At once: a client that leaves says this just before its goodbye.
+            self.forget(message.txn, message.participant)
+            caller.talk.say(wire.Answer(message.call))
+
+        handlers.later |= {wire.Decide: decide, wire.Outcome: outcome}
+        handlers.now[wire.Forget] = forget
 
     def _answer(self, message: Question) -> Any:
         if isinstance(message, wire.Outcome):
@@ -112,9 +132,9 @@ class Deciding:
             return work()
         return await asyncio.to_thread(work)
 
-    def decide(self, txn: str, told: Told, speaker: str) -> bool:
+    def decide(self, txn: str, told: Told, speaker: str) -> bool | None:
         """Record that it is committed, and who must be told; or, if that is nobody, that it is
-        given up. False if this cannot be, since the opposite stands."""
+        given up. False if this cannot be, since the opposite stands; None if that is not known."""
         if decider_of(txn) != self._host.id or any(_whole(branch) != txn for branch, _ in told):
             raise BadFrame("a decision is about one transaction that is decided here")
         coordinator = _part(txn, 3)
@@ -126,13 +146,14 @@ class Deciding:
                 self._log.record(told)
                 return True
             if known and speaker != coordinator:
-                raise NotAllowed("decide a transaction of another", self._space.name, speaker)
+                raise NotAllowed("decide a transaction of another", self.space.name, speaker)
             if txn in map(_whole, self._log.decided()):
                 self._log.flush()
                 return False
             if known:  # Else nobody can commit it any more, and that need not be kept.
                 self._given_up.setdefault(coordinator, set()).add(txn)
-            return True
+            # A record that is not on disk may have been lost, with an earlier life of this host.
+            return True if known or self.durable else None
 
     def outcome(self, txn: str) -> Outcome | None:
         """What became of this branch; None while its coordinator may yet decide."""
@@ -159,9 +180,16 @@ class Deciding:
         return self._given_up.get(coordinator, set())
 
     def _let_go(self) -> None:
-        """Of coordinators that are gone it need not be kept what they gave up."""
+        """Of coordinators that are gone it need not be kept what they gave up; nor for ever what
+        was decided, if they never ask."""
         with self._lock:
             self._given_up = {c: t for c, t in self._given_up.items() if self._is_known(c)}
+        now = self._port.clock.now()
+        gone = {txn for txn in self._log.untold(COORDINATOR) if not self._is_known(_part(txn, 3))}
+        self._gone_since = {txn: self._gone_since.get(txn, now) for txn in gone}
+        for txn, since in self._gone_since.items():
+            if now - since >= COORDINATOR_SECONDS:
+                self.forget(txn, COORDINATOR)
 
     # Those who have promised
 
@@ -174,11 +202,11 @@ class Deciding:
                 logger.exception("what is in doubt could not be settled; it is tried again")
 
     async def _settle_all(self) -> None:
-        if self._given_up:
+        if self._given_up or self.space.count():
             await self._in_thread(self._let_go)
         for hosted in list(self._host.spaces.values()):
             with suppress(TupeloError):  # It was closed.
-                asked = [txn for txn in hosted.operations.in_doubt() if decider_of(txn.id)]
+                asked = [txn for txn in hosted.port.in_doubt() if decider_of(txn.id)]
                 await asyncio.gather(*(self._settle(hosted, txn) for txn in asked))
         for txn_id, participant in list(self._unsaid):
             await self._say_told(txn_id, participant)
@@ -197,12 +225,12 @@ class Deciding:
         if outcome not in ("committed", "aborted"):
             return
         logger.info("transaction %s in %r was %s", txn.id, hosted.name, outcome)
-        end = hosted.operations.commit if outcome == "committed" else hosted.operations.abort
+        end = hosted.port.commit if outcome == "committed" else hosted.port.abort
         with suppress(TransactionEnded):  # Its coordinator was faster.
             end(txn)
-        await hosted.flush(hosted.engine.core.log.position)
+        await hosted.flush(hosted.port.position)
         if outcome == "committed":
-            await self._say_told(txn.id, hosted.engine.id)
+            await self._say_told(txn.id, hosted.port.id)
 
     async def _say_told(self, txn: str, participant: str) -> None:
         """The decider may forget us, since what we did is on disk: tell it, now or later."""
@@ -224,14 +252,9 @@ class Deciding:
 
     async def _ask_at(self, address: str, decider: str, question: Question) -> Any:
         """Of a host with which we are not engaged."""
-        greeting = Greeting()
-
-        def answer(link: Link) -> Greeting:
-            greeting.link = link
-            return greeting
-
         host = self._host
-        link = await host.network.dial(address, answer)
+        greeting = await Greeting.dial(host.network, address)
+        link = greeting.link
         try:
             hello = wire.Hello(wire.VERSION, "client", host.id, host.name, host.incarnation)
             welcome = await greeting.welcome(hello)

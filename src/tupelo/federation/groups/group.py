@@ -13,7 +13,7 @@ import msgspec
 from tupelo.errors import BadFrame, CannotSend, HostClosed
 from tupelo.federation.groups import wave
 from tupelo.federation.groups.gate import Gate, Operation, Request
-from tupelo.federation.groups.messages import Cut, Message, OfRoster, OfWave, read
+from tupelo.federation.groups.messages import Cut, Message, Said
 from tupelo.federation.groups.roster import Member, Roster
 from tupelo.federation.groups.routing import Part, Routing, Voice
 from tupelo.federation.links import wire
@@ -47,6 +47,7 @@ class Group:
         self.sent: Counter[str] = Counter()
         """How many messages of each kind this host has sent."""
         self._core = core
+        self.me = core.id
         self._loop = asyncio.get_running_loop()
         self._peers: dict[str, Peer] = {}
         self._parts: dict[str, Part] = {}
@@ -57,13 +58,14 @@ class Group:
         self.held = self._gate.held
         self._wave = wave.Wave(self._member, self._busy)
         self._routing = Routing(core.id, self._wave.roster, self._parts, self._gate, self._say)
-        self._early: list[tuple[Peer, OfRoster]] = []
+        self._early: list[tuple[Peer, Cut | wire.Routed]] = []
         self._settling: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._news = asyncio.Event()
         self._acting = False
         self._closed = False
-        core.carriers[CHANNEL] = self
+        core.carriers.listen(CHANNEL, self, wire.reader(Said), self._heard)
+        core.from_hosts.now[wire.Routed] = self._hear
         for peer in list(core.peers.values()):
             self._peers[peer.id] = peer
             self._do(self._wave.engaged, peer.id, True)
@@ -79,12 +81,23 @@ class Group:
         """Do operations wait, because the group changes?"""
         return self._gate.shut
 
-    def part(self, name: str, part: Part) -> Voice:
-        """Take part, under this name. The part is told of the next roster, which comes at once."""
-        self._parts[name] = part
+    def under_way(self) -> dict[str, list[Any]]:
+        """What has begun in the group and has not ended: for the lab, and for whoever looks."""
+        return {
+            "operations": [self._gate.under_way] if self._gate.under_way else [],
+            "requests": self._routing.under_way(),
+        }
+
+    def crash(self) -> None:
+        """For the lab: fall silent, as a killed process does."""
+        self._closed = True
+
+    def part(self, name: str, part: Part, said: Any = Any, asked: Any = Any) -> Voice:
+        """Take part, under this name. The part is told of the next roster, which comes at once;
+        what is said to it and asked of it is of these types."""
         self._cards += 1
         self._loop.call_soon(self._refresh)
-        return Voice(self._routing, name)
+        return self._routing.part(name, part, said, asked)
 
     def operating(self) -> Operation:
         """`async with group.operating()`: an operation that must not see half of a change. It waits
@@ -145,12 +158,11 @@ class Group:
             del self._peers[peer.id]
             self._do(self._wave.departed, peer.id)
 
-    def heard(self, peer: Peer, body: Any) -> None:
-        message = read(body)
-        if isinstance(message, OfWave):
-            self._do(self._wave.heard, peer.id, message)
-        else:
+    def _heard(self, peer: Peer, message: Said) -> None:
+        if isinstance(message, Cut):
             self._hear(peer, message)
+        else:
+            self._do(self._wave.heard, peer.id, message)
 
     async def stop(self) -> None:
         self._closed = True
@@ -267,11 +279,14 @@ class Group:
 
     # Speaking and hearing
 
-    def _say(self, host: str, message: Message) -> None:
+    def _say(self, host: str, message: Message | wire.Routed) -> None:
         peer = self._peers.get(host)
         if peer is not None:
             self.sent[type(message).__name__] += 1
-            peer.talk.say(wire.Carry(CHANNEL, message))
+            if isinstance(message, wire.Routed):
+                peer.talk.say(message)
+            else:
+                peer.talk.say(wire.Notice(CHANNEL, wire.body(message)))
 
     def _say_or_part(self, host: str, message: Message) -> None:
         """The wave cannot go on without this being said."""
@@ -280,7 +295,7 @@ class Group:
         except CannotSend as error:
             self._peers[host].talk.end(f"the group cannot be described: {error}")
 
-    def _hear(self, peer: Peer, message: OfRoster) -> None:
+    def _hear(self, peer: Peer, message: Cut | wire.Routed) -> None:
         coming = self._wave.coming
         if coming is not None and message.roster == coming.id:
             self._early.append((peer, message))

@@ -2,16 +2,16 @@
 
 They agree by a wave: Probe runs to everyone, Echo comes back with who was found, Commit brings the
 new roster to all, Flush drives before it what was said in the old one, Done comes back, and Resume
-lets everyone go on. What parts say to each other travels along the tree of the roster in force.
+lets everyone go on. What parts say to each other is Routed (see `links.wire`) along the tree of the
+roster in force.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 
-from tupelo.errors import BadFrame
 from tupelo.federation.groups.roster import Member
 
 Round = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
@@ -87,7 +87,7 @@ class Resume(Message, tag=8):
     wave: Id
 
 
-# Along the tree of a roster
+# In a roster
 
 
 class Cut(Message, tag=9):
@@ -97,64 +97,5 @@ class Cut(Message, tag=9):
     hosts: list[str]
 
 
-class Said(Message, tag=10):
-    """From a part to the same part of a neighbour."""
-
-    roster: Id
-    part: str
-    body: Any
-
-
-class Sent(Message, tag=11):
-    """From a part to the same part of any host."""
-
-    roster: Id
-    part: str
-    source: str
-    target: str
-    body: Any
-
-
-class Asked(Message, tag=12):
-    """The same, and an answer is wanted."""
-
-    roster: Id
-    part: str
-    source: str
-    target: str
-    call: int
-    body: Any
-
-
-class Answered(Message, tag=13):
-    roster: Id
-    source: str
-    target: str
-    call: int
-    value: Any
-
-
-class Failed(Message, tag=14):
-    """The answer is an error of this class, with these attributes."""
-
-    roster: Id
-    source: str
-    target: str
-    call: int
-    kind: str
-    message: str
-    data: dict[str, Any]
-
-
-Routed = Sent | Asked | Answered | Failed
-OfRoster = Said | Cut | Routed
 OfWave = Here | Gone | Probe | Echo | Commit | Flush | Done | Resume
-
-
-def read(body: Any) -> OfWave | OfRoster:
-    """The message of this body. BadFrame if it is none."""
-    try:
-        message: OfWave | OfRoster = msgspec.convert(body, OfWave | OfRoster)
-    except (msgspec.ValidationError, RecursionError) as error:
-        raise BadFrame(f"a group cannot understand this: {error}") from error
-    return message
+Said = OfWave | Cut

@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Protocol
+
+import msgspec
 
 from tupelo.errors import BadFrame, PeerLost, TupeloError, UnknownHost
 from tupelo.federation.groups.gate import Gate, Request
-from tupelo.federation.groups.messages import (
-    Answered,
-    Asked,
-    Failed,
-    Message,
-    Routed,
-    Said,
-    Sent,
-)
 from tupelo.federation.groups.roster import Roster
-from tupelo.federation.links.spelled import read_error, spell_error
+from tupelo.federation.links import wire
+from tupelo.federation.links.calls import Call, Handlers, PendingCalls, Requests
+from tupelo.values.codec import BadBytes
 
-REQUESTS_MAX = 100_000
-"""So many requests of others may be under way here at a time."""
+logger = logging.getLogger("tupelo")
+
+Read = Callable[[msgspec.Raw], Any]
 
 
 class Part(Protocol):
@@ -41,11 +37,11 @@ class Part(Protocol):
         cancelled if the roster is replaced before; what it asks fails then at once."""
         ...
 
-    def heard(self, neighbour: str, source: str, body: Any) -> None:
+    def heard(self, neighbour: str, source: str, message: Any) -> None:
         """This came over a neighbour, from the host that has said it."""
         ...
 
-    async def asked(self, neighbour: str, source: str, body: Any) -> Any:
+    async def asked(self, neighbour: str, source: str, message: Any) -> Any:
         """The answer to a request. It may not wait for a change of the group, and is cancelled by
         one: then nobody awaits it."""
         ...
@@ -62,28 +58,39 @@ class Voice:
         self._routing = routing
         self._part = part
 
-    def say(self, neighbour: str, body: Any) -> None:
-        """To a neighbour in the tree. What is said within an operation arrives before the roster
-        changes, or the neighbour is cut off; what is said back, if the operation waits for it."""
-        self._routing.say(self._part, neighbour, body)
+    def send(self, host: str, message: Any) -> None:
+        """To any host of the group. What is said within an operation arrives before the roster
+        changes, or the host is cut off; what is said back, if the operation waits for it."""
+        self._routing.send(self._part, host, message)
 
-    def send(self, host: str, body: Any) -> None:
-        """The same, to any host of the group."""
-        self._routing.send(self._part, host, body)
-
-    async def ask(self, host: str, body: Any) -> Any:
+    async def ask(self, host: str, message: Any) -> Any:
         """Its answer, or its error. PeerLost as soon as it is cut off, UnknownHost if it is not in
         the group or takes no part."""
-        return await self._routing.ask(self._part, host, body)
+        return await self._routing.ask(self._part, host, message)
 
 
-@dataclass(frozen=True)
-class Pending:
-    """An answer that is awaited."""
+class Asker:
+    """Another host, as one that asks this one in a roster: its answers go along the tree."""
 
-    host: str
-    part: str
-    answer: asyncio.Future[Any]
+    def __init__(self, routing: Routing, roster: Roster, host: str) -> None:
+        self.host = host
+        self.label = f"the host {roster.members[host].name!r}"
+        self.talk = self
+        self.requests: Requests[Asker] = Requests(self, routing.handlers)
+        self._routing = routing
+        self._roster = roster
+
+    def say(self, message: wire.Message) -> None:
+        self._routing.say(self._roster, self.host, message)
+
+    def end(self, reason: str) -> None:
+        """Whoever has passed on what it said could not read it."""
+
+    def holds(self, call: int) -> bool:
+        return False
+
+    def give_back(self, call: int) -> None:
+        """What a part hands over it keeps by itself."""
 
 
 class Routing:
@@ -95,10 +102,14 @@ class Routing:
         roster: Roster,
         parts: dict[str, Part],
         gate: Gate,
-        say: Callable[[str, Message], None],
+        say: Callable[[str, wire.Routed], None],
     ) -> None:
         self.roster = roster
+        self.handlers: Handlers[Asker] = Handlers()
+        self.handlers.now[wire.Notice] = self._hear
+        self.handlers.later[wire.Request] = self._answer
         self._parts = parts
+        self._readers: dict[str, tuple[Read, Read]] = {}
         self._me = me
         self._gate = gate
         self._say = say
@@ -107,8 +118,15 @@ class Routing:
         self._unreachable: set[str] = set()
         self._abandoned = False
         self._calls = 0
-        self._pending: dict[int, Pending] = {}
-        self._requests: dict[asyncio.Task[None], None] = {}
+        self._pending: PendingCalls[Call] = PendingCalls()
+        self._askers: dict[str, Asker] = {}
+        self._ending: dict[asyncio.Task[None], None] = {}  # requests of rosters before
+
+    def part(self, name: str, part: Part, said: Any, asked: Any) -> Voice:
+        """A part of this name, and the types of what is said to it and asked of it."""
+        self._parts[name] = part
+        self._readers[name] = wire.reader(said), wire.reader(asked)
+        return Voice(self, name)
 
     # The roster changes
 
@@ -123,13 +141,13 @@ class Routing:
     def abandon(self) -> None:
         """The roster is replaced before all are settled: whoever asks must not wait for it."""
         self._abandoned = True
-        self._fail(lambda pending: True, "the group changes again")
+        self._lose("the group changes again")
 
     def cut(self, hosts: frozenset[str]) -> None:
         new = hosts - self._unreachable
         if new:
             self._unreachable |= new
-            self._fail(lambda pending: pending.host in new, "out of reach")
+            self._lose("out of reach", new)
             self._tell_parts(lambda part: part.cut(new))
 
     def _tell_parts(self, tell: Callable[[Part], None]) -> None:
@@ -139,122 +157,117 @@ class Routing:
             except Exception as error:
                 self.report(part, error)
 
-    def _fail(self, which: Callable[[Pending], bool], reason: str) -> None:
-        for call, pending in list(self._pending.items()):
-            if which(pending):
-                del self._pending[call]
-                if not pending.answer.done():
-                    pending.answer.set_exception(self._lost(pending.host, pending.part, reason))
-                    pending.answer.exception()  # Who asked may have gone.
-
-    def _lost(self, host: str, part: str, reason: str, *, in_doubt: bool = True) -> PeerLost:
-        member = self.roster.members[host]
-        return PeerLost(
-            f"the host {member.name!r}", f"a request of {part}", reason, in_doubt=in_doubt
-        )
+    def _lose(self, reason: str, hosts: frozenset[str] | None = None) -> None:
+        """Nobody awaits the answers of these hosts any more; of all, if none are named."""
+        for call in self._pending.pop_all(lambda call: hosts is None or call.target in hosts):
+            call.lost(reason, in_doubt=True)
 
     def _end(self, reason: str) -> None:
-        self._fail(lambda pending: True, reason)
-        for task in list(self._requests):
-            task.cancel()
+        self._lose(reason)
+        for asker in self._askers.values():
+            for task in asker.requests.stop():
+                self._ending[task] = None
+                task.add_done_callback(lambda done: self._ending.pop(done, None))
+        self._askers.clear()
 
     def report(self, part: Part | None, error: Exception) -> None:
         """A part has failed: the others go on."""
         self._loop.call_exception_handler({"message": f"{part!r} failed", "exception": error})
 
+    def under_way(self) -> list[Any]:
+        """What is asked of others, and what others ask."""
+        asked = [call for asker in self._askers.values() for call in asker.requests.tasks]
+        return [*self._pending, *asked, *self._ending]
+
     async def stop(self) -> None:
-        tasks = list(self._requests)
         self._end("the host was closed")
         self._abandoned = True
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*self._ending, return_exceptions=True)
 
     # Speaking
 
-    def say(self, part: str, neighbour: str, body: Any) -> None:
-        if neighbour not in self._unreachable and neighbour in self.roster.neighbours(self._me):
-            self._say(neighbour, Said(self.roster.id, part, body))
-
-    def send(self, part: str, host: str, body: Any) -> None:
+    def send(self, part: str, host: str, message: Any) -> None:
         if host == self._me:
-            self._hear(part, host, host, body)
+            if part in self._present:
+                self._present[part].heard(host, host, message)
         else:
-            self._pass_on(Sent(self.roster.id, part, self._me, host, body))
+            self.say(self.roster, host, wire.Notice(part, wire.body(message)))
 
-    async def ask(self, part: str, host: str, body: Any) -> Any:
+    async def ask(self, part: str, host: str, message: Any) -> Any:
         if host == self._me:
-            return await self._parts[part].asked(host, host, body)
+            return await self._parts[part].asked(host, host, message)
         if host not in self.roster.members:
             raise UnknownHost(host)
+        peer, during = f"the host {self.roster.members[host].name!r}", f"a request of {part}"
         if host in self._unreachable or self._abandoned:
-            raise self._lost(host, part, "out of reach", in_doubt=False)
+            raise PeerLost(peer, during, "out of reach", in_doubt=False)
         self._calls += 1
-        call = self._calls
-        pending = Pending(host, part, self._loop.create_future())
-        self._pending[call] = pending
+        number = self._calls
+        call = self._pending[number] = Call(peer, during, host)
         try:
-            self._pass_on(Asked(self.roster.id, part, self._me, host, call, body))
-            return await pending.answer
+            self.say(self.roster, host, wire.Request(number, part, wire.body(message)))
+            return await call.answer
         finally:
-            self._pending.pop(call, None)
+            self._pending.pop(number, None)
 
-    def _pass_on(self, message: Routed) -> None:
+    def say(self, roster: Roster, host: str, message: wire.Message) -> None:
+        """To another host of this roster. CannotSend if it cannot be said."""
+        self._pass_on(wire.Routed(roster.id, self._me, host, message))  # type: ignore[arg-type]
+
+    def _pass_on(self, routed: wire.Routed) -> None:
         """One step on its way. Who is cut off is not told anything more."""
-        hop = self.roster.toward(self._me, message.target)
-        if hop is not None and message.target not in self._unreachable:
-            self._say(hop, message)
+        hop = self.roster.toward(self._me, routed.target)
+        if hop is not None and routed.target not in self._unreachable:
+            self._say(hop, routed)
 
     # Hearing
 
-    def heard(self, neighbour: str, message: Said | Routed) -> None:
+    def heard(self, neighbour: str, routed: wire.Routed) -> None:
         """Something of the roster in force."""
-        if isinstance(message, Said):
-            if neighbour not in self.roster.neighbours(self._me):
-                raise BadFrame("only a neighbour in the tree may say this")
-            self._hear(message.part, neighbour, neighbour, message.body)
-            return
-        if message.source not in self.roster.beyond(self._me, neighbour):
-            raise BadFrame(f"{message.source!r} is not behind the one who passes this on")
-        if message.target not in self.roster.members:
-            raise BadFrame(f"{message.target!r} is not in this group")
-        if message.target != self._me:
-            self._pass_on(message)
-        elif isinstance(message, Sent):
-            self._hear(message.part, neighbour, message.source, message.body)
-        elif isinstance(message, Asked):
-            if len(self._requests) >= REQUESTS_MAX:
-                raise BadFrame(f"more than {REQUESTS_MAX} requests at a time")
-            task = self._loop.create_task(self._serve(neighbour, message))
-            self._requests[task] = None
-            task.add_done_callback(lambda done: self._requests.pop(done, None))
+        source, message = routed.source, routed.message
+        if source not in self.roster.beyond(self._me, neighbour):
+            raise BadFrame(f"{source!r} is not behind the one who passes this on")
+        if routed.target not in self.roster.members:
+            raise BadFrame(f"{routed.target!r} is not in this group")
+        if routed.target != self._me:
+            self._pass_on(routed)
+        elif isinstance(message, (wire.Answer, wire.Failure)):
+            call = self._pending.get(message.call)
+            if call is not None and call.target == source:
+                self._pending.resolve(message)
         else:
-            self._answered(message)
+            asker = self._askers.get(source)
+            if asker is None:
+                asker = self._askers[source] = Asker(self, self.roster, source)
+            try:
+                asker.requests.serve(message)
+            except BadFrame as error:
+                if source == neighbour:
+                    raise
+                # Who has passed it on could not read it.
+                logger.warning("what %s says is ignored: %s", asker.label, error)
 
-    def _hear(self, name: str, neighbour: str, source: str, body: Any) -> None:
-        part = self._present.get(name)
-        if part is not None:
-            part.heard(neighbour, source, body)
-
-    async def _serve(self, neighbour: str, message: Asked) -> None:
+    def _hear(self, asker: Asker, message: wire.Notice) -> None:
         part = self._present.get(message.part)
-        address = (message.roster, self._me, message.source, message.call)
+        if part is not None:
+            read, _ = self._readers[message.part]
+            part.heard(self._neighbour(asker), asker.host, read(message.body))
+
+    async def _answer(self, asker: Asker, message: wire.Request) -> Any:
+        part = self._present.get(message.part)
+        if part is None:
+            raise UnknownHost(self._me)
+        _, read = self._readers[message.part]
         try:
-            if part is None:
-                raise UnknownHost(self._me)
             async with Request(self._gate):
-                value = await part.asked(neighbour, message.source, message.body)
-            self._pass_on(Answered(*address, value))
-        except TupeloError as error:
-            self._pass_on(Failed(*address, *spell_error(error)))
+                return await part.asked(self._neighbour(asker), asker.host, read(message.body))
+        except BadBytes as error:
+            raise BadFrame(str(error)) from error
+        except TupeloError:
+            raise
         except Exception as error:
             self.report(part, error)
-            self._pass_on(Failed(*address, *spell_error(TupeloError(f"it failed: {error!r}"))))
+            raise TupeloError(f"it failed: {error!r}") from error
 
-    def _answered(self, message: Answered | Failed) -> None:
-        pending = self._pending.get(message.call)
-        if pending is None or pending.host != message.source or pending.answer.done():
-            return
-        if isinstance(message, Answered):
-            pending.answer.set_result(message.value)
-        else:
-            pending.answer.set_exception(read_error(message.kind, message.message, message.data))
-            pending.answer.exception()
+    def _neighbour(self, asker: Asker) -> str:
+        return self.roster.toward(self._me, asker.host) or ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 from urllib.parse import quote
@@ -12,73 +13,60 @@ from tupelo.errors import BadArgument
 from tupelo.federation.hosts.archiving import Archiving, archiver_for, check_archive
 from tupelo.federation.hosts.core import HostCore
 from tupelo.federation.hosts.discovery import Discovery
-from tupelo.federation.hosts.hosted import Doubt, check_doubt
-from tupelo.federation.hosts.ids import id_of
 from tupelo.federation.identity.access import Access
+from tupelo.federation.identity.ids import id_of
 from tupelo.federation.identity.keys import Identity, default_folder
 from tupelo.federation.identity.trust import Trust
 from tupelo.federation.links.address import Address, is_loopback
 from tupelo.federation.links.tcp import Security, TcpNetwork
 from tupelo.federation.links.wire import VERSION
+from tupelo.federation.spaces.hosted import Doubt, check_doubt
 from tupelo.space.clock import Clock, SystemClock
 
 IDENTITY_FILE = "identity.pem"
 ID_FILE = "host.id"
 
 
+@dataclass
 class Plan:
     """A host to be: it is started and stopped on the loop on which it will live."""
 
-    def __init__(
-        self,
-        name: str,
-        listen: str | None,
-        path: Path | None,
-        discover: bool,
-        peers: list[str],
-        identity: Identity | None,
-        trust: Trust | None,
-        access: Access | None,
-        doubt: Doubt,
-        heartbeat: float,
-        clock: Clock,
-        archiving: Archiving | None,
-    ) -> None:
-        self.name = name
-        self.identity = identity
-        self._listen = listen
-        self._path = path
-        self._discover = discover
-        self._peers = peers
-        self._trust = trust
-        self._access = access
-        self._doubt = doubt
-        self._heartbeat = heartbeat
-        self._clock = clock
-        self._archiving = archiving
-        self._discovery: Discovery | None = None
+    name: str
+    listen: str | None
+    path: Path | None
+    discover: bool
+    peers: list[str]
+    identity: Identity | None
+    trust: Trust | None
+    access: Access | None
+    doubt: Doubt
+    heartbeat: float
+    clock: Clock
+    archiving: Archiving | None
+    _discovery: Discovery | None = field(default=None, init=False)
 
     async def start(self) -> HostCore:
         self._network = TcpNetwork(self._security())
         core = HostCore(
             self.name,
-            host_id=id_of(self.identity.key) if self.identity else _kept_id(self._path),
+            host_id=id_of(self.identity.key) if self.identity else _kept_id(self.path),
             network=self._network,
-            clock=self._clock,
+            clock=self.clock,
             rng=Random(),
             new_id=lambda: uuid4().hex,
-            listen=self._listen,
-            path=self._path,
-            peers=self._peers,
-            trust=self._trust,
-            access=self._access,
-            doubt=self._doubt,
-            heartbeat=self._heartbeat,
-            archiver=None if self._archiving is None else archiver_for(self._archiving),
+            listen=self.listen,
+            path=self.path,
+            peers=self.peers,
+            trust=self.trust,
+            access=self.access,
+            doubt=self.doubt,
+            heartbeat=self.heartbeat,
+            archiver=None if self.archiving is None else archiver_for(self.archiving),
         )
+        core.identity = self.identity
         try:
             await core.start()
-            if self._discover:
+            if self.discover:
                 await self._start_discovery(core)
         except BaseException:
             await self.stop(core)

@@ -1,17 +1,24 @@
-"""Carrying: parts of a host that talk to the same part of other hosts, each over its own channel.
+"""Carrying: parts of a host that talk to the same part of other hosts.
 
 A host knows nothing of what they say. It tells them which hosts come and go, and hands them what is
-said on their channel.
+said to them.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+import msgspec
+
+from tupelo.federation.links import wire
 
 if TYPE_CHECKING:
     from tupelo.federation.hosts.peer import Peer
+
+
+T = TypeVar("T")
 
 
 class Carrier(Protocol):
@@ -21,22 +28,41 @@ class Carrier(Protocol):
 
     def departed(self, peer: Peer) -> None: ...
 
-    def heard(self, peer: Peer, body: Any) -> None:
-        """A BadFrame that is raised here closes this link, and no other."""
-        ...
-
     async def stop(self) -> None:
         """The host leaves: end what is under way."""
         ...
 
 
+class SilentCarrier:
+    """A part of a host that says nothing by itself to other hosts."""
+
+    def engaged(self, peer: Peer) -> None:
+        pass
+
+    def departed(self, peer: Peer) -> None:
+        pass
+
+
 class Carriers(dict[str, Carrier]):
-    """The parts of a host, by the name of their channel."""
+    """The parts of a host, by name."""
 
     def __init__(self) -> None:
         super().__init__()
         self.leaving: list[Callable[[], Awaitable[None]]] = []
         """What is done before any of them is stopped, while all can still speak."""
+        self._heard: dict[str, Callable[[Peer, msgspec.Raw], None]] = {}
+
+    def listen(
+        self,
+        name: str,
+        carrier: Carrier,
+        read: Callable[[msgspec.Raw], T],
+        heard: Callable[[Peer, T], None],
+    ) -> None:
+        """A part that is told what the same part of another host says, once it is read. A BadFrame
+        closes that link, and no other."""
+        self[name] = carrier
+        self._heard[name] = lambda peer, body: heard(peer, read(body))
 
     def engaged(self, peer: Peer) -> None:
         for carrier in list(self.values()):
@@ -46,10 +72,10 @@ class Carriers(dict[str, Carrier]):
         for carrier in list(self.values()):
             carrier.departed(peer)
 
-    def heard(self, peer: Peer, channel: str, body: Any) -> None:
-        carrier = self.get(channel)
-        if carrier is not None:
-            carrier.heard(peer, body)
+    def heard(self, peer: Peer, notice: wire.Notice) -> None:
+        heard = self._heard.get(notice.part)
+        if heard is not None:
+            heard(peer, notice.body)
 
     async def stop(self) -> None:
         await asyncio.gather(*[leave() for leave in self.leaving])

@@ -19,27 +19,35 @@ from tupelo.federation.hosts.archiving import Archiver
 from tupelo.federation.hosts.carrying import Carriers
 from tupelo.federation.hosts.dialling import Dialler
 from tupelo.federation.hosts.folder import Folder, check_space_name
-from tupelo.federation.hosts.hosted import Doubt, HostedSpace, check_doubt
-from tupelo.federation.hosts.ids import require_proved
 from tupelo.federation.hosts.parked import Woken
 from tupelo.federation.hosts.peer import Peer
-from tupelo.federation.hosts.presence import SYSTEM, Presence
+from tupelo.federation.hosts.possessions import Possessions
+from tupelo.federation.hosts.presence import Presence
+from tupelo.federation.hosts.services import Service, Services
 from tupelo.federation.hosts.serving import Serving
 from tupelo.federation.identity.access import Access
+from tupelo.federation.identity.ids import require_proved
+from tupelo.federation.identity.keys import Identity
 from tupelo.federation.identity.trust import Trust
 from tupelo.federation.links import wire
+from tupelo.federation.links.calls import Handlers
 from tupelo.federation.links.conversation import Conversation
 from tupelo.federation.links.link import Link, Listening, Network
 from tupelo.federation.links.reception import SPACES_MAX, Greeting, Reception, require_names
+from tupelo.federation.names import DECISIONS, PRESENCE
+from tupelo.federation.spaces.doubts import Doubts, give_back
+from tupelo.federation.spaces.hosted import Doubt, HostedSpace, check_doubt
 from tupelo.federation.spanning.federated import Federation
-from tupelo.federation.spanning.handover import Doubts, client_holder
 from tupelo.federation.spanning.moving import Mover
 from tupelo.space import blocking
 from tupelo.space.clock import Clock
+from tupelo.space.log import Actor
+from tupelo.space.port import port_of
+from tupelo.values.holder import Holder
+from tupelo.values.scope import Scope
 
 logger = logging.getLogger("tupelo")
 
-DECISIONS = "tupelo.decisions"
 PRESENCE_SECONDS = 0.01
 AGENTS_MAX = 10_000
 """So many agents may be at one host."""
@@ -71,6 +79,8 @@ class HostCore:
     ) -> None:
         self.name = name
         self.id = host_id
+        self.identity: Identity | None = None
+        """What the host proves to others, if it has one; given when it is built."""
         self.incarnation = new_id()
         self.clock = clock
         self.rng = rng
@@ -80,8 +90,11 @@ class HostCore:
         self.spaces: dict[str, HostedSpace] = {}
         self.peers: dict[str, Peer] = {}
         self.servings: dict[str, Serving] = {}
+        self.from_clients: Handlers[Serving] = Handlers()
+        self.from_hosts: Handlers[Peer] = Handlers()
         self.carriers = Carriers()
-        self.doubts = Doubts(lambda: self.spaces.values())
+        self.services = Services(self)
+        self.doubts = Doubts(lambda name: self.spaces.get(name))
         self.woken = Woken(asyncio.get_running_loop())
         self.mover = Mover(self)
         self.federation = Federation(self)
@@ -101,31 +114,48 @@ class HostCore:
         self.undial = self._dialler.undial
         self._first_peers = list(peers)
         self._closed = False
+        self._started = False
         self._saying: asyncio.TimerHandle | None = None
         # Not each time on disk: it is kept for its log, and must not hold up those who come.
         kept = {} if path is None else {"durability": durability or "process"}
-        system = self._open(SYSTEM, kept)
+        system = self.open_space(PRESENCE, kept)
         self.presence = Presence(clock, system)
         self._reading = Access(write=(), take=())  # Nobody but the host itself writes there.
-        self.spaces[SYSTEM] = HostedSpace(
+        self.spaces[PRESENCE] = HostedSpace(
             system, self._reading, self._doubt, commit_in_place=commit_in_place
         )
         try:
-            decisions = self._open(DECISIONS, {})
+            decisions = self.open_space(DECISIONS, {})
         except BaseException:
             system.close()
             if archiver is not None:
                 archiver.close()
             raise
         self.deciding = Deciding(self, decisions)
+        self._register()
+
+    def _register(self) -> None:
+        """Who handles what clients and hosts say; services and groups add theirs."""
+
+        async def tell(client: Serving, message: wire.Tell) -> dict[str, Any]:
+            return self.describe()
+
+        Serving.register(self.from_clients)
+        Possessions.register(self.from_clients)
+        self.deciding.register(self.from_clients, lambda client: client.session)
+        self.from_clients.later[wire.Tell] = tell
+        Peer.register(self.from_hosts)
+        self.deciding.register(self.from_hosts, lambda peer: peer.holder.id)
+        self.from_hosts.later[wire.Move] = self.mover.come
+        self.from_hosts.now[wire.Notice] = self.carriers.heard
 
     # Coming and going
 
     async def start(self) -> None:
+        self._started = True
         for name in self._folder.names() if self._folder else []:
             if name not in self.spaces:
                 self.make_space(name)
-        self.doubts.recover()
         if self._listen is not None:
             self.listening = await self.network.listen(self._listen, self._answer)
         self.presence.engaged(self.id, self.name, self.address)
@@ -133,6 +163,10 @@ class HostCore:
         self.deciding.start()
         for address in self._first_peers:
             self.dial(address)
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
 
     @property
     def address(self) -> str:
@@ -161,7 +195,7 @@ class HostCore:
         await asyncio.sleep(0)
         for hosted in self.spaces.values():
             if self.commits_in_place:
-                hosted.engine.close()
+                hosted.port.close()
             else:
                 await hosted.door.close()
         if self._archiver is not None:
@@ -182,7 +216,7 @@ class HostCore:
             return self.spaces[name]
         if access is not None and not isinstance(access, Access):
             raise BadArgument("access", "an Access(...)", access)
-        space = self._open(name, options)
+        space = self.open_space(name, options)
         hosted = HostedSpace(
             space,
             access or self._access,
@@ -192,19 +226,61 @@ class HostCore:
         if own and self._folder is not None:
             self._folder.claim(name)
         self.spaces[name] = hosted
-        self.doubts.recover_space(hosted)
+        if self._started:
+            self._recover(hosted)
         self.mover.recover(hosted)
+        if hosted.shared:
+            for peer in self.peers.values():
+                peer.space_made(hosted)
         self._say_presence()
         return hosted
 
-    def _open(self, name: str, options: dict[str, Any]) -> blocking.Space:
+    def _recover(self, hosted: HostedSpace) -> None:
+        """Deliveries that were under way when the last life of this host ended."""
+        for delivery in hosted.port.deliveries_in_doubt():
+            holder = delivery.holder
+            if holder.kind == "here":  # Its taker died with this host, and had nothing yet.
+                give_back(hosted, delivery)
+            elif holder.kind in ("client", "host"):
+                delivery.txn.actor = Actor(holder.who)
+                self.doubts.leave(holder.owner, {holder.call: delivery})
+
+    def offer(
+        self,
+        name: str,
+        service: Service,
+        access: Access | None = None,
+        doubt: Doubt | None = None,
+    ) -> HostedSpace:
+        """Offer a service to clients by this name, in the place of one that was offered before.
+
+        The answer is a hidden and empty space, `tupelo.<name>`, whose rules are those of the
+        service: `caller.hosted(hidden.name, operation)` asks whether a client may do something,
+        and its `Doubt` decides about a `HandOver` that names it.
+        """
+        hidden = f"tupelo.{name}"
+        if access is not None and not isinstance(access, Access):
+            raise BadArgument("access", "an Access(...)", access)
+        before = self.spaces.get(hidden)
+        self.spaces[hidden] = hosted = HostedSpace(
+            blocking.Space(hidden, clock=self.clock) if before is None else before.space,
+            access or self._access,
+            self._doubt if doubt is None else check_doubt(doubt),
+            commit_in_place=self.commits_in_place,
+        )
+        self.services[name] = service
+        return hosted
+
+    def open_space(self, name: str, options: dict[str, Any]) -> blocking.Space:
+        """A space that nobody knows of yet: in the folder of the host, if it has one."""
         options = {"clock": self.clock, "agent": self.id, "new_id": self.new_id, **options}
         if self._folder is not None and "path" not in options:
             options["path"] = self._folder.file_of(name)
             if self._durability is not None:
                 options.setdefault("durability", self._durability)
         space = blocking.Space(name, **options)
-        saved = space._operations.engine.saved
+        port = port_of(space)
+        saved = port.saved
         if self._archiver is not None and saved is not None and name != DECISIONS:
             try:
                 self._archiver.keep(saved)
@@ -214,7 +290,7 @@ class HostCore:
         if saved is None:
             # In memory it would count from 1 in every life, and a new entry would be taken for one
             # that was told of before.
-            space._operations.core.arrivals = int(self.clock.now() * 1_000_000)
+            port.count_from(int(self.clock.now() * 1_000_000))
         return space
 
     def hosted(self, name: str, who: str | None = None) -> HostedSpace:
@@ -230,14 +306,13 @@ class HostCore:
             found = self.make_space(name)
         return found
 
-    def spans(self, hosted: HostedSpace, scope: wire.Scope) -> bool:
+    def spans(self, hosted: HostedSpace, scope: Scope | None) -> bool:
         """Does an operation of this scope look beyond what is here?"""
         if scope is not None:
-            return scope[0] == "agent" or (
-                scope[0] == "host" and scope[1] not in (self.id, self.name)
+            return scope.kind == "agent" or (
+                scope.kind == "host" and scope.name not in (self.id, self.name)
             )
-        peers = list(self.peers.values())  # a copy: threads ask while hosts come and go
-        return bool(peers) and hosted.shared and any(hosted.name in peer.spaces for peer in peers)
+        return bool(self.peers) and hosted.shared
 
     @property
     def agents(self) -> list[str]:
@@ -253,6 +328,19 @@ class HostCore:
             "hosts": {peer.name: peer.id for peer in self.peers.values()},
             "now": self.clock.now(),
         }
+
+    def under_way(self) -> dict[str, list[Any]]:
+        """What has begun at this host and has not ended, but for what its spaces say themselves:
+        for the lab, and for whoever looks."""
+        found = self.federation.under_way() | {
+            "holders in doubt": list(self.doubts.owners()),
+            "clients": list(self.servings),
+            "moves": self.mover.under_way(),
+        }
+        for peer in self.peers.values():
+            for name, things in peer.under_way().items():
+                found.setdefault(f"{name} of peers", []).extend(things)
+        return found
 
     def next_call(self) -> int:
         self._calls += 1
@@ -335,13 +423,14 @@ class HostCore:
 
         serving.talk = Conversation(
             link,
-            serve=serving.serve,
+            serve=serving.requests.serve,
             ended=ended,
             next_call=self.next_call,
             heartbeat=self.heartbeat,
         )
         if hello.resume:
-            self.doubts.back(client_holder(agent, hello.resume), hello.received)
+            owner = Holder("client", agent, hello.resume).owner
+            self.doubts.client_back(owner, hello.received)
         link.send(wire.encode(self._welcome(session, [])))
         self.servings[session] = serving
         self.presence.came(self.id, agent)
@@ -369,13 +458,8 @@ class HostCore:
 
     async def _greet(self, address: str) -> str:
         """Dial a host and engage with it; its id."""
-        greeting = Greeting()
-
-        def answer(link: Link) -> Greeting:
-            greeting.link = link
-            return greeting
-
-        link = await self.network.dial(address, answer)
+        greeting = await Greeting.dial(self.network, address)
+        link = greeting.link
         try:
             if link.identity is not None and self._trust is not None:
                 self._trust.check(address, link.identity)
@@ -426,7 +510,7 @@ class HostCore:
         peer.dialled_by = self.id if dialled else peer_id
         peer.talk = Conversation(
             link,
-            serve=peer.serve,
+            serve=peer.requests.serve,
             ended=lambda reason: self._lost(peer, reason),
             next_call=self.next_call,
             heartbeat=self.heartbeat,
@@ -453,25 +537,23 @@ class HostCore:
         self.presence.engaged(peer.id, peer.name, peer.address)
         self.presence.has(peer.id, spaces, [])
         logger.info("%s engaged with the host %r", self.name, peer.name)
-        self._meet(peer)
+        # Whoever waits for something waits for it there as well.
+        self.federation.engaged(peer)
+        for serving in list(self.servings.values()):
+            serving.engaged()
         self.mover.arrived()
         self.carriers.engaged(peer)
 
-    def _meet(self, peer: Peer) -> None:
-        """Whoever waits for something is told that it may be there as well."""
-        self.federation.engaged(peer)
-        for serving in list(self.servings.values()):
-            serving.engaged(peer.spaces)
-
     def _settle_doubts(self, peer: Peer, unsettled: list[int]) -> None:
         """What this host took in an earlier life, or does not speak of any more, it never got."""
-        for holder in self.doubts.holders():
-            if holder == peer.holder:
-                for call in set(self.doubts.of(holder)) - set(unsettled):
-                    self.doubts.of(holder)[call].give_back()
-                    self.doubts.forget(holder, call)
-            elif holder.startswith(f"host:{peer.id}:"):
-                self.doubts.back(holder, ())
+        for owner in self.doubts.owners():
+            if owner == peer.holder.owner:
+                for call in set(self.doubts.of(owner)) - set(unsettled):
+                    delivery = self.doubts.of(owner)[call]
+                    give_back(self.spaces.get(delivery.space), delivery)
+                    self.doubts.forget(owner, call)
+            elif isinstance(owner, tuple) and owner[:2] == ("host", peer.id):
+                self.doubts.back(owner, ())
 
     def _lost(self, peer: Peer, reason: str) -> None:
         peer.end(reason)
@@ -491,10 +573,7 @@ class HostCore:
         """A host says which spaces and agents it has now."""
         require_names(spaces, SPACES_MAX)
         require_names(agents, AGENTS_MAX)
-        new = set(spaces) - peer.spaces
         peer.spaces = set(spaces)
         peer.agents = set(agents)
         self.presence.has(peer.id, spaces, agents)
-        if new:
-            self._meet(peer)
         self.mover.arrived()

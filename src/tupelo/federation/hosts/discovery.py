@@ -222,6 +222,17 @@ class Discovery:
             logger.exception("what was found on the network could not be told")
 
 
+def announced_addresses(interfaces: Sequence[str] | None) -> list[str]:
+    """The addresses of this machine that are announced: of these interfaces, or all that mean
+    something to others. OSError if this machine has none of them; BadArgument if they are none."""
+    if interfaces is not None and not (interfaces and all(map(_is_ip, interfaces))):
+        raise BadArgument("interfaces", "IP addresses of this machine, or None", interfaces)
+    addresses = list(interfaces) if interfaces else _own_addresses()
+    for address in addresses:
+        _require_own(address)
+    return addresses
+
+
 def _is_name(name: object) -> bool:
     # What is not printable could pretend to be another line of a log.
     return (

@@ -16,12 +16,17 @@ from tupelo.errors import BadInput, HostClosed
 from tupelo.federation.hosts.archiving import Archiving
 from tupelo.federation.hosts.building import Plan, plan_host
 from tupelo.federation.hosts.core import HostCore
-from tupelo.federation.hosts.hosted import Doubt
+from tupelo.federation.hosts.services import Service
 from tupelo.federation.identity.access import Access
 from tupelo.federation.identity.keys import Identity
 from tupelo.federation.identity.trust import Trust
 from tupelo.federation.links.address import Address
-from tupelo.federation.spanning.space import FederatedSpace
+from tupelo.federation.spaces.hosted import Doubt, HostedSpace
+from tupelo.federation.spanning.space import (
+    AsyncFederatedSpaceLike,
+    FederatedSpace,
+    FederatedSpaceLike,
+)
 from tupelo.space import asynchronous, blocking
 from tupelo.space.clock import Clock
 from tupelo.space.either import finished
@@ -36,6 +41,42 @@ class HostDoor:
     is_async: bool
     _core: HostCore
     _plan: Plan
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        listen: str | int | None = None,
+        path: str | Path | None = None,
+        discover: bool = False,
+        peers: Iterable[str] = (),
+        identity: Identity | None = None,
+        trust: Trust | None = None,
+        access: Access | None = None,
+        doubt: Doubt | None = None,
+        heartbeat: float = 1.0,
+        clock: Clock | None = None,
+        archive: str | Path | Archiving | None = None,
+    ) -> None:
+        self._plan = plan_host(
+            name,
+            listen,
+            path,
+            discover,
+            peers,
+            identity,
+            trust,
+            access,
+            doubt,
+            heartbeat,
+            clock,
+            archive,
+        )
+        self._begin()
+
+    def _begin(self) -> None:
+        """The arguments are good."""
+        raise NotImplementedError
 
     @property
     def name(self) -> str:
@@ -66,21 +107,50 @@ class HostDoor:
         """The names of the hosts that it is engaged with."""
         return [peer.name for peer in list(self._core.peers.values())]
 
-    def _on_loop(
+    @property
+    def core(self) -> HostCore:
+        """The host itself, for the models: it is used on its own loop."""
+        return self._core
+
+    def offer(
+        self,
+        name: str,
+        make: Callable[[HostCore], Service],
+        *,
+        access: Access | None = None,
+        doubt: Doubt | None = None,
+        offered: Callable[[HostedSpace], object] | None = None,
+    ) -> None:
+        """For models: offer a service to clients. It is made on the host's loop; then `offered` is
+        called there with the hidden space that has the rules of the service: see
+        `HostCore.offer`."""
+        core = getattr(self, "_core", None)
+        if core is None:
+            raise BadInput("the host has not started: use it as `async with`")
+
+        async def begin() -> None:
+            hosted = core.offer(name, make(core), access, doubt)
+            if offered is not None:
+                offered(hosted)
+
+        self.now(begin())
+
+    def on_loop(
         self, work: Coroutine[Any, Any, Any], undo: Callable[[Any], object] | None = None
     ) -> Any:
         """Have this done on the host's loop; the answer may be awaited. If the thread that waits
         for it is interrupted when it is on its way, `undo` has it, on the loop."""
         raise NotImplementedError
 
-    def _now(self, work: Coroutine[Any, Any, Any]) -> Any:
+    def now(self, work: Coroutine[Any, Any, Any]) -> Any:
         """Have this done, which never waits."""
         raise NotImplementedError
 
-    def _soon(self, function: Callable[..., object], *args: Any) -> None:
+    def soon(self, function: Callable[..., object], *args: Any) -> None:
+        """Have this called on the host's loop."""
         raise NotImplementedError
 
-    def _start(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    def run_apart(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Run this on a thread, or as a task, of its own."""
         raise NotImplementedError
 
@@ -134,38 +204,11 @@ class Host(HostDoor):
 
     is_async = False
 
-    def __init__(
-        self,
-        name: str,
-        *,
-        listen: str | int | None = None,
-        path: str | Path | None = None,
-        discover: bool = False,
-        peers: Iterable[str] = (),
-        identity: Identity | None = None,
-        trust: Trust | None = None,
-        access: Access | None = None,
-        doubt: Doubt | None = None,
-        heartbeat: float = 1.0,
-        clock: Clock | None = None,
-        archive: str | Path | Archiving | None = None,
-    ) -> None:
-        self._plan = plan_host(
-            name,
-            listen,
-            path,
-            discover,
-            peers,
-            identity,
-            trust,
-            access,
-            doubt,
-            heartbeat,
-            clock,
-            archive,
-        )
+    def _begin(self) -> None:
         self._loop = _new_loop()
-        self._thread = threading.Thread(target=self._run, name=f"tupelo-{name}", daemon=True)
+        self._thread = threading.Thread(
+            target=self._run, name=f"tupelo-{self._plan.name}", daemon=True
+        )
         self._thread.start()
         self._closed = False
         try:
@@ -188,7 +231,7 @@ class Host(HostDoor):
         access: Access | None = None,
         doubt: Doubt | None = None,
         **options: Any,
-    ) -> FederatedSpace:
+    ) -> FederatedSpaceLike:
         """The space of this name, here and at every engaged host; made here if there is none, with
         the options of `tupelo.Space`."""
 
@@ -196,7 +239,7 @@ class Host(HostDoor):
             hosted = self._core.make_space(name, access, doubt, **options)
             return FederatedSpace(self, hosted, False)
 
-        made: FederatedSpace = self._now(make())
+        made: FederatedSpaceLike = self.now(make())
         return made
 
     @property
@@ -207,7 +250,7 @@ class Host(HostDoor):
 
     def engage(self, address: str) -> None:
         """Look for a host at this address, from now on."""
-        self._soon(self._core.dial, str(Address.parse(address)))
+        self.soon(self._core.dial, str(Address.parse(address)))
 
     def close(self) -> None:
         """Say goodbye to everyone and close the spaces."""
@@ -251,18 +294,18 @@ class Host(HostDoor):
                 self._loop.call_soon_threadsafe(call.abandon)
             raise
 
-    async def _on_loop(
+    async def on_loop(
         self, work: Coroutine[Any, Any, Any], undo: Callable[[Any], object] | None = None
     ) -> Any:
         return self._await(work, undo)
 
-    def _now(self, work: Coroutine[Any, Any, Any]) -> Any:
+    def now(self, work: Coroutine[Any, Any, Any]) -> Any:
         return self._await(work)
 
-    def _soon(self, function: Callable[..., object], *args: Any) -> None:
+    def soon(self, function: Callable[..., object], *args: Any) -> None:
         self._loop.call_soon_threadsafe(function, *args)
 
-    def _start(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    def run_apart(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         def run() -> None:
             with suppress(HostClosed):
                 finished(work())
@@ -274,40 +317,14 @@ class AsyncHost(HostDoor):
     """`tupelo.Host` for coroutines: it lives on the loop that starts it. Use it as `async with`."""
 
     is_async = True
+    _thread_id: int | None = None  # that of its loop, if it was started here
 
-    def __init__(
-        self,
-        name: str,
-        *,
-        listen: str | int | None = None,
-        path: str | Path | None = None,
-        discover: bool = False,
-        peers: Iterable[str] = (),
-        identity: Identity | None = None,
-        trust: Trust | None = None,
-        access: Access | None = None,
-        doubt: Doubt | None = None,
-        heartbeat: float = 1.0,
-        clock: Clock | None = None,
-        archive: str | Path | Archiving | None = None,
-    ) -> None:
-        self._plan = plan_host(
-            name,
-            listen,
-            path,
-            discover,
-            peers,
-            identity,
-            trust,
-            access,
-            doubt,
-            heartbeat,
-            clock,
-            archive,
-        )
+    def _begin(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self) -> Self:
+        self._loop = asyncio.get_running_loop()
+        self._thread_id = threading.get_ident()
         self._core = await self._plan.start()
         return self
 
@@ -318,9 +335,12 @@ class AsyncHost(HostDoor):
         access: Access | None = None,
         doubt: Doubt | None = None,
         **options: Any,
-    ) -> FederatedSpace:
+    ) -> AsyncFederatedSpaceLike:
         """The space of this name, here and at every engaged host."""
-        return FederatedSpace(self, self._core.make_space(name, access, doubt, **options), True)
+        hosted = self._core.make_space(name, access, doubt, **options)
+        made: Any = FederatedSpace(self, hosted, True)
+        awaited: AsyncFederatedSpaceLike = made
+        return awaited
 
     @property
     def presence(self) -> asynchronous.Space:
@@ -342,12 +362,12 @@ class AsyncHost(HostDoor):
     async def __aexit__(self, *error: object) -> None:
         await self.close()
 
-    async def _on_loop(
+    async def on_loop(
         self, work: Coroutine[Any, Any, Any], undo: Callable[[Any], object] | None = None
     ) -> Any:
         return await work
 
-    def _now(self, work: Coroutine[Any, Any, Any]) -> Any:
+    def now(self, work: Coroutine[Any, Any, Any]) -> Any:
         try:
             work.send(None)
         except StopIteration as end:
@@ -355,13 +375,24 @@ class AsyncHost(HostDoor):
         work.close()
         raise RuntimeError("what should not wait has waited")
 
-    def _soon(self, function: Callable[..., object], *args: Any) -> None:
-        function(*args)
+    def soon(self, function: Callable[..., object], *args: Any) -> None:
+        if self._thread_id in (None, threading.get_ident()):
+            function(*args)
+        else:  # a clock's thread, when a lease runs out
+            self._loop.call_soon_threadsafe(function, *args)
 
-    def _start(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    def run_apart(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         task = asyncio.ensure_future(work())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+class CoreDoor(AsyncHost):
+    """A host that runs already, for what a service does on its loop."""
+
+    def __init__(self, core: HostCore) -> None:
+        self._core = core
+        self._begin()
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:

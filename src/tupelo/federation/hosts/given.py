@@ -12,11 +12,10 @@ from contextlib import suppress
 from typing import Generic, Protocol, TypeVar
 
 from tupelo.errors import SpaceClosed, TransactionEnded
-from tupelo.federation.hosts.hosted import HostedSpace
-from tupelo.federation.spanning.adopting import adopt
-from tupelo.federation.spanning.handover import Held, forget
-from tupelo.space.session import SessionState
-from tupelo.space.transaction import Txn
+from tupelo.federation.spaces.doubts import give_back
+from tupelo.federation.spaces.hosted import HostedSpace
+from tupelo.federation.spanning.federated import adopt
+from tupelo.space.delivery import Delivery, Got
 from tupelo.values.entry import Entry
 from tupelo.values.size import about_bytes
 
@@ -38,49 +37,21 @@ class _WithEntries(Protocol):
 T = TypeVar("T", bound=_WithEntries)
 
 
-class Got:
-    """What was got in a transaction, or in a session."""
-
-    __slots__ = ("_hosted", "_session", "_take", "_txn", "entries")
-
-    def __init__(
-        self,
-        hosted: HostedSpace,
-        entries: list[Entry],
-        take: bool,
-        txn: Txn | None,
-        session: SessionState | None,
-    ) -> None:
-        self.entries = entries
-        self._hosted = hosted
-        self._take = take
-        self._txn = txn
-        self._session = session
-
-    def give_back(self) -> None:
-        """The space has it again, if the transaction is still active; the session has not seen
-        it."""
-        with suppress(SpaceClosed):
-            position = self._hosted.operations.unget(
-                self.entries, self._take, self._txn, self._session
-            )
-            self._hosted.flush_soon(position)
-
-
 class Given:
     """What one client was given, by call."""
 
-    def __init__(self) -> None:
-        self._held: dict[int, Held] = {}
+    def __init__(self, space_of: Callable[[str], HostedSpace | None]) -> None:
+        self._space_of = space_of
+        self._held: dict[int, Delivery] = {}
         self._got: _Last[Got] = _Last(GOT_MAX, lambda got: None)
-        self._confirmed: _Last[Held] = _Last(CONFIRMED_MAX, forget)
+        self._confirmed: _Last[Delivery] = _Last(CONFIRMED_MAX, lambda delivery: delivery.forget())
 
     def __contains__(self, call: int) -> bool:
         """Could something go back for this call?"""
         return call in self._held or call in self._got.calls or call in self._confirmed.calls
 
-    def hold(self, call: int, held: Held) -> None:
-        self._held[call] = held
+    def hold(self, call: int, delivery: Delivery) -> None:
+        self._held[call] = delivery
 
     def got(self, call: int, got: Got) -> None:
         if got.entries:
@@ -88,23 +59,27 @@ class Given:
 
     def confirm(self, call: int) -> None:
         """It has reached the client, and is gone for good."""
-        held = self._held.pop(call, None)
-        if held is not None:
+        delivery = self._held.pop(call, None)
+        if delivery is not None:
             with suppress(SpaceClosed, TransactionEnded):  # The space took it back before.
-                held.keep()
-                self._confirmed.add(call, held)
+                position = delivery.confirm()
+                self._confirmed.add(call, delivery)
+                hosted = self._space_of(delivery.space)
+                if hosted is not None:
+                    hosted.flush_soon(position)
 
     def give_back(self, call: int) -> None:
         """It has not reached the user after all."""
-        held: Held | Got | None = self._held.pop(call, None) or self._got.pop(call)
-        if held is not None:
-            held.give_back()
+        delivery: Delivery | None = self._held.pop(call, None) or self._got.pop(call)
+        if delivery is not None:
+            give_back(self._space_of(delivery.space), delivery)
             return
-        kept = self._confirmed.pop(call)
-        if kept is not None:
-            adopt(kept.hosted, kept.entries)
+        confirmed = self._confirmed.pop(call)
+        hosted = None if confirmed is None else self._space_of(confirmed.space)
+        if confirmed is not None and hosted is not None:
+            adopt(hosted, confirmed.entries)
 
-    def leave(self) -> dict[int, Held]:
+    def leave(self) -> dict[int, Delivery]:
         """The client is gone: what it has not confirmed. The rest is settled."""
         held, self._held = self._held, {}
         self._got.clear()

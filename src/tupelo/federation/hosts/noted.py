@@ -7,9 +7,9 @@ from collections import OrderedDict
 
 from pyroaring import BitMap64
 
-from tupelo.federation.hosts.hosted import HostedSpace
 from tupelo.federation.links import wire
 from tupelo.federation.links.spelled import read_numbers, spell_numbers
+from tupelo.federation.spaces.hosted import HostedSpace
 from tupelo.space.log import Actor
 from tupelo.space.session import Seen, SessionState, seen_of
 from tupelo.values.entry import Entry
@@ -81,12 +81,12 @@ class Kept:
         other answers to it are made: there it may be in, and would seem new when they come."""
         if self.answering > 1:
             return None, 0
-        with self.hosted.engine.lock:
-            return self.seen.pop_gone(), self.hosted.operations.core.log.position
+        with self.hosted.port.atomic():
+            return self.seen.pop_gone(), self.hosted.port.position
 
     def heard(self, notes: wire.Notes) -> None:
         """BadFrame, and nothing was done, if this cannot be."""
-        with self.hosted.engine.lock:
+        with self.hosted.port.atomic():
             new = [origin for origin in notes.seen if origin not in self.seen.bits]
             self.seen.heard(notes)
         self.version = notes.upto
@@ -112,7 +112,7 @@ class Notebook:
             self.forget(number)
             kept = Kept(hosted, number, actor)
             kept.heard(notes)
-            hosted.operations.remember(kept.seen)
+            hosted.port.remember(kept.seen)
             self._kept[number] = kept
         else:
             known = self._kept.get(number)
@@ -131,7 +131,7 @@ class Notebook:
         kept = self._kept.pop(number, None)
         if kept is not None:
             self._size -= kept.size
-            kept.hosted.operations.forget(kept.seen)
+            kept.hosted.port.forget(kept.seen)
 
     def forget_all(self) -> None:
         for number in list(self._kept):

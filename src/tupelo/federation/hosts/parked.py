@@ -9,8 +9,8 @@ from collections.abc import Callable
 from threading import get_ident
 
 from tupelo.errors import TupeloError
-from tupelo.federation.hosts.hosted import HostedSpace
-from tupelo.space.clock import Clock, SystemClock
+from tupelo.federation.spaces.hosted import HostedSpace
+from tupelo.space.tasks import alarm_at
 from tupelo.space.waiting import Waiter
 from tupelo.values.entry import Entry
 
@@ -59,14 +59,15 @@ class Parked:
         self._done: Done | None = None
         self._cancel_alarm: Callable[[], None] | None = None
 
-    def wait(self, hosted: HostedSpace, waiter: Waiter, wait: float | None, done: Done) -> None:
+    def wait(self, hosted: HostedSpace, waiter: Waiter, done: Done) -> None:
         self._hosted = hosted
         self._waiter = waiter
         self._done = done
+        deadline = waiter.query.deadline
         if waiter.done:
             self._loop.call_soon(self.end)
-        elif wait is not None:
-            self._cancel_alarm = alarm(self._loop, hosted.clock, wait, self.end)
+        elif deadline is not None:
+            self._cancel_alarm = alarm_at(self._loop, hosted.clock, deadline, self.end)
 
     def wake(self) -> bool:
         """The waiter was answered, on whichever thread, under the space's lock."""
@@ -84,33 +85,27 @@ class Parked:
         if self._over or self._hosted is None or self._waiter is None or self._done is None:
             return
         self._stop()
-        operations = self._hosted.operations
+        port = self._hosted.port
         entries: list[Entry] = []
         failure: TupeloError | None = None
         try:
-            if operations.give_up(self._waiter):
-                entries, _ = operations.collect(self._waiter, reserve=True)
+            if port.give_up(self._waiter):
+                entries, _ = port.collect(self._waiter, reserve=True)
         except TupeloError as error:
             failure = error
         self._done(entries, failure)
 
-    def vanish(self) -> None:
-        """Nobody wants the answer any more; nothing is lost with it."""
-        if not self._over and self._hosted is not None and self._waiter is not None:
-            self._stop()
-            self._hosted.operations.vanish(self._waiter)
+    def vanish(self) -> int | None:
+        """Nobody wants the answer any more; nothing is lost with it. The place that it had in the
+        queue, for whoever goes on waiting."""
+        if self._over or self._hosted is None or self._waiter is None:
+            return None
+        self._stop()
+        self._hosted.flush_soon(self._hosted.port.vanish(self._waiter))
+        return self._waiter.ticket
 
     def _stop(self) -> None:
         self._over = True
         if self._cancel_alarm is not None:
             self._cancel_alarm()
             self._cancel_alarm = None
-
-
-def alarm(
-    loop: asyncio.AbstractEventLoop, clock: Clock, seconds: float, callback: Callable[[], object]
-) -> Callable[[], None]:
-    """Call back on the loop after so many seconds of this clock; the answer cancels it."""
-    if isinstance(clock, SystemClock):
-        return loop.call_later(seconds, callback).cancel
-    return clock.call_at(clock.now() + seconds, lambda: loop.call_soon_threadsafe(callback))

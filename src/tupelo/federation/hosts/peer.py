@@ -3,45 +3,38 @@ answered here; what we ask of it goes over its conversation."""
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from tupelo.errors import AccessError, BadFrame, CannotSend, TupeloError
-from tupelo.federation.hosts.hosted import HostedSpace
+from tupelo.errors import AccessError, BadFrame, CannotSend
 from tupelo.federation.hosts.noted import Kept, Notebook
 from tupelo.federation.links import wire
+from tupelo.federation.links.calls import Handlers, Requests
 from tupelo.federation.links.conversation import Conversation
 from tupelo.federation.links.spelled import (
     read_numbers,
     read_order,
-    read_whole,
     spell_answer,
-    spell_error,
     spell_seen,
     spell_whole,
 )
-from tupelo.federation.spanning.handover import (
-    Held,
-    choosing,
-    found,
-    holder_name,
-    host_holder,
-    reserve,
-    some,
-    unread,
-)
+from tupelo.federation.spaces.doubts import give_back
+from tupelo.federation.spaces.hosted import HostedSpace
+from tupelo.federation.spanning.local import choosing, some, unread
 from tupelo.federation.spanning.telling import Telling
-from tupelo.federation.spanning.watching import Intended, Watching
+from tupelo.federation.spanning.watching import Awaiting, Intended, Watching
+from tupelo.space.delivery import Delivery
 from tupelo.space.log import Actor
+from tupelo.space.order import Fifo, Order
+from tupelo.space.query import Query
 from tupelo.space.session import Seen
 from tupelo.store.index import Accept
-from tupelo.values.codec import BadBytes
 from tupelo.values.entry import Entry
+from tupelo.values.holder import Holder
 from tupelo.values.spelling import template_from_wire
 
 if TYPE_CHECKING:
@@ -51,8 +44,6 @@ logger = logging.getLogger("tupelo")
 
 WATCHES_MAX = 100_000
 """So many watches may one host have here."""
-CALLS_MAX = 100_000
-"""So many calls of one host may be under way at a time: all that wait there ask when we meet."""
 ANSWER_BYTES = 2 * 2**20
 """About so much is in an answer, or else a single entry; who wants more asks on. As they are sent,
 entries may be several times as large."""
@@ -76,7 +67,7 @@ class Peer:
         self.name = name
         self.incarnation = incarnation
         self.address = address
-        self.holder = host_holder(peer_id, incarnation)
+        self.holder = Holder("host", peer_id, incarnation)
         self.spaces: set[str] = set()
         self.agents: set[str] = set()
         self.talk: Conversation
@@ -85,69 +76,61 @@ class Peer:
         self.hints: dict[int, Callable[[wire.Hint], None]] = {}
         self._host = host
         self._who = who
-        self._loop = asyncio.get_running_loop()
         self._allowed: dict[tuple[str, str], bool] = {}
-        self._held: dict[int, Held] = {}
-        self._watches: dict[int, Watching | Telling | Intended] = {}
+        self._held: dict[int, Delivery] = {}
+        self._watches: dict[int, Watching | Telling | Intended | Awaiting] = {}
         self._sessions = Notebook()
-        self._tasks: dict[asyncio.Task[None], None] = {}
-        self._calls: dict[type, Callable[[Any], Coroutine[Any, Any, Any]]] = {
-            wire.Ask: self._ask,
-            wire.Settle: self._settle,
-            wire.Watch: self._watch,
-            wire.Unwatch: self._unwatch,
-            wire.Count: self._count,
-            wire.Move: self._move,
-            wire.Decide: self._decide,
-            wire.Outcome: self._decide,
-            wire.Forget: self._decide,
+        self.requests: Requests[Peer] = Requests(self, host.from_hosts, strict=True)
+
+    @staticmethod
+    def register(handlers: Handlers[Peer]) -> None:
+        """What a host asks and says for its agents."""
+        handlers.now |= {
+            wire.Hint: Peer.hint,
+            wire.Told: Peer.told,
+            wire.Unnote: Peer.unnote,
+            wire.Presence: Peer.presence,
         }
+        handlers.later |= {
+            wire.Ask: Peer.ask,
+            wire.Settle: Peer.settle,
+            wire.Watch: Peer.watch,
+            wire.Unwatch: Peer.unwatch,
+            wire.Count: Peer.count,
+        }
+
+    # As a caller
+
+    @property
+    def label(self) -> str:
+        return f"the host {self.name!r}"
+
+    def holds(self, call: int) -> bool:
+        return call in self._held
+
+    def give_back(self, call: int) -> None:
+        delivery = self._held.pop(call, None)
+        if delivery is not None:
+            give_back(self._host.spaces.get(delivery.space), delivery)
 
     # What it says
 
-    def serve(self, message: wire.Said) -> None:
-        work = self._calls.get(type(message))
-        if work is not None:
-            if len(self._tasks) >= CALLS_MAX:
-                raise BadFrame(f"more than {CALLS_MAX} calls at a time")
-            task = self._loop.create_task(self._run(message, work))
-            self._tasks[task] = None
-            task.add_done_callback(lambda done: self._tasks.pop(done, None))
-        elif isinstance(message, wire.Hint):
-            heard = self.hints.get(message.watch)
-            if heard is not None:
-                heard(message)
-        elif isinstance(message, wire.Presence):
-            agents = list(filter(self._is_home_of, message.agents))
-            self._host.told_presence(self, message.spaces, agents)
-        elif isinstance(message, wire.Told):
-            telling = self._watches.get(message.watch)
-            if isinstance(telling, Telling):
-                telling.arrived(message.entries)
-        elif isinstance(message, wire.Unnote):
-            self._sessions.forget(message.number)
-        elif isinstance(message, wire.Carry):
-            self._host.carriers.heard(self, message.channel, message.body)
-        else:
-            raise BadFrame(f"a host may not say {type(message).__name__}")
+    def hint(self, message: wire.Hint) -> None:
+        heard = self.hints.get(message.watch)
+        if heard is not None:
+            heard(message)
 
-    async def _run(self, message: Any, work: Callable[[Any], Coroutine[Any, Any, Any]]) -> None:
-        call: int = message.call
-        try:
-            answer = await work(message)
-            if call:
-                self.talk.say(wire.Answer(call, answer))
-        except BadBytes as error:
-            self.talk.end(f"garbage: {error}")
-        except TupeloError as error:
-            self._give_back(call)
-            self.talk.say(wire.Failure(call, *spell_error(error)))
-        except Exception as error:
-            logger.exception("a call of the host %r failed", self.name)
-            self._give_back(call)
-            self.talk.say(
-                wire.Failure(call, *spell_error(TupeloError(f"the host failed: {error!r}")))
-            )
+    def told(self, message: wire.Told) -> None:
+        telling = self._watches.get(message.watch)
+        if isinstance(telling, Telling):
+            telling.arrived(message.entries)
+
+    def unnote(self, message: wire.Unnote) -> None:
+        self._sessions.forget(message.number)
+
+    def presence(self, message: wire.Presence) -> None:
+        agents = list(filter(self._is_home_of, message.agents))
+        self._host.told_presence(self, message.spaces, agents)
 
     def _is_home_of(self, agent: str) -> bool:
         """May an agent of this id be there? What else it says of agents is not heeded."""
@@ -165,18 +148,23 @@ class Peer:
             self._allowed[operation, hosted.name] = allowed
         return allowed
 
-    def _hosted(self, space: str, operation: str) -> HostedSpace | None:
-        """The space, if there is one here and this host's agents may do this in it."""
+    def hosted(self, space: str, operation: str) -> HostedSpace | None:
+        """The space, if there is one here that hosts share. AccessError if this host's agents may
+        not do this in it."""
         hosted = self._host.spaces.get(space)
-        if hosted is not None:
-            hosted.access.check(operation, space, self._who, False)
+        if hosted is None or not hosted.shared:
+            return None
+        hosted.access.check(operation, space, self._who, False)
         return hosted
 
-    async def _ask(self, message: wire.Ask) -> list[Any] | msgspec.Raw | None:
-        hosted = self._hosted(message.space, _OPERATIONS[message.how])
+    async def ask(self, message: wire.Ask) -> list[Any] | msgspec.Raw | None:
+        hosted = self.hosted(message.space, _OPERATIONS[message.how])
         notes = message.seen
         by = message.by if message.by and self._is_home_of(message.by) else self.id
         actor = Actor(by, message.session)
+        number = message.watch
+        if hosted is None and number is not None:
+            self._await_space(number, message.space, lambda _: self.talk.say(wire.Hint(number)))
         if notes is None or not notes.number:
             return [] if hosted is None else await self._answer(message, hosted, None, actor)
         if hosted is None:
@@ -201,8 +189,9 @@ class Peer:
         template, number = template_from_wire(message.template), message.watch
         look = partial(self._look, message, hosted, template, session, actor)
         watching = None if number is None else self._watches.get(number)
-        if number is not None and watching is None:
-            entries, spelled = await self._look_or_watch(number, hosted, template, look)
+        if number is not None and (watching is None or isinstance(watching, Awaiting)):
+            order = read_order(message.order)
+            entries, spelled = await self._look_or_watch(number, hosted, template, order, look)
         else:
             if isinstance(watching, Watching):
                 watching.arm()  # before it is looked, so that nothing comes between
@@ -216,6 +205,7 @@ class Peer:
         number: int,
         hosted: HostedSpace,
         template: Any,
+        order: Order | None,
         look: Callable[[], Awaitable[tuple[list[Entry], msgspec.Raw]]],
     ) -> tuple[list[Entry], msgspec.Raw]:
         """What there is. Only if there is nothing does the watch stand."""
@@ -225,7 +215,7 @@ class Peer:
             entries, spelled = await look()
             if not entries and number in self._watches:  # It may have been called off meanwhile.
                 self._watches[number] = Watching(
-                    hosted, template, lambda: self.talk.say(wire.Hint(number))
+                    hosted, template, lambda: self.talk.say(wire.Hint(number)), order
                 )
                 entries, spelled = await look()  # Something may have come between.
         except BaseException:
@@ -234,6 +224,17 @@ class Peer:
         if entries:
             self._end_watch(number)
         return entries, spelled
+
+    def _await_space(self, number: int, space: str, made: Callable[[HostedSpace], None]) -> None:
+        if number not in self._watches:
+            self._require_room()
+            self._watches[number] = Awaiting(space, made)
+
+    def space_made(self, hosted: HostedSpace) -> None:
+        """This space is here from now on: tell those there who wait for something in it."""
+        for watch in list(self._watches.values()):
+            if isinstance(watch, Awaiting) and watch.space == hosted.name:
+                watch.made(hosted)
 
     def _end_watch(self, number: int) -> int:
         """How often was there something?"""
@@ -261,13 +262,13 @@ class Peer:
             try:
                 return entries, spell_answer(entries, hosted.clock.now(), cut)
             except CannotSend as error:
-                self._give_back(message.call)
+                self.give_back(message.call)
                 if len(entries) > 1:  # Fewer may have room.
                     limit = len(entries) // 2
                     continue
                 hosted.pass_over(entries[0], error)
                 if session is not None:
-                    with hosted.engine.lock:
+                    with hosted.port.atomic():
                         session.seen.add(entries[0])
                 limit = message.limit
 
@@ -281,68 +282,86 @@ class Peer:
         limit: int | None,
     ) -> tuple[list[Entry], bool]:
         """So much of what there is, and whether there is more than has room in an answer."""
-        order = read_order(message.order)
-        if session is not None and message.how == "read":
-            entries, cut = await unread(
-                hosted, session.state, template, limit, order, message.agent, actor, ANSWER_BYTES
-            )
-            with hosted.engine.lock:
-                session.seen.sent(entries)
-            return entries, cut
-        only = _choosing(message, hosted)
-        if message.how != "take":
-            return await some(hosted, template, limit, order, only, actor, ANSWER_BYTES)
-        if message.call in self._held:
-            raise BadFrame(f"call {message.call} is under way already")
-        cut = False
-        if limit != 1:
-            limit, cut = hosted.operations.room_for(
-                template, limit, True, order, only, ANSWER_BYTES
-            )
-        reservation = await reserve(
-            hosted,
-            holder_name(self.holder, message.call),
+        query = Query(
             template,
+            message.how == "take",
             many=True,
             limit=limit,
-            order=order,
-            only=only,
+            order=read_order(message.order),
             actor=actor,
+            known=False,
         )
-        if reservation is None:
+        if session is not None and message.how == "read":
+            entries, cut = await unread(hosted, session.state, query, message.agent, ANSWER_BYTES)
+            with hosted.port.atomic():
+                session.seen.sent(entries)
+            return entries, cut
+        query = query.replace(only=_choosing(message, hosted))
+        if message.how != "take":
+            return await some(hosted, query, ANSWER_BYTES)
+        cut = False
+        if limit != 1:
+            limit, cut = hosted.port.room_for(query, ANSWER_BYTES)
+            query = query.replace(limit=limit)
+        delivery = await hosted.port.reserve(query, self.holder.of_call(message.call))
+        if delivery is None:
             return [], False
         if self.talk.over:
-            reservation.give_back()
+            give_back(hosted, delivery)
         else:
-            self._held[message.call] = reservation
-        return reservation.entries, cut
+            self._held[message.call] = delivery
+        return delivery.entries, cut
 
     def _require_room(self) -> None:
         if len(self._watches) >= WATCHES_MAX:
             raise BadFrame(f"more than {WATCHES_MAX} watches")
 
-    async def _settle(self, message: wire.Settle) -> bool:
-        reservation = self._held.pop(message.of, None)
-        if reservation is None:
-            away = self._host.doubts.of(self.holder)
-            reservation = away.get(message.of)
-            self._host.doubts.forget(self.holder, message.of)
-        if reservation is None:
+    async def settle(self, message: wire.Settle) -> bool:
+        doubts, owner = self._host.doubts, self.holder.owner
+        delivery = self._held.pop(message.of, None)
+        if delivery is None:
+            delivery = doubts.of(owner).get(message.of)
+            doubts.forget(owner, message.of)
+        if delivery is None:
             return self._host.federation.was_kept(self, message)
+        hosted = self._host.spaces.get(delivery.space)
         if not message.keep:
-            reservation.give_back()
+            give_back(hosted, delivery)
             return False
-        position = reservation.keep()
-        self._host.federation.kept(self, message.of)
-        await reservation.hosted.flush(position)
+        position = delivery.confirm()
+        self._host.federation.kept(self.holder.of_call(message.of))
+        if hosted is not None:
+            await hosted.flush(position)
         return True
 
-    async def _watch(self, message: wire.Watch) -> dict[str, bytes] | None:
-        hosted = self._hosted(message.space, "subscribe")
-        if hosted is None:
-            return None
-        self._require_room()
+    async def watch(self, message: wire.Watch) -> dict[str, bytes] | None:
+        hosted = self.hosted(message.space, "subscribe")
         template = template_from_wire(message.template)
+        if hosted is None:
+            later = msgspec.structs.replace(message, existing=True)  # All that comes is new.
+            stand = partial(self._stand_later, template, later)
+            self._await_space(message.watch, message.space, stand)
+            return None
+        self._stand(template, message, hosted)
+        if message.existing:
+            return None
+        passed = Seen()  # It is not told of these, also not when we part and meet again.
+        query = Query(template, many=True, limit=None, order=Fifo(), known=False)
+        for entry in await hosted.port.fetch(query):
+            passed.add(entry)
+        return spell_seen(passed)
+
+    def _stand_later(self, template: Any, message: wire.Watch, hosted: HostedSpace) -> None:
+        """The space was made after it was to be watched."""
+        if self.may("subscribe", hosted):
+            self._stand(template, message, hosted)
+        else:
+            logger.info("the host %r may not watch %r", self.name, hosted.name)
+
+    def _stand(self, template: Any, message: wire.Watch, hosted: HostedSpace) -> None:
+        """From now on the watch tells of what is in the space."""
+        self._end_watch(message.watch)
+        self._require_room()
         telling = Telling(
             hosted,
             template,
@@ -352,50 +371,37 @@ class Peer:
                 wire.Hint(message.watch, [[kind, spell_whole(entry, hosted.clock.now())]], missed)
             ),
         )
-        self._end_watch(message.watch)
         self._watches[message.watch] = telling
-        if message.existing:
-            return None
-        passed = Seen()  # It is not told of these, also not when we part and meet again.
-        for entry in await found(hosted, template, False, 0, True, None):
-            passed.add(entry)
-        return spell_seen(passed)
 
-    async def _unwatch(self, message: wire.Unwatch) -> int:
+    async def unwatch(self, message: wire.Unwatch) -> int:
         return self._end_watch(message.watch)
 
-    async def _count(self, message: wire.Count) -> int:
-        hosted = self._hosted(message.space, "read")
+    async def count(self, message: wire.Count) -> int:
+        hosted = self.hosted(message.space, "read")
         if hosted is None:
             return 0
-        return hosted.operations.count(template_from_wire(message.template), None)
+        return hosted.port.count(template_from_wire(message.template), None)
 
-    async def _move(self, message: wire.Move) -> bool:
-        hosted = self._hosted(message.space, "write")
-        if hosted is None:
-            return False
-        return await self._host.mover.accept(hosted, read_whole(message.entry, hosted.clock.now()))
-
-    async def _decide(self, message: wire.Decide | wire.Outcome | wire.Forget) -> Any:
-        return await self._host.deciding.serve(message, self.holder)
-
-    def _give_back(self, call: int) -> None:
-        reservation = self._held.pop(call, None)
-        if reservation is not None:
-            reservation.give_back()
+    def under_way(self) -> dict[str, list[Any]]:
+        """What has begun between this host and that one, and has not ended."""
+        return {
+            "reservations": list(self._held),
+            "watches": list(self._watches),
+            "hints": list(self.hints),
+            "tasks": list(self.requests.tasks),
+        }
 
     # The end
 
     def end(self, reason: str) -> None:
         """It is lost: what it has not settled is in doubt, all else of it is freed."""
-        for task in list(self._tasks):
-            task.cancel()
+        self.requests.stop()
         for watching in self._watches.values():
             watching.end()
         self._watches.clear()
         self._sessions.forget_all()
         held, self._held = self._held, {}
-        self._host.doubts.leave(self.holder, held, reason)
+        self._host.doubts.leave(self.holder.owner, held, reason)
 
 
 def _choosing(message: wire.Ask, hosted: HostedSpace) -> Accept | None:

@@ -4,51 +4,51 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from tupelo.errors import (
     BadArgument,
     LeaseLost,
+    MatchSetInvalid,
     SpaceClosed,
     TransactionEnded,
     TupeloError,
     UnknownTransaction,
 )
 from tupelo.federation.commits.deciding import is_spanning
-from tupelo.federation.hosts.hosted import HostedSpace
 from tupelo.federation.links import wire
+from tupelo.federation.links.calls import Handlers
 from tupelo.federation.links.spelled import spell_error, spell_whole
+from tupelo.federation.spaces.hosted import HostedSpace
 from tupelo.federation.spanning.records import Record
 from tupelo.space.asynchronous import Subscription, Transaction
-from tupelo.space.checks import check_wait
 from tupelo.space.log import Actor
+from tupelo.space.matchset import MatchSetState
+from tupelo.space.query import deadline_of
 from tupelo.space.session import SessionState
 from tupelo.space.subscription import SubscriptionState
+from tupelo.values.codec import spell_entry
 from tupelo.values.entry import Entry
 from tupelo.values.lease import Lease, check_lease
 from tupelo.values.notice import Notice
+from tupelo.values.size import about_bytes
 from tupelo.values.spelling import template_from_wire
+
+if TYPE_CHECKING:
+    from tupelo.federation.hosts.serving import Serving
 
 THINGS_MAX = 100_000
 """So many transactions, sessions and subscriptions may one client hold together."""
-
-_OPERATIONS: dict[type, str] = {
-    wire.Begin: "read",
-    wire.End: "read",
-    wire.Doubts: "administer",
-    wire.Remember: "read",
-    wire.Subscribe: "subscribe",
-    wire.Next: "subscribe",
-}
-"""What one must be allowed to do, to say this."""
 
 _OF_THINGS: dict[wire.Thing, str] = {
     "entry": "write",
     "transaction": "read",
     "session": "read",
     "subscription": "subscribe",
+    "match set": "read",
 }
 """What one must be allowed to do, to have such a thing; who has it may renew it and end it."""
 
@@ -61,13 +61,6 @@ WRITTEN_MIN = 1_000
 """With fewer entries than this, those that are gone are not worth a search."""
 
 
-def operation_of(message: wire.Said) -> str | None:
-    """What one must be allowed to do, to say this of a possession; None if it is of none."""
-    if isinstance(message, (wire.State, wire.Close, wire.Renew, wire.Revoke)):
-        return _OF_THINGS[message.thing]
-    return _OPERATIONS.get(type(message))
-
-
 class Possessions:
     """What one client holds at its host, by the ids under which it knows it."""
 
@@ -76,29 +69,35 @@ class Possessions:
         self._who = who
         self._transactions: dict[tuple[str, str], Transaction] = {}
         self._sessions: dict[str, tuple[HostedSpace, SessionState]] = {}
-        self._subscriptions: dict[str, Subscription] = {}
+        self._subscriptions: dict[str, tuple[HostedSpace, SubscriptionState, Subscription]] = {}
+        self._match_sets: dict[str, MatchSetState] = {}
         self._written: dict[tuple[str, int], Entry] = {}  # by space, and number there
         self._written_max = WRITTEN_MIN
         self._count = 0
-        self._handlers: dict[type, Callable[[HostedSpace, Any], Coroutine[Any, Any, Any]]] = {
-            wire.Begin: self._begin,
-            wire.End: self._end,
-            wire.Doubts: self._in_doubt,
-            wire.Remember: self._remember,
-            wire.Subscribe: self._subscribe,
-            wire.Next: self._next,
-            wire.State: self._state,
-            wire.Close: self._close,
-            wire.Renew: self._renew,
-            wire.Revoke: self._revoke,
-        }
 
-    async def serve(self, hosted: HostedSpace, message: wire.Said) -> Any:
-        return await self._handlers[type(message)](hosted, message)
+    @staticmethod
+    def register(handlers: Handlers[Serving]) -> None:
+        for kind, operation, method in (
+            (wire.Begin, "read", Possessions._begin),
+            (wire.End, "read", Possessions._end),
+            (wire.Doubts, "administer", Possessions._in_doubt),
+            (wire.Remember, "read", Possessions._remember),
+            (wire.Subscribe, "subscribe", Possessions._subscribe),
+            (wire.Next, "subscribe", Possessions._next),
+            (wire.Match, "read", Possessions._match),
+            (wire.NextMatches, "read", Possessions._next_matches),
+            (wire.State, "", Possessions._state),
+            (wire.Close, "", Possessions._close),
+            (wire.Renew, "", Possessions._renew),
+            (wire.Revoke, "", Possessions._revoke),
+        ):
+            handlers.later[kind] = partial(_serve, operation, method)
+        handlers.uncancellable.add(wire.End)  # The end of a transaction cannot be undone.
 
     def _new_id(self) -> str:
         self._count += 1
         held = len(self._transactions) + len(self._sessions) + len(self._subscriptions)
+        held += len(self._match_sets)
         if held >= THINGS_MAX:
             raise BadArgument("things", f"at most {THINGS_MAX} held at a time", held)
         return str(self._count)
@@ -123,22 +122,20 @@ class Possessions:
 
     async def _begin(self, hosted: HostedSpace, message: wire.Begin) -> list[Any]:
         self._new_id()
-        operations = hosted.operations
+        port = hosted.port
         parent = self.transaction(hosted, message.parent)
-        above = parent._state if parent else None
+        above = parent.core_state if parent else None
         if message.id is not None:
             if not is_spanning(message.id):  # Other ids have meanings of their own.
                 raise BadArgument("id", "that of a transaction that spans hosts", message.id)
             if (hosted.name, message.id) in self._transactions:
                 raise BadArgument("id", "one that is not in use", message.id)
-            with operations.acting(self._actor):
-                state = operations.begin_branch(check_lease(message.lease), above, message.id)
+            with port.acting(self._actor):
+                state = port.begin_branch(check_lease(message.lease), above, message.id)
         else:
-            with operations.acting(self._actor):
-                state = operations.begin(message.lease, above)
-        self._transactions[hosted.name, state.id] = Transaction(
-            operations, state, hosted.door._flusher
-        )
+            with port.acting(self._actor):
+                state = port.begin(message.lease, above)
+        self._transactions[hosted.name, state.id] = Transaction(port, state)
         return [state.id, state.expires]
 
     async def _end(self, hosted: HostedSpace, message: wire.End) -> list[Any]:
@@ -155,7 +152,7 @@ class Possessions:
         state = txn.state
         if state in ("committed", "aborted") and message.how != "state":
             self._transactions.pop((hosted.name, message.txn), None)
-        return [vote, state, txn._state.reason, txn._state.expires]
+        return [vote, state, txn.core_state.reason, txn.core_state.expires]
 
     async def _in_doubt_of(self, hosted: HostedSpace, txn_id: str) -> Transaction:
         for txn in await hosted.door.in_doubt():
@@ -163,7 +160,7 @@ class Possessions:
                 hosted.access.check("administer", hosted.name, self._who, True)
                 return txn
         # A coordinator takes this to mean that it has ended, and may let it be forgotten.
-        await hosted.flush(hosted.engine.core.log.position)
+        await hosted.flush(hosted.port.position)
         raise UnknownTransaction(txn_id)
 
     async def _in_doubt(self, hosted: HostedSpace, message: wire.Doubts) -> list[str]:
@@ -181,7 +178,7 @@ class Possessions:
 
     async def _remember(self, hosted: HostedSpace, message: wire.Remember) -> list[Any]:
         like = self.session(hosted, message.like)
-        state = hosted.operations.open_session(message.lease, like, Record())
+        state = hosted.port.open_session(message.lease, like, Record())
         session_id = self._new_id()
         self._sessions[session_id] = (hosted, state)
         return [session_id, state.expires]
@@ -189,7 +186,7 @@ class Possessions:
     # Subscriptions
 
     async def _subscribe(self, hosted: HostedSpace, message: wire.Subscribe) -> list[Any]:
-        state = hosted.operations.subscribe(
+        state = hosted.port.subscribe(
             template_from_wire(message.template),
             None,
             message.lease,
@@ -199,19 +196,18 @@ class Possessions:
             message.available,
             message.returned,
         )
-        subscription = Subscription(hosted.operations, state, hosted.door._flusher, None)
         subscription_id = self._new_id()
-        self._subscriptions[subscription_id] = subscription
+        self._subscriptions[subscription_id] = hosted, state, Subscription(hosted.port, state, None)
         return [subscription_id, state.event.id, state.expires]
 
-    def _subscription(self, subscription_id: str) -> Subscription:
+    def _subscription(self, subscription_id: str) -> tuple[SubscriptionState, Subscription]:
         found = self._subscriptions.get(subscription_id)
         if found is None:
             raise LeaseLost("this subscription is over")
-        return found
+        return found[1], found[2]
 
     async def _next(self, hosted: HostedSpace, message: wire.Next) -> list[Any]:
-        state = self._subscription(message.subscription)._state
+        state, _ = self._subscription(message.subscription)
         taken: list[Notice] = []
         spelled: list[msgspec.Raw] = []
         try:
@@ -232,26 +228,57 @@ class Possessions:
         spelled: list[msgspec.Raw],
     ) -> None:
         """As many notices as are wanted, are there, and fit into one answer."""
-        check_wait(message.wait)
-        subscription = self._subscription(message.subscription)
-        until = None if message.wait is None else hosted.clock.now() + message.wait
+        deadline = deadline_of(hosted.clock, message.wait)
+        state, subscription = self._subscription(message.subscription)
         size = 0
         while len(taken) < max(1, message.limit):
-            wait = None if until is None else max(0.0, until - hosted.clock.now())
+            wait = None if deadline is None else max(0.0, deadline - hosted.clock.now())
             notice = await subscription.get(wait=0 if taken else wait)
             if notice is None:
                 return
             content = _spell_notice(notice)
             if content is None:
-                with hosted.engine.lock:
-                    subscription._state.missed += notice.missed + 1
+                with hosted.port.atomic():
+                    state.missed += notice.missed + 1
                 continue
             size += len(content)
             if taken and size > NOTICES_BYTES:
-                _return_notice(hosted, subscription._state, notice)
+                _return_notice(hosted, state, notice)
                 return
             taken.append(notice)
             spelled.append(msgspec.Raw(content))
+
+    # Match sets
+
+    async def _match(self, hosted: HostedSpace, message: wire.Match) -> list[Any]:
+        txn = self.transaction(hosted, message.txn)
+        template = template_from_wire(message.template)
+        state = hosted.port.open_match_set(template, message.limit, txn, message.lease)
+        match_set_id = self._new_id()
+        self._match_sets[match_set_id] = state
+        return [match_set_id, state.expires]
+
+    def _match_set(self, match_set_id: str) -> MatchSetState:
+        found = self._match_sets.get(match_set_id)
+        if found is None:
+            raise MatchSetInvalid("the match set is over")
+        return found
+
+    async def _next_matches(self, hosted: HostedSpace, message: wire.NextMatches) -> list[Any]:
+        state = self._match_set(message.match_set)
+        entries, size = [], 0
+        for _ in range(max(1, message.limit)):
+            entry, position = hosted.port.next_match(state, known=False)
+            if entry is None:
+                break
+            if position:
+                await hosted.flush(position)
+            entries.append(spell_entry(entry.shape, entry.fields))
+            size += about_bytes(entry.fields)
+            if size > NOTICES_BYTES:
+                break
+        skipped = [[*one.entry_id, one.reason] for one in state.left_out]
+        return [entries, skipped]
 
     # Whatever is leased
 
@@ -259,27 +286,29 @@ class Possessions:
         if thing == "transaction":
             txn = self.transaction(hosted, name)
             assert txn is not None
-            return txn._state
+            return txn.core_state
         if thing == "session":
             return self.session(hosted, name)
         if thing == "subscription":
-            return self._subscription(name)._state
+            return self._subscription(name)[0]
+        if thing == "match set":
+            return self._match_set(name)
         n, _, arrival = name.partition(":")
         if len(name) > 64 or not (n.isdecimal() and arrival.isdecimal()):
             raise BadArgument("id", "an entry's n and arrival", name)
         written = self._written.get((hosted.name, int(n)))
         if written is not None:
             return written
-        return hosted.entry_of(self._actor.agent, int(n), int(arrival))
+        return hosted.port.entry_of(self._actor.agent, int(n), int(arrival))
 
     async def _state(self, hosted: HostedSpace, message: wire.State) -> list[Any]:
-        hosted.operations.expire()
+        hosted.port.expire()
         if message.thing == "session":
             session = self.session(hosted, message.id)
             assert session is not None
             return [not session.ended, session.expires, len(session.seen), None]
         if message.thing == "subscription":
-            state = self._subscription(message.id)._state
+            state, _ = self._subscription(message.id)
             error = None if state.error is None else list(spell_error(state.error))
             return [not state.ended, state.expires, state.event.sequence, error]
         thing = self._thing(hosted, message.thing, message.id)
@@ -291,22 +320,26 @@ class Possessions:
             if state is not None:
                 _end_session(hosted, state)
         elif message.thing == "subscription":
-            subscription = self._subscriptions.pop(message.id, None)
-            if subscription is not None:
-                await subscription.close()
+            known = self._subscriptions.pop(message.id, None)
+            if known is not None:
+                await known[2].close()
+        elif message.thing == "match set":
+            match_set = self._match_sets.pop(message.id, None)
+            if match_set is not None:
+                hosted.port.end_match_set(match_set)
 
     async def _renew(self, hosted: HostedSpace, message: wire.Renew) -> float | None:
         thing = self._thing(hosted, message.thing, message.id)
-        with hosted.operations.acting(self._actor):
-            position = hosted.operations.renew(thing, check_lease(message.lease))
+        with hosted.port.acting(self._actor):
+            position = hosted.port.renew(thing, check_lease(message.lease))
         await hosted.flush(position)
         expires: float | None = thing.expires
         return expires
 
     async def _revoke(self, hosted: HostedSpace, message: wire.Revoke) -> None:
         thing = self._thing(hosted, message.thing, message.id)
-        with hosted.operations.acting(self._actor):
-            position = hosted.operations.cancel(thing)
+        with hosted.port.acting(self._actor):
+            position = hosted.port.cancel(thing)
         await hosted.flush(position)
 
     # The end
@@ -315,12 +348,14 @@ class Possessions:
         """The client is gone: nothing of this outlives it, but promises to commit."""
         for txn in self._transactions.values():
             with suppress(SpaceClosed, TransactionEnded):
-                if txn._state.state == "active":
-                    txn._operations.abort(txn._state)
+                txn.abort_if_active()
         for hosted, session in self._sessions.values():
             _end_session(hosted, session)
-        for subscription in self._subscriptions.values():
-            subscription._operations.end_subscription(subscription._state)
+        for hosted, state, _ in self._subscriptions.values():
+            hosted.port.end_subscription(state)
+        for match_set in self._match_sets.values():
+            match_set.end("its client is gone")
+        self._match_sets.clear()
         self._transactions.clear()
         self._sessions.clear()
         self._subscriptions.clear()
@@ -328,16 +363,16 @@ class Possessions:
 
 
 def _end_session(hosted: HostedSpace, state: SessionState) -> None:
-    hosted.operations.end_session(state)
+    hosted.port.end_session(state)
     if isinstance(state.seen, Record):
         state.seen.close()
 
 
 def _return_notice(hosted: HostedSpace, state: SubscriptionState, notice: Notice) -> None:
     """It was not told. More may have been missed since, so what it says of that goes back too."""
-    with hosted.engine.lock:
+    with hosted.port.atomic():
         state.missed += notice.missed
-        hosted.operations.return_notice(state, msgspec.structs.replace(notice, missed=0))
+        hosted.port.return_notice(state, msgspec.structs.replace(notice, missed=0))
 
 
 def _spell_notice(notice: Notice) -> bytes | None:
@@ -354,3 +389,13 @@ def _spell_notice(notice: Notice) -> bytes | None:
     except UnicodeEncodeError:
         return None
     return content if len(content) <= NOTICE_BYTES_MAX else None
+
+
+Method = Callable[[Possessions, HostedSpace, Any], Coroutine[Any, Any, Any]]
+
+
+async def _serve(operation: str, method: Method, client: Serving, message: Any) -> Any:
+    """What is said of possessions, by a client that must be allowed to do this in the space; or,
+    without an operation, what its kind of thing needs."""
+    hosted = client.hosted(message.space, operation or _OF_THINGS[message.thing])
+    return await method(client.possessions, hosted, message)

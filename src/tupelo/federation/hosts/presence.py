@@ -14,10 +14,8 @@ from typing import Any, Literal
 from tupelo.errors import JournalError
 from tupelo.space import blocking
 from tupelo.space.clock import Clock
+from tupelo.space.port import port_of
 from tupelo.values.kind import entry
-
-SYSTEM = "tupelo.presence"
-"""The name of the space in which it can be read, at every host."""
 
 # If the disk refuses, the space is closed and says so to those who read it; the host goes on.
 _QUIETLY = suppress(JournalError)
@@ -60,7 +58,7 @@ class Presence:
 
     def __init__(self, clock: Clock, space: blocking.Space) -> None:
         self.space = space
-        self._operations = space._operations
+        self._port = port_of(space)
         self._clock = clock
         self._there: dict[str, set[Any]] = {}
         with _QUIETLY:
@@ -91,17 +89,17 @@ class Presence:
             kind: Literal["engaged", "disengaged"] = (
                 "engaged" if state == "engaged" else "disengaged"
             )
-            self.space._flush(self._operations.remark(kind, written.thing))
+            self._port.flush(self._port.remark(kind, written.thing))
 
     def end(self) -> None:
         """The host leaves. Its log shall say so, if it keeps one."""
-        if self._operations.journaled:
+        if self._port.journaled:
             with _QUIETLY:
                 self._part_from_all("goodbye")
 
     def _part_from_all(self, how: str) -> None:
         for host in self.space.read_all(HostPresence(state="engaged")):
-            self.departed(host.id, host.name, host.address, how)
+            self.departed(host.id or "", host.name or "", host.address or "", how)
 
     def came(self, host_id: str, agent: str) -> None:
         """One more agent is at this host."""

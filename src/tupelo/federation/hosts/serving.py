@@ -5,35 +5,28 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from tupelo.errors import BadArgument, BadFrame, CannotSend, TupeloError, WrongPassword
-from tupelo.federation.hosts.given import Given, Got
-from tupelo.federation.hosts.hosted import HostedSpace
+from tupelo.errors import TupeloError, WrongPassword
+from tupelo.federation.hosts.given import Given
 from tupelo.federation.hosts.parked import Parked
-from tupelo.federation.hosts.possessions import Possessions, operation_of
+from tupelo.federation.hosts.possessions import Possessions
 from tupelo.federation.hosts.writing import Writing
 from tupelo.federation.links import wire
+from tupelo.federation.links.calls import Handlers, Requests
 from tupelo.federation.links.conversation import Conversation
-from tupelo.federation.links.spelled import (
-    read_order,
-    spell_change,
-    spell_error,
-    spell_whole,
-)
-from tupelo.federation.spanning.handover import (
-    client_holder,
-    found,
-    holder_name,
-    reserve,
-    reserve_now,
-)
+from tupelo.federation.links.spelled import read_order, spell_change, spell_whole
+from tupelo.federation.spaces.hosted import HostedSpace
+from tupelo.federation.spanning.question import Taken
+from tupelo.space.delivery import Delivery
 from tupelo.space.log import Actor
+from tupelo.space.query import Query, deadline_of
 from tupelo.space.waiting import Waiter
-from tupelo.values.codec import BadBytes, spell_entry
+from tupelo.values.codec import spell_entry
 from tupelo.values.entry import Entry
+from tupelo.values.holder import Holder
 from tupelo.values.spelling import template_from_wire
 
 if TYPE_CHECKING:
@@ -41,10 +34,16 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("tupelo")
 
-CALLS_MAX = 100_000
-"""So many calls of one client may wait at a time."""
-MESSAGE_MAX = 1_000
-"""So many bytes are said of an error that cannot be told as it is."""
+
+@dataclass
+class _Alone:
+    """A call that waits at this host only, and what it asks."""
+
+    hosted: HostedSpace
+    message: wire.Get
+    query: Query
+    led_on: bool = False
+    """Was it cancelled to go on as a search over the federation?"""
 
 
 class Serving:
@@ -56,75 +55,47 @@ class Serving:
         self.actor = Actor(agent)
         self.who = who
         self.session = session
-        self.holder = client_holder(agent, session)
+        self.holder = Holder("client", agent, session)
         self.talk: Conversation
         self.possessions = Possessions(self.actor, who)
         self._host = host
-        self._loop = asyncio.get_running_loop()
         self._allowed: dict[tuple[str, str], HostedSpace] = {}
         self._shown: set[str] = set()
-        self._tasks: dict[int, asyncio.Task[None]] = {}
-        self._new_parked = partial(Parked, self._loop, host.woken)
-        self._parked: dict[int, Parked] = {}
-        self._given = Given()
-        self._writing = Writing(host, self)
-        self._alone: dict[int, tuple[HostedSpace, wire.Get, float | None]] = {}
-        self._leading_on: set[int] = set()  # cancelled to go on as searches over the federation
-        self._ending: set[int] = set()  # ends of transactions: who asks for one cannot go back
+        self.requests: Requests[Serving] = Requests(self, host.from_clients)
+        self._new_parked = partial(Parked, asyncio.get_running_loop(), host.woken)
+        self._given = Given(host.spaces.get)
+        self.writing = Writing(host, self)
+        self._alone: dict[int, _Alone] = {}
         self._over = False
-        self._handlers: dict[type, Callable[[Any], None]] = {
-            wire.Write: self._writing.write,
-            wire.Get: self._get,
-            wire.Confirm: self._confirm,
-            wire.Cancel: self._cancel,
-            wire.Forget: self._forget,
+
+    @staticmethod
+    def register(handlers: Handlers[Serving]) -> None:
+        """What a client says of spaces, but for what it holds there."""
+        handlers.now |= {
+            wire.Write: Serving.write,
+            wire.Get: Serving.get,
+            wire.Confirm: Serving.confirm,
+            wire.Cancel: Serving.cancel,
         }
-        self._later: dict[type, tuple[str, Callable[..., Coroutine[Any, Any, Any]]]] = {
-            wire.Count: ("read", self._count),
-            wire.Changes: ("read", self._changes),
-            wire.Log: ("read", self._log),
-            wire.Trim: ("administer", self._trim),
+        handlers.later |= {
+            wire.Open: Serving.open,
+            wire.Count: Serving.count,
+            wire.Changes: Serving.changes,
+            wire.Log: Serving.log,
+            wire.Trim: Serving.trim,
         }
 
-    # From the link
+    # As a caller
 
-    def serve(self, message: wire.Said) -> None:
-        handler = self._handlers.get(type(message))
-        call: int = getattr(message, "call", 0)
-        try:
-            if call and len(self._tasks) + len(self._parked) >= CALLS_MAX:
-                raise BadArgument("calls", f"at most {CALLS_MAX} at a time", "more")
-            if handler is not None:
-                handler(message)
-                self._host.woken.answer()
-                return
-            if not call:
-                raise BadFrame(f"a client may not say {type(message).__name__}")
-            self.spawn(call, self._serve_later(message))
-            if type(message) is wire.End:
-                self._ending.add(call)
-        except TupeloError as error:
-            self._fail(call, error)
-        except BadBytes as error:
-            raise BadFrame(str(error)) from error
+    @property
+    def label(self) -> str:
+        return f"the client {self.agent}"
 
-    async def _serve_later(self, message: wire.Said) -> Any:
-        cls = type(message)
-        if cls is wire.Open:
-            return await self._open(message)  # type: ignore[arg-type]
-        if cls is wire.Tell:
-            return self._host.describe()
-        entry = self._later.get(cls)
-        if entry is not None:
-            operation, method = entry
-            return await method(self.hosted(message.space, operation), message)  # type: ignore[union-attr]
-        needed = operation_of(message)
-        if needed is not None:
-            hosted = self.hosted(message.space, needed)  # type: ignore[union-attr]
-            return await self.possessions.serve(hosted, message)
-        if cls in (wire.Decide, wire.Outcome):
-            return await self._host.deciding.serve(message, self.session)
-        raise BadFrame(f"a client may not say {cls.__name__}")
+    def holds(self, call: int) -> bool:
+        return call in self._given
+
+    def give_back(self, call: int) -> None:
+        self._given.give_back(call)
 
     def hosted(self, space: str, operation: str) -> HostedSpace:
         """The space, if this client may do this in it."""
@@ -135,7 +106,7 @@ class Serving:
             self._allowed[space, operation] = hosted
         return hosted
 
-    async def _open(self, message: wire.Open) -> list[Any]:
+    async def open(self, message: wire.Open) -> list[Any]:
         hosted = self._host.hosted(message.space, self.who)
         if hosted.access.protected:
             given = message.password or ""
@@ -143,64 +114,85 @@ class Serving:
                 logger.warning("%s showed a wrong password for %r", self.agent, message.space)
                 raise WrongPassword(message.space)
             self._shown.add(message.space)
-        return [hosted.durable, hosted.engine.id, self.agent, self._host.id]
+        now = self._host.clock.now()
+        return [hosted.durable, hosted.port.id, self.agent, self._host.id, now]
 
-    # Reading and taking
+    # Writing, reading and taking
 
-    def _get(self, message: wire.Get) -> None:
-        self.require_new(message.call)
+    def write(self, message: wire.Write) -> None:
+        """Write; clients that wait for it have it at once, before the loop comes round."""
+        self.writing.write(message)
+        self._host.woken.answer()
+
+    def get(self, message: wire.Get) -> None:
+        call = message.call
+        self.requests.require_new(call)
         hosted = self.hosted(message.space, "take" if message.take else "read")
-        template = template_from_wire(message.template)
-        anywhere = message.txn is None and not message.if_exists
-        if anywhere and self._host.spans(hosted, message.scope):
-            self.spawn(message.call, self._get_anywhere(hosted, message, template))
-            return
-        if (
+        query = self._query(hosted, message)
+        slow = (
             message.many
             or message.txn is not None
             or message.session is not None
             or message.order is not None
+            or message.coverage
             or (hosted.durable and (message.take or message.wait != 0))
+        )
+        anywhere = message.txn is None and not message.if_exists
+        waits = anywhere and message.wait != 0 and message.scope is None
+        # A take that waits on the slow path keeps its place when hosts engage later.
+        if anywhere and (
+            self._host.spans(hosted, message.scope) or (slow and waits and message.take)
         ):
-            if message.wait != 0 and message.txn is None:
-                self._alone[message.call] = (hosted, message, self._until(hosted, message.wait))
-            self.spawn(message.call, self._get_slowly(hosted, message, template))
+            self.requests.spawn(call, self._get_anywhere(hosted, message, query))
             return
-        with hosted.operations.acting(self.actor):
-            entry, position = hosted.operations.get(
-                template,
-                self._new_parked,
-                message.take,
-                message.wait,
-                None,
-                None,
-                message.if_exists,
-                None,
-                known=False,
-                reserve=message.take,
-            )
-        if isinstance(entry, Waiter):
-            parked = entry.signal
+        if slow:
+            alone = _Alone(hosted, message, query)
+            if waits:
+                self._alone[call] = alone
+            work = self._get_slowly(hosted, message, query)
+            self.requests.spawn(call, work, partial(self._let_go, call, alone))
+            return
+        found, position = hosted.port.get(query, self._new_parked, reserve=message.take)
+        if isinstance(found, Waiter):
+            parked = found.signal
             assert isinstance(parked, Parked)
-            self._parked[message.call] = parked
-            self._alone[message.call] = (hosted, message, self._until(hosted, message.wait))
+            self.requests.parked[call] = parked
+            self._alone[call] = _Alone(hosted, message, query)
             parked.wait(
                 hosted,
-                entry,
-                message.wait,
-                lambda entries, error: self._got(hosted, message, entries, error),
+                found,
+                lambda entries, error: self._got(hosted, message, query, entries, error),
             )
-        elif entry is None:
-            self.talk.say(wire.Answer(message.call, []))
+        elif not found:
+            self.talk.say(wire.Answer(call, []))
         elif position and hosted.durable:
-            self.spawn(message.call, self._flush_read(hosted, message, entry, position))
+            self.requests.spawn(call, self._flush_read(hosted, message, found[0], position))
         else:
-            self._deliver(hosted, message, entry)
+            self._deliver(hosted, message, query, found[0])
 
-    def _deliver(self, hosted: HostedSpace, message: wire.Get, entry: Entry) -> None:
+    def _query(self, hosted: HostedSpace, message: wire.Get) -> Query:
+        """What the client asks; its deadline is on the clock of the space."""
+        txn = self.possessions.transaction(hosted, message.txn)
+        session = self.possessions.session(hosted, message.session)
+        return Query(
+            template_from_wire(message.template),
+            message.take,
+            deadline_of(hosted.clock, message.wait),
+            message.many,
+            message.limit if message.many else 1,
+            read_order(message.order),
+            None if txn is None else txn.core_state,
+            session,
+            message.if_exists,
+            message.scope,
+            self.actor if session is None else Actor(self.agent, session.id),
+            known=False,
+        )
+
+    def _deliver(self, hosted: HostedSpace, message: wire.Get, query: Query, entry: Entry) -> None:
         call = message.call
         if message.take:
-            self._given.hold(call, reserve_now(hosted, entry))
+            self._given.hold(call, hosted.port.reserved_now(entry, query))
         try:
             self.talk.say(wire.Answer(call, self._spelled(message, [entry])))
         except TupeloError:
@@ -211,21 +203,22 @@ class Serving:
         self,
         hosted: HostedSpace,
         message: wire.Get,
+        query: Query,
         entries: list[Entry],
         error: Exception | None,
     ) -> None:
-        """The answer of one who was parked."""
-        self._parked.pop(message.call, None)
+        """The answer of a call that was parked."""
+        self.requests.parked.pop(message.call, None)
         self._alone.pop(message.call, None)
         if error is not None:
-            self._fail(message.call, error)
+            self.requests.fail(message.call, error)
         elif not entries:
             self.talk.say(wire.Answer(message.call, []))
         else:
             try:
-                self._deliver(hosted, message, entries[0])
+                self._deliver(hosted, message, query, entries[0])
             except TupeloError as unsayable:
-                self._fail(message.call, unsayable)
+                self.requests.fail(message.call, unsayable)
 
     async def _flush_read(
         self, hosted: HostedSpace, message: wire.Get, entry: Entry, position: int
@@ -233,67 +226,41 @@ class Serving:
         await hosted.flush(position)
         return self._spelled(message, [entry])
 
-    async def _get_slowly(self, hosted: HostedSpace, message: wire.Get, template: Any) -> list[Any]:
-        order = read_order(message.order)
+    async def _get_slowly(self, hosted: HostedSpace, message: wire.Get, query: Query) -> list[Any]:
         call = message.call
         if message.take and message.txn is None:
-            reservation = await reserve(
-                hosted,
-                holder_name(self.holder, call),
-                template,
-                wait=message.wait,
-                many=message.many,
-                limit=message.limit,
-                order=order,
-                if_exists=message.if_exists,
-                actor=self.actor,
-            )
-            if reservation is None:
-                return []
-            self._given.hold(call, reservation)
-            return self._spelled(message, reservation.entries)
-        txn = self.possessions.transaction(hosted, message.txn)
-        session = self.possessions.session(hosted, message.session)
-        entries = await found(
-            hosted,
-            template,
-            message.take,
-            message.wait,
-            message.many,
-            message.limit,
-            order,
-            message.if_exists,
-            txn=txn,
-            session=session,
-            actor=self.actor,
-        )
-        if session is not None or (message.take and txn is not None):
-            within = None if txn is None else txn._state
-            self._given.got(call, Got(hosted, entries, message.take, within, session))
-        return self._spelled(message, entries)
+            delivery = await hosted.port.reserve(query, self.holder.of_call(call))
+            if delivery is None:
+                return self._answer(message, [])
+            self._given.hold(call, delivery)
+            return self._answer(message, delivery.entries)
+        entries = await hosted.port.fetch(query)
+        if message.session is not None or (message.take and message.txn is not None):
+            self._given.got(call, hosted.port.got(entries, query))
+        return self._answer(message, entries)
 
     async def _get_anywhere(
-        self, hosted: HostedSpace, message: wire.Get, template: Any
+        self, hosted: HostedSpace, message: wire.Get, query: Query
     ) -> list[Any]:
-        session = self.possessions.session(hosted, message.session)
+        call = message.call
         taken = await self._host.federation.get(
-            hosted,
-            template,
-            take=message.take,
-            wait=message.wait,
-            many=message.many,
-            limit=message.limit,
-            order=read_order(message.order),
-            scope=message.scope,
-            session=session,
-            holder=holder_name(self.holder, message.call),
-            actor=self.actor if session is None else Actor(self.agent, session.id),
+            hosted, query, partial=message.coverage, holder=self.holder.of_call(call)
         )
         if message.take and taken.entries:
-            self._given.hold(message.call, taken)
-        elif session is not None:
-            self._given.got(message.call, Got(hosted, taken.entries, False, None, session))
-        return self._spelled(message, taken.entries)
+            self._given.hold(call, taken)
+        elif query.session is not None:
+            self._given.got(call, hosted.port.got(taken.entries, query))
+        return self._answer(message, taken.entries, taken)
+
+    def _answer(
+        self, message: wire.Get, entries: list[Entry], taken: Taken | None = None
+    ) -> list[Any]:
+        spelled = self._spelled(message, entries)
+        if not message.coverage:
+            return spelled
+        if taken is None:
+            return [spelled, [self._host.name], []]
+        return [spelled, list(taken.covered), list(taken.missing)]
 
     @staticmethod
     def _spelled(message: wire.Get, entries: list[Entry]) -> list[Any]:
@@ -301,133 +268,82 @@ class Serving:
             return [spell_whole(entry) for entry in entries]
         return [spell_entry(entry.shape, entry.fields) for entry in entries]
 
-    def _confirm(self, message: wire.Confirm) -> None:
+    def confirm(self, message: wire.Confirm) -> None:
         for call in message.calls:
             self._given.confirm(call)
 
-    def _cancel(self, message: wire.Cancel) -> None:
+    def cancel(self, message: wire.Cancel) -> None:
         for call in message.calls:
             self._alone.pop(call, None)
-            task = self._tasks.get(call)
-            if task is not None and call not in self._ending:
-                task.cancel()
-            parked = self._parked.pop(call, None)
-            if parked is not None:
-                parked.vanish()
-            self._writing.stop(call)
-            self._given.give_back(call)
+            self.writing.stop(call)
+            self.requests.cancel(call)
 
     # Hosts that engage while clients wait
 
-    @staticmethod
-    def _until(hosted: HostedSpace, wait: float | None) -> float | None:
-        return None if wait is None else hosted.clock.now() + wait
+    def engaged(self) -> None:
+        """A host has come: whoever waits for an entry here waits for it there as well, and keeps
+        its place among those who wait here."""
+        for call, alone in list(self._alone.items()):
+            message = alone.message
+            if alone.hosted.shared and message.scope is None and not message.if_exists:
+                parked = self.requests.parked.pop(call, None)
+                if isinstance(parked, Parked):
+                    alone.query = alone.query.replace(ticket=parked.vanish())
+                    self._search_on(call, alone)
+                elif call in self.requests.tasks:
+                    alone.led_on = True
+                    self.requests.tasks[call].cancel()  # It goes on when it has let go.
 
-    def engaged(self, spaces: set[str]) -> None:
-        """A host has come that has these spaces: who waits for an entry here waits for it there."""
-        for call, (hosted, message, _) in list(self._alone.items()):
-            if hosted.name in spaces and message.scope is None and not message.if_exists:
-                parked = self._parked.pop(call, None)
-                if parked is not None:
-                    parked.vanish()
-                    self._search_on(call)
-                elif call in self._tasks:
-                    self._leading_on.add(call)
-                    self._tasks[call].cancel()  # It goes on as a search when it has let go.
+    def _let_go(self, call: int, alone: _Alone, task: asyncio.Task[None]) -> None:
+        """A call that waited here alone has ended, or goes on as a search: see `engaged`."""
+        if self._alone.get(call) is alone:
+            if task.cancelled() and alone.led_on:
+                self._search_on(call, alone)
+            else:
+                del self._alone[call]
 
-    def _search_on(self, call: int) -> None:
-        hosted, message, until = self._alone.pop(call)
-        if until is not None:
-            message.wait = max(0.0, until - hosted.clock.now())
-        template = template_from_wire(message.template)
-        self.spawn(call, self._get_anywhere(hosted, message, template))
+    def _search_on(self, call: int, alone: _Alone) -> None:
+        del self._alone[call]
+        work = self._get_anywhere(alone.hosted, alone.message, alone.query)
+        self.requests.spawn(call, work)
 
     # The rest
 
-    def _forget(self, message: wire.Forget) -> None:
-        """At once: a client that leaves says this just before its goodbye."""
-        self._host.deciding.forget(message.txn, message.participant)
-        self.talk.say(wire.Answer(message.call))
+    def hold(self, call: int, delivery: Delivery) -> None:
+        """The answer of this call carries a delivery."""
+        self._given.hold(call, delivery)
 
-    async def _count(self, hosted: HostedSpace, message: wire.Count) -> int:
+    async def count(self, message: wire.Count) -> Any:
+        hosted = self.hosted(message.space, "read")
         template = template_from_wire(message.template)
         if self._host.spans(hosted, message.scope) and message.txn is None:
-            return await self._host.federation.count(hosted, template, message.scope)
+            federation = self._host.federation
+            if not message.coverage:
+                return await federation.count(hosted, template, message.scope)
+            taken = Taken(hosted)
+            number = await federation.count(hosted, template, message.scope, taken)
+            return [number, list(taken.covered), list(taken.missing)]
         txn = self.possessions.transaction(hosted, message.txn)
-        return hosted.operations.count(template, txn)
+        number = hosted.port.count(template, txn)
+        return [number, [self._host.name], []] if message.coverage else number
 
-    async def _changes(self, hosted: HostedSpace, message: wire.Changes) -> list[Any]:
-        changes = await hosted.door.changes(since=message.since, limit=message.limit)
+    async def changes(self, message: wire.Changes) -> list[Any]:
+        door = self.hosted(message.space, "read").door
+        changes = await door.changes(since=message.since, limit=message.limit)
         return [spell_change(change) for change in changes]
 
-    async def _log(self, hosted: HostedSpace, message: wire.Log) -> list[Any]:
-        engine = hosted.engine
-        asked = partial(engine.log_columns, message.names, message.first, message.last)
+    async def log(self, message: wire.Log) -> list[Any]:
+        port = self.hosted(message.space, "read").port
+        asked = partial(port.log_columns, message.names, message.first, message.last)
         first, last, columns = await asyncio.to_thread(asked)
-        return [engine.core.agent, engine.id, first, last, columns]
+        return [port.agent, port.id, first, last, columns]
 
-    async def _trim(self, hosted: HostedSpace, message: wire.Trim) -> None:
+    async def trim(self, message: wire.Trim) -> None:
+        door = self.hosted(message.space, "administer").door
         if message.before is None:
-            await hosted.door.compact()
+            await door.compact()
         else:
-            await hosted.door.trim(before=message.before)
-
-    # Tasks
-
-    def spawn(self, call: int, work: Coroutine[Any, Any, Any]) -> None:
-        try:
-            self.require_new(call)
-        except BadFrame:
-            work.close()
-            raise
-        task = self._tasks[call] = self._loop.create_task(self._run(call, work))
-        task.add_done_callback(partial(self._ended, call, work))
-
-    def require_new(self, call: int) -> None:
-        """Two calls of one number could not be told apart: what one takes might be lost."""
-        if call in self._tasks or call in self._parked or call in self._given:
-            raise BadFrame(f"call {call} is under way already")
-
-    async def _run(self, call: int, work: Coroutine[Any, Any, Any]) -> None:
-        try:
-            self.talk.say(wire.Answer(call, await work))
-        except asyncio.CancelledError:
-            self._given.give_back(call)
-            raise
-        except BadBytes as error:
-            self.talk.end(f"garbage: {error}")
-        except TupeloError as error:
-            self._given.give_back(call)
-            self._fail(call, error)
-        except Exception as error:
-            logger.exception("a call of %s failed", self.agent)
-            self._given.give_back(call)
-            self._fail(call, TupeloError(f"the host failed: {error!r}"))
-        self._tasks.pop(call, None)  # At once: from now on the number may be used again.
-        self._alone.pop(call, None)
-
-    def _ended(self, call: int, work: Coroutine[Any, Any, Any], task: asyncio.Task[None]) -> None:
-        """If it was cancelled, it may not even have begun."""
-        work.close()
-        self._ending.discard(call)
-        if self._tasks.get(call) is task:
-            del self._tasks[call]
-            led_on = task.cancelled() and call in self._leading_on
-            if led_on and call in self._alone and not self._over:
-                self._search_on(call)  # It has let go: see `engaged`.
-            else:
-                self._alone.pop(call, None)
-        self._leading_on.discard(call)
-
-    def _fail(self, call: int, error: BaseException) -> None:
-        if isinstance(error, BadFrame) and not call:
-            raise error
-        kind, message, data = spell_error(error)
-        try:
-            self.talk.say(wire.Failure(call, kind, message, data))
-        except CannotSend:  # It speaks of what cannot be said.
-            sayable = message.encode(errors="replace")[:MESSAGE_MAX].decode(errors="ignore")
-            self.talk.say(wire.Failure(call, kind, sayable))
+            await door.trim(before=message.before)
 
     # The end
 
@@ -437,11 +353,8 @@ class Serving:
             return
         self._over = True
         self._alone.clear()
-        for task in list(self._tasks.values()):
-            task.cancel()
-        for parked in self._parked.values():
-            parked.vanish()
-        self._parked.clear()
-        self._writing.stop_all()
+        self.requests.stop()
+        self.writing.stop_all()
         self.possessions.free()
-        self._host.doubts.leave(self.holder, self._given.leave(), reason)
+        self._host.services.left(self)
+        self._host.doubts.leave(self.holder.owner, self._given.leave(), reason)

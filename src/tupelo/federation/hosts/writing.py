@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tupelo.errors import BadFrame
-from tupelo.federation.hosts.hosted import HostedSpace
 from tupelo.federation.links import wire
 from tupelo.federation.links.spelled import read_spelled_entry
+from tupelo.federation.spaces.hosted import HostedSpace
 from tupelo.space.tasks import TaskSignal
 from tupelo.space.writers import Mark, Writer
 from tupelo.values.lease import Lease, check_lease
@@ -39,7 +39,7 @@ class Writing:
             and message.leases
             and type(entries[0]) is list
         ):
-            lease = hosted.operations.write_plainly(tuple(entries[0]), serving.actor)
+            lease = hosted.port.write_plainly(tuple(entries[0]), serving.actor)
             if lease is not None:
                 self._wrote(message.call, hosted, [lease], lease.thing.arrival)
                 return
@@ -54,10 +54,10 @@ class Writing:
         if message.at is not None and len(message.at) != len(items):
             raise BadFrame("a place for each entry")
         if message.wait != 0:
-            serving.require_new(message.call)
+            serving.requests.require_new(message.call)
         txn = serving.possessions.transaction(hosted, message.txn)
-        with hosted.operations.acting(serving.actor):
-            outcome, position = hosted.operations.write_items(
+        with hosted.port.acting(serving.actor):
+            outcome, position = hosted.port.write_items(
                 items,
                 asked,
                 txn,
@@ -68,7 +68,7 @@ class Writing:
             )
         if isinstance(outcome, Writer):
             self._waiting[message.call] = hosted, outcome
-            serving.spawn(message.call, self._await(hosted, message, outcome))
+            serving.requests.spawn(message.call, self._await(hosted, message, outcome))
             return
         self._wrote(message.call, hosted, self._wanted(hosted, message, outcome), position)
 
@@ -84,7 +84,7 @@ class Writing:
 
     def _wrote(self, call: int, hosted: HostedSpace, leases: list[Lease], position: int) -> None:
         if hosted.durable and position:
-            self._serving.spawn(call, self._flush(hosted, leases, position))
+            self._serving.requests.spawn(call, self._flush(hosted, leases, position))
         else:
             self._serving.talk.say(wire.Answer(call, _spell_leases(leases)))
 
@@ -98,7 +98,7 @@ class Writing:
         self, hosted: HostedSpace, message: wire.Write, writer: Writer
     ) -> list[list[Any]]:
         try:
-            leases, position = await hosted.door._await_writing(writer, message.wait)
+            leases, position = await hosted.port.writing_of(writer, message.wait)
         finally:
             self._waiting.pop(message.call, None)
         return await self._flush(hosted, self._wanted(hosted, message, leases), position)
@@ -108,7 +108,7 @@ class Writing:
         that: an entry that comes into the space now would be nobody's."""
         hosted, writer = self._waiting.pop(call, (None, None))
         if hosted is not None and writer is not None:
-            hosted.operations.stop_writing(writer)
+            hosted.port.stop_writing(writer)
 
     def stop_all(self) -> None:
         for call in list(self._waiting):

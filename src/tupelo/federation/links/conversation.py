@@ -8,16 +8,15 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from tupelo.errors import BadFrame, CannotSend, PeerLost, TupeloError
+from tupelo.errors import BadFrame, CannotSend
+from tupelo.federation.links.calls import Call, PendingCalls
 from tupelo.federation.links.link import Link
-from tupelo.federation.links.spelled import read_error
 from tupelo.federation.links.wire import (
     Answer,
     Failure,
     Goodbye,
     Message,
     Ping,
-    Said,
     decode,
     encode,
 )
@@ -41,7 +40,7 @@ class Conversation:
         self,
         link: Link,
         *,
-        serve: Callable[[Said], None],
+        serve: Callable[[Message], None],
         ended: Callable[[str], None],
         next_call: Callable[[], int],
         heartbeat: float,
@@ -54,7 +53,7 @@ class Conversation:
         self._next_call = next_call
         self._heartbeat = heartbeat
         self._loop = asyncio.get_running_loop()
-        self._calls: dict[int, tuple[str, asyncio.Future[Any]]] = {}
+        self._calls: PendingCalls[Call] = PendingCalls()
         self._said = self._heard = False
         self._silence = 0
         self._paused = False
@@ -88,17 +87,17 @@ class Conversation:
 
     def call(self, message: Any, during: str) -> asyncio.Future[Any]:
         """Say something and get its answer, or its error; PeerLost if the end comes before."""
-        answer: asyncio.Future[Any] = self._loop.create_future()
+        call = Call(self.label, during)
         if self.over:
-            answer.set_exception(PeerLost(self.label, during))
-            return answer
-        self._calls[message.call] = (during, answer)
+            call.lost("")
+            return call.answer
+        self._calls[message.call] = call
         try:
             self.say(message)
         except CannotSend:
             del self._calls[message.call]
             raise
-        return answer
+        return call.answer
 
     # Hearing
 
@@ -116,10 +115,8 @@ class Conversation:
             try:
                 message = decode(content)
                 cls = type(message)
-                if cls is Answer:
-                    self._resolve(message.call, message.value, None)  # type: ignore[union-attr]
-                elif cls is Failure:
-                    self._fail(message)  # type: ignore[arg-type]
+                if cls is Answer or cls is Failure:
+                    self._calls.resolve(message)  # type: ignore[arg-type]
                 elif cls is Goodbye:
                     self.end("goodbye")
                 elif cls is not Ping:
@@ -127,17 +124,6 @@ class Conversation:
             except BadFrame as error:
                 logger.warning("%s: %s", self.label, error)
                 self.end(f"garbage: {error}")
-
-    def _fail(self, failure: Failure) -> None:
-        self._resolve(failure.call, None, read_error(failure.kind, failure.message, failure.data))
-
-    def _resolve(self, call: int, value: Any, error: TupeloError | None) -> None:
-        _, answer = self._calls.pop(call, (None, None))
-        if answer is not None and not answer.done():
-            if error is None:
-                answer.set_result(value)
-            else:
-                answer.set_exception(error)
 
     def eased(self) -> None:
         if self._paused and not self.over:
@@ -186,9 +172,6 @@ class Conversation:
         self.over = True
         self._timer.cancel()
         hang_up()
-        calls, self._calls = self._calls, {}
-        for during, answer in calls.values():
-            if not answer.done():
-                answer.set_exception(PeerLost(self.label, during, reason))
-                answer.exception()  # Who called may have gone.
+        for call in self._calls.pop_all():
+            call.lost(reason)
         self._ended(reason)

@@ -8,9 +8,18 @@ from collections.abc import Callable
 
 from tupelo.errors import BadFrame, CannotReach, TupeloError
 from tupelo.federation.links.conversation import Conversation
-from tupelo.federation.links.link import Ear, Link
+from tupelo.federation.links.link import Ear, Link, Network
 from tupelo.federation.links.spelled import read_error, spell_error
-from tupelo.federation.links.wire import VERSION, Hello, Refusal, Welcome, decode, encode
+from tupelo.federation.links.wire import (
+    VERSION,
+    Goodbye,
+    Hello,
+    Message,
+    Refusal,
+    Welcome,
+    decode,
+    encode,
+)
 
 logger = logging.getLogger("tupelo")
 
@@ -62,8 +71,20 @@ class Reception:
 class Greeting:
     """Waits for the answer to our Hello on a link that we dialled."""
 
-    def __init__(self) -> None:
-        self.link: Link
+    @classmethod
+    async def dial(cls, network: Network, address: str) -> Greeting:
+        """CannotReach if nobody answers there."""
+        greetings: list[Greeting] = []
+
+        def answer(link: Link) -> Greeting:
+            greetings.append(cls(link))
+            return greetings[0]
+
+        await network.dial(address, answer)
+        return greetings[0]
+
+    def __init__(self, link: Link) -> None:
+        self.link = link
         self._inside: Ear | None = None
         self._rest: list[bytes] = []
         self._welcome: asyncio.Future[Welcome] = asyncio.get_running_loop().create_future()
@@ -76,7 +97,7 @@ class Greeting:
         elif contents:
             self._rest = contents[1:]
             try:
-                self._welcome.set_result(_read_welcome(contents[0], self.link.label))
+                self._welcome.set_result(check_welcome(decode(contents[0]), self.link.label))
             except TupeloError as error:
                 self._welcome.set_exception(error)
 
@@ -129,12 +150,14 @@ def require_names(names: list[str], most: int) -> None:
         raise BadFrame(f"{len(names)} names are too many, or one of them is too long")
 
 
-def _read_welcome(content: bytes, label: str) -> Welcome:
-    message = decode(content)
+def check_welcome(message: Message, label: str) -> Welcome:
+    """The first word of a host that was dialled; an error if it does not let us in."""
     if isinstance(message, Refusal):
         raise read_error(message.kind, message.message, message.data)
+    if isinstance(message, Goodbye):
+        raise CannotReach(label, message.reason or "it is leaving")
     if not isinstance(message, Welcome):
-        raise CannotReach(label, f"it answered with {type(message).__name__}")
+        raise CannotReach(label, f"it answered with {type(message).__name__}, not as a host does")
     if message.version != VERSION:
         raise CannotReach(label, f"it speaks version {message.version}, and we speak {VERSION}")
     require_names(message.spaces, SPACES_MAX)

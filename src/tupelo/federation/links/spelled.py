@@ -11,16 +11,17 @@ from pyroaring import BitMap64
 from tupelo import errors
 from tupelo.errors import BadArgument, BadFrame, CannotSend, TupeloError
 from tupelo.federation.links.wire import FRAME_MAX, Numbers
-from tupelo.space.order import Fifo, Key, Lifo, Order
+from tupelo.space.order import Fifo, Key, Lifo, Order, Queue, Stack
 from tupelo.space.session import Seen
 from tupelo.values.change import Change
-from tupelo.values.codec import BadBytes, read_entry, spell_entry
-from tupelo.values.entry import NATIVE, Entry, freeze
+from tupelo.values.codec import BadBytes, read_entry, read_value, spell_entry, spell_value
+from tupelo.values.entry import NATIVE, Entry, freeze, freeze_value, thaw_value
 
 ENTRIES_BYTES_MAX = FRAME_MAX - 64 * 1024
 """So much may the entries of one message need; the rest of it needs less than is left."""
 
 _FEW = 8
+_ORDERS: dict[str, type[Order]] = {"fifo": Fifo, "lifo": Lifo, "queue": Queue, "stack": Stack}
 _encode = msgspec.msgpack.Encoder().encode
 
 
@@ -101,6 +102,21 @@ def read_spelled_entry(spelled: Any) -> tuple[Any, tuple[Any, ...]]:
         raise BadFrame(str(error)) from error
 
 
+def spell_any(value: Any, name: str = "value") -> Any:
+    """One value of the closed set, as a message carries it. BadEntry, with the name of the
+    argument, if it is no such value."""
+    return spell_value(freeze_value(value, name, 1))
+
+
+def read_any(spelled: Any) -> Any:
+    """The value that `spell_any` spelled. BadFrame if it is none; UnknownType if its class is not
+    known in this program."""
+    try:
+        return thaw_value(read_value(spelled))
+    except BadBytes as error:
+        raise BadFrame(str(error)) from error
+
+
 def spell_change(change: Change) -> list[Any]:
     entry = None
     if change.shape is not None and change.fields is not None:
@@ -168,15 +184,17 @@ def _is_plain(value: Any) -> bool:
 
 def spell_order(order: Order | None) -> Any:
     """An order that can be sent: its rule is known everywhere, and is no code."""
-    if order is None or type(order) is Fifo:
-        return None if order is None else "fifo"
-    if type(order) is Lifo:
-        return "lifo"
+    if order is None:
+        return None
+    for name, kind in _ORDERS.items():
+        if type(order) is kind:
+            return name
     if type(order) is Key and not callable(order.of):
         return ["key", order.of, order.reverse]
     raise BadArgument(
         "order",
-        "Fifo(), Lifo() or the Key of a field, at a host elsewhere: code is not sent",
+        "Fifo(), Lifo(), Queue(), Stack() or the Key of a field, at a host elsewhere: code is not "
+        "sent",
         order,
     )
 
@@ -185,10 +203,8 @@ def read_order(spelled: Any) -> Order | None:
     match spelled:
         case None:
             return None
-        case "fifo":
-            return Fifo()
-        case "lifo":
-            return Lifo()
+        case str() if spelled in _ORDERS:
+            return _ORDERS[spelled]()
         case ["key", (int() | str()) as of, bool() as reverse]:
             return Key(of, reverse=reverse)
     raise BadFrame(f"{spelled!r} is no order")

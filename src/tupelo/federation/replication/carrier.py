@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
-
-import msgspec
+from typing import TYPE_CHECKING
 
 from tupelo.errors import BadArgument, CannotSend, JournalError, NotAllowed, SpaceClosed
 from tupelo.federation.links import wire
@@ -21,8 +19,6 @@ if TYPE_CHECKING:
     from tupelo.federation.hosts.peer import Peer
 
 CHANNEL = "replication"
-
-_encode = msgspec.msgpack.Encoder().encode
 
 
 def replication_of(core: HostCore) -> Replication:
@@ -43,7 +39,7 @@ class Replication:
         self._due: dict[Feed, None] = {}
         self._telling: asyncio.Handle | None = None
         self._posting: set[Feed] = set()
-        core.carriers[CHANNEL] = self
+        core.carriers.listen(CHANNEL, self, said.read, self._heard)
 
     def feed(
         self,
@@ -91,8 +87,7 @@ class Replication:
             feed.departed(peer.id)
             self.post(feed)
 
-    def heard(self, peer: Peer, body: Any) -> None:
-        message = said.read(body)
+    def _heard(self, peer: Peer, message: said.Said) -> None:
         feed = self.feeds.get(message.feed)
         if feed is not None and not feed.closed and feed.may_partner(peer):
             try:
@@ -145,12 +140,12 @@ class Replication:
             self.soon(feed)
 
     def _say(self, hosts: list[str], message: said.Said) -> None:
-        carry = wire.Carry(CHANNEL, msgspec.Raw(_encode(message)))
+        notice = wire.Notice(CHANNEL, wire.body(message))
         for host in hosts:
             peer = self._core.peers.get(host)
             if peer is not None:
                 self.sent[type(message).__name__] += 1
                 try:
-                    peer.talk.say(carry)
+                    peer.talk.say(notice)
                 except CannotSend as error:
                     peer.talk.end(f"what is copied cannot be told: {error}")

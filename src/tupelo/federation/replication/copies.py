@@ -19,11 +19,10 @@ from pyroaring import BitMap64
 
 from tupelo.errors import BadArgument, BadFrame
 from tupelo.federation.hosts.core import HostCore
-from tupelo.federation.hosts.hosted import Doubt, HostedSpace
 from tupelo.federation.identity.access import Access
 from tupelo.federation.links.spelled import read_spelled_entry
 from tupelo.federation.replication.streams import Numbered, Stream, read_bits, spell_bits, up_to
-from tupelo.space import leases, reaction
+from tupelo.federation.spaces.hosted import Doubt, HostedSpace
 from tupelo.values.codec import spell_entry
 from tupelo.values.entry import Entry, freeze, thaw
 from tupelo.values.kind import kind_of
@@ -68,15 +67,14 @@ class Copies:
         if len(feed.encode()) > FEED_NAME_MAX:
             raise BadArgument("name", f"a text of at most {FEED_NAME_MAX} bytes", feed[:50])
         name = PREFIX + feed
-        space = core._open(name, {})
+        space = core.open_space(name, {})
         # Nobody but the host itself has it: what may be read is for the models to say.
         nobody = Access(read=(), write=(), take=(), subscribe=(), administer=())
         self.hosted = core.spaces[name] = HostedSpace(
             space, nobody, Doubt(), commit_in_place=core.commits_in_place
         )
         self._core = core
-        self._engine = self.hosted.engine
-        self._space = self.hosted.operations.core
+        self._port = self.hosted.port
         self._now = self.hosted.clock.now
         self._batches: dict[Entry, _Batch] = {}  # of the items, on disk
         self._kept: dict[str, Entry] = {}
@@ -88,12 +86,12 @@ class Copies:
         """Let go of the space; what is on disk stays there."""
         if self._core.spaces.get(self.hosted.name) is self.hosted:
             del self._core.spaces[self.hosted.name]
-            self._engine.close()
+            self._port.close()
 
     # Keeping
 
     def put(self, stream: Stream, items: Numbered) -> Numbered:
-        come = [self._moved_in(entry) for _, entry in items]
+        come = [self._port.copy_of(entry) for _, entry in items]
         batch: list[Entry] = []
         kept: list[Entry] = []
         ended: list[Entry] = []
@@ -131,21 +129,7 @@ class Copies:
 
     def _step(self, come: list[Entry], ended: list[Entry]) -> None:
         """All of this at once."""
-        space = self._space
-        with self._engine.lock:
-            self._engine.begin()
-            try:
-                space.expire()
-                space.publish(come)
-                for entry in come:
-                    space.deadlines.add(entry)
-                if space.reactions and reaction.wanted(space, come):
-                    reaction.catch_up(space, come)
-                for entry in ended:
-                    self._end_one(entry)
-            finally:
-                position = self._engine.settle()
-        self.hosted.flush_soon(position)
+        self.hosted.flush_soon(self._port.exchange(come, ended))
 
     def _emptied(self, items: list[Entry]) -> list[Entry]:
         """The records of which nothing is left without these."""
@@ -158,22 +142,8 @@ class Copies:
                     emptied.append(batch.entry)
         return emptied
 
-    def _end_one(self, entry: Entry) -> None:
-        if not entry.ended:
-            leases.end(self._space, entry, "cancelled", "")
-            entry.expires = 0.0  # If a transaction holds it, it does not come back.
-
-    def _moved_in(self, entry: Entry) -> Entry:
-        arrival = self._space.next_arrival()
-        return Entry(
-            entry.fields, entry.shape, entry.origin, entry.n, arrival, entry.expires, to=entry.to
-        )
-
     def _own(self, record: Batch | Kept) -> Entry:
-        shape, fields = freeze(record)
-        self._space.store.know(shape)
-        arrival = self._space.next_arrival()
-        return Entry(fields, shape, self._space.agent, arrival, arrival)
+        return self._port.new_entry(*freeze(record))
 
     def _batch(self, stream: Stream, numbers: list[int], come: list[Entry]) -> Entry:
         record = Batch(stream.source, stream.upto, stream.deaths, _encode(numbers))
@@ -212,7 +182,7 @@ class Copies:
         here: dict[int, Entry] = {}
         kept: dict[str, Kept] = {}
         behind: list[_Batch] = []
-        for entry in self._space.store:
+        for entry in self._port.entries():
             record = thaw(entry.shape, entry.fields) if _is_record(entry) else None
             if isinstance(record, Batch):
                 records.append((entry, record))

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from tupelo.errors import BadArgument, JournalError, SpaceClosed
 from tupelo.federation.hosts.core import HostCore
-from tupelo.federation.hosts.hosted import HostedSpace
 from tupelo.federation.replication import messages as said
 from tupelo.federation.replication.copies import Copies
 from tupelo.federation.replication.exchange import Exchange
@@ -25,6 +24,7 @@ from tupelo.federation.replication.placing import (
 from tupelo.federation.replication.sources import host_of, lane_name
 from tupelo.federation.replication.streams import Numbered, Stream
 from tupelo.federation.replication.tap import Tap
+from tupelo.federation.spaces.hosted import HostedSpace
 from tupelo.values.entry import Entry
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class Feed:
         self.name = name
         self.policy = policy
         self.space: HostedSpace = core.make_space(name)
-        self.source = f"{core.id}/{self.space.engine.id}"
+        self.source = f"{core.id}/{self.space.port.id}"
         self._core = core
         self._replication = replication
         self._loop = asyncio.get_running_loop()
@@ -106,7 +106,7 @@ class Feed:
         lost = self._tap.adopt({number for own in owned for number in own.items})
         items, _, position = self._tap.draw(self._drawn_upto)
         if self.space.durable:
-            self.space.engine.flush(position)
+            self.space.port.flush(position)
         self._write(items, self._tap.begun)
         self._bury(sorted(lost))
 

@@ -7,11 +7,13 @@ what has Died, without asking.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import msgspec
 
 from tupelo.errors import BadFrame
+from tupelo.federation.links import wire
 
 NUMBER_MAX = 2**63 - 1
 SOURCES_MAX = 100_000
@@ -133,12 +135,12 @@ class Held(Message, tag=10):
 Said = Here | Near | News | Gone | Want | Parcel | Died | Living | Hold | Held
 
 
-def read(body: Any) -> Said:
+_read: Callable[[bytes | msgspec.Raw], Said] = wire.reader(Said)
+
+
+def read(body: bytes | msgspec.Raw) -> Said:
     """The message of this body. BadFrame if it is none."""
-    try:
-        message: Said = msgspec.convert(body, Said)
-    except (msgspec.ValidationError, RecursionError) as error:
-        raise BadFrame(f"replication cannot understand this: {error}") from error
+    message = _read(body)
     if isinstance(message, Parcel):
         _check_parcel(message)
     return message

@@ -9,9 +9,9 @@ import sys
 from collections.abc import Callable
 from threading import get_ident
 
-from tupelo.federation.hosts.hosted import HostedSpace
 from tupelo.federation.replication.copies import spell_item
 from tupelo.federation.replication.streams import Numbered
+from tupelo.federation.spaces.hosted import HostedSpace
 from tupelo.space.session import Seen
 from tupelo.values.entry import Entry
 from tupelo.values.parts import ANY
@@ -35,7 +35,7 @@ class Tap:
     ) -> None:
         self.entries: dict[int, Entry] = {}
         self._hosted = hosted
-        self._core = hosted.operations.core
+        self._port = hosted.port
         self._only = only
         self._soon = soon
         self._loop = asyncio.get_running_loop()
@@ -43,30 +43,23 @@ class Tap:
         self._gone: list[Entry] = []
         self._memory = Seen()  # While there is one, the space says what is gone for good.
         self.awake = True
-        with hosted.engine.lock:
-            self._news = hosted.operations.subscribe(
+        port = self._port
+        with port.atomic():
+            self._news = port.subscribe(
                 ANY, None, None, None, None, sys.maxsize, available=False, returned=False
             )
-            self._core.pruning.memories[self._memory] = None
-            self._core.mourners.append(self._mourn)
-            held = [
-                e for txn in self._core.transactions for e, home in txn.taken.items() if not home
-            ]
-            there = [*self._core.store, *held]
-            log = self._core.log
-            self.begun = log.position if log.on else self._core.arrivals
-        self._first = sorted(there, key=lambda entry: entry.arrival)
+            port.listen_to_removals(self._removed, self._memory)
+            self._first = port.entries(held=True)
+            self.begun = port.latest_arrival
         self._loop.call_soon(soon)
 
     def close(self) -> None:
-        with self._hosted.engine.lock:
-            self._hosted.operations.end_subscription(self._news)
-            self._core.pruning.memories.pop(self._memory, None)
-            self._core.mourners.remove(self._mourn)
+        self._port.end_subscription(self._news)
+        self._port.ignore_removals(self._removed, self._memory)
 
     # On any thread, under the lock of the space
 
-    def _mourn(self, entry: Entry) -> None:
+    def _removed(self, entry: Entry) -> None:
         self._gone.append(entry)
         self.wake()
 
@@ -88,7 +81,7 @@ class Tap:
     def draw(self, after: int) -> tuple[Numbered, list[int], int]:
         """What has come, with its number, which is beyond `after`; the numbers of what has gone;
         and the position at which all that is durable."""
-        with self._hosted.engine.lock:
+        with self._port.atomic():
             came = [*self._first, *(notice.subject for notice in self._news.backlog)]
             self._first = []
             self._news.backlog.clear()
@@ -96,7 +89,7 @@ class Tap:
             self.awake = bool(came or gone)
             if not self.awake and not self._news.waiting and not self._news.ended:
                 self._news.waiting.append(self)
-            position = self._core.log.position
+            position = self._port.position
         items = []
         for entry in came:
             if not entry.ended and entry.arrival > after and self._is_wanted(entry):

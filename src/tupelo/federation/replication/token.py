@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from tupelo.errors import PeerLost, TokenAway, UnknownHost
+from tupelo.space.tasks import timeout_at
 from tupelo.values.kind import entry
 
 if TYPE_CHECKING:
@@ -147,13 +148,19 @@ class Token:
 
     @asynccontextmanager
     async def held(
-        self, wait: float | None = None, *, ask: bool = True, hope: float = 0.0
+        self,
+        patience: float | None = None,
+        *,
+        deadline: float | None = None,
+        ask: bool = True,
+        hope: float = 0.0,
     ) -> AsyncIterator[Token]:
-        """Have it here for a while, alone. What is made of its `state` is kept when that ends; who
-        is cancelled meanwhile has not changed it. Without `ask`, only if it is here already. One
-        that may be lost is waited for so long as there is `hope` that it is not."""
+        """Have it here for a while, alone; TokenAway if it does not come within `patience` seconds
+        or before the deadline on the host's clock. What is made of its `state` is kept when that
+        ends; who is cancelled meanwhile has not changed it. Without `ask`, only if it is here
+        already. One that may be lost is waited for so long as there is `hope` that it is not."""
         try:
-            async with asyncio.timeout(wait):
+            async with asyncio.timeout(patience), timeout_at(self._tokens.clock, deadline):
                 await self._lock.acquire()
                 try:
                     if not (ask or self.here):

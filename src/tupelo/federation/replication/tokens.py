@@ -27,11 +27,11 @@ from tupelo.errors import BadFrame, HostClosed, TupeloError
 from tupelo.federation.groups.group import group_of
 from tupelo.federation.groups.roster import Roster
 from tupelo.federation.hosts.core import HostCore
-from tupelo.federation.hosts.hosted import Doubt, HostedSpace
 from tupelo.federation.identity.access import Access
 from tupelo.federation.replication.feed import Feed
 from tupelo.federation.replication.news import Bell, Following
 from tupelo.federation.replication.token import KeptToken, Luggage, Token
+from tupelo.federation.spaces.hosted import Doubt, HostedSpace
 from tupelo.values.entry import thaw
 from tupelo.values.kind import entry, kind_of
 
@@ -63,8 +63,9 @@ class Tokens:
         self.feed = feed.name
         self.bell = Bell()
         self._core = core
+        self.clock = core.clock
         self._feed = feed
-        self._tokens: dict[str, Token] = {}
+        self.tokens: dict[str, Token] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
         self._leaving = False
@@ -73,7 +74,8 @@ class Tokens:
         self._shelf = _shelf_of(core)
         if self._shelf.durable:
             for kept in self._shelf.space.read_all(KeptToken(feed=feed.name)):
-                self.token(kept.token).restore(kept)
+                if kept.token is not None:
+                    self.token(kept.token).restore(kept)
         feed.watchers.append(self._look)
         self._look()
         self._voice = self._group.part(self.part, self)
@@ -85,9 +87,9 @@ class Tokens:
 
     def token(self, name: str) -> Token:
         """The token of this name, wherever it is."""
-        found = self._tokens.get(name)
+        found = self.tokens.get(name)
         if found is None:
-            found = self._tokens[name] = Token(self, name)
+            found = self.tokens[name] = Token(self, name)
         return found
 
     async def create(self, name: str, state: bytes = b"", luggage: Luggage | None = None) -> Token:
@@ -139,7 +141,7 @@ class Tokens:
         self.bell.ring()
 
     def _saw(self, said: TokenAt) -> None:
-        if said.token in self._tokens or len(self._tokens) < TOKENS_MAX:
+        if said.token in self.tokens or len(self.tokens) < TOKENS_MAX:
             token = self.token(said.token or "")
             token.seen_at(said.epoch or 0, said.host or "", life=said.life)
 
@@ -170,7 +172,7 @@ class Tokens:
     def _remind(self) -> None:
         """Those who were given a token, and may not have heard of it. If they are gone, everyone
         must know that it is gone with them."""
-        for token in self._tokens.values():
+        for token in self.tokens.values():
             to = token.given
             if to is not None and not self._closed:
                 if to in self.roster.members:
@@ -189,7 +191,7 @@ class Tokens:
         self.bell.ring()
         chosen = [
             token
-            for token in self._tokens.values()
+            for token in self.tokens.values()
             if token.luggage is None and (token.here or token.busy or token.given)
         ]
         if chosen:
@@ -214,7 +216,7 @@ class Tokens:
         return self._shelf.durable
 
     def install(self, roster: Roster) -> None:
-        for token in self._tokens.values():
+        for token in self.tokens.values():
             token.look()
         self.bell.ring()
         asyncio.get_running_loop().call_soon(self._remind)
@@ -228,8 +230,8 @@ class Tokens:
     def heard(self, neighbour: str, source: str, body: Any) -> None:
         match body:
             case ["got", str(name), int(epoch)]:
-                if name in self._tokens:
-                    self._tokens[name].confirmed(source, epoch)
+                if name in self.tokens:
+                    self.tokens[name].confirmed(source, epoch)
                     self.bell.ring()
             case ["yours", str(name), int(epoch)]:
                 self._heard_yours(source, name, epoch)
@@ -237,7 +239,7 @@ class Tokens:
                 raise BadFrame("nobody says this about tokens")
 
     def _heard_yours(self, giver: str, name: str, epoch: int) -> None:
-        if self._closed or (name not in self._tokens and len(self._tokens) >= TOKENS_MAX):
+        if self._closed or (name not in self.tokens and len(self.tokens) >= TOKENS_MAX):
             return
         token = self.token(name)
         if token.epoch >= epoch:
@@ -252,7 +254,7 @@ class Tokens:
             case ["stays"]:
                 return not (self._closed or self._leaving)
             case ["take", str(name), int(epoch), wish, [int(at), holder, (str() | None) as giver]]:
-                token = self._tokens.get(name)
+                token = self.tokens.get(name)
                 if token is None or self._closed or self._feed.closed:
                     return None
                 if isinstance(holder, str) and at > token._where.epoch:
@@ -270,6 +272,6 @@ def _shelf_of(core: HostCore) -> HostedSpace:
     if found is None:
         nobody = Access(read=(), write=(), take=(), subscribe=(), administer=())
         found = core.spaces[SPACE] = HostedSpace(
-            core._open(SPACE, {}), nobody, Doubt(), commit_in_place=core.commits_in_place
+            core.open_space(SPACE, {}), nobody, Doubt(), commit_in_place=core.commits_in_place
         )
     return found

@@ -14,27 +14,30 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from tupelo.errors import BadFrame, NotAllAnswered, PeerLost, TupeloError, UnknownHost
-from tupelo.federation.hosts.hosted import HostedSpace
-from tupelo.federation.hosts.peer import Peer
 from tupelo.federation.links import wire
 from tupelo.federation.links.spelled import read_answer
-from tupelo.federation.spanning.adopting import adopt
+from tupelo.federation.spaces.hosted import HostedSpace
 from tupelo.federation.spanning.gathering import gather
-from tupelo.federation.spanning.handover import HERE, holder_name
-from tupelo.federation.spanning.question import Question, Settling, Taken, may_ask, nobody
+from tupelo.federation.spanning.peers import Peer, ThisHost
+from tupelo.federation.spanning.question import Question, Settling, Taken, nobody
 from tupelo.federation.spanning.searching import Search, look_away
-from tupelo.space.log import Actor
-from tupelo.space.order import Order
-from tupelo.space.session import SessionState
+from tupelo.space.delivery import Arrived
+from tupelo.space.query import NOW, Query
 from tupelo.values.entry import Entry
+from tupelo.values.holder import Holder
+from tupelo.values.scope import Scope
 from tupelo.values.spelling import template_to_wire
 
 if TYPE_CHECKING:
-    from tupelo.federation.hosts.core import HostCore
     from tupelo.federation.spanning.subscription import FederatedSubscription
 
 KEPT_MAX = 10_000
 """So many hand-overs are remembered as settled, for those who ask again."""
+
+
+def adopt(hosted: HostedSpace, entries: list[Entry]) -> None:
+    """Let entries live here that have no other place any more."""
+    hosted.flush_soon(hosted.port.adopt(entries))
 
 
 class Unsettled:
@@ -50,32 +53,25 @@ class Unsettled:
         self.outcome: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
 
 
-class Brought:
+class Brought(Arrived):
     """Entries from another host, which are ours, unless it has `refused`; were there more, but for
     a `cut`? If the one who asked for them vanishes they stay here, under their own identity."""
 
     def __init__(self, hosted: HostedSpace, entries: list[Entry], cut: bool, refused: bool) -> None:
-        self.hosted = hosted
-        self.entries = [] if refused else entries
+        super().__init__(hosted.port, [] if refused else entries)
         self.cut = cut
         self.refused = refused
-
-    def keep(self) -> int:
-        return 0
-
-    def give_back(self) -> None:
-        adopt(self.hosted, self.entries)
 
 
 class Federation:
     """All that spans hosts, at one of them."""
 
-    def __init__(self, host: HostCore) -> None:
+    def __init__(self, host: ThisHost) -> None:
         self.host = host
         self.searches: dict[Search, None] = {}
         self.subscriptions: dict[FederatedSubscription, None] = {}
         self._unsettled: dict[int, Unsettled] = {}
-        self._kept: OrderedDict[tuple[str, int], None] = OrderedDict()
+        self._kept: OrderedDict[Holder, None] = OrderedDict()
         self._refusing: set[asyncio.Future[Any]] = set()
 
     # Hosts come and go
@@ -121,11 +117,11 @@ class Federation:
 
     # Reading and taking
 
-    def reach(self, scope: wire.Scope) -> tuple[bool, Callable[[Peer], bool], str | None]:
+    def reach(self, scope: Scope | None) -> tuple[bool, Callable[[Peer], bool], str | None]:
         """Of a scope: is what is here in it, which peers are, and is it one agent's only?"""
         if scope is None:
             return True, lambda peer: True, None
-        kind, name = scope
+        kind, name = scope.kind, scope.name
         host = self.host
         if kind == "here" or (kind == "host" and name in (host.id, host.name)):
             return True, nobody, None
@@ -138,50 +134,36 @@ class Federation:
     async def get(
         self,
         hosted: HostedSpace,
-        template: Any,
+        query: Query,
         *,
-        take: bool,
-        wait: float | None = 0,
-        many: bool = False,
-        limit: int | None = None,
-        order: Order | None = None,
-        scope: wire.Scope = None,
-        session: SessionState | None = None,
         partial: bool = False,
-        holder: str | None = None,
-        actor: Actor | None = None,
+        holder: Holder | None = None,
         accept: Settling | None = None,
     ) -> Taken:
-        """What matches, from wherever it is. What is taken must be kept or given back; `holder` is
-        who will say so, and `actor` who asks, if it is not this process itself. What another host
-        delivers must be to the liking of `accept`, or else goes back to its place.
+        """What matches, from wherever it is. What is taken must be confirmed or given back;
+        `holder` is who will say so, if it is not a program of this host. What another host delivers
+        must be to the liking of `accept`, or else goes back to its place.
 
         If nothing is found and not all hosts have answered, NotAllAnswered, unless a `partial`
         answer will do.
         """
-        here, wanted, agent = self.reach(scope)
+        here, wanted, agent = self.reach(query.scope)
         question = Question(
             hosted,
-            template,
-            take=take,
-            order=order,
+            query,
             agent=agent,
-            session=session,
-            holder=holder,
-            many=many,
-            limit=limit,
+            holder=holder or self.holder_here(),
             sent=wanted is not nobody,
-            actor=actor,
             accept=accept,
         )
-        if many:
-            result = await gather(self, question, here, wanted, limit)
-            if not result.entries and wait != 0:
-                result = await self._await_some(question, here, wanted, wait)
+        if query.many:
+            result = await gather(self, question, here, wanted, query.limit)
+            if not result.entries and query.deadline != NOW:
+                result = await self._await_some(question, here, wanted)
         else:
-            result = await Search(self, question, here, wanted).run(wait)
+            result = await Search(self, question, here, wanted).run()
         if result.missing and not result.entries and not partial:
-            raise self._missing("take" if take else "read", result, scope)
+            raise self._missing(query.verb, result, query.scope)
         return result
 
     async def _await_some(
@@ -189,11 +171,10 @@ class Federation:
         question: Question,
         here: bool,
         wanted: Callable[[Peer], bool],
-        wait: float | None,
     ) -> Taken:
         """Wait until one host has some, and get what the others have by then as well."""
         search = Search(self, question, here, wanted)
-        result = await search.run(wait)
+        result = await search.run()
         left = None if question.limit is None else question.limit - len(result.entries)
         if result.entries and (left is None or left > 0):
             try:
@@ -216,7 +197,7 @@ class Federation:
     ) -> None:
         """The one who asked, here, gets these. If it vanishes while the disk is waited for, they
         are written again, under their own identity, or put back as is said."""
-        position = taken.keep()
+        position = taken.confirm()
         if position:
             try:
                 await taken.hosted.flush(position)
@@ -225,29 +206,30 @@ class Federation:
                 raise
         taken.forget()
 
-    def _missing(self, during: str, result: Taken, scope: wire.Scope) -> TupeloError:
+    def _missing(self, during: str, result: Taken, scope: Scope | None) -> TupeloError:
         missing = list(result.missing)
-        if scope is not None and scope[0] == "host":
+        if scope is not None and scope.kind == "host":
             return PeerLost(missing[0], during)
         return NotAllAnswered(during, list(result.covered), missing)
 
     def asked(self, hosted: HostedSpace, wanted: Callable[[Peer], bool]) -> list[Peer]:
-        return [peer for peer in self.host.peers.values() if wanted(peer) and may_ask(peer, hosted)]
+        """Every engaged host of the scope, whether or not it is known to have the space: it may
+        have made it just now."""
+        return list(filter(wanted, self.host.peers.values())) if hosted.shared else []
 
     async def count(
-        self, hosted: HostedSpace, template: Any, scope: wire.Scope, partial: Taken | None = None
+        self, hosted: HostedSpace, template: Any, scope: Scope | None, partial: Taken | None = None
     ) -> int:
         """How many match, all hosts together."""
         here, wanted, agent = self.reach(scope)
         result = partial or Taken(hosted)
         total = 0
         if agent is not None:
-            result.join(
-                await self.get(hosted, template, take=False, many=True, scope=scope, partial=True)
-            )
+            query = Query(template, many=True, limit=None, scope=scope, known=False)
+            result.join(await self.get(hosted, query, partial=True))
             total, here, wanted = len(result.entries), False, nobody
         if here:
-            total = hosted.operations.count(template, None)
+            total = hosted.port.count(template, None)
             result.covered[self.host.name] = None
 
         async def ask(peer: Peer) -> int:
@@ -269,8 +251,9 @@ class Federation:
 
     # Hand-over, at the end of the one who takes
 
-    def holder_here(self) -> str:
-        return holder_name(f"{HERE}:{self.host.incarnation}", self.host.next_call())
+    def holder_here(self) -> Holder:
+        """A program of this host."""
+        return Holder("here", "", self.host.incarnation, self.host.next_call())
 
     async def claim(self, peer: Peer, question: Question, message: wire.Ask) -> Brought | None:
         """Ask a host to reserve and deliver, and keep it. None if the host was lost, or is of
@@ -373,22 +356,33 @@ class Federation:
         """The calls of which this host has yet to hear whether we keep what it delivered."""
         return [call for call, one in self._unsettled.items() if one.peer_id == peer_id]
 
+    def under_way(self) -> dict[str, list[Any]]:
+        """What has begun between this host and others, and has not ended: for the lab, and for
+        whoever looks."""
+        return {
+            "searches": list(self.searches),
+            "subscriptions": list(self.subscriptions),
+            "unsettled hand-overs": [f"from {one.peer_name}" for one in self._unsettled.values()],
+        }
+
     def all_unsettled(self) -> list[int]:
         return list(self._unsettled)
 
     # Hand-over, at the end of the one who gives
 
-    def kept(self, peer: Peer, call: int) -> None:
-        self._kept[peer.holder, call] = None
+    def kept(self, holder: Holder) -> None:
+        """This delivery was confirmed."""
+        self._kept[holder] = None
         if len(self._kept) > KEPT_MAX:
             self._kept.popitem(last=False)
 
     def was_kept(self, peer: Peer, message: wire.Settle) -> bool:
         """Of a hand-over that is not under way any more: did it become theirs?"""
-        if (peer.holder, message.of) in self._kept:
+        holder = peer.holder.of_call(message.of)
+        if holder in self._kept:
             return True
         hosted = self.host.spaces.get(message.space)
-        if hosted is not None and hosted.engine.saved is not None:
-            return hosted.engine.saved.was_committed(holder_name(peer.holder, message.of))
+        if hosted is not None and hosted.durable:
+            return hosted.port.was_committed(holder)
         # What was in memory went with our last life: nobody but they have it.
         return message.incarnation != self.host.incarnation

@@ -11,8 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from tupelo.errors import TupeloError
-from tupelo.federation.hosts.peer import Peer
-from tupelo.federation.spanning.handover import reserve
+from tupelo.federation.spanning.peers import Peer
 from tupelo.federation.spanning.question import Question, Taken
 
 if TYPE_CHECKING:
@@ -98,18 +97,10 @@ async def _get_here(
 ) -> None:
     result.covered[federation.host.name] = None
     if question.take:
-        held = await reserve(
-            question.hosted,
-            question.holder or federation.holder_here(),
-            question.template,
-            many=True,
-            limit=limit,
-            order=question.order,
-            only=question.only(),
-            actor=question.actor,
-        )
-        if held is not None:
-            result.add(held)
+        port = question.hosted.port
+        delivery = await port.reserve(question.here(limit), question.holder)
+        if delivery is not None:
+            result.add(delivery)
     else:
         result.entries += await question.read_here(limit)
 
@@ -129,13 +120,13 @@ async def _take_from(
     at_once = limit
     while True:
         message = question.ask(peer, federation.host.next_call(), "take", at_once, None)
-        held = await federation.claim(peer, question, message)
-        if held is None:
+        brought = await federation.claim(peer, question, message)
+        if brought is None:
             return False
-        result.add(held)
-        got = len(held.entries)
+        result.add(brought)
+        got = len(brought.entries)
         limit = None if limit is None else limit - got
-        if not got or limit == 0 or not (held.cut or got == at_once):
+        if not got or limit == 0 or not (brought.cut or got == at_once):
             return True
         at_once = got if limit is None else min(limit, got)
 

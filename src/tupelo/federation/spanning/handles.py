@@ -1,111 +1,108 @@
-"""What a space of a host hands out: sessions and subscriptions that span every engaged host, and
-which hosts an operation has covered."""
+"""What a space of a host hands out: sessions, subscriptions and match sets that span every engaged
+host."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from contextlib import suppress
 from functools import partial
 from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, Self
 
-from tupelo.errors import BadArgument, TupeloError
-from tupelo.federation.spanning.question import Taken
+from tupelo.errors import LeaseLost, TupeloError, UnknownType
+from tupelo.federation.spanning.leases import SpanningLease
 from tupelo.federation.spanning.records import Record
-from tupelo.federation.spanning.scope import Scope, spell_scope
 from tupelo.federation.spanning.subscription import FederatedSubscription
 from tupelo.space.checks import check_limit, check_wait
-from tupelo.space.either import Closing, either, settled
+from tupelo.space.either import Closing, awaited, either, settled
 from tupelo.space.log import Actor
+from tupelo.space.matchset import Skipped
+from tupelo.space.port import value_of
+from tupelo.space.protocol import SessionLike
 from tupelo.space.session import SessionState
+from tupelo.values.coverage import Coverage, check_coverage
+from tupelo.values.entry import Entry, require_known
+from tupelo.values.lease import AsyncLease, Lease, check_lease
 from tupelo.values.notice import Notice
-from tupelo.values.parts import ANY
+from tupelo.values.scope import Scope, check_scope
 
 if TYPE_CHECKING:
     from tupelo.federation.spanning.space import FederatedSpace
 
 logger = logging.getLogger("tupelo")
 
-
-class Coverage:
-    """Filled by the operation that it is given to: the names of the hosts that it `covered`, and of
-    those that are `missing` because they did not answer."""
-
-    def __init__(self) -> None:
-        self.covered: list[str] = []
-        self.missing: list[str] = []
-
-    def fill(self, taken: Taken) -> None:
-        self.covered = list(taken.covered)
-        self.missing = list(taken.missing)
+SESSION_OVER = "this session is over: it was closed or its lease ran out"
 
 
-def check_coverage(coverage: object) -> None:
-    if coverage is not None and not isinstance(coverage, Coverage):
-        raise BadArgument("coverage", "a Coverage(), or None", coverage)
+class _Held(Closing):
+    """Something that a program holds, at either door, until it is closed or its lease ends."""
+
+    is_async: bool
+    _leased: SpanningLease
+
+    @property
+    def lease(self) -> Any:
+        kind = AsyncLease if self.is_async else Lease
+        return kind(self._leased, self._leased)
+
+    def __await__(self) -> Generator[Any, None, Self]:
+        return awaited(self)
 
 
-class FederatedSession(Closing):
+class FederatedSession(_Held, SessionLike):
     """Reads that never give the same entry twice, over all hosts and through their coming and
     going. `clone` makes another that has seen the same. Tasks, or threads, may share it."""
 
-    def __init__(self, space: FederatedSpace, record: Record) -> None:
+    def __init__(self, space: FederatedSpace, record: Record, lease: float | None) -> None:
         self.is_async = space.is_async
         self._space = space
         self._record = record
-        self._actor = Actor(space._core.id, space._core.new_id())
+        core = space._core
+        self._actor = Actor(core.id, core.new_id())
         self._state = SessionState(self._actor.session or "", record, None)
-        space._operations.remember(record)
+        space._port.remember(record)
+        self._leased = SpanningLease(space._port, "session", lease, self._end)
+        space._given.add(self)
 
     @either
-    async def read(
+    async def _read(
         self,
-        template: object = ANY,
-        *,
-        wait: float | None = None,
-        scope: Scope | None = None,
-        coverage: Coverage | None = None,
+        template: object,
+        wait: float | None,
+        many: bool,
+        limit: int | None,
+        scope: Scope | None,
+        coverage: Coverage | None,
     ) -> Any:
-        check_wait(wait)
-        values = await self._space._anywhere(
-            coverage,
-            template,
-            take=False,
-            wait=wait,
-            session=self._state,
-            scope=spell_scope(scope),
-            actor=self._actor,
-        )
-        return values[0] if values else None
-
-    @either
-    async def read_all(
-        self,
-        template: object = ANY,
-        *,
-        wait: float | None = 0,
-        limit: int | None = None,
-        scope: Scope | None = None,
-        coverage: Coverage | None = None,
-    ) -> list[Any]:
-        check_wait(wait)
+        check_scope(scope)
+        check_coverage(coverage)
         check_limit(limit)
-        return await self._space._anywhere(
-            coverage,
+        self._space._require_open()
+        if self._leased.ended:
+            raise LeaseLost(SESSION_OVER)
+        query = self._space._query(
             template,
-            take=False,
-            wait=wait,
-            many=True,
+            False,
+            wait,
+            None,
+            scope,
+            many=many,
             limit=limit,
             session=self._state,
-            scope=spell_scope(scope),
             actor=self._actor,
         )
+        found = await self._space._anywhere(query, coverage)
+        return found if many else found[0] if found else None
 
-    def clone(self) -> FederatedSession:
-        with self._space._hosted.engine.lock:
-            return FederatedSession(self._space, self._record.copy())
+    def clone(self, *, lease: float | None = None) -> FederatedSession:
+        """Another session that has seen the same."""
+        self._space._require_open()
+        if self._leased.ended:
+            raise LeaseLost(SESSION_OVER)
+        with self._space._port.atomic():
+            return FederatedSession(self._space, self._record.copy(), check_lease(lease))
 
     @property
     def seen(self) -> int:
@@ -115,17 +112,30 @@ class FederatedSession(Closing):
     @either
     async def close(self) -> None:
         """Nothing need be remembered any more, here or elsewhere."""
+        self._leased.end()
         self._state.ended = True
-        self._space._operations.forget(self._record)
+        self._space._port.forget(self._record)
 
         async def end() -> None:
-            self._record.close()
+            self._end_readers()
 
         with suppress(TupeloError):
-            await self._space._host._on_loop(end())
+            await self._space._host.on_loop(end())
+
+    def _end(self) -> None:
+        """Its lease has ended."""
+        self._state.ended = True
+        self._space._port.forget(self._record)
+        with suppress(RuntimeError):  # The loop is closed.
+            self._space._host.soon(self._end_readers)
+
+    def _end_readers(self) -> None:
+        self._record.close()
+        for reader in list(self._record.readers):
+            reader.stop(LeaseLost(SESSION_OVER))
 
 
-class FederatedListening:
+class FederatedListening(_Held):
     """Notices from anywhere. Iterate over it (`async for` at the async door), or `get` them."""
 
     def __init__(
@@ -133,12 +143,16 @@ class FederatedListening:
         space: FederatedSpace,
         subscription: FederatedSubscription,
         callback: Callable[[Notice], object] | None,
+        lease: float | None,
     ) -> None:
         self.is_async = space.is_async
         self._space = space
         self._subscription = subscription
+        self._error: Exception | None = None
+        self._leased = SpanningLease(space._port, "subscription", lease, self._end)
+        space._given.add(self)
         if callback is not None:
-            space._host._start(partial(self._call, callback))
+            space._host.run_apart(partial(self._call, callback))
 
     async def _call(self, callback: Callable[[Notice], object]) -> None:
         try:
@@ -146,20 +160,31 @@ class FederatedListening:
                 answer = callback(notice)
                 if self.is_async and isawaitable(answer):
                     await answer
-        except Exception:
+        except Exception as error:
+            self._error = error
             logger.exception("a subscription's callback raised; the subscription is closed")
             await settled(self.close())
+        except BaseException:  # It has ended its thread, or its task.
+            self._leased.end()
+            self._end()
+            raise
 
     @either
     async def get(self, *, wait: float | None = None) -> Notice | None:
         """The next notice; None if none came in time, or if there will be no more."""
         check_wait(wait)
-        notice: Notice | None = await self._space._host._on_loop(self._subscription.get(wait))
+        self._space._port.refuse_inside()
+        notice: Notice | None = await self._space._host.on_loop(self._subscription.get(wait))
         return notice
 
     @property
     def active(self) -> bool:
-        return not self._subscription.ended
+        return not (self._subscription.ended or self._leased.ended)
+
+    @property
+    def error(self) -> Exception | None:
+        """Why it ended, if its callback raised."""
+        return self._error
 
     @property
     def sequence(self) -> int:
@@ -171,29 +196,86 @@ class FederatedListening:
 
     @either
     async def close(self) -> None:
-        async def end() -> None:
-            self._subscription.end()
+        self._leased.end()
 
         with suppress(TupeloError):
-            await self._space._host._on_loop(end())
+            self._subscription.stop()
+            await self._space._host.on_loop(self._subscription.finish())
 
-    def __iter__(self) -> Any:
+    def _end(self) -> None:
+        """Its lease has ended."""
+        with suppress(TupeloError):
+            self._subscription.stop()
+        with suppress(RuntimeError):  # The loop is closed.
+            self._space._host.soon(self._finish)
+
+    def _finish(self) -> None:
+        self._finishing = asyncio.ensure_future(self._subscription.finish())
+
+    def __iter__(self) -> Iterator[Notice]:
         while (notice := self.get()) is not None:
             yield notice
 
-    async def __aiter__(self) -> Any:
+    async def __aiter__(self) -> AsyncIterator[Notice]:
         while (notice := await self.get()) is not None:
             yield notice
 
-    def __enter__(self) -> Self:
+    def __await__(self) -> Generator[Any, None, Self]:
+        yield from self._subscription.stands().__await__()
         return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
 
     async def __aenter__(self) -> Self:
         await self._subscription.stands()
         return self
 
-    async def __aexit__(self, *error: object) -> None:
-        await self.close()
+
+class FederatedMatchSet(Closing):
+    """What matched at this host, which is watched, and copies of what matched at others."""
+
+    def __init__(
+        self, space: FederatedSpace, here: Any, elsewhere: list[Entry], limit: int | None
+    ) -> None:
+        self.is_async = space.is_async
+        self._here = here
+        self._elsewhere = elsewhere
+        self._left = limit
+        self._skipped: list[Skipped] = []
+
+    @either
+    async def next(self) -> Any:
+        """The next entry, or None at the end."""
+        if self._left == 0:
+            return None
+        value = await settled(self._here.next())
+        while value is None and self._elsewhere:
+            entry = self._elsewhere.pop(0)
+            try:
+                require_known(entry)
+                value = value_of(entry)
+            except UnknownType as error:
+                self._skipped.append(Skipped((entry.origin, entry.n), str(error)))
+        if value is not None and self._left is not None:
+            self._left -= 1
+        return value
+
+    @property
+    def lease(self) -> Lease | AsyncLease:
+        granted: Lease | AsyncLease = self._here.lease
+        return granted
+
+    @property
+    def skipped(self) -> list[Skipped]:
+        """What was left out so far, and why."""
+        return [*self._here.skipped, *self._skipped]
+
+    def close(self) -> Any:
+        self._elsewhere.clear()
+        return self._here.close()
+
+    def __iter__(self) -> Iterator[Any]:
+        while (entry := self.next()) is not None:
+            yield entry
+
+    async def __aiter__(self) -> AsyncIterator[Any]:
+        while (entry := await self.next()) is not None:
+            yield entry

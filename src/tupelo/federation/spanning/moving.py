@@ -10,36 +10,34 @@ from __future__ import annotations
 import asyncio
 import logging
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tupelo.errors import CannotSend, PeerLost, TupeloError
-from tupelo.federation.hosts.hosted import HostedSpace
-from tupelo.federation.hosts.peer import Peer
 from tupelo.federation.links import wire
-from tupelo.federation.links.spelled import spell_whole
-from tupelo.federation.spanning.adopting import take_in
-from tupelo.federation.spanning.handover import confirm, give_back
+from tupelo.federation.links.spelled import read_whole, spell_whole
+from tupelo.federation.spaces.doubts import confirm, give_back
+from tupelo.federation.spaces.hosted import HostedSpace
+from tupelo.federation.spanning.peers import Peer, ThisHost
+from tupelo.space.delivery import Prepared
 from tupelo.space.session import Seen
-from tupelo.space.transaction import Txn
 from tupelo.values.entry import Entry
-
-if TYPE_CHECKING:
-    from tupelo.federation.hosts.core import HostCore
+from tupelo.values.holder import Holder
 
 logger = logging.getLogger("tupelo")
 
-_PREFIX = "move"
 _Key = tuple[str, str, int]
 
 
 class Moving:
     """An entry that is under way. `peer` is the host that is asked now whether it has come."""
 
-    def __init__(self, mover: Mover, hosted: HostedSpace, entry: Entry, txn: Txn) -> None:
+    def __init__(self, mover: Mover, hosted: HostedSpace, delivery: Prepared) -> None:
         self.hosted = hosted
-        self.entries = [entry]
-        self.txn = txn
+        self.holder = delivery.holder
+        self.entries = delivery.entries
+        self.space = hosted.name
         self.peer: Peer | None = None
+        self._delivery = delivery
         self._mover = mover
 
     @property
@@ -47,28 +45,24 @@ class Moving:
         entry = self.entries[0]
         return self.hosted.name, entry.origin, entry.n
 
-    @property
-    def holder(self) -> str:
-        """The name under which it is in doubt: each has its own patience."""
-        return f"{self.txn.id}:{self.hosted.name}"
-
-    def keep(self) -> int:
+    def confirm(self) -> int:
         """It is there, and has left."""
         self._mover.ended(self)
-        position = self.hosted.operations.commit(self.txn)
-        self.hosted.flush_soon(position)
-        return position
+        return self._delivery.confirm()
 
-    def give_back(self) -> None:
+    def give_back(self) -> int:
         """It is here again."""
         self._mover.ended(self)
-        self.hosted.flush_soon(self.hosted.operations.abort(self.txn))
+        return self._delivery.give_back()
+
+    def forget(self) -> None:
+        """Sessions remember it: it is met again, at the other host."""
 
 
 class Mover:
     """Moves what is misplaced at one host; to each other host at its own pace."""
 
-    def __init__(self, host: HostCore) -> None:
+    def __init__(self, host: ThisHost) -> None:
         self._host = host
         self._accepted: dict[str, Seen] = {}
         self._positions: dict[str, int] = {}  # at which what was accepted is durable
@@ -79,16 +73,13 @@ class Mover:
     def recover(self, hosted: HostedSpace) -> None:
         """What was under way when this host crashed; what has come here from elsewhere."""
         accepted = self._accepted.setdefault(hosted.name, Seen())
-        if hosted.engine.saved is not None:
-            for origin, n in hosted.engine.saved.accepted():
-                accepted.add_number(origin, n)
-        for txn in hosted.operations.in_doubt():
-            if txn.id.startswith(f"{_PREFIX}:"):
-                txn.ending = "moved"
-                for entry in txn.taken:
-                    moving = Moving(self, hosted, entry, txn)
-                    self._under_way[moving.key] = moving
-                    self._host.doubts.leave(moving.holder, {0: moving})
+        for origin, n in hosted.port.accepted():
+            accepted.add_number(origin, n)
+        for delivery in hosted.port.deliveries_in_doubt():
+            if delivery.holder.kind == "move":
+                moving = Moving(self, hosted, delivery)
+                self._under_way[moving.key] = moving
+                self._host.doubts.leave(moving.key, {0: moving})
 
     # Going
 
@@ -107,6 +98,10 @@ class Mover:
     def _is_busy_with(self, peer: Peer) -> bool:
         task = self._tasks.get(peer)
         return task is not None and not task.done()
+
+    def under_way(self) -> list[Any]:
+        """The moves that have begun and have not ended."""
+        return list(self._under_way)
 
     def _rest(self, peer: Peer, task: asyncio.Task[None]) -> None:
         if self._tasks.get(peer) is task:  # Else the next one has begun.
@@ -131,12 +126,12 @@ class Mover:
 
     async def _move_to(self, peer: Peer, hosted: HostedSpace) -> None:
         for moving in list(self._under_way.values()):
-            to_it = moving.txn.id.startswith(f"{_PREFIX}:{peer.id}:")
+            to_it = moving.holder.who == peer.id
             undecided = self._under_way.get(moving.key) is moving
             if moving.hosted is hosted and to_it and undecided and moving.peer is not peer:
                 await self._deliver(peer, moving)
         for agent in sorted(peer.agents):
-            for entry in hosted.operations.core.directed.to(agent):
+            for entry in hosted.port.directed_to(agent):
                 if peer.talk.over or not peer.may("take", hosted):
                     return
                 await self._move(peer, hosted, entry)
@@ -144,16 +139,14 @@ class Mover:
     async def _move(self, peer: Peer, hosted: HostedSpace, entry: Entry) -> None:
         if not self._can_be_sent(hosted, entry):
             return
-        operations = hosted.operations
-        txn = operations.begin_branch(None, None, f"{_PREFIX}:{peer.id}:{entry.origin}:{entry.n}")
-        txn.ending = "moved"
-        if not operations.take_entry(entry, txn):
-            operations.abort(txn)
+        holder = Holder("move", peer.id, entry.origin, entry.n)
+        delivery, position = hosted.port.put_aside([entry], holder)
+        if delivery is None:
             return
-        moving = Moving(self, hosted, entry, txn)
-        await hosted.flush(operations.prepare(txn)[1])
+        moving = Moving(self, hosted, delivery)
+        await hosted.flush(position)
         if peer.talk.over:  # It was not asked.
-            give_back(moving)
+            give_back(hosted, moving)
             return
         self._under_way[moving.key] = moving
         await self._deliver(peer, moving)
@@ -175,11 +168,11 @@ class Mover:
         be asked about the next one either."""
         answer = peer.talk.call(self._message(moving.hosted, moving.entries[0]), "move")
         moving.peer = peer
-        self._host.doubts.forget(moving.holder, 0)  # It is asked: nothing else decides meanwhile.
+        self._host.doubts.forget(moving.key, 0)  # It is asked: nothing else decides meanwhile.
         answer.add_done_callback(partial(self._answered, peer, moving))
         await asyncio.wait([answer], timeout=self._host.answer_seconds)
         if not answer.done():
-            self._host.doubts.leave(moving.holder, {0: moving})
+            self._host.doubts.leave(moving.key, {0: moving})
             raise PeerLost(peer.name, "move")
 
     def _answered(self, peer: Peer, moving: Moving, answer: asyncio.Future[Any]) -> None:
@@ -193,22 +186,29 @@ class Mover:
         if self._under_way.get(moving.key) is not moving:
             return
         if isinstance(error, PeerLost):
-            self._host.doubts.leave(moving.holder, {0: moving})
+            self._host.doubts.leave(moving.key, {0: moving})
             return
         if error is None and answer.result():
-            confirm(moving)
+            confirm(moving.hosted, moving)
         else:
-            give_back(moving)
+            give_back(moving.hosted, moving)
 
     def ended(self, moving: Moving) -> None:
         """It is here, or there; no longer in between."""
         if self._under_way.get(moving.key) is moving:
             del self._under_way[moving.key]
-        self._host.doubts.forget(moving.holder, 0)
+        self._host.doubts.forget(moving.key, 0)
 
     # Coming
 
-    async def accept(self, hosted: HostedSpace, entry: Entry) -> bool:
+    async def come(self, peer: Peer, message: wire.Move) -> bool:
+        """A host sends an entry. True if it is here by now."""
+        hosted = peer.hosted(message.space, "write")
+        return hosted is not None and await self._accept(
+            hosted, read_whole(message.entry, hosted.clock.now())
+        )
+
+    async def _accept(self, hosted: HostedSpace, entry: Entry) -> bool:
         """Take in an entry for an agent that is here; True too if it was taken in before."""
         accepted = self._accepted.setdefault(hosted.name, Seen())
         if entry in accepted:  # The one who asked before may not have waited for the disk.
@@ -216,7 +216,7 @@ class Mover:
             return True
         if entry.to not in self._host.agents or entry.origin in self._host.agents:
             return False
-        position = self._positions[hosted.name] = take_in(hosted, entry)
+        position = self._positions[hosted.name] = hosted.port.take_in(entry)
         accepted.add(entry)
         await hosted.flush(position)
         return True

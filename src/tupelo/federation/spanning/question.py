@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from copy import copy
 from typing import Any, Literal
 
 from tupelo.errors import SpaceClosed, TransactionEnded
-from tupelo.federation.hosts.hosted import HostedSpace
-from tupelo.federation.hosts.peer import Peer
 from tupelo.federation.links import wire
 from tupelo.federation.links.spelled import read_answer, spell_order
-from tupelo.federation.spanning.handover import Held, choosing, forget, found, give_back, unread
+from tupelo.federation.spaces.doubts import give_back
+from tupelo.federation.spaces.hosted import HostedSpace
+from tupelo.federation.spanning.local import choosing, unread
+from tupelo.federation.spanning.peers import Peer
 from tupelo.federation.spanning.records import Record
-from tupelo.space.log import Actor
-from tupelo.space.order import Order
+from tupelo.space.delivery import Delivery
+from tupelo.space.query import NOW, Query
 from tupelo.space.session import SessionState
-from tupelo.store.index import Accept
 from tupelo.values.entry import Entry
+from tupelo.values.holder import Holder
 from tupelo.values.spelling import template_to_wire
 
 Settling = Callable[[Peer, list[Entry]], Awaitable[None]]
@@ -30,72 +31,59 @@ def nobody(peer: Peer) -> bool:
     return False
 
 
-def may_ask(peer: Peer, hosted: HostedSpace) -> bool:
-    """Is this space, as it is there, a part of the one here?"""
-    return hosted.shared and hosted.name in peer.spaces
-
-
 class Question:
-    """What is asked: of which space, by which template, in which order, leaving out what a session
-    has seen; and how many are wanted. What is `sent` must have a spelling. Who asks is the host
-    itself, or `actor`."""
+    """A query over the federation, as this host asks it: `agent` narrows it to the entries of one
+    agent, `holder` gets what is taken here, and `accept` has a say in what other hosts deliver. A
+    question that is `sent` to others must have a spelling."""
 
     def __init__(
         self,
         hosted: HostedSpace,
-        template: Any,
+        query: Query,
         *,
-        take: bool,
-        order: Order | None,
         agent: str | None,
-        session: SessionState | None = None,
-        holder: str | None = None,
-        many: bool = False,
-        limit: int | None = None,
+        holder: Holder,
         sent: bool = True,
-        actor: Actor | None = None,
         accept: Settling | None = None,
     ) -> None:
-        self.actor = actor
-        self.accept = accept
         self.hosted = hosted
-        self.template = template
-        self.take = take
-        self.order = order
+        self.query = query
         self.agent = agent
-        self.session = session
-        self.record = _record_of(session)
-        self.lock = hosted.engine.lock
         self.holder = holder
-        self.many = many
-        self.limit = limit if many else 1
-        self.spelled = template_to_wire(template) if sent else None
-        self.spelled_order = spell_order(order) if sent else None
+        self.accept = accept
+        self.session = query.session
+        self.record = _record_of(query.session)
+        self.spelled = template_to_wire(query.template) if sent else None
+        self.spelled_order = spell_order(query.order) if sent else None
 
-    def only(self) -> Accept | None:
-        """Which of the matches here are wanted; None for all."""
-        if self.record is None and self.agent is None:
-            return None
-        return choosing(self.record, self.agent)
+    @property
+    def take(self) -> bool:
+        return self.query.take
+
+    @property
+    def limit(self) -> int | None:
+        return self.query.limit
+
+    def atomic(self) -> AbstractContextManager[object]:
+        """The lock of the session's record."""
+        return self.hosted.port.atomic()
+
+    def here(self, limit: int | None, *, deadline: float | None = NOW) -> Query:
+        """The question as it is asked of this host's own part of the space. Entries are not built
+        here, and what a session has seen is noted by its record."""
+        only = None
+        if self.record is not None or self.agent is not None:
+            only = choosing(self.record, self.agent)
+        return self.query.replace(
+            deadline=deadline, limit=limit, session=None, known=False, only=only
+        )
 
     async def read_here(self, limit: int | None) -> list[Entry]:
-        hosted, template, order = self.hosted, self.template, self.order
         if self.session is not None:
-            entries, _ = await unread(
-                hosted, self.session, template, limit, order, self.agent, self.actor
-            )
+            query = self.query.replace(deadline=NOW, limit=limit, session=None, known=False)
+            entries, _ = await unread(self.hosted, self.session, query, self.agent)
             return entries
-        return await found(
-            hosted,
-            template,
-            False,
-            0,
-            self.many,
-            limit,
-            order,
-            only=self.only(),
-            actor=self.actor,
-        )
+        return await self.hosted.port.fetch(self.here(limit))
 
     def ask(
         self,
@@ -106,9 +94,9 @@ class Question:
         watch: int | None,
     ) -> wire.Ask:
         """The question, for this host, which is to be sent at once."""
-        notes, actor = None, self.actor
+        notes, actor = None, self.query.actor
         if self.record is not None:
-            with self.lock:
+            with self.atomic():
                 reads = how == "read"
                 notes = self.record.notes_for(peer, call) if reads else self.record.all_notes()
             if notes.since:  # It knows who we are.
@@ -133,7 +121,7 @@ class Question:
         """What was read there, and whether there is more; None if it is to be asked again. BadFrame
         if it cannot be."""
         if self.record is not None and message.seen is not None:
-            with self.lock:
+            with self.atomic():
                 answer = self.record.read_answer(peer, message.seen, answer)
             if answer is None:
                 return None
@@ -155,19 +143,19 @@ class Question:
         if self.record is None:
             yield
             return
-        with self.lock:
+        with self.atomic():
             self.record.hold()
         try:
             yield
         finally:
-            with self.lock:
+            with self.atomic():
                 self.record.release()
 
     def choose(self, entries: list[Entry], limit: int | None) -> list[Entry]:
         """Those that the one who asked gets: of a session's, what is new to it."""
         if self.record is None:
             return entries[:limit]
-        with self.lock:
+        with self.atomic():
             return self.record.choose(entries, limit)
 
 
@@ -188,24 +176,28 @@ class Taken:
         self.covered: dict[str, None] = {}
         self.missing: dict[str, None] = {}
         self.cut: set[str] = set()  # ids of hosts that have more than they could answer
-        self._held: list[Held] = []
+        self._deliveries: list[Delivery] = []
 
     def is_cut(self, peer: Peer) -> bool:
         return peer.id in self.cut
 
-    def add(self, held: Held) -> None:
-        self.entries += held.entries
-        self._held.append(held)
+    @property
+    def space(self) -> str:
+        return self.hosted.name
 
-    def keep(self) -> int:
+    def add(self, delivery: Delivery) -> None:
+        self.entries += delivery.entries
+        self._deliveries.append(delivery)
+
+    def confirm(self) -> int:
         """The one who asked has them, but for those that a space took back when it was closed;
         SpaceClosed or TransactionEnded if that is all of them."""
         position = 0
         kept, refused = [], None
-        for held in self._held:
+        for delivery in self._deliveries:
             try:
-                position = max(position, held.keep())
-                kept += held.entries
+                position = max(position, delivery.confirm())
+                kept += delivery.entries
             except (SpaceClosed, TransactionEnded) as error:
                 refused = error
         if refused is not None:
@@ -216,20 +208,21 @@ class Taken:
 
     def forget(self) -> None:
         """The one who asked has them, and will not vanish any more."""
-        for held in self._held:
-            forget(held)
+        for delivery in self._deliveries:
+            delivery.forget()
 
-    def give_back(self) -> None:
+    def give_back(self) -> int:
         """The one who asked has vanished."""
-        for held in self._held:
-            give_back(held)
-        if self._record is not None and not self._held:
-            with self.hosted.engine.lock:
+        for delivery in self._deliveries:
+            give_back(self.hosted, delivery)
+        if self._record is not None and not self._deliveries:
+            with self.hosted.port.atomic():
                 self._record.discard_all(self.entries)
+        return 0
 
     def join(self, more: Taken) -> None:
         """What another operation got, later."""
         self.entries += more.entries
-        self._held += more._held
+        self._deliveries += more._deliveries
         self.covered = {k: None for k in self.covered if k not in more.missing} | more.covered
         self.missing = {k: None for k in self.missing if k not in more.covered} | more.missing

@@ -14,14 +14,14 @@ from weakref import WeakKeyDictionary
 
 from pyroaring import BitMap64
 
-from tupelo.errors import BadFrame
+from tupelo.errors import BadFrame, TupeloError
 from tupelo.federation.links import wire
 from tupelo.federation.links.spelled import read_numbers, spell_numbers, spell_seen
 from tupelo.space.session import Seen, seen_of
 from tupelo.values.entry import Entry
 
 if TYPE_CHECKING:
-    from tupelo.federation.hosts.peer import Peer
+    from tupelo.federation.spanning.peers import Peer
 
 CHANGES_MAX = 4_096
 """So many changes are remembered one by one; who knows less than that is told all anew."""
@@ -36,6 +36,10 @@ class Reader(Protocol):
     """Who reads in a session, and wants to know that there is something again to be read."""
 
     def look_again(self) -> None: ...
+
+    def stop(self, error: TupeloError) -> None:
+        """On the host's loop: the session is over."""
+        ...
 
 
 class Record(Seen):

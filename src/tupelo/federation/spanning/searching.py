@@ -4,23 +4,29 @@ Every host that takes part is asked, and watches from the moment at which it had
 anywhere ends the search; for a take, only one host at a time is asked to reserve, so nothing is
 held that is not wanted. "No match" is said only if there was a moment at which no host had one: all
 were watching by then, and none of the watches has seen anything come.
+
+Whoever waits also waits at this host's own part of the space like any other: a take is served in
+its turn, among the clients and programs of this host, and a read before any take. The read of a
+session watches instead: what it has seen is kept by its record.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal
 
 from tupelo.errors import CannotSend, HostClosed, TupeloError
-from tupelo.federation.hosts.parked import alarm
-from tupelo.federation.hosts.peer import Peer
 from tupelo.federation.links import wire
+from tupelo.federation.spaces.doubts import give_back
 from tupelo.federation.spanning.gathering import read_from
-from tupelo.federation.spanning.handover import reserve
-from tupelo.federation.spanning.question import Question, Taken, may_ask
+from tupelo.federation.spanning.peers import Peer
+from tupelo.federation.spanning.question import Question, Taken
 from tupelo.federation.spanning.watching import Watching
+from tupelo.space.delivery import Delivery
+from tupelo.space.query import NOW
+from tupelo.space.tasks import alarm_at
 from tupelo.values.entry import Entry
 
 if TYPE_CHECKING:
@@ -54,17 +60,19 @@ class Search:
         self.ended = asyncio.Event()
         self._changed = asyncio.Event()
         self._watching: Watching | None = None
+        self._waiting: asyncio.Task[Delivery | list[Entry] | None] | None = None  # here
+        self._ticket: int | None = None  # its place among those who wait here
         self._hinted_here = False
         self._timed_out = False
         self._impatient = False
-        self._stopped = False
+        self._stopped: TupeloError | None = None
         self._failure: CannotSend | None = None
         self.found_here = False
         self._loop = asyncio.get_running_loop()
         self._holding = False
         self._result = Taken(question.hosted, None if question.take else question.record)
 
-    async def run(self, wait: float | None) -> Taken:
+    async def run(self) -> Taken:
         federation, hosted = self._federation, self._question.hosted
         if self._here and await self._look_here():
             return self._result
@@ -73,19 +81,22 @@ class Search:
         federation.searches[self] = None
         if self._question.record is not None:
             self._question.record.readers[self] = None
-        self._timed_out = wait == 0
-        if wait:
-            alarms.append(alarm(loop, hosted.clock, wait, self._time_out))
-        else:
+        deadline = self._question.query.deadline
+        self._timed_out = deadline == NOW
+        if deadline is None or deadline == NOW:
             patience = loop.call_later(federation.host.answer_seconds, self._lose_patience)
             alarms.append(patience.cancel)
+        else:
+            alarms.append(alarm_at(loop, hosted.clock, deadline, self._time_out))
         try:
+            if not self._timed_out and (self._question.take or self._question.session is None):
+                self._wait_here()
             if await self._look_where_the_last_was():
                 return self._result
             for peer in list(federation.host.peers.values()):
                 self.engaged(peer)
             # Who does not wait need not hear of what comes here until the others have nothing.
-            if wait != 0 and await self._watch_here():
+            if not self._timed_out and await self._watch_here():
                 return self._result
             self._require_open()
             while not await self._round():
@@ -113,14 +124,14 @@ class Search:
         self._impatient = True
         self._changed.set()
 
-    def stop(self) -> None:
-        """The host is closed: whoever waits is told."""
-        self._stopped = True
+    def stop(self, error: TupeloError | None = None) -> None:
+        """The host is closed, or the session is over: whoever waits is told."""
+        self._stopped = error or HostClosed("the host was closed")
         self._changed.set()
 
     def _require_open(self) -> None:
-        if self._stopped:
-            raise HostClosed("the host was closed")
+        if self._stopped is not None:
+            raise self._stopped
 
     # Here
 
@@ -128,30 +139,51 @@ class Search:
         self._hinted_here = True
         self._changed.set()
 
+    def _wait_here(self) -> None:
+        """Get the first match that comes here and is not for others who have waited longer."""
+        if self._here:
+            question = self._question
+            port = question.hosted.port
+            self._ticket = self._ticket or question.query.ticket or port.ticket()
+            query = question.here(question.limit, deadline=None).replace(ticket=self._ticket)
+            got: Coroutine[Any, Any, Delivery | list[Entry] | None]
+            got = port.reserve(query, question.holder) if question.take else port.fetch(query)
+            self._waiting = asyncio.ensure_future(got)
+            self._waiting.add_done_callback(lambda task: self._changed.set())
+
+    def _came_here(self) -> bool:
+        """Has the one that waits here been served? Its error is raised, if it has one."""
+        waiting = self._waiting
+        if waiting is None or not waiting.done():
+            return False
+        self._waiting = None
+        got = waiting.result()
+        if isinstance(got, list):
+            self._result.entries += got
+        elif got is not None:
+            self._result.add(got)
+        self.found_here = bool(got)
+        return self.found_here
+
     async def _watch_here(self) -> bool:
         """Hear of what comes here from now on. True if something has come before."""
+        if self._waiting is not None:
+            return self._came_here()
         if not self._here or self._watching is not None:
             return False
         question = self._question
-        self._watching = Watching(question.hosted, question.template, self._hint_here)
+        query = question.query
+        self._watching = Watching(question.hosted, query.template, self._hint_here, query.order)
         return await self._look_here()
 
     async def _look_here(self) -> bool:
         question = self._question
         self._result.covered[self._federation.host.name] = None
         if question.take:
-            held = await reserve(
-                question.hosted,
-                question.holder or self._federation.holder_here(),
-                question.template,
-                many=question.many,
-                limit=question.limit,
-                order=question.order,
-                only=question.only(),
-                actor=question.actor,
-            )
-            if held is not None:
-                self._result.add(held)
+            port = question.hosted.port
+            delivery = await port.reserve(question.here(question.limit), question.holder)
+            if delivery is not None:
+                self._result.add(delivery)
         else:
             with question.held():
                 entries = await question.read_here(question.limit)
@@ -178,7 +210,7 @@ class Search:
 
     async def _look_where_the_last_was(self) -> bool:
         question, record = self._question, self._question.record
-        if record is None or question.take or question.many:
+        if record is None or question.take or question.query.many:
             return False
         peer = record.first_asked(self._federation.asked(question.hosted, self._wanted))
         if peer is None:
@@ -199,7 +231,7 @@ class Search:
         """This host is there to be asked, now or from now on."""
         if (
             self._wanted(peer)
-            and may_ask(peer, self._question.hosted)
+            and self._question.hosted.shared
             and (peer.id not in self._places or self._places[peer.id].peer is not peer)
         ):
             self._begin(peer)
@@ -270,11 +302,13 @@ class Search:
 
     @property
     def _during(self) -> str:
-        return "take" if self._question.take else "read"
+        return self._question.query.verb
 
     async def _round(self) -> bool:
         """Look wherever there may be a match now. True if one was had."""
         self._changed.clear()
+        if self._came_here():
+            return True
         if self._hinted_here:
             self._hinted_here = False
             if self._watching is not None:
@@ -300,18 +334,24 @@ class Search:
         return False
 
     async def _claim(self, place: _Place) -> bool:
-        """Ask one host to reserve, and keep what it delivers."""
+        """Ask one host to reserve, and keep what it delivers. Meanwhile nothing is reserved here:
+        what is not wanted would be out of sight for others."""
+        waits = self._waiting is not None
+        if await self._stop_waiting():
+            return True
         place.state = "asking"
         call = self._next_call()
         message = self._question.ask(place.peer, call, "take", self._question.limit, place.watch)
-        held = await self._federation.claim(place.peer, self._question, message)
-        if held is None:
+        brought = await self._federation.claim(place.peer, self._question, message)
+        if waits and not (brought is not None and brought.entries):
+            self._wait_here()
+        if brought is None:
             self._lose(place)
-        elif held.entries:
-            self._result.add(held)
+        elif brought.entries:
+            self._result.add(brought)
             place.state = "ready"
             return True
-        elif held.refused:  # It had something: nobody watches there.
+        elif brought.refused:  # It had something: nobody watches there.
             self._ready(place)
         else:
             place.watched = True
@@ -325,7 +365,7 @@ class Search:
         holding = any(place.entries for place in self._places.values())
         if record is not None and holding != self._holding:
             self._holding = holding
-            with self._question.lock:
+            with self._question.atomic():
                 record.hold() if holding else record.release()
 
     # The end
@@ -362,6 +402,8 @@ class Search:
                 quiet = False
         if self._watching is not None:
             self._watching.listen()
+        if self._came_here():
+            return True
         if quiet and not self._hinted_here and self._all_have_answered():
             return True
         for place in empty:  # Nobody watches there any more.
@@ -383,7 +425,27 @@ class Search:
             known = place.peer.hints.pop(place.watch, None) is not None
             may_stand = place.watched or place.state in ("asking", "missing")
             if known and may_stand:
-                place.peer.talk.say(wire.Unwatch(0, place.watch))
+                place.peer.talk.call(wire.Unwatch(self._next_call(), place.watch), self._during)
+        waiting, self._waiting = self._waiting, None
+        if waiting is not None:
+            waiting.add_done_callback(self._give_back)
+            waiting.cancel()
+
+    def _give_back(self, waiting: asyncio.Task[Delivery | list[Entry] | None]) -> None:
+        """What came here at the last moment is not wanted."""
+        if not waiting.cancelled() and waiting.exception() is None:
+            got = waiting.result()
+            if got is not None and not isinstance(got, list):
+                give_back(self._question.hosted, got)
+
+    async def _stop_waiting(self) -> bool:
+        """Wait here no more. True if something came just before, which is had now."""
+        if self._waiting is not None:
+            self._waiting.cancel()
+            await asyncio.wait([self._waiting])
+            if self._waiting.cancelled():
+                self._waiting = None
+        return self._came_here()
 
 
 def look_away(answer: asyncio.Future[Any]) -> None:

@@ -8,244 +8,224 @@ engage later. Operations within a transaction look here only.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from weakref import WeakSet
 
-from tupelo.errors import BadArgument, TupeloError
-from tupelo.federation.hosts.hosted import HostedSpace
-from tupelo.federation.spanning.adopting import adopt
+from tupelo.errors import BadArgument, HostClosed, SpaceClosed, TupeloError
+from tupelo.federation.spaces.hosted import HostedSpace
+from tupelo.federation.spanning.federated import adopt
 from tupelo.federation.spanning.handles import (
-    Coverage,
     FederatedListening,
+    FederatedMatchSet,
     FederatedSession,
-    check_coverage,
 )
 from tupelo.federation.spanning.question import Taken
 from tupelo.federation.spanning.records import Record
-from tupelo.federation.spanning.scope import Scope, spell_scope
 from tupelo.federation.spanning.subscription import FederatedSubscription
-from tupelo.federation.spanning.weak import WeakFunction, WeakReaction
 from tupelo.space import asynchronous, blocking
 from tupelo.space.checks import check_count, check_limit, check_order, check_wait
-from tupelo.space.either import either, settled
-from tupelo.space.handles import ThreadSignal
-from tupelo.space.holdings import Transactional
-from tupelo.space.operations import value_of
+from tupelo.space.either import Closing, either, settled
+from tupelo.space.log import Actor
 from tupelo.space.order import Order
-from tupelo.space.tasks import TaskSignal
-from tupelo.space.writers import Mark
+from tupelo.space.port import Transactional, TransactionHandle, value_of
+from tupelo.space.protocol import AsyncSpaceLike, SpaceLike, names_of
+from tupelo.space.query import Query, deadline_of
+from tupelo.space.session import SessionState
+from tupelo.space.weak import WeakFunction, WeakReaction
+from tupelo.values.coverage import Coverage, check_coverage
 from tupelo.values.entry import Entry, require_known
-from tupelo.values.lease import Lease
+from tupelo.values.lease import Lease, check_lease
 from tupelo.values.notice import Notice
-from tupelo.values.parts import ANY
+from tupelo.values.scope import Scope, check_scope
 
 if TYPE_CHECKING:
-    from tupelo.federation.hosts.doors import HostDoor
+    from tupelo.federation.spanning.loops import OnLoop, SpanningHost
+
+T = TypeVar("T")
 
 
-class FederatedSpace:
+class FederatedSpaceLike(SpaceLike, Protocol):
+    """A space of a host, for threads: what `host.space` returns."""
+
+    @property
+    def here(self) -> blocking.Space: ...
+
+
+class AsyncFederatedSpaceLike(AsyncSpaceLike, Protocol):
+    """A space of a host, for coroutines."""
+
+    @property
+    def here(self) -> asynchronous.Space: ...
+
+
+class FederatedSpace(Closing, SpaceLike):
     """One space of a host, and of all that are engaged with it."""
 
-    def __init__(self, host: HostDoor, hosted: HostedSpace, is_async: bool) -> None:
+    def __init__(self, host: OnLoop, hosted: HostedSpace, is_async: bool) -> None:
         self.is_async = is_async
         self._host = host
-        self._core = host._core
+        self._core = host.core
         self._hosted = hosted
-        self._operations = hosted.operations
+        self._port = hosted.port
         self._local: Any = hosted.door if is_async else hosted.space
-        self._federation = self._core.federation
+        self._federation = host.core.federation
+        self._calls: set[asyncio.Task[Any]] = set()  # that wait, on the host's loop
+        self._given: WeakSet[Any] = WeakSet()  # sessions and subscriptions
+        self._txns: WeakSet[TransactionHandle] = WeakSet()
+        self._closed = False
 
     @property
     def name(self) -> str:
         return self._hosted.name
 
+    @property
+    def host_core(self) -> SpanningHost:
+        """The host, for transactions that it decides."""
+        return self._core
+
     # Writing
 
     @either
-    async def write(
-        self,
-        entry: object,
-        *,
-        lease: float | None = None,
-        txn: Transactional | None = None,
-        at: Any = None,
-        wait: float | None = 0,
-        to: str | None = None,
-    ) -> Lease:
-        """Write an entry. It stays here, unless it is for an agent: `to` that agent it goes, when
-        the agent is engaged; until then it is here, misplaced."""
-        if to is None:
-            written: Lease = await settled(
-                self._local.write(entry, lease=lease, txn=txn, at=at, wait=wait)
-            )
-            return written
-        if not isinstance(to, str) or not to:
-            raise BadArgument("to", "the id of an agent", to)
-        if wait != 0:
-            raise BadArgument("wait", "left out, for an entry that is for an agent", wait)
-        signal = TaskSignal if self.is_async else ThreadSignal
-        outcome, position = self._operations.write(entry, lease, txn, at, signal, 0, Mark(to=to))
-        assert isinstance(outcome, list)
-        await settled(self._local._flush(position))
-        self._host._soon(self._core.mover.arrived)
-        return outcome[0]
+    async def _write(self, entry: object, *how: Any) -> Any:
+        """It stays here, unless it is for an agent: to that it goes, when the agent is engaged;
+        until then it is here, misplaced."""
+        return await self._written("write", entry, *how)
 
-    def write_all(
+    @either
+    async def _write_all(self, entries: Iterable[object], *how: Any) -> Any:
+        return await self._written("write_all", entries, *how)
+
+    async def _written(
         self,
-        entries: Iterable[object],
-        *,
-        lease: float | list[float | None] | None = None,
-        txn: Transactional | None = None,
-        at: Sequence[Any] | None = None,
-        wait: float | None = 0,
+        verb: str,
+        what: object,
+        lease: Any,
+        txn: Transactional | None,
+        at: Any,
+        wait: float | None,
+        to: str | None,
     ) -> Any:
-        """Write many entries in one step, here."""
-        return self._local.write_all(entries, lease=lease, txn=txn, at=at, wait=wait)
+        self._require_open()
+        write = self._patient if wait != 0 else self._at_once
+        written = await write(verb, what, lease=lease, txn=txn, at=at, wait=wait, to=to)
+        self._move(to)
+        return written
+
+    async def _at_once(self, verb: str, *args: Any, **how: Any) -> Any:
+        return await settled(getattr(self._local, verb)(*args, **how))
+
+    async def _patient(self, verb: str, *args: Any, **how: Any) -> Any:
+        """A write that may wait, on the host's loop: it ends when this is closed."""
+        written = await self._host.on_loop(
+            self._until_closed(getattr(self._hosted.door, verb), *args, **how)
+        )
+        if self.is_async:
+            return written
+        if isinstance(written, list):
+            return [Lease(one.landlord, one.thing) for one in written]
+        return Lease(written.landlord, written.thing)
+
+    async def _until_closed(
+        self, work: Callable[..., Coroutine[Any, Any, T]], *args: Any, **how: Any
+    ) -> T:
+        """On the host's loop: SpaceClosed when this is closed meanwhile."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._calls.add(task)
+        try:
+            return await work(*args, **how)
+        except asyncio.CancelledError:
+            if self._closed:
+                task.uncancel()
+            self._require_open()
+            raise
+        finally:
+            self._calls.discard(task)
+
+    def _move(self, to: str | None) -> None:
+        if to is not None:
+            self._host.soon(self._core.mover.arrived)
 
     # Reading and taking
 
     @either
-    async def read(
-        self,
-        template: object = ANY,
-        *,
-        wait: float | None = None,
-        txn: Transactional | None = None,
-        order: Order | None = None,
-        if_exists: bool = False,
-        scope: Scope | None = None,
-        coverage: Coverage | None = None,
-    ) -> Any:
-        """A copy of a matching entry from any engaged host; None if there is none in time.
-
-        NotAllAnswered if there was none where it was asked, and some hosts did not answer.
-        """
-        return await self._one(template, False, wait, txn, order, if_exists, scope, coverage)
-
-    @either
-    async def take(
-        self,
-        template: object = ANY,
-        *,
-        wait: float | None = None,
-        txn: Transactional | None = None,
-        order: Order | None = None,
-        if_exists: bool = False,
-        scope: Scope | None = None,
-        coverage: Coverage | None = None,
-    ) -> Any:
-        """Remove a matching entry, wherever it is, and get it; nobody else will."""
-        return await self._one(template, True, wait, txn, order, if_exists, scope, coverage)
-
-    async def _one(
+    async def _get(
         self,
         template: object,
         take: bool,
         wait: float | None,
-        txn: Transactional | None,
-        order: Order | None,
-        if_exists: bool,
-        scope: Scope | None,
-        coverage: Coverage | None,
-    ) -> Any:
-        check_wait(wait)
-        check_coverage(coverage)
-        self._require_here(txn, scope)
-        verb = self._local.take if take else self._local.read
-        if txn is not None or if_exists or self._is_here(scope):
-            self._covers_here(coverage)
-            return await settled(
-                verb(template, wait=wait, txn=txn, order=order, if_exists=if_exists)
-            )
-        if scope is None:
-            found = await settled(verb(template, wait=0, order=order))
-            if found is not None or (wait == 0 and not self._spans()):
-                self._covers_here(coverage)
-                return found
-        values = await self._anywhere(
-            coverage, template, take=take, wait=wait, order=order, scope=spell_scope(scope)
-        )
-        return values[0] if values else None
-
-    @either
-    async def read_all(
-        self,
-        template: object = ANY,
-        *,
-        wait: float | None = 0,
-        limit: int | None = None,
-        txn: Transactional | None = None,
-        order: Order | None = None,
-        if_exists: bool = False,
-        scope: Scope | None = None,
-        coverage: Coverage | None = None,
-    ) -> list[Any]:
-        """Copies of all matching entries of every host that answers: `coverage` says which."""
-        return await self._all(template, False, wait, limit, txn, order, if_exists, scope, coverage)
-
-    @either
-    async def take_all(
-        self,
-        template: object = ANY,
-        *,
-        wait: float | None = 0,
-        limit: int | None = None,
-        txn: Transactional | None = None,
-        order: Order | None = None,
-        if_exists: bool = False,
-        scope: Scope | None = None,
-        coverage: Coverage | None = None,
-    ) -> list[Any]:
-        """Remove all matching entries, of every host that answers: `coverage` says which."""
-        return await self._all(template, True, wait, limit, txn, order, if_exists, scope, coverage)
-
-    async def _all(
-        self,
-        template: object,
-        take: bool,
-        wait: float | None,
+        many: bool,
         limit: int | None,
         txn: Transactional | None,
         order: Order | None,
         if_exists: bool,
         scope: Scope | None,
         coverage: Coverage | None,
-    ) -> list[Any]:
+    ) -> Any:
+        self._require_open()
         check_wait(wait)
-        check_limit(limit)
         check_coverage(coverage)
-        self._require_here(txn, scope)
+        check_scope(scope)
+        check_limit(limit)
+        if txn is not None and scope is not None and not self._is_here(scope):
+            raise BadArgument("scope", "left out or HERE, within a transaction", scope)
+        verb = getattr(self._local, ("take" if take else "read") + ("_all" if many else ""))
+        most = {"limit": limit} if many else {}
         alone = scope is None and wait == 0 and not self._spans()
         if txn is not None or if_exists or alone or self._is_here(scope):
             self._covers_here(coverage)
-            verb = self._local.take_all if take else self._local.read_all
-            found: list[Any] = await settled(
-                verb(template, wait=wait, limit=limit, txn=txn, order=order, if_exists=if_exists)
+            return await settled(
+                verb(template, wait=wait, txn=txn, order=order, if_exists=if_exists, **most)
             )
-            return found
-        return await self._anywhere(
-            coverage,
+        if scope is None and not many:  # What is here is had without the host's loop.
+            value = await settled(verb(template, wait=0, order=order))
+            if value is not None:
+                self._covers_here(coverage)
+                return value
+        query = self._query(template, take, wait, order, scope, many=many, limit=limit)
+        values = await self._anywhere(query, coverage)
+        return values if many else values[0] if values else None
+
+    def _query(
+        self,
+        template: object,
+        take: bool,
+        wait: float | None,
+        order: Order | None,
+        scope: Scope | None,
+        *,
+        many: bool = False,
+        limit: int | None = 1,
+        session: SessionState | None = None,
+        actor: Actor | None = None,
+    ) -> Query:
+        """What is asked of all hosts in the scope."""
+        if order is not None:
+            check_order(order)
+        return Query(
             template,
-            take=take,
-            wait=wait,
-            many=True,
-            limit=limit,
-            order=order,
-            scope=spell_scope(scope),
+            take,
+            deadline_of(self._hosted.clock, wait),
+            many,
+            limit,
+            order,
+            session=session,
+            scope=scope,
+            actor=actor,
         )
 
-    async def _anywhere(self, coverage: Coverage | None, template: Any, **how: Any) -> list[Any]:
+    async def _anywhere(self, query: Query, coverage: Coverage | None) -> list[Any]:
         """Ask the federation, on the host's loop, and keep what it brings."""
-        check_coverage(coverage)
-        if how.get("order") is not None:
-            check_order(how["order"])
 
         async def get() -> list[Entry]:
-            taken = await self._federation.get(
-                self._hosted, template, partial=coverage is not None, **how
+            taken = await self._until_closed(
+                self._federation.get, self._hosted, query, partial=coverage is not None
             )
             if coverage is not None:
-                coverage.fill(taken)
+                coverage.fill(taken.covered, taken.missing)
             try:
                 for entry in taken.entries:
                     require_known(entry)
@@ -256,148 +236,211 @@ class FederatedSpace:
             return taken.entries
 
         def undo(entries: list[Entry]) -> None:
-            if how["take"]:
+            if query.take:
                 adopt(self._hosted, entries)
-            elif how.get("session") is not None:
-                with self._hosted.engine.lock:
-                    how["session"].seen.discard_all(entries)
+            elif query.session is not None and isinstance(query.session.seen, Record):
+                with self._port.atomic():
+                    query.session.seen.discard_all(entries)
 
-        found: list[Entry] = await self._host._on_loop(get(), undo)
+        found: list[Entry] = await self._host.on_loop(get(), undo)
         return [value_of(entry) for entry in found]
 
     @either
-    async def count(
+    async def _count(
         self,
-        template: object = ANY,
-        *,
-        txn: Transactional | None = None,
-        scope: Scope | None = None,
-        coverage: Coverage | None = None,
+        template: object,
+        txn: Transactional | None,
+        scope: Scope | None,
+        coverage: Coverage | None,
     ) -> int:
-        """How many entries match, at all hosts together."""
+        self._require_open()
         check_coverage(coverage)
+        check_scope(scope)
         if txn is not None or self._is_here(scope) or (scope is None and not self._spans()):
             self._covers_here(coverage)
-            return self._operations.count(template, txn)
+            return self._port.count(template, txn)
         taken = Taken(self._hosted) if coverage is not None else None
-        number: int = await self._host._on_loop(
-            self._federation.count(self._hosted, template, spell_scope(scope), taken)
+        number: int = await self._host.on_loop(
+            self._federation.count(self._hosted, template, scope, taken)
         )
         if coverage is not None and taken is not None:
-            coverage.fill(taken)
+            coverage.fill(taken.covered, taken.missing)
         return number
 
-    def _require_here(self, txn: Transactional | None, scope: Scope | None) -> None:
-        if txn is not None and scope is not None and not self._is_here(scope):
-            raise BadArgument("scope", "left out or HERE, within a transaction", scope)
+    @either
+    async def _match_set(
+        self,
+        template: object,
+        limit: int | None,
+        txn: Transactional | None,
+        lease: float | None,
+    ) -> Any:
+        self._require_open()
+        here = await settled(self._local.match_set(template, limit=limit, txn=txn, lease=lease))
+        if txn is not None or not self._spans():
+            return here
+        query = self._query(template, False, 0, None, None, many=True, limit=limit)
+
+        async def elsewhere() -> list[Entry]:
+            taken = await self._federation.get(self._hosted, query, partial=True)
+            return taken.entries
+
+        others = [
+            entry for entry in await self._host.on_loop(elsewhere()) if not self._port.has(entry)
+        ]
+        return FederatedMatchSet(self, here, others, limit)
 
     def _is_here(self, scope: Scope | None) -> bool:
-        spelled = spell_scope(scope)
-        return spelled is not None and not self._core.spans(self._hosted, spelled)
+        return scope is not None and not self._core.spans(self._hosted, scope)
 
     def _spans(self) -> bool:
         return self._core.spans(self._hosted, None)
 
     def _covers_here(self, coverage: Coverage | None) -> None:
         if coverage is not None:
-            coverage.covered, coverage.missing = [self._core.name], []
+            check_coverage(coverage)
+            coverage.fill([self._core.name])
 
     # Transactions, sessions
 
     def transaction(self, *, lease: float | None = None) -> Any:
-        """All or nothing, here: pass it as `txn=`."""
-        return self._local.transaction(lease=lease)
+        self._require_open()
+        begun = self._local.transaction(lease=lease)
+        self._txns.add(begun)
+        return begun
 
     def in_doubt(self) -> Any:
+        self._require_open()
         return self._local.in_doubt()
 
-    def session(self) -> FederatedSession:
-        """A reader that never sees the same entry twice, wherever it meets it."""
-        return FederatedSession(self, Record())
+    def session(self, *, lease: float | None = None) -> FederatedSession:
+        self._require_open()
+        return FederatedSession(self, Record(), check_lease(lease))
 
     # Subscriptions, reactions
 
-    def subscribe(
+    def _subscribe(
         self,
-        template: object = ANY,
-        callback: Callable[[Notice], object] | None = None,
-        *,
-        handback: Any = None,
-        backlog_max: int = 1_000,
-        available: bool = False,
-        scope: Scope | None = None,
-    ) -> FederatedListening:
-        """Be told once of every entry that becomes visible anywhere, also because its host engages.
-
-        Iterate over it, or give a callback, which is called on a thread of its own (or a task).
-        """
+        template: object,
+        callback: Callable[[Notice], object] | None,
+        lease: float | None,
+        txn: Transactional | None,
+        handback: Any,
+        backlog_max: int,
+        available: bool,
+        returned: bool,
+        scope: Scope | None,
+    ) -> Any:
+        self._require_open()
+        if txn is not None or self._is_here(check_scope(scope)):
+            return self._local.subscribe(
+                template,
+                callback,
+                lease=lease,
+                txn=txn,
+                handback=handback,
+                backlog_max=backlog_max,
+                available=available,
+                returned=returned,
+            )
         if callback is not None and not callable(callback):
             raise BadArgument("callback", "a function of a notice", callback)
         check_count(backlog_max, "backlog_max")
+        seconds = check_lease(lease)
         subscription = self._subscribed(
-            template, scope, handback=handback, backlog_max=backlog_max, available=available
+            template,
+            scope,
+            handback=handback,
+            backlog_max=backlog_max,
+            available=bool(available),
+            returned=bool(returned),
         )
-        return FederatedListening(self, subscription, callback)
+        return FederatedListening(self, subscription, callback, seconds)
 
     def _subscribed(
         self, template: object, scope: Scope | None, **how: Any
     ) -> FederatedSubscription:
-        here, wanted, _ = self._federation.reach(spell_scope(scope))
+        check_scope(scope)
+        here, wanted, _ = self._federation.reach(scope)
 
         async def make() -> FederatedSubscription:
             return FederatedSubscription(
                 self._federation, self._hosted, template, here=here, wanted=wanted, **how
             )
 
-        made: FederatedSubscription = self._host._now(make())
+        made: FederatedSubscription = self._host.now(make())
         if not self.is_async:
-            self._host._now(made.stands())
+            self._host.now(made.stands())
         return made
 
-    def react(
+    def _react(
         self,
         template: object,
         function: WeakFunction,
-        *,
-        once: bool = False,
-        existing: bool = True,
-        scope: Scope | None = None,
-    ) -> WeakReaction:
-        """Call `function(entry, step)` once for every entry that is or becomes visible anywhere.
-
-        It is weak: it is called after the step, on a thread of its own (or a task), and `step` is a
-        transaction here. If it raises, what it did is undone, and the reaction's `error` says why.
-        For a reaction inside the step, at this host, see `here`.
-        """
+        once: bool,
+        existing: bool,
+        scope: Scope | None,
+    ) -> Any:
+        self._require_open()
+        if self._is_here(check_scope(scope)):
+            return self._local.react(template, function, once=once, existing=existing)
         if not callable(function):
             raise BadArgument("function", "a function of an entry and a step", function)
         subscription = self._subscribed(template, scope, existing=existing, backlog_max=1_000_000)
         reaction = WeakReaction(
-            self, FederatedListening(self, subscription, None), function, bool(once)
+            self, FederatedListening(self, subscription, None, None), function, bool(once)
         )
-        self._host._start(reaction.run)
+        self._host.run_apart(reaction.run)
         return reaction
 
     # Here
 
     @property
-    def here(self) -> blocking.Space | asynchronous.Space:
+    def here(self) -> Any:
         """What is at this host, as a space of its own: with reactions inside the step, leases on
         sessions and subscriptions, and transactions."""
-        local: blocking.Space | asynchronous.Space = self._local
-        return local
+        return self._local
 
     def changes(self, *, since: int = 0, limit: int | None = None) -> Any:
-        """What happened here after position `since`, oldest first."""
+        self._require_open()
         return self._local.changes(since=since, limit=limit)
 
     def trim(self, *, before: int) -> Any:
-        """Forget the changes here before a position."""
+        self._require_open()
         return self._local.trim(before=before)
 
     def compact(self) -> Any:
-        """Trim the log here by the space's policy and give the room back to the disk."""
+        self._require_open()
         return self._local.compact()
+
+    @either
+    async def close(self) -> None:
+        """Let go of the space: who waits through this gets SpaceClosed, and transactions, sessions
+        and subscriptions that were opened through it are over. The host keeps the space."""
+
+        async def end() -> None:
+            for task in list(self._calls):
+                task.cancel()
+
+        self._port.refuse_inside()
+        if self._closed:
+            return
+        self._closed = True
+        with suppress(HostClosed):
+            await self._host.on_loop(end())
+        with suppress(SpaceClosed):
+            for txn in list(self._txns):
+                self._port.leave(txn)
+        for given in list(self._given):
+            await settled(given.close())
+
+    def _require_open(self) -> None:
+        self._port.refuse_inside()
+        if self._closed:
+            raise SpaceClosed(f"the space {self.name!r} was closed here")
+
+    def __dir__(self) -> list[str]:
+        return names_of(SpaceLike, "here", "is_async")
 
     def __repr__(self) -> str:
         return f"<the space {self.name!r} of the host {self._core.name!r}>"

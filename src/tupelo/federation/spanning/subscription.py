@@ -15,14 +15,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from tupelo.errors import BadFrame, CannotSend, TupeloError
-from tupelo.federation.hosts.hosted import HostedSpace
-from tupelo.federation.hosts.parked import alarm
-from tupelo.federation.hosts.peer import Peer
 from tupelo.federation.links import wire
 from tupelo.federation.links.spelled import read_whole, spell_seen
-from tupelo.federation.spanning.question import may_ask, nobody
+from tupelo.federation.spaces.hosted import HostedSpace
+from tupelo.federation.spanning.peers import Peer
+from tupelo.federation.spanning.question import nobody
 from tupelo.federation.spanning.telling import Telling
 from tupelo.space.session import Seen
+from tupelo.space.tasks import alarm_at
 from tupelo.values.entry import Entry
 from tupelo.values.notice import Notice
 from tupelo.values.spelling import template_to_wire
@@ -47,6 +47,7 @@ class FederatedSubscription:
         *,
         existing: bool = False,
         available: bool = False,
+        returned: bool = True,
         handback: Any = None,
         backlog_max: int = 1_000,
         here: bool = True,
@@ -60,6 +61,7 @@ class FederatedSubscription:
         self._spelled = None if wanted is nobody else template_to_wire(template)
         self._existing = existing
         self._available = available
+        self._returned = returned
         self._handback = handback
         self._backlog: deque[Notice] = deque()
         self._backlog_max = backlog_max
@@ -71,7 +73,7 @@ class FederatedSubscription:
         self._standing: set[asyncio.Future[Any]] = set()
         self._here: Telling | None = None
         if here:
-            watch = wire.Watch(0, hosted.name, None, 0, existing, available)
+            watch = wire.Watch(0, hosted.name, None, 0, existing, available, returned)
             self._here = Telling(hosted, template, watch, None, self._heard_here)
         federation.subscriptions[self] = None
         try:
@@ -99,7 +101,7 @@ class FederatedSubscription:
 
     def _install(self, peer: Peer, existing: bool) -> None:
         hosted = self._hosted
-        if self.ended or not self._wanted(peer) or not may_ask(peer, hosted):
+        if self.ended or not self._wanted(peer) or not hosted.shared:
             return
         number = self._federation.host.next_call()
         message = wire.Watch(
@@ -109,7 +111,7 @@ class FederatedSubscription:
             number,
             existing,
             self._available,
-            True,
+            self._returned,
             spell_seen(self._told) if existing else None,
         )
         standing = peer.talk.call(message, "subscribe")
@@ -177,12 +179,21 @@ class FederatedSubscription:
         loop = asyncio.get_running_loop()
         cancel: Callable[[], None] = lambda: None  # noqa: E731
         late: asyncio.Future[None] = loop.create_future()
+        caught_up = False
         if wait:
-            cancel = alarm(loop, self._hosted.clock, wait, lambda: _done(late))
+            clock = self._hosted.clock
+            cancel = alarm_at(loop, clock, clock.now() + wait, lambda: _done(late))
         try:
+            if wait == 0 and self._here is not None:  # What came here before is in the backlog.
+                await self._here.caught_up()
+                caught_up = True
             while not self._backlog:
                 if self.ended or wait == 0 or late.done():
-                    return None
+                    if self._here is None or caught_up:
+                        return None
+                    await self._here.caught_up()
+                    caught_up = True
+                    continue
                 waiter: asyncio.Future[None] = loop.create_future()
                 self._waiting.append(waiter)
                 late.add_done_callback(partial(_wake_late, waiter))
@@ -206,6 +217,17 @@ class FederatedSubscription:
             )
             self._missed = 0
         return notice
+
+    def stop(self) -> None:
+        """From any thread: what comes here from now on is not told of."""
+        if self._here is not None:
+            self._here.stop()
+
+    async def finish(self) -> None:
+        """Tell of what came before `stop`, and end."""
+        if self._here is not None:
+            await asyncio.wait([self._here.task])
+        self.end()
 
     def end(self) -> None:
         if self.ended:

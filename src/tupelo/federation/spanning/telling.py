@@ -9,10 +9,11 @@ from collections.abc import Callable
 from typing import Any
 
 from tupelo.errors import CannotSend
-from tupelo.federation.hosts.hosted import HostedSpace
 from tupelo.federation.links.wire import Watch
-from tupelo.federation.spanning.handover import found
+from tupelo.federation.spaces.hosted import HostedSpace
 from tupelo.space.asynchronous import Subscription
+from tupelo.space.order import Fifo
+from tupelo.space.query import Query
 from tupelo.store.index import Accept
 from tupelo.values.entry import Entry
 
@@ -39,22 +40,45 @@ class Telling:
         self._tell = tell
         self._missed = 0
         self._room = asyncio.Semaphore(WINDOW)
-        state = hosted.operations.subscribe(
-            template, None, None, None, None, BACKLOG_MAX, message.available, message.returned
+        state = hosted.port.subscribe(
+            template,
+            None,
+            None,
+            None,
+            None,
+            BACKLOG_MAX,
+            message.available,
+            message.returned,
+            unleased=True,
         )
         self._hosted = hosted
         self._state = state
-        self._subscription = Subscription(hosted.operations, state, hosted.door._flusher, None)
+        self._subscription = Subscription(hosted.port, state, None)
         existing = (template, only) if message.existing else None
-        self._task = asyncio.ensure_future(self._run(existing))
+        self._said = asyncio.Event()
+        self.task = asyncio.ensure_future(self._run(existing))
+        self.task.add_done_callback(lambda task: self._said.set())
 
     async def _run(self, existing: tuple[Any, Accept | None] | None) -> None:
         if existing is not None:
             template, only = existing
-            for entry in await found(self._hosted, template, False, 0, True, None, only=only):
+            query = Query(template, many=True, limit=None, order=Fifo(), known=False, only=only)
+            for entry in await self._hosted.port.fetch(query):
                 await self._say("visible", entry, 0)
+        self._said.set()
         async for notice in self._subscription:
             await self._say(notice.kind, notice.subject, notice.missed)
+            self._said.set()
+
+    async def caught_up(self) -> None:
+        """Wait until all that came before was told of."""
+        while not (self.task.done() or self._hosted.port.awaits_notice(self._state)):
+            self._said.clear()
+            await self._said.wait()
+
+    def stop(self) -> None:
+        """From any thread: what comes from now on is not told of; `task` ends after the rest."""
+        self._hosted.port.end_subscription(self._state)
 
     async def _say(self, kind: str, entry: Entry, missed: int) -> None:
         """What cannot be sent is missed, and the next one says so."""
@@ -73,5 +97,5 @@ class Telling:
             self._room.release()
 
     def end(self) -> None:
-        self._task.cancel()
-        self._hosted.operations.end_subscription(self._state)
+        self.task.cancel()
+        self._hosted.port.end_subscription(self._state)

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from threading import get_ident
 from typing import Any
 
-from tupelo.federation.hosts.hosted import HostedSpace
+from tupelo.federation.spaces.hosted import HostedSpace
+from tupelo.space.order import Order
 from tupelo.values.notice import Notice
 
 
@@ -19,11 +20,34 @@ class Intended:
     def end(self) -> None: ...
 
 
-class Watching:
-    """A watch over one space. `hits` counts what came; `hint` is called once, and again only after
-    `arm`, so that a busy space does not talk to one who is slow to ask."""
+class Awaiting:
+    """A watch for a space that this host does not have yet. `made` is called when the space is
+    made, for there may be something in it then."""
 
-    def __init__(self, hosted: HostedSpace, template: Any, hint: Callable[[], None]) -> None:
+    def __init__(self, space: str, made: Callable[[HostedSpace], None]) -> None:
+        self.space = space
+        self.hits = 0
+        self._made = made
+
+    def made(self, hosted: HostedSpace) -> None:
+        self.hits += 1
+        self._made(hosted)
+
+    def end(self) -> None: ...
+
+
+class Watching:
+    """A watch over one space. `hits` counts what came, or is shown now by an order that left it out
+    before; `hint` is called once, and again only after `arm`, so that a busy space does not talk to
+    one who is slow to ask."""
+
+    def __init__(
+        self,
+        hosted: HostedSpace,
+        template: Any,
+        hint: Callable[[], None],
+        order: Order | None = None,
+    ) -> None:
         self.hits = 0
         self.hosted = hosted
         self._hint = hint
@@ -31,9 +55,11 @@ class Watching:
         self._loop = asyncio.get_running_loop()
         self._thread = get_ident()
         self._over = False
-        self._state = hosted.operations.subscribe(
-            template, None, None, None, None, backlog_max=1, available=True
+        self._shown = 0
+        self._state = hosted.port.subscribe(
+            template, None, None, None, None, backlog_max=1, available=True, unleased=True
         )
+        self._end_peek = hosted.port.peek(template, order, self._show)
         self.listen()
 
     def arm(self) -> None:
@@ -50,10 +76,15 @@ class Watching:
             return False
         return True
 
+    def _show(self) -> None:
+        self._shown += 1
+        self.wake()
+
     def listen(self) -> None:
-        came = 0
+        with self.hosted.port.atomic():
+            came, self._shown = self._shown, 0
         while not self._over:
-            found, _ = self.hosted.operations.next_notice(self._state, lambda: self, None)
+            found, _ = self.hosted.port.next_notice(self._state, lambda: self, None)
             if not isinstance(found, Notice):
                 break
             came += 1 + found.missed
@@ -66,4 +97,5 @@ class Watching:
     def end(self) -> None:
         if not self._over:
             self._over = True
-            self.hosted.operations.end_subscription(self._state)
+            self._end_peek()
+            self.hosted.port.end_subscription(self._state)

@@ -262,7 +262,7 @@ class Artist:
     async def make_or_destroy(self) -> None:
         heap = await EventHeap.create(self.member.door, BRIEF, patience=PATIENCE_SECONDS)
         number = self.world.loop.number("brief")
-        self.history.brief[number] = heap._replica.generation, self.member.source
+        self.history.brief[number] = self.member.replicas[BRIEF].generation, self.member.source
         await heap.put(Event("brief", i=number))
         if self._rng.random() < 0.3:
             await heap.destroy()

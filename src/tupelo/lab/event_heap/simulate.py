@@ -101,7 +101,7 @@ class _Run:
                     world.places.get((BOARD, *place), -1 - position)
                     for position, place in enumerate(order.ordering.places)
                 ]
-                for view, order in replica.orders._orders.items()
+                for view, order in replica.orders.orders.items()
             }
         remains.destroyed = max(member.destroyed for member in world.members)
         for member in world.members:

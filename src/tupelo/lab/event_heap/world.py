@@ -21,6 +21,7 @@ from tupelo.models.event_heap import Bridge, EventHeap
 from tupelo.models.event_heap.events import Event
 from tupelo.models.event_heap.records import Destroyed
 from tupelo.models.event_heap.replica import Replica, heaps_of
+from tupelo.space.port import port_of
 from tupelo.values.entry import thaw
 
 BOARD = "board"
@@ -115,7 +116,7 @@ class Member:
         self.door = Door(self.core)
         for name in HEAPS:
             self.heaps[name] = EventHeap(self.door, name, patience=PATIENCE_SECONDS)
-            self._watch(name, self.heaps[name]._replica.feed)
+            self._watch(name, self.replicas[name].feed)
         carries = world.plan.bridges.get(self.number)
         if carries is not None:
             template = Event(carries or None)
@@ -142,8 +143,8 @@ class Member:
             self.world.note(f"{self.name} crashes")
             self._excuse()
             spaces = [hosted.space for hosted in self.core.spaces.values()]
-            engines = [space._operations.engine for space in [*spaces, self.core.deciding._space]]
-            await life.kill(engines)
+            ports = [port_of(space) for space in [*spaces, self.core.deciding.space]]
+            await life.kill(ports)
 
     async def leave(self) -> None:
         """Say goodbye, close the spaces, and end."""
@@ -199,8 +200,8 @@ class Member:
 
     def _unordered(self, others: list[Member]) -> Iterator[tuple[str, int]]:
         """What has a place in a view, of which no other knows."""
-        known = [other.replicas[BOARD].orders._orders for other in others]
-        for view, order in self.replicas[BOARD].orders._orders.items():
+        known = [other.replicas[BOARD].orders.orders for other in others]
+        for view, order in self.replicas[BOARD].orders.orders.items():
             lengths = [len(orders[view].ordering) for orders in known if view in orders]
             length = max(lengths, default=0)
             for place in order.ordering.places[length:]:
@@ -246,7 +247,7 @@ class World(Ground[Member]):
                 if any(mark != marks[0] for mark in marks):
                     return False
             for replica in replicas:
-                for order in replica.orders._orders.values():
+                for order in replica.orders.orders.values():
                     if order.token.here and order.unplaced:
                         return False
         return True
@@ -257,7 +258,7 @@ class World(Ground[Member]):
             at: dict[str, str] = {}
             for member in self.members:
                 replica = member.replicas.get(heap) if member.is_up else None
-                for name, token in (replica.tokens._tokens if replica else {}).items():
+                for name, token in (replica.tokens.tokens if replica else {}).items():
                     if token.here:
                         other = at.setdefault(name, member.name)
                         if other != member.name:

@@ -49,7 +49,7 @@ def judge_agents(world: World) -> Iterator[Fault]:
             if running != places[0]:
                 yield Fault("agent lost", f"{agent} is at {places[0]}, and runs at {running}")
     for member in world.members:
-        for life in member.host._lives.values():
+        for life in member.host.lives.values():
             if life.error is not None:
                 yield Fault("failed", f"{life.state.id}: {life.error!r}")
 
@@ -97,7 +97,7 @@ def stores(member: Member) -> Iterator[tuple[str, Entry]]:
     """The shared tuples at a host."""
     for space in SPACES:
         if space in member.core.spaces:
-            for entry in member.core.spaces[space].operations.core.store:
+            for entry in member.core.spaces[space].port.entries():
                 yield space, entry
 
 
@@ -153,7 +153,7 @@ def judge_reactions(world: World, history: History) -> Iterator[Fault]:
 
 def _workers(world: World) -> Iterator[tuple[str, Worker]]:
     for member in world.members:
-        for life in member.host._lives.values():
+        for life in member.host.lives.values():
             if isinstance(life.agent, Worker):
                 yield life.state.id, life.agent
 
@@ -172,7 +172,7 @@ def judge_system(world: World) -> Iterator[Fault]:
                 if its.shared:
                     expected.add(("space", its.name, agent.id, member.name))
     for member in world.members:
-        known = [entry.fields for entry in member.server.system.ground.operations.core.store]
+        known = [entry.fields for entry in member.server.system.ground.port.entries()]
         if Counter(known) != Counter(expected):
             text = f"at {member.name}: {sorted(set(known) ^ expected)} should be otherwise"
             yield Fault("LimeSystem", text)
@@ -190,11 +190,10 @@ def judge_remains(world: World) -> Iterator[Fault]:
 
 
 def remains(member: Member) -> dict[str, Any]:
-    group, journeys = member.server.group, member.host._journeys
+    group, journeys = member.server.group, member.host.journeys
     found: dict[str, Any] = {
-        "operations": group._gate.under_way,
-        "requests": [*group._routing._pending, *group._routing._requests],
-        "questions": list(member.server.broker._now.probing._running),
+        **group.under_way(),
+        "questions": member.server.broker.under_way(),
         "parked agents": list(journeys.parked),
         "words about agents": list(journeys.decisions),
         "tuples in doubt": [
@@ -204,8 +203,7 @@ def remains(member: Member) -> dict[str, Any]:
     for agent in member.server.agents.values():
         found[f"waits of {agent.id}"] = [op for its in agent.spaces.values() for op in its.waiting]
     for name, hosted in member.core.spaces.items():
-        space = hosted.operations.core
-        found[f"transactions in {name}"] = [txn.id for txn in space.transactions]
-        found[f"hand-overs in {name}"] = list(hosted.operations.handings._open)
-        found[f"waiters in {name}"] = list(space.waiting)
+        under_way = hosted.port.under_way()
+        for what in ("transactions", "deliveries", "waiters"):
+            found[f"{what} in {name}"] = under_way[what]
     return found

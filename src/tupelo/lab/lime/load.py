@@ -279,7 +279,7 @@ class Worker(lime.Agent):
         if self._rng.random() < 0.5:
             with suppress(TimeoutError):
                 async with asyncio.timeout(0.5):
-                    while not self._member.server.group._gate.shut:
+                    while not self._member.server.group.halted:
                         await asyncio.sleep(0.002)
 
     def _rosters_before(self) -> int:

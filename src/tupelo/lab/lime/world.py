@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from tupelo.federation.groups.roster import Roster
 from tupelo.federation.hosts.core import HostCore
-from tupelo.federation.hosts.hosted import Doubt
+from tupelo.federation.spaces.hosted import Doubt
 from tupelo.lab.ground import Ground
 from tupelo.lab.life import Life
 from tupelo.lab.lime.history import History, Tuple
@@ -23,6 +23,7 @@ from tupelo.models.lime.directory import Directory
 from tupelo.models.lime.handover import Parcel
 from tupelo.models.lime.locations import home_of
 from tupelo.models.lime.server import Server
+from tupelo.space.port import port_of
 
 WORLD: ContextVar[World] = ContextVar("world")
 """The world in which an agent is: it cannot be given one, for it moves as values do."""
@@ -110,7 +111,7 @@ class Member:
 
     @property
     def server(self) -> Server:
-        return self.host._server
+        return self.host.server
 
     def knows(self) -> list[str]:
         """The addresses of those whom it looks for."""
@@ -184,7 +185,7 @@ class Member:
             if member.is_up
             and member.server.group.roster.id == roster.id
             and space in member.core.spaces
-            for entry in member.core.spaces[space].operations.core.store
+            for entry in member.core.spaces[space].port.entries()
         }
 
     async def crash(self) -> None:
@@ -193,29 +194,29 @@ class Member:
             self.world.note(f"{self.name} crashes")
             life.leaving = True
             self._write_off(life)
-            self.server.group._closed = True  # The dead do not vote, whatever is cancelled there.
+            self.server.group.crash()  # The dead do not vote, whatever is cancelled there.
             spaces = [hosted.space for hosted in self.core.spaces.values()]
-            engines = [space._operations.engine for space in [*spaces, self.core.deciding._space]]
-            await life.kill(engines)
+            ports = [port_of(space) for space in [*spaces, self.core.deciding.space]]
+            await life.kill(ports)
             self.world.note(f"{self.name} is gone")
 
     def _write_off(self, life: Life) -> None:
         """What goes with this host: its tuples, its agents, and those that wait elsewhere for its
         word. What others have given it without hearing that it has it may be there twice."""
         history = self.world.history
-        if self.server._tasks:
+        if self.server.tasks:
             history.lose_cancelled(life)
         history.sunk.update(tuples_of(self))
         history.gone.update(self.server.agents)
         history.gone.update(
             one.life.state.id
-            for one in self.host._journeys.parked.values()
+            for one in self.host.journeys.parked.values()
             if one.life.state.id not in self.world.agents_of(one.source)
         )
         for other in self.world.members:
             if other is self or not other.is_up:
                 continue
-            for parked in other.host._journeys.parked.values():
+            for parked in other.host.journeys.parked.values():
                 if parked.source == self.name:
                     history.gone.add(parked.life.state.id)
                     history.sunk.update(_private(parked.life.state))
@@ -309,7 +310,7 @@ class World(Ground[Member]):
         return (
             len({group.roster.id for group in groups}) == 1
             and len(groups[0].roster.members) == len(self.members)
-            and not any(group._gate.shut for group in groups)
+            and not any(group.halted for group in groups)
         )
 
 
@@ -319,36 +320,27 @@ class World(Ground[Member]):
 def tuples_of(member: Member) -> Iterator[Tuple]:
     """Everything that is in the memory of a host, and can be seen or not."""
     server = member.server
-    for core in [
-        hosted.operations.core for name, hosted in member.core.spaces.items() if name in SPACES
-    ]:
-        yield from (entry.fields for entry in core.store)
-        for txn in core.transactions:
-            yield from (entry.fields for entry in txn.taken)
+    for name, hosted in member.core.spaces.items():
+        if name in SPACES:
+            yield from (entry.fields for entry in hosted.port.entries_and_taken())
     for agent in server.agents.values():
         yield from _private(agent)
-    for parked in member.host._journeys.parked.values():
+    for parked in member.host.journeys.parked.values():
         yield from _private(parked.life.state)
     for other in member.world.members:
         yield from given_to(member, other.name)
-    for parcel in [*server._parcels, *member.moving]:
+    for parcel in [*server.parcels, *member.moving]:
         yield from (entry.fields for entry in parcel.held.entries)
 
 
 def _private(agent: Any) -> Iterator[Tuple]:
     for its in agent.spaces.values():
-        yield from (entry.fields for entry in its.own.operations.core.store)
+        yield from (entry.fields for entry in its.own.port.entries())
 
 
 def given_to(member: Member, host: str) -> Iterator[Tuple]:
     """What this member has put aside for a host, and does not know to be there."""
-    handover = member.server.handover
-    for held in [
-        *handover._given.get(host, {}).values(),
-        *handover._sent.get(host, {}).values(),
-        *handover._taken_in_doubt.of(host).values(),
-        *handover._moved_in_doubt.of(host).values(),
-    ]:
+    for held in member.server.handover.put_aside_for(host):
         yield from (entry.fields for entry in held.entries)
 
 
@@ -356,14 +348,14 @@ def homes_away(member: Member, space: str, kind: str) -> set[str]:
     """The agents that are not here, and for whom there is something of this kind."""
     if space not in member.core.spaces:
         return set()
-    store = member.core.spaces[space].operations.core.store
+    store = member.core.spaces[space].port.entries()
     homes = {home_of(entry) for entry in store if entry.fields[0] == kind}
     return homes - set(member.server.agents)
 
 
 def sharers(member: Member, roster: Roster, space: str) -> dict[str, str]:
     """The agents that share a space in a roster of this host, and their hosts."""
-    return dict(Directory(roster, member.server._name).sharers(space))
+    return dict(Directory(roster, member.server.name).sharers(space))
 
 
 # Faults

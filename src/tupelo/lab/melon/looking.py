@@ -41,7 +41,7 @@ def look(member: Member) -> None:
     history = member.world.history
     history.strays.update(one for one in found_at(member) if one.where not in ("stored", "written"))
     for name, hosted in member.core.spaces.items():
-        entries = [*hosted.operations.core.store]
+        entries = [*hosted.port.entries()]
         for number in secrets_in(repr([entry.fields for entry in entries]).encode()):
             history.plain.add(Plain(member.name, number, f"the space {name}"))
     for letter in post_of(member).directed.letters:
@@ -67,8 +67,7 @@ def post_of(member: Member) -> Post:
 def found_at(member: Member) -> Iterator[Found]:
     """The messages that are in the spaces of a host."""
     for name, hosted in member.core.spaces.items():
-        core = hosted.operations.core
-        for entry in [*core.store, *(held for txn in core.transactions for held in txn.taken)]:
+        for entry in hosted.port.entries_and_taken():
             if (message := message_of(entry)) is not None:
                 yield Found(member.name, WHERE.get(name, name), message)
 
@@ -80,7 +79,7 @@ def message_of(entry: Entry) -> Message | None:
 
 def sealed_at(member: Member) -> Iterator[Found]:
     """The directed messages that a host carries, opened with the keys of those they are for."""
-    for source, stream in post_of(member).directed._feed.exchange.streams.items():
+    for source, stream in post_of(member).directed.feed.exchange.streams.items():
         for entry in stream.items.values():
             sealed = read_item(entry)
             if isinstance(sealed, Sealed):
@@ -133,17 +132,11 @@ def remains(member: Member) -> dict[str, Any]:
     """What is left of what was under way."""
     core, post = member.core, post_of(member)
     found: dict[str, Any] = {
-        "searches": list(core.federation.searches),
-        "unsettled hand-overs": list(core.federation._unsettled),
-        "holders in doubt": core.doubts.holders(),
-        "reservations": [call for peer in core.peers.values() for call in peer._held],
-        "watches": [number for peer in core.peers.values() for number in peer._watches],
-        "hints": [number for peer in core.peers.values() for number in peer.hints],
-        "those who wait": len(post.stirring._waiting),
+        **core.under_way(),
+        "those who wait": list(post.stirring.waiting),
     }
     for name, hosted in core.spaces.items():
-        space = hosted.operations.core
-        found[f"transactions in {name}"] = [txn.id for txn in space.transactions]
-        found[f"hand-overs in {name}"] = list(hosted.operations.handings._open)
-        found[f"waiters in {name}"] = list(space.waiting)
+        under_way = hosted.port.under_way()
+        for what in ("transactions", "deliveries", "waiters"):
+            found[f"{what} in {name}"] = under_way[what]
     return found

@@ -7,12 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from types import SimpleNamespace
 from typing import Literal
 
 from tupelo.federation.hosts.core import HostCore
-from tupelo.federation.hosts.hosted import Doubt
 from tupelo.federation.identity.keys import Identity
+from tupelo.federation.spaces.hosted import Doubt
 from tupelo.lab.ground import Ground
 from tupelo.lab.life import Life
 from tupelo.lab.loop import VirtualLoop
@@ -27,6 +26,7 @@ from tupelo.lab.world import (
     SlowFlusher,
 )
 from tupelo.models.melon import Bound, Copies, Melon
+from tupelo.space.port import port_of
 
 SECRET = "hush! "
 """The text of every directed message begins so, and its number follows."""
@@ -172,7 +172,7 @@ class Member:
         )
         await self.core.start()
         self.door = Door(self.core)
-        self.door._plan = SimpleNamespace(identity=self.identity)  # type: ignore[assignment]
+        self.core.identity = self.identity
         for _ in range(world.plan.melons):
             self._open()
         if self.durable and world.plan.disk_seconds:
@@ -214,9 +214,8 @@ class Member:
         """Let commits take time, as on a disk."""
         for hosted in self.core.spaces.values():
             if hosted.durable:
-                flusher = SlowFlusher(hosted.engine, self.core.rng, self.world.plan.disk_seconds)
-                hosted.door._flusher = flusher
-                hosted.door._flush = hosted.flush = flusher.flush
+                seconds = self.world.plan.disk_seconds
+                hosted.port.flusher = SlowFlusher(hosted.port, self.core.rng, seconds)
 
     async def crash(self) -> None:
         life = self.life
@@ -225,8 +224,8 @@ class Member:
             self.world.look(self)
             self.life = None
             self.world.history.ended(self.name)
-            engines = [hosted.engine for hosted in self.core.spaces.values()]
-            await life.kill([*engines, self.core.deciding._space._operations.engine])
+            ports = [hosted.port for hosted in self.core.spaces.values()]
+            await life.kill([*ports, port_of(self.core.deciding.space)])
 
     async def leave(self) -> None:
         """Say goodbye, close the spaces, and end."""

@@ -77,18 +77,18 @@ def say(what: Any) -> None:
 
 
 def count(host: tupelo.Host) -> int:
-    spaces = list(host._core.spaces.values())
-    return sum(hosted.engine.saved.durable for hosted in spaces if hosted.engine.saved)
+    spaces = list(host.core.spaces.values())
+    return sum(saved.durable for hosted in spaces if (saved := hosted.port.saved))
 
 
 def doubts(host: tupelo.Host) -> Doubts:
-    core = host._core
+    core = host.core
     under_way = [
         f"{hosted.name}: {txn.id}"
         for hosted in list(core.spaces.values())
-        for txn in hosted.operations.in_doubt()
+        for txn in hosted.port.in_doubt()
     ]
-    under_way += [f"from {one.peer_name}" for one in list(core.federation._unsettled.values())]
+    under_way += core.federation.under_way()["unsettled hand-overs"]
     return Doubts(len(core.peers), under_way)
 
 

@@ -14,8 +14,9 @@ bridge began may come there again by a way round.
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 
-from tupelo.errors import BadArgument, CannotSend, Refused, TupeloError
+from tupelo.errors import BadArgument, CannotSend, HostClosed, Refused, TupeloError
 from tupelo.federation.replication.news import Following
 from tupelo.models.event_heap.events import asked
 from tupelo.models.event_heap.heap import EventHeap
@@ -41,19 +42,19 @@ class Bridge(Closing):
         for name, heap in (("a", a), ("b", b)):
             if not isinstance(heap, EventHeap):
                 raise BadArgument(name, "an EventHeap", heap)
-        if a._host is not b._host or a.name == b.name:
+        if a._local.host is not b._local.host or a.name == b.name:
             raise BadArgument("b", "another heap of the same host", b)
         if not isinstance(both, bool):
             raise BadArgument("both", "True or False", both)
-        a._require_open()
-        b._require_open()
+        a._local.require_open()
+        b._local.require_open()
         self.is_async = a.is_async
         self.carried = 0
         """How many events it has carried."""
         self._heap = a
         self._tasks: list[asyncio.Task[None]] = []
         pairs = [(a._replica, b._replica), (b._replica, a._replica)]
-        a._host._now(self._start(pairs if both else pairs[:1], asked(template)))
+        a._local.host.now(self._start(pairs if both else pairs[:1], asked(template)))
 
     async def _start(self, pairs: list[tuple[Replica, Replica]], template: Template) -> None:
         for here, there in pairs:
@@ -92,7 +93,8 @@ class Bridge(Closing):
             for task in self._tasks:
                 task.cancel()
 
-        await self._heap._on_loop_unless_closed(work)
+        with suppress(HostClosed):
+            await self._heap._local.host.on_loop(work())
 
 
 def _mark(entry: Entry, heap: str) -> Mark:

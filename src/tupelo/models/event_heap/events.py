@@ -27,8 +27,8 @@ from tupelo.federation.replication.copies import Batch, Kept
 from tupelo.space.writers import Items
 from tupelo.values.entry import freeze
 from tupelo.values.kind import entry, is_typed, values_of
-from tupelo.values.parts import ANY, AnyPart, Part, as_part
-from tupelo.values.template import INDEXABLE, Template, as_template
+from tupelo.values.parts import ANY, INDEXABLE, AnyPart, Part, as_part
+from tupelo.values.template import Template, as_template
 
 __all__ = ["Event", "asked", "freeze_all"]
 
@@ -82,6 +82,14 @@ def freeze_all(events: object) -> Items:
     return [freeze(event) for event in events]
 
 
+class Both:
+    """Two templates, of which an event must match both."""
+
+    def __init__(self, one: object, other: object) -> None:
+        self.one = one
+        self.other = other
+
+
 # A durable host keeps records of its own between its copies.
 _EVENTS = ~(as_template(Batch) | as_template(Kept))
 _asked: dict[Hashable, Template] = {}
@@ -92,6 +100,8 @@ def asked(template: object) -> Template:
     the same again: so one who reads can remember how far it has looked for it."""
     if template is ANY:
         return _EVENTS
+    if isinstance(template, Both):
+        return asked(template.one) & asked(template.other)
     key = _key(template)
     found = None if key is None else _asked.get(key)
     if found is None:

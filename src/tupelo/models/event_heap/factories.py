@@ -163,10 +163,11 @@ class Factory:
         return made
 
 
-def check_heap(name: object, patience: object) -> None:
+def check_heap(name: object, patience: object) -> str:
     if not isinstance(name, str) or not name or len(name.encode()) > NAME_BYTES_MAX:
         raise BadArgument("name", f"a text of 1 to {NAME_BYTES_MAX} bytes", name)
     if name.endswith(".system"):
         raise BadArgument("name", "one that does not end in .system, as records of heaps do", name)
     if isinstance(patience, bool) or not isinstance(patience, (int, float)) or not patience > 0:
         raise BadArgument("patience", "a number of seconds above 0", patience)
+    return name

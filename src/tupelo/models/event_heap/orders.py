@@ -47,16 +47,16 @@ class Orders:
         self.used: dict[str, list[Callable[[TotalOrder, ViewCloned], None]]] = {}
         """For each view that is in use here, whom to tell that it was cloned."""
         self._replica = replica
-        self._orders: dict[str, TotalOrder] = {}
+        self.orders: dict[str, TotalOrder] = {}
         self._clones: dict[str, set[str]] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._cards = 0
         self._closed = False
 
     def order(self, view: str) -> TotalOrder:
-        found = self._orders.get(view)
+        found = self.orders.get(view)
         if found is None:
-            found = self._orders[view] = TotalOrder(self._replica, view)
+            found = self.orders[view] = TotalOrder(self._replica, view)
         return found
 
     async def make(self, view: str, order: str, parent: TotalOrder | None = None) -> None:
@@ -90,7 +90,7 @@ class Orders:
 
     def close(self) -> None:
         self._closed = True
-        for order in self._orders.values():
+        for order in self.orders.values():
             self._rest(order)
             order.end(self._replica.closing, waiting=True)
         for task in self._tasks.values():
@@ -163,7 +163,7 @@ class Orders:
     def look(self) -> None:
         if self._closed:
             return
-        for order in self._orders.values():
+        for order in self.orders.values():
             if order.token.here and not order.token.busy and order.unplaced:
                 self._start(f"place {order.id}", order.place_if_owned)
         for view in list(self.used):

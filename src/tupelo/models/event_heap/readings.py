@@ -28,9 +28,9 @@ from tupelo.federation.replication.token import Token
 from tupelo.models.event_heap.orders import ViewCloned
 from tupelo.models.event_heap.replica import Replica
 from tupelo.models.event_heap.total import TotalOrder
+from tupelo.space.query import Query, deadline_of
 from tupelo.space.session import Seen, SessionState
-from tupelo.space.tasks import TaskSignal
-from tupelo.space.waiting import Waiter
+from tupelo.space.tasks import timeout_at
 from tupelo.values.entry import Entry
 from tupelo.values.template import Template
 
@@ -61,13 +61,15 @@ class Reading(Protocol):
 
 
 class Copies:
-    """Of the copies, in the order in which they come here: of each source, in its own."""
+    """Of the copies, in the order in which they come here: of each source, in its own. Events of
+    classes that are not `known` in this program are for a client; else UnknownType."""
 
-    def __init__(self, replica: Replica, seen: Seen | None = None) -> None:
+    def __init__(self, replica: Replica, seen: Seen | None = None, *, known: bool = True) -> None:
         replica.require_open()
+        self._known = known
         self._replica = replica
-        self._operations = replica.feed.copies.operations
-        self._state: SessionState = self._operations.open_session(None, seen=seen)
+        self._port = replica.feed.copies.port
+        self._state: SessionState = self._port.open_session(None, seen=seen)
         replica.readings[self.end] = None
 
     async def record(self) -> Seen:
@@ -75,25 +77,22 @@ class Copies:
 
     async def next(self, template: Template, wait: float | None) -> Entry | None:
         self._replica.require_open()
-        door = self._replica.feed.copies.door
+        deadline = deadline_of(self._port.clock, wait)
         try:
-            found, _ = self._operations.get(template, TaskSignal, False, wait, session=self._state)
-            if isinstance(found, Waiter):
-                entries, _ = await door._await(found, wait)
-                found = entries[0] if entries else None
+            query = Query(template, deadline=deadline, session=self._state, known=self._known)
+            found = await self._port.fetch(query)
         except (SpaceClosed, LeaseLost):
             self._replica.require_open()
             raise
-        return found
+        return found[0] if found else None
 
     async def rest(self, template: Template) -> list[Entry]:
         self._replica.require_open()
-        found, _ = self._operations.get_all(template, TaskSignal, False, 0, session=self._state)
-        assert isinstance(found, list)  # It does not wait.
-        return distinct(found)
+        query = Query(template, many=True, limit=None, session=self._state, known=self._known)
+        return distinct(self._port.get_now(query)[0])
 
     def unsee(self, entries: list[Entry]) -> None:
-        with self._replica.feed.copies.engine.lock:
+        with self._port.atomic():
             for entry in entries:
                 self._state.seen.discard(entry)
 
@@ -104,7 +103,7 @@ class Copies:
     def end(self) -> None:
         """Whoever waits in it is told."""
         with suppress(SpaceClosed):
-            self._operations.end_session(self._state)
+            self._port.end_session(self._state)
 
 
 class Ordered:
@@ -157,7 +156,7 @@ class Ordered:
         for position, entry in self.order.deliver(start):
             found = entry not in self._seen
             if found:
-                found = _matches(template, entry)
+                found = template.admits(entry.shape, entry.fields)
                 all_seen = all_seen and found
             if all_seen:
                 self._low = position + 1
@@ -172,8 +171,9 @@ class Ordered:
             return entry
         if wait == 0:
             return None
+        clock = self._replica.core.clock
         try:
-            async with asyncio.timeout(wait):
+            async with timeout_at(clock, deadline_of(clock, wait)):
                 while True:
                     await self._replica.bell.wait(self._replica.bell.rings)
                     for entry in self._ready(template):
@@ -196,7 +196,7 @@ class Ordered:
         seen = Seen()
         found = []
         for _, entry in self.order.deliver(0):
-            if entry not in seen and _matches(template, entry):
+            if entry not in seen and template.admits(entry.shape, entry.fields):
                 seen.add(entry)
                 found.append(entry)
         return found
@@ -214,7 +214,8 @@ class Shared:
     It is never shortened: what is gone here may still be at the next one who gets the token.
     """
 
-    def __init__(self, replica: Replica, session: str) -> None:
+    def __init__(self, replica: Replica, session: str, *, known: bool = True) -> None:
+        self._known = known
         self._replica = replica
         self._session = session
         self._token: Token = replica.tokens.token(f"session {session}")
@@ -235,15 +236,18 @@ class Shared:
         return self._seen.copy()
 
     @asynccontextmanager
-    async def _holding(self, wait: float | None, hope: float = 0.0) -> AsyncIterator[None]:
-        """LeaseLost if the session is closed meanwhile, TokenAway if the token does not come in
-        time, SessionLost if it will never come, or there is no hope left that it does."""
+    async def _holding(
+        self, patience: float | None, deadline: float | None = None, hope: float = 0.0
+    ) -> AsyncIterator[None]:
+        """LeaseLost if the session is closed meanwhile, TokenAway if the token does not come within
+        `patience` seconds or before the deadline on the host's clock, SessionLost if it will
+        never come, or there is no hope left that it does."""
         self._replica.require_open()
         scope = asyncio.timeout(0 if self._closed else None)
         self._scopes.add(scope)
         is_held = False
         try:
-            async with scope, self._token.held(wait, hope=hope):
+            async with scope, self._token.held(patience, deadline=deadline, hope=hope):
                 is_held = True
                 yield
         except TokenAway as away:
@@ -268,7 +272,7 @@ class Shared:
         if self._copies is None or self._state != self._token.state:
             self._let_go()
             self._seen = read_record(self._token.state)
-            self._copies = Copies(self._replica, self._seen.copy())
+            self._copies = Copies(self._replica, self._seen.copy(), known=self._known)
             self._state = self._token.state
         return self._copies
 
@@ -276,23 +280,24 @@ class Shared:
         """Is there anything that we do not know to be seen? Else the token can stay where it is."""
         if self._token.here:
             return True
-        return any(entry not in self._seen for entry in self._replica.find(template))
+        found = self._replica.find(template, known=self._known)
+        return any(entry not in self._seen for entry in found)
 
     async def next(self, template: Template, wait: float | None) -> Entry | None:
         """TokenAway if there may be one, but the token did not come in time; SessionLost if it will
         never come. Who is ready to wait gives a lost one the time to be within reach again."""
-        loop = asyncio.get_running_loop()
-        patience = self._replica.patience
-        hope = 0.0 if wait == 0 else patience
-        until = None if wait is None else loop.time() + wait
+        clock, patience = self._replica.core.clock, self._replica.patience
+        deadline = deadline_of(clock, wait)
         while True:
             rings = self._replica.bell.rings
-            left = None if until is None else max(0.0, until - loop.time())
-            found = await self._get(template, 1, patience if wait == 0 else left, hope)
+            if wait == 0:
+                found = await self._get(template, 1, patience)
+            else:
+                found = await self._get(template, 1, None, deadline, patience)
             if found:
                 return found[0]
             try:
-                async with asyncio.timeout(left):
+                async with timeout_at(clock, deadline):
                     await self._replica.bell.wait(rings)
             except TimeoutError:
                 return None
@@ -301,14 +306,19 @@ class Shared:
         return await self._get(template, None, self._replica.patience)
 
     async def _get(
-        self, template: Template, limit: int | None, wait: float | None, hope: float = 0.0
+        self,
+        template: Template,
+        limit: int | None,
+        patience: float | None,
+        deadline: float | None = None,
+        hope: float = 0.0,
     ) -> list[Entry]:
         self._replica.require_open()
         if self._closed:
             raise LeaseLost("this session was closed")
         if not self._may_be_more(template):
             return []
-        async with self._holding(wait, hope):
+        async with self._holding(patience, deadline, hope):
             copies = self._taken_up()
             if limit is None:
                 found = await copies.rest(template)
@@ -350,6 +360,14 @@ class Shared:
             self._copies = None
 
 
+def news(replica: Replica, template: Template, *, known: bool = True) -> Copies:
+    """Of the copies: only what comes from now on of what matches."""
+    seen = Seen()
+    for entry in replica.find(template, known=known):
+        seen.add(entry)
+    return Copies(replica, seen, known=known)
+
+
 def distinct(entries: list[Entry]) -> list[Entry]:
     """Without those that are there twice, because two bridges have carried them."""
     return list({(entry.origin, entry.n): entry for entry in reversed(entries)}.values())[::-1]
@@ -371,8 +389,3 @@ def read_record(spelled: bytes) -> Seen:
     except (msgspec.DecodeError, ValueError, TypeError) as error:
         raise BadFrame(f"this is no record of a session: {error}") from error
     return seen
-
-
-def _matches(template: Template, entry: Entry) -> bool:
-    binding = template.bind(entry.shape)
-    return binding is not None and binding.test(entry.fields)

@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING
 from tupelo.errors import NotAllowed, PeerLost, SourceAway, TupeloError, UnknownHost
 from tupelo.federation.groups.roster import RosterId
 from tupelo.federation.replication.feed import host_of
-from tupelo.federation.spanning.adopting import adopt
+from tupelo.federation.spanning.federated import adopt
 from tupelo.models.event_heap.ordering import Place
+from tupelo.space.query import deadline_of
+from tupelo.space.tasks import timeout_at
 from tupelo.values.entry import Entry
 from tupelo.values.template import Template
 
@@ -40,27 +42,29 @@ class Removing:
         self._removed: dict[str, int] = {}  # request → number
         self._tasks: set[asyncio.Task[object]] = set()
 
-    async def remove(self, template: Template, wait: float | None) -> Entry | None:
+    async def remove(
+        self, template: Template, wait: float | None, *, known: bool = True
+    ) -> Entry | None:
         """Remove the oldest match. SourceAway if there are some, but none within reach; NotAllowed
         if their hosts do not let us."""
-        loop = asyncio.get_running_loop()
-        begun = loop.time()
-        until = None if wait is None else begun + wait
+        loop, clock = asyncio.get_running_loop(), self._replica.core.clock
+        deadline = deadline_of(clock, wait)
+        met = loop.time() + MEETING_SECONDS
         while True:
             rings = self._replica.bell.rings
             away: set[str] = set()
             refusals: list[NotAllowed] = []
-            for entry in self._matches(template):
+            for entry in self._matches(template, known):
                 place = self._replica.place_of(entry)
                 if place is not None and (given := await self._given(entry, place, away, refusals)):
                     return given
-            if until is not None and away and self._is_meeting:
-                until = max(until, begun + MEETING_SECONDS)
+            meeting = bool(away) and self._is_meeting and loop.time() < met
             try:  # Patience ends between questions: what was removed must not be lost.
-                left = None if until is None else max(0.0, until - loop.time())
-                async with asyncio.timeout(left):
+                async with asyncio.timeout_at(met) if meeting else timeout_at(clock, deadline):
                     await self._replica.bell.wait(rings)
             except TimeoutError:
+                if meeting:
+                    continue
                 if away:
                     names = self._replica.names
                     raise SourceAway(sorted(away), names) from None
@@ -68,11 +72,12 @@ class Removing:
                     raise refusals[0] from None
                 return None
 
-    def _matches(self, template: Template) -> Iterator[Entry]:
-        few = self._replica.find(template, FEW)
+    def _matches(self, template: Template, known: bool) -> Iterator[Entry]:
+        few = self._replica.find(template, FEW, known=known)
         yield from few
         if len(few) == FEW:
-            yield from [entry for entry in self._replica.find(template) if entry not in few]
+            found = self._replica.find(template, known=known)
+            yield from [entry for entry in found if entry not in few]
 
     @property
     def _is_meeting(self) -> bool:
@@ -157,15 +162,15 @@ class Removing:
 
     async def here(self, number: int, request: str) -> bool:
         if self._removed.get(request) != number:
-            operations = self._replica.feed.space.operations
+            port = self._replica.feed.space.port
             entry = self._replica.feed.original(number)
             if entry is None:
                 return False
-            txn = operations.begin(None)
-            if not operations.take_entry(entry, txn):
-                operations.abort(txn)
+            txn = port.begin(None)
+            if not port.take_entry(entry, txn):
+                port.abort(txn)
                 return False
-            position = operations.commit(txn)
+            position = port.commit(txn)
             self._removed[request] = number
             if len(self._removed) > REMEMBERED_MAX:
                 del self._removed[next(iter(self._removed))]

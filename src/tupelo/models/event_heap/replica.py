@@ -30,8 +30,8 @@ from tupelo.errors import (
 )
 from tupelo.federation.groups.group import group_of
 from tupelo.federation.groups.roster import Roster
+from tupelo.federation.hosts.carrying import SilentCarrier
 from tupelo.federation.hosts.core import HostCore
-from tupelo.federation.hosts.peer import Peer
 from tupelo.federation.identity.access import Access
 from tupelo.federation.replication.carrier import Replication, replication_of
 from tupelo.federation.replication.feed import Feed, host_of
@@ -43,6 +43,7 @@ from tupelo.models.event_heap.factories import Factory
 from tupelo.models.event_heap.ordering import Place
 from tupelo.models.event_heap.orders import Orders
 from tupelo.models.event_heap.removing import Removing
+from tupelo.space.query import Query
 from tupelo.space.tasks import TaskSignal
 from tupelo.space.writers import Items, Mark
 from tupelo.values.entry import Entry, thaw
@@ -63,7 +64,7 @@ def heaps_of(core: HostCore) -> Heaps:
     return found if isinstance(found, Heaps) else Heaps(core)
 
 
-class Heaps:
+class Heaps(SilentCarrier):
     """The replicas of one host, by the names of their heaps. They speak through the group and the
     feeds, not over a channel of their own."""
 
@@ -96,15 +97,6 @@ class Heaps:
             found.clear()  # It may not have been here when the heap was destroyed.
             await found.record(records.HeapMade(found.generation))
         return found
-
-    def engaged(self, peer: Peer) -> None:
-        pass
-
-    def departed(self, peer: Peer) -> None:
-        pass
-
-    def heard(self, peer: Peer, body: Any) -> None:
-        raise BadFrame("nothing is said on this channel")
 
     async def stop(self) -> None:
         self.factory.close()
@@ -275,7 +267,7 @@ class Replica:
     async def keep(self, feed: Feed) -> None:
         """Until the copies that are here are on disk, if there is one."""
         if feed.copies.durable:
-            await feed.copies.flush(feed.copies.operations.core.log.position)
+            await feed.copies.flush(feed.copies.port.position)
 
     async def _drawn(self, feed: Feed, entry: Entry) -> None:
         own = feed.exchange.own
@@ -314,7 +306,7 @@ class Replica:
     def write(self, items: Items, ttl: float | None, mark: Mark | None = None) -> Written:
         """Begin to put them."""
         self.require_open()
-        leases, position = self.feed.space.operations.write_items(
+        leases, position = self.feed.space.port.write_items(
             items, ttl, None, None, TaskSignal, 0, mark
         )
         assert isinstance(leases, list)  # It does not wait.
@@ -330,18 +322,20 @@ class Replica:
         if any(not entry.ended and entry.arrival not in own.items for entry in entries):
             for entry in entries:
                 if not entry.ended:
-                    await space.flush(space.operations.cancel(entry))
+                    await space.flush(space.port.cancel(entry))
             raise CannotSend(f"the event is too large for the heap {self.name!r}")
 
     def place_of(self, entry: Entry) -> Place | None:
         return self._places.get(entry)
 
-    def find(self, template: Template, limit: int | None = None) -> list[Entry]:
-        """All that match and are here, or the first of them, in the order in which they came."""
+    def find(
+        self, template: Template, limit: int | None = None, *, known: bool = True
+    ) -> list[Entry]:
+        """All that match and are here, or the first of them, in the order in which they came.
+        UnknownType if one is of a class that is not known here, unless that does not matter."""
         self.require_open()
-        found, _ = self.feed.copies.operations.get_all(template, TaskSignal, False, 0, limit)
-        assert isinstance(found, list)
-        return found
+        query = Query(template, many=True, limit=limit, known=known)
+        return self.feed.copies.port.get_now(query)[0]
 
     # The end
 
@@ -370,13 +364,12 @@ class Replica:
             (self.feed.space, ANY),
             (self.system.space, Template.any_of([*records.OF_ONE, TokenAt])),
         ):
-            operations = space.operations
-            found, _ = operations.get_all(template, TaskSignal, False, 0)
-            assert isinstance(found, list)  # It does not wait.
-            txn = operations.begin(None)
+            port = space.port
+            found, _ = port.get_now(Query(template, many=True, limit=None))
+            txn = port.begin(None)
             for entry in found:
-                operations.take_entry(entry, txn)
-            space.flush_soon(operations.commit(txn))
+                port.take_entry(entry, txn)
+            space.flush_soon(port.commit(txn))
 
     def close(self) -> None:
         if self.closed:

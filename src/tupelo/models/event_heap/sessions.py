@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import partial
 from inspect import isawaitable
 from typing import TYPE_CHECKING, Any
 
-from tupelo.errors import BadArgument, TokenAway, TupeloError
-from tupelo.models.event_heap.events import asked, freeze_all
+from tupelo.errors import BadArgument, HeapDestroyed, HostClosed, TupeloError
+from tupelo.models.event_heap.events import Both, freeze_all
 from tupelo.models.event_heap.orders import ViewCloned
-from tupelo.models.event_heap.readings import Ordered, Reading
+from tupelo.models.event_heap.readings import Ordered
 from tupelo.space.checks import check_wait
 from tupelo.space.either import Closing, either, settled
-from tupelo.space.operations import value_of
-from tupelo.space.session import Seen
+from tupelo.space.port import value_of
 from tupelo.space.writers import Items
 from tupelo.values.entry import freeze
 from tupelo.values.lease import check_lease
@@ -28,7 +27,42 @@ if TYPE_CHECKING:
 logger = logging.getLogger("tupelo")
 
 
-class Session(Closing):
+class Reads(Closing):
+    """What a heap and its sessions have: reading, by which no event is given twice."""
+
+    is_async: bool
+    _heap: EventHeap
+    _reading: str
+
+    @either
+    async def get(self, template: object = ANY) -> Any:
+        """The next event that matches and was not seen; None if there is none here now."""
+        return await self._next(template, 0)
+
+    @either
+    async def wait(self, template: object = ANY, *, wait: float | None = None) -> Any:
+        """The same, but wait for it, so long at most; None if none came in time."""
+        return await self._next(template, wait)
+
+    async def _next(self, template: object, wait: float | None) -> Any:
+        check_wait(wait)
+        asked = self._asked(template)
+        found = await self._heap._door.call("next", self._reading, asked, wait=wait)
+        return found[0] if found else None
+
+    @either
+    async def get_all(self, template: object = ANY) -> list[Any]:
+        """All that match, are here and were not seen."""
+        asked = self._asked(template)
+        found: list[Any] = await self._heap._door.call("rest", self._reading, asked)
+        return found
+
+    def _asked(self, template: object) -> object:
+        """What is looked for, if a user asks for this."""
+        return template
+
+
+class Session(Reads):
     """Gives no event twice. Tasks and threads may share it.
 
     A session that has an `id` is shared: it can be opened by that at every host that has the heap,
@@ -39,7 +73,7 @@ class Session(Closing):
     at once): who still needs one shares another.
     """
 
-    def __init__(self, heap: EventHeap, reading: Reading, id: str | None = None) -> None:
+    def __init__(self, heap: EventHeap, reading: str, id: str | None = None) -> None:
         self.is_async = heap.is_async
         self._id = id
         self._heap = heap
@@ -50,44 +84,20 @@ class Session(Closing):
         return self._id
 
     @either
-    async def get(self, template: object = ANY) -> Any:
-        """The next event that matches and was not seen; None if there is none here now."""
-        return await self._next(template, 0)
-
-    @either
-    async def wait(self, template: object = ANY, *, wait: float | None = None) -> Any:
-        """The same, but wait for it, so long at most; None if none came in time."""
-        check_wait(wait)
-        return await self._next(template, wait)
-
-    async def _next(self, template: object, wait: float | None) -> Any:
-        return await self._heap._next(self._reading, template, wait)
-
-    @either
-    async def get_all(self, template: object = ANY) -> list[Any]:
-        """All that match, are here and were not seen."""
-        return await self._heap._rest(self._reading, asked(template))
-
-    @either
     async def clone(self) -> Session:
         """A session of its own, which has seen what this one has seen by now."""
-        return await self._heap._session(await self._record())
+        return Session(self._heap, await self._heap._door.call("clone", self._reading))
 
     @either
     async def share(self) -> str:
         """The id of a shared session, which has seen what this one has seen by now."""
-        return await self._heap._share(await self._record())
-
-    async def _record(self) -> Seen:
-        seen: Seen = await self._heap._on_loop(self._reading.record())
-        return seen
+        made: str = await self._heap._door.call("share", self._reading)
+        return made
 
     @either
     async def close(self) -> None:
-        async def work() -> None:
-            self._heap._ends(self._reading)
-
-        await self._heap._on_loop_unless_closed(work)
+        with suppress(HostClosed, HeapDestroyed):
+            await self._heap._door.call("end", self._reading)
 
     def __iter__(self) -> Any:
         """All that is there, and all that comes."""
@@ -102,30 +112,15 @@ class Session(Closing):
 class Query(Session):
     """A persistent query: all that match and are there, and all that come, once each."""
 
-    def __init__(self, heap: EventHeap, reading: Reading, template: object) -> None:
+    def __init__(self, heap: EventHeap, reading: str, template: object) -> None:
         super().__init__(heap, reading)
         self._template = template
 
-    @either
-    async def get(self, template: object = ANY) -> Any:
-        return await self._next(self._both(template), 0)
-
-    @either
-    async def wait(self, template: object = ANY, *, wait: float | None = None) -> Any:
-        check_wait(wait)
-        return await self._next(self._both(template), wait)
-
-    @either
-    async def get_all(self, template: object = ANY) -> list[Any]:
-        return await self._heap._rest(self._reading, asked(self._both(template)))
-
-    def _both(self, template: object) -> object:
-        if template is ANY:
-            return self._template
-        return asked(self._template) & asked(template)
+    def _asked(self, template: object) -> object:
+        return self._template if template is ANY else Both(self._template, template)
 
     def _told_to(self, callback: Callable[[Any], object]) -> Query:
-        self._heap._host._start(partial(self._call, callback))
+        self._heap._door.run_apart(partial(self._call, callback))
         return self
 
     async def _call(self, callback: Callable[[Any], object]) -> None:
@@ -149,23 +144,25 @@ class View(Session):
     does the function that was given as `on_clone`, on the host's own thread.
     """
 
-    def __init__(self, heap: EventHeap, reading: Reading, id: str, order: str) -> None:
+    def __init__(self, heap: EventHeap, reading: str, id: str, order: str) -> None:
         super().__init__(heap, reading, id)
         self.order = order
+        opened = heap._local.served.readings[reading]
+        self._ordered = opened if isinstance(opened, Ordered) else None
 
     @property
     def id(self) -> str:
-        return self._reading.order.id if isinstance(self._reading, Ordered) else self._id or ""
+        return self._id or "" if self._ordered is None else self._ordered.order.id
 
     @property
     def cloned(self) -> list[ViewCloned]:
         """How often it was cloned while it was used here, and by which views."""
-        return list(self._reading.cloned) if isinstance(self._reading, Ordered) else []
+        return [] if self._ordered is None else list(self._ordered.cloned)
 
     @property
     def is_owner(self) -> bool:
         """Has this host the token of the view?"""
-        return isinstance(self._reading, Ordered) and self._reading.order.token.here
+        return self._ordered is not None and self._ordered.order.token.here
 
     @either
     async def put(
@@ -173,49 +170,27 @@ class View(Session):
     ) -> None:
         """Put an event in the heap, which has its place in this view when this returns. TokenAway,
         if the view cannot be owned in time, and nothing was done."""
-        check_wait(wait)
-        ttl = check_lease(ttl, "ttl")
-        await self._heap._on_loop(self._put([freeze(event)], ttl, wait))
+        await self._put([freeze(event)], ttl, wait)
 
     @either
     async def put_all(
         self, events: Iterable[object], *, ttl: float | None = None, wait: float | None = None
     ) -> None:
         """The same, of several: all of them or none, with nothing between them in the view."""
-        check_wait(wait)
-        ttl = check_lease(ttl, "ttl")
-        await self._heap._on_loop(self._put(freeze_all(events), ttl, wait))
+        await self._put(freeze_all(events), ttl, wait)
 
     async def _put(self, items: Items, ttl: float | None, wait: float | None) -> None:
-        replica = self._heap._replica
-        if not isinstance(self._reading, Ordered):
-            await replica.put(items, ttl)
-            return
-        loop = asyncio.get_running_loop()
-        until = None if wait is None else loop.time() + wait
-        while True:
-            order = self._reading.order
-            left = None if until is None else max(0.0, until - loop.time())
-            try:
-                await order.put(items, ttl, left)
-                return
-            except TokenAway:
-                if self._reading.order is order:
-                    raise
+        check_wait(wait)
+        ttl = check_lease(ttl, "ttl")
+        local = self._heap._local
+        await local.run(local.served.put_through, self._reading, items, ttl, wait)
 
     @either
     async def replay(self, template: object = ANY) -> list[Any]:
         """All events of the view that match, from its start, whoever has seen them. It does not
         count as seen."""
-        if isinstance(self._reading, Ordered):
-            reading = self._reading
-
-            async def work() -> Any:
-                return reading.replay(asked(template))
-
-            found = await self._heap._on_loop(work())
-        else:
-            found = await self._heap._on_loop(self._heap._find(asked(template)))
+        local = self._heap._local
+        found = await local.run(local.served.replay, self._reading, template)
         return [value_of(entry) for entry in found]
 
     @either
@@ -226,7 +201,7 @@ class View(Session):
     @either
     async def clone(self) -> View:
         """Another reading of the same view, which has seen the same."""
-        return await self._heap._open_view(self.id, self.order, await self._record())
+        return await self._heap._open_view(self.id, self.order, self._reading)
 
 
 def check_order(order: object) -> str:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from tupelo.errors import BadFrame, CannotSend, TokenAway, TupeloError
 from tupelo.models.event_heap.ordering import Ordering, Place, deliver
 from tupelo.models.event_heap.records import PLACES_MAX, Placed, read_places, spell_places
+from tupelo.space.tasks import timeout_at
 from tupelo.space.writers import Items
 from tupelo.values.entry import Entry
 
@@ -114,15 +115,17 @@ class TotalOrder:
 
     # Putting
 
-    async def put(self, items: Items, ttl: float | None, wait: float | None) -> None:
+    async def put(self, items: Items, ttl: float | None, deadline: float | None) -> None:
         """Put events in the heap, which have their places when this returns. TokenAway if the token
-        did not come in time, and nothing was done."""
+        did not come before the deadline on the host's clock, and nothing was done."""
         self._replica.require_open()
         putting = Putting(items, ttl)
         self.waiting[putting] = None
         self._replica.orders.serve(self)
         try:
-            await asyncio.wait([putting.done], timeout=wait)
+            with suppress(TimeoutError):
+                async with timeout_at(self._replica.core.clock, deadline):
+                    await asyncio.wait([putting.done])
         finally:
             missed = self.waiting.pop(putting, putting) is None
             if missed and not self.waiting and not self.begun:

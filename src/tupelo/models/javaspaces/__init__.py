@@ -14,67 +14,62 @@
 | Transaction, TransactionManager     | a shared transaction, two-phase over all that take part    |
 | Lease, LeaseMap, renewal manager    | lease; many renewed in one step; renewed in time by itself |
 | Lookup, event mailbox               | spaces of registrations and of events                      |
+| services over the network           | offer(host, service); LookupLocator, LookupDiscovery       |
 
 Times are in seconds; `FOREVER`, `Lease.ANY` (as the space likes it) and `NO_WAIT` are constants.
 """
 
 from tupelo.errors import ListenerFailed, UnknownEvent
-from tupelo.models.javaspaces.discovery import (
-    LookupLocator,
-)
+from tupelo.models.javaspaces.discovery import LookupLocator
+from tupelo.models.javaspaces.entries import Snapshot
 from tupelo.models.javaspaces.events import (
     AvailabilityEvent,
     EventRegistration,
     RemoteEvent,
+    RemoteEventIterator,
     Retry,
 )
 from tupelo.models.javaspaces.leases import (
     ANY_LEASE,
     FOREVER,
+    AsyncLease,
     FixedLeasePeriodPolicy,
     Lease,
     LeaseMap,
     LeaseOutcome,
     PolicyByKind,
 )
-from tupelo.models.javaspaces.lookup import (
+from tupelo.models.javaspaces.lookup import LookupService, ServiceRegistration
+from tupelo.models.javaspaces.mailbox import EventMailbox, MailboxRegistration
+from tupelo.models.javaspaces.matchset import MatchSet, Skipped
+from tupelo.models.javaspaces.registry import (
     TRANSITION_MATCH_MATCH,
     TRANSITION_MATCH_NOMATCH,
     TRANSITION_NOMATCH_MATCH,
-    LookupService,
     ServiceEvent,
-    ServiceRegistration,
 )
-from tupelo.models.javaspaces.mailbox import (
-    EventMailbox,
-    MailboxRegistration,
+from tupelo.models.javaspaces.remote.hosting import offer
+from tupelo.models.javaspaces.remote.locations import ServiceLocation
+from tupelo.models.javaspaces.remote.multicast import LookupDiscovery, announce
+from tupelo.models.javaspaces.remote.services import (
+    RemoteEventMailbox,
+    RemoteLeaseRenewalService,
+    RemoteLeaseRenewalSet,
+    RemoteLookupService,
+    RemoteMailboxRegistration,
 )
-from tupelo.models.javaspaces.matchset import (
-    MatchSet,
-    Skipped,
+from tupelo.models.javaspaces.renewal import LeaseRenewalEvent, LeaseRenewalManager
+from tupelo.models.javaspaces.renewal_sets import (
+    EXPIRATION_WARNING_EVENT_ID,
+    RENEWAL_FAILURE_EVENT_ID,
+    ExpirationWarningEvent,
+    LeaseRenewalService,
+    LeaseRenewalSet,
+    RenewalFailureEvent,
 )
-from tupelo.models.javaspaces.renewal import (
-    LeaseRenewalEvent,
-    LeaseRenewalManager,
-)
-from tupelo.models.javaspaces.service import (
-    JavaSpaceService,
-    XVSMService,
-)
-from tupelo.models.javaspaces.services import (
-    ServiceItem,
-    ServiceMatches,
-    ServiceTemplate,
-)
-from tupelo.models.javaspaces.snapshot import (
-    Snapshot,
-)
-from tupelo.models.javaspaces.space import (
-    NO_WAIT,
-    Entry,
-    JavaSpace,
-    JavaSpace05,
-)
+from tupelo.models.javaspaces.service import JavaSpaceService, XVSMService
+from tupelo.models.javaspaces.services import ServiceItem, ServiceMatches, ServiceTemplate
+from tupelo.models.javaspaces.space import NO_WAIT, Entry, JavaSpace, JavaSpace05
 from tupelo.models.javaspaces.transactions import (
     ABORTED,
     ACTIVE,
@@ -96,15 +91,18 @@ __all__ = [
     "ACTIVE",
     "ANY_LEASE",
     "COMMITTED",
+    "EXPIRATION_WARNING_EVENT_ID",
     "FOREVER",
     "NOTCHANGED",
     "NO_WAIT",
     "PREPARED",
+    "RENEWAL_FAILURE_EVENT_ID",
     "TRANSITION_MATCH_MATCH",
     "TRANSITION_MATCH_NOMATCH",
     "TRANSITION_NOMATCH_MATCH",
     "UNKNOWN",
     "VOTING",
+    "AsyncLease",
     "AsyncTransaction",
     "AsyncTransactionManager",
     "AvailabilityEvent",
@@ -112,6 +110,7 @@ __all__ = [
     "Entry",
     "EventMailbox",
     "EventRegistration",
+    "ExpirationWarningEvent",
     "FixedLeasePeriodPolicy",
     "JavaSpace",
     "JavaSpace05",
@@ -121,16 +120,27 @@ __all__ = [
     "LeaseOutcome",
     "LeaseRenewalEvent",
     "LeaseRenewalManager",
+    "LeaseRenewalService",
+    "LeaseRenewalSet",
     "ListenerFailed",
+    "LookupDiscovery",
     "LookupLocator",
     "LookupService",
     "MailboxRegistration",
     "MatchSet",
     "PolicyByKind",
     "RemoteEvent",
+    "RemoteEventIterator",
+    "RemoteEventMailbox",
+    "RemoteLeaseRenewalService",
+    "RemoteLeaseRenewalSet",
+    "RemoteLookupService",
+    "RemoteMailboxRegistration",
+    "RenewalFailureEvent",
     "Retry",
     "ServiceEvent",
     "ServiceItem",
+    "ServiceLocation",
     "ServiceMatches",
     "ServiceRegistration",
     "ServiceTemplate",
@@ -141,4 +151,6 @@ __all__ = [
     "TransactionParticipant",
     "UnknownEvent",
     "XVSMService",
+    "announce",
+    "offer",
 ]

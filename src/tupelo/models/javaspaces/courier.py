@@ -1,34 +1,85 @@
 """Couriers: they bring events to one target, in order, and come back if it fails.
 
-A courier has a thread only while there is something to bring. It waits for the next try through
-the clock, without a thread, so that it can be called off at any moment.
+A courier has a thread, or a task, only while there is something to bring.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Coroutine
+from functools import partial
 from inspect import iscoroutinefunction
-from typing import Protocol
+from typing import Any, Protocol
 
-from tupelo.errors import BadArgument, ListenerFailed, UnknownEvent
+from tupelo.errors import BadArgument, UnknownEvent
 from tupelo.models.javaspaces.events import (
     Listener,
+    Notifier,
     RemoteEvent,
     Retry,
     listening,
 )
 from tupelo.space.clock import Clock
+from tupelo.space.either import at_once, settled
+from tupelo.values import lease as engine
+
+logger = logging.getLogger("tupelo")
+
+BACKLOG_MAX = 1_000
 
 
 class Bag(Protocol):
-    """Where the events are. One is out at a time: it was delivered, or comes back to its place."""
+    """Where the events are. One is out at a time: it was delivered, or comes back to its place. The
+    methods may be coroutine functions."""
 
-    def fetch(self) -> RemoteEvent | None: ...
+    def fetch(self) -> Any:
+        """The next event, or None."""
+        ...
 
-    def delivered(self) -> None: ...
+    def delivered(self) -> Any: ...
 
-    def returned(self) -> None: ...
+    def returned(self) -> Any: ...
+
+    def unwanted(self) -> Any:
+        """The target has said UnknownEvent. True if only such events are not brought any more,
+        False if none are."""
+        ...
+
+
+class Backlog:
+    """A bag in memory. When it is full, the oldest event is dropped."""
+
+    def __init__(self, backlog_max: int) -> None:
+        self._lock = threading.Lock()
+        self._waiting: deque[RemoteEvent] = deque(maxlen=backlog_max)
+        self._out: RemoteEvent | None = None
+
+    def add(self, event: RemoteEvent) -> None:
+        with self._lock:
+            self._waiting.append(event)
+
+    def fetch(self) -> RemoteEvent | None:
+        with self._lock:
+            self._out = self._waiting.popleft() if self._waiting else None
+            return self._out
+
+    def delivered(self) -> None:
+        self._out = None
+
+    def returned(self) -> None:
+        with self._lock:
+            if self._out is not None:
+                self._waiting.appendleft(self._out)
+                self._out = None
+
+    def unwanted(self) -> bool:
+        return False  # There are no others: it is for one registration, which has one event id.
+
+
+def _in_a_thread(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    threading.Thread(target=partial(at_once, work), name="tupelo-courier", daemon=True).start()
 
 
 class Courier:
@@ -37,105 +88,117 @@ class Courier:
     def __init__(
         self,
         bag: Bag,
-        target: Listener,
-        clock: Clock,
-        retry: Retry,
+        notifier: Notifier,
         on_failure: Callable[[Exception], object],
+        start: Callable[[Callable[[], Coroutine[Any, Any, None]]], None] = _in_a_thread,
     ) -> None:
         self._bag = bag
-        self._target = target
-        self._clock = clock
-        self._retry = retry
+        self._notifier = notifier
         self._on_failure = on_failure
+        self._start = start
         self._lock = threading.Lock()
         self._busy = False
         self._more = False
-        self._stopped = False
-        self._tries = 0
-        self._cancel_alarm: Callable[[], None] = lambda: None
 
     def go(self) -> None:
         """There is something in the bag."""
         with self._lock:
             self._more = True
-            if self._busy or self._stopped:
+            if self._busy or self._notifier.cancelled:
                 return
             self._busy = True
-        self._start()
+        self._start(self._run)
 
     def stop(self) -> None:
         """Bring nothing more. What is on its way may still arrive, but is not tried again."""
-        with self._lock:
-            self._stopped = True
-            self._cancel_alarm()
+        self._notifier.call_off()
 
-    def _start(self) -> None:
-        threading.Thread(target=self._run, name="tupelo-courier", daemon=True).start()
-
-    def _run(self) -> None:
+    async def _run(self) -> None:
         try:
-            while self._bring_one():
-                pass
-        except Exception as error:  # The space of the events was closed, or its disk has failed.
-            self._give_up(error)
+            while not self._notifier.cancelled:
+                with self._lock:
+                    self._more = False
+                event = await settled(self._bag.fetch())
+                if event is not None:
+                    await self._bring(event)
+                    continue
+                with self._lock:
+                    self._busy = self._more
+                    if not self._more:
+                        return
+        except Exception as error:  # also if the space was closed, or its disk has failed
+            if not self._notifier.cancelled:
+                self._notifier.call_off()
+                self._on_failure(error)
 
-    def _bring_one(self) -> bool:
-        """False if there is nothing to do, now or any more."""
-        with self._lock:
-            if self._stopped:
-                return False
-            self._more = False
-        event = self._bag.fetch()
-        if event is None:
-            with self._lock:
-                self._busy = self._more
-                return self._more
+    async def _bring(self, event: RemoteEvent) -> None:
         try:
-            self._target(event)
+            told = not self._notifier.cancelled and await self._notifier.attempt(event)
         except BaseException as error:  # Whatever a listener does, the event is not lost.
-            self._bag.returned()
-            return self._try_again(event, error)
-        self._tries = 0
-        self._bag.delivered()
-        return True
-
-    def _try_again(self, event: RemoteEvent, error: BaseException) -> bool:
-        self._tries += 1
-        if isinstance(error, UnknownEvent):
-            failure = ListenerFailed(f"the listener does not want {event!r}")
-        elif self._tries >= self._retry.tries:
-            failure = ListenerFailed(
-                f"the listener failed {self._tries} times; the last time: {error!r}"
-            )
-        else:
-            pause = self._retry.first_seconds * 2 ** (self._tries - 1)
-            if not pause:
-                return True
-            with self._lock:
-                if not self._stopped:
-                    when = self._clock.now() + pause
-                    self._cancel_alarm = self._clock.call_at(when, self._start)
-            return False
-        failure.__cause__ = error
-        self._give_up(failure)
-        return False
-
-    def _give_up(self, error: Exception) -> None:
-        with self._lock:
-            if self._stopped:
+            if isinstance(error.__cause__, UnknownEvent) and await settled(self._bag.unwanted()):
                 return
-            self._stopped = True
-        self._on_failure(error)
+            await settled(self._bag.returned())
+            raise
+        if told:
+            await settled(self._bag.delivered())
+        else:
+            await settled(self._bag.returned())
+            if not self._notifier.cancelled:
+                await self._notifier.pause()
+
+
+class Listening:
+    """A listener with its lease, and the events that wait for it in memory; the subscription of an
+    EventRegistration. One that fails too often is dropped: `on_failure` is called then."""
+
+    missed = 0
+
+    def __init__(
+        self,
+        lease: Callable[[], engine.Leased],
+        tell: Listener,
+        handback: Any,
+        *,
+        clock: Clock,
+        retry: Retry,
+        on_failure: Callable[[], object] = lambda: None,
+    ) -> None:
+        self._lease = lease
+        self.handback = handback
+        self.error: Exception | None = None
+        self._stopped = False
+        self._on_failure = on_failure
+        self._backlog = Backlog(BACKLOG_MAX)
+        self._courier = Courier(self._backlog, Notifier(tell, retry, clock, False), self.give_up)
+
+    @property
+    def lease(self) -> engine.Leased:
+        return self._lease()  # It is not kept: the garbage collector does not look into leases.
+
+    @property
+    def active(self) -> bool:
+        return not (self._stopped or self.lease.thing.ended)
+
+    def tell(self, event: RemoteEvent) -> None:
+        self._backlog.add(event)
+        self._courier.go()
+
+    def call_off(self, error: Exception | None = None) -> None:
+        """Tell nothing more, also not what waits."""
+        self._courier.stop()
+        self._stopped = True
+        self.error = self.error or error
+
+    def give_up(self, error: Exception) -> None:
+        """The listener is dropped, and this is the reason."""
+        logger.warning("a listener was dropped: %s", error)
+        self.call_off(error)
+        self._on_failure()
 
 
 def target_of(name: str, listener: object) -> Listener:
     """How to tell a listener, which is called from a thread."""
-    try:
-        tell = listening(listener)
-    except BadArgument:
-        raise BadArgument(
-            name, "a function of an event, or an object with notify", listener
-        ) from None
+    tell = listening(listener, name)
     if iscoroutinefunction(tell):
         raise BadArgument(name, "a plain function: it is called from a thread", listener)
     return tell

@@ -12,13 +12,14 @@ Events come in order, each once, from a thread (or a task) of the registration's
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from dataclasses import dataclass
 from math import inf
-from typing import Any
+from typing import Any, Self
 
-from tupelo.errors import BadArgument, ListenerFailed, UnknownEvent
-from tupelo.models.javaspaces.leases import Lease
+from tupelo.errors import BadArgument, InvalidIterator, ListenerFailed, UnknownEvent
+from tupelo.models.javaspaces.leases import Lease, Telling, lease_of
 from tupelo.space.checks import check_count, check_wait
 from tupelo.space.clock import Clock
 from tupelo.space.either import either, settled
@@ -63,6 +64,12 @@ class Retry:
             raise BadArgument("first_seconds", "a number of seconds", self.first_seconds)
 
 
+def check_retry(retry: object) -> Retry:
+    if retry is not None and not isinstance(retry, Retry):
+        raise BadArgument("retry", "a Retry(...)", retry)
+    return retry or Retry()
+
+
 class EventRegistration:
     """That a listener will be told: under which id, from which number on, and for how long."""
 
@@ -72,23 +79,31 @@ class EventRegistration:
         source: str,
         event_id: int,
         sequence_number: int,
-        delivery: Delivery | None = None,
+        notifier: Telling | None = None,
     ) -> None:
         self._subscription = subscription
-        self._delivery = delivery
+        self._notifier: Telling = notifier or subscription
         self.source = source
         self.event_id = event_id
         self.sequence_number = sequence_number
 
     @property
     def lease(self) -> Lease:
-        return Lease(self._subscription.lease)
+        """Cancelling it also calls off the events that wait for the listener."""
+        return lease_of(self._subscription.lease, self._notifier)
 
     @property
     def active(self) -> bool:
-        """Will the listener be told of what happens next?"""
+        """Will the listener be told of what happens next? At the async door of a space elsewhere it
+        is what was known when `refresh` was awaited last."""
         active: bool = self._subscription.active
         return active
+
+    async def refresh(self) -> None:
+        """Ask the host of a space elsewhere whether it still stands."""
+        refresh = getattr(self._subscription, "refresh", None)
+        if refresh is not None:
+            await settled(refresh())
 
     @property
     def error(self) -> Exception | None:
@@ -99,19 +114,17 @@ class EventRegistration:
     @property
     def missed(self) -> int:
         """How many events were dropped, because too many waited for the listener."""
-        return 0 if self._delivery is None else self._delivery.missed
+        return self._notifier.missed
 
-    def cancel(self) -> None:
-        """No more events, not even of what has happened already."""
-        if self._delivery is not None:
-            self._delivery.cancelled = True
-        self.lease.cancel()
+    def cancel(self) -> Any:
+        """No more events, not even of what has happened already; awaited if the lease's is."""
+        return self.lease.cancel()
 
     def __repr__(self) -> str:
         return f"EventRegistration({self.source!r}, event_id={self.event_id})"
 
 
-class Delivery:
+class Notifier:
     """Tells one listener of events, again if it fails, until it has failed too often."""
 
     def __init__(self, listener: object, retry: Retry, clock: Clock, is_async: bool) -> None:
@@ -121,36 +134,101 @@ class Delivery:
         self._tell = listening(listener)
         self._retry = retry
         self._clock = clock
+        self._tries = 0
+
+    def call_off(self) -> None:
+        """Bring nothing more, also not what waits."""
+        self.cancelled = True
 
     @either
     async def deliver(self, event: RemoteEvent) -> None:
         """ListenerFailed after the last try, or as soon as the listener says UnknownEvent."""
-        pause = self._retry.first_seconds
-        for attempt in range(1, self._retry.tries + 1):
-            if self.cancelled:
-                return
-            try:
-                await settled(self._tell(event))
-                return
-            except UnknownEvent as error:
-                raise ListenerFailed(f"the listener does not want {event!r}") from error
-            except (Exception, SystemExit) as error:
-                if attempt == self._retry.tries:
-                    raise ListenerFailed(
-                        f"the listener failed {attempt} times; the last time: {error!r}"
-                    ) from error
-            await settled(self._wait(pause))
-            pause *= 2
+        while not (self.cancelled or await self.attempt(event)):
+            await self.pause()
 
-    def _wait(self, seconds: float) -> Any:
+    async def attempt(self, event: RemoteEvent) -> bool:
+        """Tell the listener once. False if it has failed, and is to be told again."""
+        self._tries += 1
+        try:
+            await settled(self._tell(event))
+        except UnknownEvent as error:
+            self._tries = 0
+            raise ListenerFailed(f"the listener does not want {event!r}") from error
+        except (Exception, SystemExit) as error:
+            if self._tries < self._retry.tries:
+                return False
+            failed = f"the listener failed {self._tries} times; the last time: {error!r}"
+            raise ListenerFailed(failed) from error
+        self._tries = 0
+        return True
+
+    async def pause(self) -> None:
+        """Wait before the next try, each time twice as long."""
+        seconds = self._retry.first_seconds * 2 ** (self._tries - 1)
         if self.is_async:
-            return TaskSignal().wait(self._clock, seconds)
-        return self._clock.acquire(ThreadSignal().lock, seconds)
+            await TaskSignal().wait_until(self._clock, self._clock.now() + seconds)
+        elif seconds:
+            self._clock.acquire(ThreadSignal().lock, seconds)
 
 
-def listening(listener: object) -> Listener:
+class RemoteEventIterator:
+    """Hands out the events that a mailbox keeps. InvalidIterator is raised once it was closed,
+    another took its place, delivery was enabled, or the registration is gone. At the async door of
+    a mailbox elsewhere it is awaited: `async for`, `await events.next(5)`."""
+
+    def __init__(
+        self,
+        fetch: Callable[[float | None], Coroutine[Any, Any, RemoteEvent | None]],
+        close: Callable[[], Coroutine[Any, Any, None]],
+        wait: float | None,
+        is_async: bool = False,
+    ) -> None:
+        self.is_async = is_async
+        self._fetch = fetch
+        self._close = close
+        self._wait = wait
+
+    @either
+    async def next(self, timeout: float | None = 0) -> RemoteEvent | None:
+        """The oldest event, which is removed from the mailbox; None if there was none within
+        `timeout` seconds (None: for ever)."""
+        check_wait(timeout, "timeout")
+        return await self._fetch(timeout)
+
+    @either
+    async def close(self) -> None:
+        """Hand out no more events, also to one who waits for them."""
+        await self._close()
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> RemoteEvent:
+        event: RemoteEvent | None = self.next(self._wait)
+        if event is None:
+            raise StopIteration
+        return event
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> RemoteEvent:
+        event: RemoteEvent | None = await self.next(self._wait)
+        if event is None:
+            raise StopAsyncIteration
+        return event
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        with suppress(InvalidIterator):
+            self.close()
+
+
+def listening(listener: object, name: str = "listener") -> Listener:
     """How to tell a listener: a function, or an object with `notify`."""
     tell = getattr(listener, "notify", listener)
     if not callable(tell):
-        raise BadArgument("listener", "a function of an event, or an object with notify", listener)
+        raise BadArgument(name, "a function of an event, or an object with notify", listener)
     return tell

@@ -8,51 +8,52 @@
 | LeaseMap, LeaseMapException         | LeaseMap; the errors are in the LeaseOutcome           |
 | Landlord, LeasePeriodPolicy         | the space that granted it, its `lease_policy`          |
 
-Renewing and cancelling answer at once and are not awaited, whatever the door; they wait for
-nothing but the disk of a durable space.
+Leases of the async door are awaited: `await lease.renew(10)`. Those of a lookup service, a mailbox
+or a lease renewal service in this program answer at once, and are not.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol, cast
 
 import msgspec
 
 from tupelo.errors import BadArgument
-from tupelo.space.leases import kind_of
+from tupelo.space.either import either, settled
 from tupelo.values import lease as engine
 from tupelo.values.lease import LeasePolicy, check_lease
 
 FOREVER = math.inf
 ANY_LEASE = -1
 """As long as the one who grants it prefers."""
+_NO_TIME = math.ulp(0.0)  # Added to any moment, it gives that moment.
 
 
-def seconds_asked(
-    duration: object, any_lease: float | None = None, name: str = "lease"
-) -> float | None:
-    """What the engine is asked for: None for FOREVER, `any_lease` for ANY."""
+def seconds_asked(duration: object, name: str = "lease", *, zero: bool = False) -> float | None:
+    """What a space is asked for: None for FOREVER, and its own ANY_LEASE for ANY. A lease of 0 is
+    over when it begins; the specification allows it for some things only."""
     if duration == math.inf:
         return None
-    if isinstance(duration, bool) or not isinstance(duration, (int, float)):
-        raise BadArgument(name, "a number of seconds above 0, FOREVER or ANY", duration)
-    if duration == ANY_LEASE:
-        return any_lease
-    if not duration > 0:
-        raise BadArgument(name, "a number of seconds above 0, FOREVER or ANY", duration)
+    number = isinstance(duration, (int, float)) and not isinstance(duration, bool)
+    if number and duration == ANY_LEASE:
+        return engine.ANY_LEASE
+    if number and zero and duration == 0:
+        return _NO_TIME
+    if not number or not duration > 0:  # type: ignore[operator]
+        least = "0 or more" if zero else "above 0"
+        raise BadArgument(name, f"a number of seconds {least}, FOREVER or ANY", duration)
     return check_lease(duration, name)
 
 
-def any_lease_of(landlord: object, kind: str = "entry") -> float | None:
-    """How long a lease of such a thing the landlord's policy prefers; None for ever, or if it does
-    not say."""
-    policy = getattr(getattr(landlord, "core", None), "lease_policy", None)
-    if isinstance(policy, PolicyByKind):
-        policy = policy.policies.get(kind)
-    return getattr(policy, "default", None)
+class Telling(Protocol):
+    """How a listener is told: how many events it has missed, and an end to it."""
+
+    missed: int
+
+    def call_off(self) -> None: ...
 
 
 class Lease(msgspec.Struct, frozen=True, eq=False, gc=False):
@@ -61,7 +62,9 @@ class Lease(msgspec.Struct, frozen=True, eq=False, gc=False):
     Leases are equal if they are of the same thing, however they were come by.
     """
 
-    granted: engine.Lease
+    granted: engine.Leased
+    telling: Telling | None = None
+    """What waits for a listener, if it is the lease of a registration: called off by cancelling."""
 
     FOREVER: ClassVar[float] = FOREVER
     ANY: ClassVar[float] = ANY_LEASE
@@ -73,13 +76,21 @@ class Lease(msgspec.Struct, frozen=True, eq=False, gc=False):
         return FOREVER if expires is None else expires
 
     def renew(self, duration: float) -> None:
-        """Live for `duration` seconds from now, or as long as is granted: see `expiration`."""
+        """Live for `duration` seconds from now, or as long as is granted: see `expiration`. For 0
+        it ends now."""
         granted = self.granted
-        granted.landlord.renew_lease(granted.thing, asked_of(self, duration, "duration"))
+        seconds = seconds_asked(duration, "duration", zero=True)
+        granted.landlord.renew_lease(granted.thing, seconds)
 
     def cancel(self) -> None:
         """End it now: an entry is removed, a transaction aborted, a listener forgotten."""
-        self.granted.cancel()
+        self.granted.landlord.cancel_lease(self.granted.thing)
+        self.ended_by_cancel()
+
+    def ended_by_cancel(self) -> None:
+        """It was cancelled, alone or with others."""
+        if self.telling is not None:
+            self.telling.call_off()
 
     def can_batch(self, other: object) -> bool:
         """Would both be renewed in one step? A LeaseMap takes them all the same if not."""
@@ -103,10 +114,23 @@ class Lease(msgspec.Struct, frozen=True, eq=False, gc=False):
         return f"Lease(expiration={self.expiration})"
 
 
-def asked_of(lease: Lease, duration: object, name: str = "lease") -> float | None:
-    """What its landlord is asked for, when this lease is renewed."""
-    granted = lease.granted
-    return seconds_asked(duration, any_lease_of(granted.landlord, kind_of(granted.thing)), name)
+class AsyncLease(Lease, frozen=True, eq=False):
+    """A lease of the async door: `renew` and `cancel` are awaited."""
+
+    async def renew(self, duration: float) -> None:  # type: ignore[override]
+        granted = self.granted
+        seconds = seconds_asked(duration, "duration", zero=True)
+        await granted.landlord.renew_lease_async(granted.thing, seconds)
+
+    async def cancel(self) -> None:  # type: ignore[override]
+        await self.granted.landlord.cancel_lease_async(self.granted.thing)
+        self.ended_by_cancel()
+
+
+def lease_of(granted: engine.Leased, telling: Telling | None = None) -> Lease:
+    """The lease of this package for one that a space has granted, at the same door."""
+    kind = AsyncLease if isinstance(granted, engine.AsyncLease) else Lease
+    return kind(granted, telling)
 
 
 @dataclass
@@ -119,36 +143,44 @@ class LeaseOutcome:
 
 
 class LeaseMap(MutableMapping[Lease, float]):
-    """Leases, each with the seconds to renew it for; renewed or cancelled in one call.
+    """Leases, each with the seconds to renew it for; renewed or cancelled in one call, which is
+    awaited if there are leases of the async door among them.
 
-    The leases of one space go in one step, and wait for its disk once. Leases of several spaces,
-    and of a lookup service, may be mixed: what happens to one says nothing about the others.
+    The leases of one space of this program go in one step, and wait for its disk once. Leases of
+    several spaces, and of services, may be mixed: what happens to one says nothing about the
+    others.
     """
 
     def __init__(self, leases: Mapping[Lease, float] | Iterable[tuple[Lease, float]] = ()) -> None:
         self._durations: dict[Lease, float] = {}
         self.update(leases)
 
-    def renew_all(self) -> LeaseOutcome:
+    @property
+    def is_async(self) -> bool:
+        return any(isinstance(lease, AsyncLease) for lease in self._durations)
+
+    @either
+    async def renew_all(self) -> LeaseOutcome:
         """Renew each one for its duration. Those that fail are in the map no more."""
         outcome = LeaseOutcome()
-        for landlord, leases in self._by_landlord():
-            asked = [asked_of(lease, self._durations[lease]) for lease in leases]
-            errors = _renew(landlord, leases, asked)
-            for lease, error in zip(leases, errors, strict=True):
+        for leases in self._by_landlord():
+            asked = [seconds_asked(self._durations[lease], zero=True) for lease in leases]
+            for lease, error in zip(leases, await renew_many(leases, asked), strict=True):
                 if error is None:
                     outcome.renewed.append(lease)
                 else:
                     outcome.failed[lease] = error
-                    del self._durations[lease]
+                    self._durations.pop(lease, None)
         return outcome
 
-    def cancel_all(self) -> LeaseOutcome:
+    @either
+    async def cancel_all(self) -> LeaseOutcome:
         """Cancel each one. The map is empty afterwards: there is nothing left to renew."""
         outcome = LeaseOutcome()
-        for landlord, leases in self._by_landlord():
-            for lease, error in zip(leases, _cancel(landlord, leases), strict=True):
+        for leases in self._by_landlord():
+            for lease, error in zip(leases, await _cancel_many(leases), strict=True):
                 if error is None:
+                    lease.ended_by_cancel()
                     outcome.cancelled.append(lease)
                 else:
                     outcome.failed[lease] = error
@@ -159,11 +191,11 @@ class LeaseMap(MutableMapping[Lease, float]):
         """May this be put into the map? Every lease may."""
         return isinstance(lease, Lease)
 
-    def _by_landlord(self) -> list[tuple[Any, list[Lease]]]:
-        groups: dict[int, tuple[Any, list[Lease]]] = {}
+    def _by_landlord(self) -> list[list[Lease]]:
+        groups: dict[tuple[int, bool], list[Lease]] = {}
         for lease in self._durations:
-            landlord = lease.granted.landlord
-            groups.setdefault(id(landlord), (landlord, []))[1].append(lease)
+            key = id(lease.granted.landlord), isinstance(lease, AsyncLease)
+            groups.setdefault(key, []).append(lease)
         return list(groups.values())
 
     def __getitem__(self, lease: Lease) -> float:
@@ -172,7 +204,7 @@ class LeaseMap(MutableMapping[Lease, float]):
     def __setitem__(self, lease: Lease, duration: float) -> None:
         if not isinstance(lease, Lease):
             raise BadArgument("lease", "a Lease of this package", lease)
-        seconds_asked(duration, name="duration")
+        seconds_asked(duration, name="duration", zero=True)
         self._durations[lease] = duration
 
     def __delitem__(self, lease: Lease) -> None:
@@ -188,47 +220,40 @@ class LeaseMap(MutableMapping[Lease, float]):
         return f"LeaseMap({self._durations!r})"
 
 
-def renew_many(leases: list[Lease], seconds: list[float | None]) -> list[Exception | None]:
-    """Renew leases of one landlord in one step; the error of each, or None."""
-    return _renew(leases[0].granted.landlord, leases, seconds)
+async def renew_many(leases: list[Lease], seconds: list[float | None]) -> list[Exception | None]:
+    """Renew leases of one landlord and door, in one step if it can; the error of each, or None. It
+    waits for a loop only if they are of the async door."""
+    wanted = [(lease.granted.thing, one) for lease, one in zip(leases, seconds, strict=True)]
+    return await _ask_landlord(leases[0], "renew_lease", wanted, wanted)
 
 
-def _renew(
-    landlord: Any, leases: list[Lease], seconds: list[float | None]
-) -> list[Exception | None]:
+async def _cancel_many(leases: list[Lease]) -> list[Exception | None]:
     things = [lease.granted.thing for lease in leases]
-    many = getattr(landlord, "renew_leases", None)
-    if many is None:
-        return [
-            _attempt(landlord.renew_lease, thing, asked)
-            for thing, asked in zip(things, seconds, strict=True)
-        ]
-    return _attempt_many(many, list(zip(things, seconds, strict=True)))
+    return await _ask_landlord(leases[0], "cancel_lease", things, [(thing,) for thing in things])
 
 
-def _cancel(landlord: Any, leases: list[Lease]) -> list[Exception | None]:
-    things = [lease.granted.thing for lease in leases]
-    many = getattr(landlord, "cancel_leases", None)
-    if many is None:
-        return [_attempt(landlord.cancel_lease, thing) for thing in things]
-    return _attempt_many(many, things)
-
-
-def _attempt(function: Callable[..., object], *args: Any) -> Exception | None:
-    try:
-        function(*args)
-    except Exception as error:
-        return error
-    return None
-
-
-def _attempt_many(
-    function: Callable[[list[Any]], list[Exception | None]], items: list[Any]
+async def _ask_landlord(
+    lease: Lease, what: str, items: list[Any], arguments: list[Any]
 ) -> list[Exception | None]:
-    try:
-        return function(items)
-    except Exception as error:  # The space is closed, or its disk has failed: none was done.
-        return [error] * len(items)
+    """Call the method of its landlord for many items, or that for one with each arguments."""
+    landlord: Any = lease.granted.landlord
+    is_async = isinstance(lease, AsyncLease)
+    many = None if is_async else getattr(landlord, f"{what}s", None)
+    if many is not None:
+        try:
+            errors: list[Exception | None] = many(items)
+        except Exception as error:  # The space is closed, or its disk has failed: none was done.
+            errors = [error] * len(items)
+        return errors
+    one = getattr(landlord, f"{what}_async" if is_async else what)
+    errors = []
+    for args in arguments:
+        try:
+            await settled(one(*args))
+            errors.append(None)
+        except Exception as error:
+            errors.append(error)
+    return errors
 
 
 class FixedLeasePeriodPolicy:
@@ -247,6 +272,10 @@ class FixedLeasePeriodPolicy:
     def __call__(self, kind: str, asked: float | None) -> float | None:
         limit = self.maximum
         return asked if limit is None else limit if asked is None else min(asked, limit)
+
+    def preferred(self, kind: str) -> float | None:
+        """For one who asks for ANY."""
+        return self.default
 
     def __repr__(self) -> str:
         return f"FixedLeasePeriodPolicy({self.maximum}, {self.default})"
@@ -272,3 +301,8 @@ class PolicyByKind:
     def __call__(self, kind: str, asked: float | None) -> float | None:
         policy = self.policies.get(kind)
         return asked if policy is None else policy(kind, asked)
+
+    def preferred(self, kind: str) -> float | None:
+        """For one who asks for ANY."""
+        preferred = getattr(self.policies.get(kind), "preferred", None)
+        return None if preferred is None else cast("float | None", preferred(kind))

@@ -6,33 +6,52 @@
 | MailboxRegistration.getListener       | listener: give it to whoever sends the events          |
 | enableDelivery, disableDelivery       | events are brought to a target, in order, or kept      |
 | getRemoteEvents, RemoteEventIterator  | take, oldest first: what is handed out is gone         |
+| addUnknownEvents                      | the sources of such events are told UnknownEvent       |
 
 In a durable space registrations and events outlive the program. An event is brought within a
-transaction that commits when the target has had it, so after a crash it may come twice, but it
-is never lost.
+transaction that commits when the target has had it. After a crash it may come twice; it is never
+lost.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
-from tupelo.errors import BadArgument, LeaseLost, SpaceClosed, TransactionEnded, UnknownEvent
+from tupelo.errors import (
+    BadArgument,
+    InvalidIterator,
+    LeaseLost,
+    SpaceClosed,
+    TransactionEnded,
+    UnknownEvent,
+)
 from tupelo.models.javaspaces.courier import Courier, target_of
-from tupelo.models.javaspaces.events import RemoteEvent, Retry
-from tupelo.models.javaspaces.leases import FOREVER, Lease, any_lease_of, seconds_asked
-from tupelo.models.javaspaces.tenancy import Tenancy
+from tupelo.models.javaspaces.events import (
+    Notifier,
+    RemoteEvent,
+    RemoteEventIterator,
+    Retry,
+    check_retry,
+)
+from tupelo.models.javaspaces.leases import FOREVER, seconds_asked
+from tupelo.models.javaspaces.tenancy import Tenancy, Tenant
 from tupelo.space.blocking import Space, Transaction
 from tupelo.space.checks import check_count, check_wait
 from tupelo.space.clock import Clock
+from tupelo.space.either import at_once, settled
 from tupelo.space.handles import Closing
 from tupelo.space.order import Fifo
+from tupelo.space.port import port_of
+from tupelo.space.query import Query
 from tupelo.values import lease as engine
-from tupelo.values.entry import Entry
+from tupelo.values.codec import decode_entry, encode_entry
+from tupelo.values.entry import Entry, freeze, thaw
 from tupelo.values.kind import entry
 
 
@@ -47,17 +66,32 @@ class MailboxEntry:
 @entry("tupelo.javaspaces.KeptEvent")
 @dataclass
 class KeptEvent:
-    """An event that waits in the mailbox's space."""
+    """An event that waits in the mailbox's space, in bytes: its classes need not be known here."""
 
     mailbox: str | None = None
-    event: Any = None
+    encoded: bytes | None = None
+
+    def built(self) -> RemoteEvent:
+        """The event. UnknownType if it has no class here."""
+        event: RemoteEvent = thaw(*decode_entry(self.encoded or b""))
+        return event
+
+
+@entry("tupelo.javaspaces.UnwantedEvent")
+@dataclass
+class UnwantedEvent:
+    """Events of this source and id are unknown to a registration."""
+
+    mailbox: str | None = None
+    source: str | None = None
+    event_id: int | None = None
 
 
 class EventMailbox(Closing):
     """Keeps events, in a space that is given (durable, perhaps) or in one of its own in memory.
 
-    Others who use a given space see registrations and events as entries there, as they see
-    everything in it: a template that matches anything takes them too.
+    Others who use a given space see registrations, and events in bytes, as entries there, as they
+    see everything in it: a template that matches anything takes them too.
 
     It is for both doors: its calls answer at once, and wait for nothing but the disk of a durable
     space; only an iterator that was told to wait does so, and blocks its thread.
@@ -80,24 +114,27 @@ class EventMailbox(Closing):
             )
         if space is not None and clock is not None:
             raise BadArgument("clock", "left out, as space= has one", clock)
-        if retry is not None and not isinstance(retry, Retry):
-            raise BadArgument("retry", "a Retry(...)", retry)
         self._backlog_max = check_count(backlog_max, "backlog_max")
         self._owns = space is None
         self.space = Space("mailbox", clock=clock) if space is None else space
-        self._operations = self.space._operations
-        self._retry = retry or Retry()
+        self._port = port_of(self.space)
+        self._retry = check_retry(retry)
         # Only a space with an order of its own has to be told that events go first in, first out.
-        self._order = None if self._operations.core.order is None else Fifo()
+        self._order = Fifo() if self._port.is_ordered else None
         self._lock = threading.RLock()
-        self._tenancy = Tenancy(self.space, self._lock, MailboxRegistration._end)
+        self._tenancy = Tenancy(self.space, self._lock)
         self._registrations: dict[str, MailboxRegistration] = {}
         self._closed = False
         self._take_stock()
 
+    @property
+    def clock(self) -> Clock:
+        """The clock that ends its leases."""
+        return self._port.clock
+
     def register(self, lease: float = FOREVER) -> MailboxRegistration:
         """A new registration, which keeps the events that its `listener` is told of."""
-        seconds = seconds_asked(lease, any_lease_of(self._tenancy))
+        seconds = seconds_asked(lease)
         with self._lock:
             self._require_open()
             name = uuid4().hex
@@ -115,14 +152,17 @@ class EventMailbox(Closing):
             found = self._entries(MailboxEntry(registration_id))
             if not found:
                 raise LeaseLost(f"the mailbox registration {registration_id!r} is gone")
-            return self._know(registration_id, engine.Lease(self._operations, found[0]))
+            return self._know(registration_id, engine.Lease(self._port, found[0]))
 
     def registrations(self) -> list[MailboxRegistration]:
         """All registrations whose leases last, oldest first."""
         with self._lock:
             self._require_open()
-            records = self._entries(MailboxEntry())
-            return [self.registration(record.fields[0]) for record in records]
+            found = []
+            for record in self._entries(MailboxEntry()):
+                with suppress(LeaseLost):  # It has ended since.
+                    found.append(self.registration(record.fields[0]))
+            return found
 
     def close(self) -> None:
         """Stop bringing events. What is kept in a given space stays there."""
@@ -131,8 +171,8 @@ class EventMailbox(Closing):
             registrations = list(self._registrations.values())
             self._registrations.clear()
         for registration in registrations:
-            self._tenancy.evict(registration._tenant)
-            registration._stop(None)
+            self._tenancy.evict(registration)
+            registration._end_turn("the mailbox was closed")
         if self._owns:
             self.space.close()
 
@@ -144,22 +184,19 @@ class EventMailbox(Closing):
     def _take_stock(self) -> None:
         """Know the registrations that are there, and remove the events of those that are not."""
         for record in self._entries(MailboxEntry()):
-            self._know(record.fields[0], engine.Lease(self._operations, record))
-        kept = self._entries(KeptEvent())
+            self._know(record.fields[0], engine.Lease(self._port, record))
+        kept = self._entries(KeptEvent()) + self._entries(UnwantedEvent())
         self._remove([event for event in kept if event.fields[0] not in self._registrations])
 
     def _entries(self, template: object) -> list[Entry]:
-        """The entries themselves: a read would refuse events of classes not known here yet."""
-        store = self._operations.core.store
-        with self._operations.engine.lock:
-            self._operations.expire()
-            return list(store.matches(store.question(template)))
+        """The entries themselves, oldest first."""
+        return self._port.find(Query(template, many=True, limit=None, order=Fifo()))
 
     def _remove(self, entries: list[Entry]) -> int:
         """Remove entries in one step; the answer is how many were still there."""
         if not entries:
             return 0
-        outcomes = self._operations.cancel_leases(entries)
+        outcomes = self._port.cancel_leases(entries)
         return sum(outcome is None for outcome in outcomes)
 
     def _require_open(self) -> None:
@@ -167,7 +204,7 @@ class EventMailbox(Closing):
             raise SpaceClosed("the event mailbox is closed")
 
 
-class MailboxRegistration:
+class MailboxRegistration(Tenant):
     """Events are kept for you until you fetch them, or have them brought to a target.
 
     When its lease ends, the registration ends, and with it the events that it keeps.
@@ -176,31 +213,28 @@ class MailboxRegistration:
     def __init__(self, mailbox: EventMailbox, registration_id: str, granted: engine.Lease) -> None:
         self.id = registration_id
         self.dropped = 0
+        self.sent = 0
+        """How many events were sent to a program elsewhere."""
+        self.space = mailbox.space
+        self.error: Exception | None = None
+        """Why the last delivery was disabled, if its target had failed too often."""
         self._mailbox = mailbox
-        self._space = mailbox.space
         self._template = KeptEvent(registration_id)
         self._lock = threading.RLock()
-        self._count = self._space.count(self._template)
+        self._count = self.space.count(self._template)
         self._courier: Courier | None = None
-        self._error: Exception | None = None
-        self._turn = 0  # Who fetches events now: iterators of earlier turns are over.
-        self._fetching: set[Transaction] = set()
+        self._turn: Turn | None = None
+        self._unwanted = {
+            (record.fields[1], record.fields[2])
+            for record in mailbox._entries(UnwantedEvent(registration_id))
+        }
         self._gone = False
-        self._tenant = mailbox._tenancy.admit(self, granted)
-
-    @property
-    def lease(self) -> Lease:
-        return self._mailbox._tenancy.lease(self._tenant)
-
-    @property
-    def active(self) -> bool:
-        """Does its lease last?"""
-        return not self._tenant.ended
+        super().__init__(mailbox._tenancy, granted)
 
     @property
     def pending(self) -> int:
         """How many events are kept at this moment, without one that is on its way to a target."""
-        return self._space.count(self._template)
+        return self.space.count(self._template)
 
     @property
     def delivering(self) -> bool:
@@ -208,9 +242,9 @@ class MailboxRegistration:
         return self._courier is not None
 
     @property
-    def error(self) -> Exception | None:
-        """Why the last delivery was disabled, if its target had failed too often."""
-        return self._error
+    def turn(self) -> Turn | None:
+        """Whoever fetched events last."""
+        return self._turn
 
     @property
     def listener(self) -> Callable[[RemoteEvent], None]:
@@ -219,25 +253,32 @@ class MailboxRegistration:
 
     def enable_delivery(self, target: object) -> None:
         """Bring events to a target, a function of an event or an object with `notify`, in order,
-        those first that are kept.
+        those first that are kept. None disables delivery.
 
-        A target that fails is tried again; if it fails too often, or raises UnknownEvent,
-        delivery is disabled, `error` says why, and the events are kept. Iterators are over.
+        A target that fails is tried again; if it fails too often, delivery is disabled, `error`
+        says why, and the events are kept. Events for which it raises UnknownEvent are brought no
+        more, and their source is told so; a new target wants everything. Iterators are over.
         """
+        if target is None:
+            self.disable_delivery()
+            return
         tell = target_of("target", target)
+        owner = getattr(tell, "__self__", None)
+        if isinstance(owner, MailboxRegistration) and owner.space is self.space:
+            raise BadArgument("target", "a listener that is not of this mailbox itself", target)
+
+        def give_up(error: Exception) -> None:
+            with self._lock:
+                if self._courier is courier:
+                    self._courier, self.error = None, error
+
         with self._lock:
-            self._require_active()
-            self._change_turn()
-            bag = _Bag(self)
-            clock = self._space._operations.engine.clock
-
-            def give_up(error: Exception) -> None:
-                with self._lock:
-                    if self._courier is courier:
-                        self._courier, self._error = None, error
-
-            courier = Courier(bag, tell, clock, self._mailbox._retry, give_up)
-            self._courier, self._error = courier, None
+            turn = self.take_turn("events are delivered to a target now", is_target=True)
+            self._unwanted.clear()
+            self._mailbox._remove(self._mailbox._entries(UnwantedEvent(self.id)))
+            retry, clock = self._mailbox._retry, self._mailbox.clock
+            courier = Courier(_Bag(self, turn), Notifier(tell, retry, clock, False), give_up)
+            self._courier, self.error = courier, None
         courier.go()
 
     def disable_delivery(self) -> None:
@@ -246,58 +287,63 @@ class MailboxRegistration:
             self._require_active()
             self._stop_courier()
 
-    def get_remote_events(self, wait: float | None = 0) -> Iterator[RemoteEvent]:
+    def get_remote_events(self, wait: float | None = 0) -> RemoteEventIterator:
         """Hand out the events that are kept, oldest first; each is removed when it is handed out.
 
-        It waits up to `wait` seconds for each event (None: for ever), and ends when none came, or
-        with the registration. Delivery is disabled, and iterators of before are over.
+        A loop over the answer waits up to `wait` seconds for each event (None: for ever), and ends
+        when none came. Delivery is disabled, and iterators of before are over.
         """
         check_wait(wait)
+        turn = self.take_turn("another iterator has taken its place")
+
+        async def fetch(timeout: float | None) -> RemoteEvent | None:
+            if await turn.fetch(timeout, self.space) is None:
+                return None
+            event = turn.built()
+            turn.confirm()
+            return event
+
+        async def close() -> None:
+            turn.close()
+
+        return RemoteEventIterator(fetch, close, wait)
+
+    def add_unknown_events(self, events: object) -> None:
+        """Want no more events of the sources and ids of these. Whoever brings one is told
+        UnknownEvent; those that are kept stay."""
+        self.refuse(sources_of(events))
+
+    def refuse(self, unwanted: list[tuple[str, int]]) -> None:
+        """`add_unknown_events`, by their sources and ids."""
         with self._lock:
             self._require_active()
-            self._change_turn()
-            turn = self._turn
-        return self._events(turn, wait)
+            for what in unwanted:
+                if what not in self._unwanted:
+                    self.space.write(UnwantedEvent(self.id, *what))
+                    self._unwanted.add(what)
 
-    def _events(self, turn: int, wait: float | None) -> Iterator[RemoteEvent]:
-        while (kept := self._take(turn, wait)) is not None:
-            yield kept.event
-
-    def _take(self, turn: int, wait: float | None) -> KeptEvent | None:
-        order = self._mailbox._order
+    def take_turn(self, why: str, *, is_target: bool = False) -> Turn:
+        """Be the one who fetches events, in the place of others, who are told why."""
         with self._lock:
-            if turn != self._turn or not self.active:
-                return None
-            kept: KeptEvent | None = self._space.take(self._template, wait=0, order=order)
-            if kept is not None or wait == 0:
-                self._count -= kept is not None
-                return kept
-            # Within a transaction, because that can be aborted when there is no more to wait for.
-            txn = self._space.transaction()
-            self._fetching.add(txn)
-        try:
-            kept = self._space.take(self._template, wait=wait, txn=txn, order=order)
-            txn.commit()
-        except TransactionEnded:
-            return None
-        except BaseException:
-            with suppress(SpaceClosed):
-                txn.abort()
-            raise
-        finally:
-            with self._lock:
-                self._fetching.discard(txn)
-        with self._lock:
-            self._count -= kept is not None
-        return kept
+            self._require_active()
+            self._end_turn(why)
+            self._turn = Turn(self, is_target)
+            return self._turn
 
     def _keep(self, event: RemoteEvent) -> None:
         if not isinstance(event, RemoteEvent):
             raise BadArgument("event", "a RemoteEvent", event)
+        self.keep_encoded((encode_entry(*freeze(event)), event.source, event.event_id))
+
+    def keep_encoded(self, event: tuple[bytes, str, int]) -> None:
+        """Keep an event: its bytes, source and id."""
+        encoded, source, event_id = event
         with self._lock:
             if not self.active:
                 raise UnknownEvent(f"the mailbox registration {self.id} is gone")
-            self._space.write(KeptEvent(self.id, event))
+            if (source, event_id) in self._unwanted:
+                raise UnknownEvent(f"the mailbox registration {self.id} wants no such events")
+            self.space.write(KeptEvent(self.id, encoded))
             self._count += 1
             if self._count > self._mailbox._backlog_max:
                 self._drop_oldest()
@@ -315,35 +361,30 @@ class MailboxRegistration:
 
     # Endings
 
-    def _change_turn(self) -> None:
+    def _end_turn(self, why: str) -> None:
         """Whoever fetched events until now does so no more."""
-        self._turn += 1
-        self._stop_courier()
-        fetching, self._fetching = self._fetching, set()
-        for txn in fetching:
-            with suppress(TransactionEnded, SpaceClosed):
-                txn.abort()
+        with self._lock:
+            self._stop_courier()
+            if self._turn is not None:
+                self._turn.end(why)
 
     def _stop_courier(self) -> None:
         if self._courier is not None:
             self._courier.stop()
             self._courier = None
 
-    def _stop(self, error: Exception | None) -> None:
-        with self._lock:
-            self._change_turn()
-            self._error = error
-
-    def _end(self) -> None:
+    def lease_ended(self) -> None:
         """Its lease has ended: nothing of it stays."""
         self._gone = True
         with self._mailbox._lock:
             if self._mailbox._registrations.get(self.id) is self:
                 del self._mailbox._registrations[self.id]
-        self._stop(LeaseLost("the mailbox registration is gone"))
+        self._end_turn("the registration is gone")
+        self.error = LeaseLost("the mailbox registration is gone")
         with self._lock, suppress(SpaceClosed):
             entries = self._mailbox._entries
-            self._mailbox._remove(entries(MailboxEntry(self.id)) + entries(self._template))
+            parts = (MailboxEntry(self.id), self._template, UnwantedEvent(self.id))
+            self._mailbox._remove([found for part in parts for found in entries(part)])
 
     def _require_active(self) -> None:
         self._mailbox._require_open()
@@ -354,42 +395,122 @@ class MailboxRegistration:
         return f"MailboxRegistration({self.id!r})"
 
 
-class _Bag:
-    """The events of a registration, for a courier: one is out at a time, in a transaction."""
+class Turn:
+    """One who fetches the events of a registration: an iterator, a target, or a program elsewhere.
+    There is one at a time. One event is out at a time, in a transaction, until it is confirmed or
+    given back; that of a target stays out though another turn begins, until the target has had it.
+    """
 
-    def __init__(self, registration: MailboxRegistration) -> None:
+    def __init__(self, registration: MailboxRegistration, is_target: bool) -> None:
+        self.id = uuid4().hex
+        self.out: KeptEvent | None = None
+        self.number = 0
+        """Of the event that is out, if it was sent to a program elsewhere."""
         self._registration = registration
+        self._is_target = is_target
         self._txn: Transaction | None = None
+        self._why_over = ""
+
+    async def fetch(
+        self, wait: float | None, space: Any, lease: float | None = None
+    ) -> KeptEvent | None:
+        """The oldest event, to be confirmed or given back; `space` is the door to the mailbox's
+        space to wait at. It comes back by itself when `lease` is over."""
+        registration = self._registration
+        with registration._lock:
+            self._require()
+            self._txn = txn = registration.space.transaction(lease=lease)
+        order = registration._mailbox._order
+        try:
+            kept: KeptEvent | None = await settled(
+                space.take(registration._template, wait=wait, txn=txn, order=order)
+            )
+        except BaseException as error:
+            self.give_back()
+            if isinstance(error, TransactionEnded):
+                self._require()
+            raise
+        self.out = kept
+        if kept is None:
+            self.give_back()
+        return kept
+
+    def built(self) -> RemoteEvent:
+        """The event that is out. If it has no class here, it goes back."""
+        assert self.out is not None
+        try:
+            return self.out.built()
+        except BaseException:
+            self.give_back()
+            raise
+
+    def confirm(self) -> None:
+        """The event that is out has arrived, and is gone."""
+        txn, self._txn, self.out = self._txn, None, None
+        if txn is not None:
+            with suppress(TransactionEnded, SpaceClosed):
+                txn.commit()
+                with self._registration._lock:
+                    self._registration._count -= 1
+
+    def give_back(self) -> None:
+        """Nothing stays out."""
+        txn, self._txn, self.out = self._txn, None, None
+        if txn is not None:
+            with suppress(TransactionEnded, SpaceClosed):
+                txn.abort()
+            if self._registration._gone:  # It ended meanwhile, and could not see this one.
+                self._registration.lease_ended()
+
+    def close(self) -> None:
+        with self._registration._lock:
+            self._require()
+            self.end("it was closed")
+
+    def end(self, why: str) -> None:
+        self._why_over = self._why_over or why
+        if not self._is_target:
+            self.give_back()
+
+    def _require(self) -> None:
+        if not self._registration.active:
+            raise InvalidIterator("the mailbox, or this registration of it, is gone")
+        if self._why_over:
+            raise InvalidIterator(self._why_over)
+
+
+class _Bag:
+    """The events of a registration, for a courier."""
+
+    def __init__(self, registration: MailboxRegistration, turn: Turn) -> None:
+        self._registration = registration
+        self._out: RemoteEvent | None = None
+        self._turn = turn
+        self.delivered = turn.confirm
+        self.returned = turn.give_back
 
     def fetch(self) -> RemoteEvent | None:
+        """The oldest event. Those that came before it was said that they are not wanted go."""
         registration = self._registration
-        space = registration._space
-        txn = space.transaction()
-        try:
-            kept: KeptEvent | None = space.take(
-                registration._template, wait=0, txn=txn, order=registration._mailbox._order
-            )
-        except BaseException:
-            with suppress(SpaceClosed):
-                txn.abort()
-            raise
-        if kept is None:
-            txn.abort()
-            return None
-        self._txn = txn
-        event: RemoteEvent = kept.event
-        return event
+        fetch = partial(self._turn.fetch, 0, registration.space)
+        while at_once(fetch) is not None:
+            self._out = event = self._turn.built()
+            if (event.source, event.event_id) not in registration._unwanted:
+                return event
+            self.delivered()
+        return None
 
-    def delivered(self) -> None:
-        assert self._txn is not None
-        self._txn.commit()
-        with self._registration._lock:
-            self._registration._count -= 1
+    def unwanted(self) -> bool:
+        assert self._out is not None
+        with suppress(LeaseLost, SpaceClosed):
+            self._registration.refuse([(self._out.source, self._out.event_id)])
+        self.delivered()
+        return True
 
-    def returned(self) -> None:
-        assert self._txn is not None
-        registration = self._registration
-        with suppress(SpaceClosed):
-            self._txn.abort()
-            if registration._gone:  # It ended meanwhile, and could not see this one.
-                registration._end()
+
+def sources_of(events: object) -> list[tuple[str, int]]:
+    """The sources and ids of events; BadArgument if they are none."""
+    listed: list[Any] = list(events) if isinstance(events, (list, tuple)) else [events]
+    if not all(isinstance(event, RemoteEvent) for event in listed):
+        raise BadArgument("events", "a list of RemoteEvents", events)
+    return [(event.source, event.event_id) for event in listed]

@@ -3,61 +3,51 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
-from tupelo.models.javaspaces.leases import Lease
-from tupelo.models.javaspaces.snapshot import Snapshot
-from tupelo.space import asynchronous
+from tupelo.models.javaspaces.entries import Snapshot
+from tupelo.models.javaspaces.leases import Lease, lease_of
 from tupelo.space.either import either, settled
-from tupelo.space.matchset import MatchSetState
-from tupelo.space.operations import value_of
-from tupelo.values.entry import Entry
-from tupelo.values.lease import Lease as Granted
+from tupelo.space.matchset import Skipped
+from tupelo.values.entry import Shape, freeze, thaw
 
-
-class Skipped(NamedTuple):
-    """An entry that was in the set and was not handed out: who wrote it as his how-manieth."""
-
-    entry_id: tuple[str, int]
-    reason: str
+__all__ = ["MatchSet", "Skipped"]
 
 
 class MatchSet:
     """The entries that matched, in order of arrival. Iterate, or call `next` until it says None.
 
-    MatchSetInvalid is raised once an entry of the set has been taken, or its lease has ended.
-    What has expired meanwhile, or cannot be built here, is passed over: see `skipped`.
+    MatchSetInvalid is raised once an entry of the set has been taken that was not handed out, or
+    its lease has ended. What has expired meanwhile, or cannot be built here, is passed over: see
+    `skipped`.
     """
 
-    def __init__(self, space: Any, state: MatchSetState) -> None:
-        self.is_async = isinstance(space, asynchronous.Space)
-        self._space = space
-        self._state = state
-        self._last: Entry | None = None
+    def __init__(self, matches: Any, is_async: bool) -> None:
+        self.is_async = is_async
+        self._matches = matches
+        self._last: tuple[Shape, tuple[Any, ...]] | None = None
 
     @either
     async def next(self) -> Any:
         """The next entry, or None at the end."""
-        entry, position = self._space._operations.next_match(self._state)
-        if entry is None:
-            return None
-        if position:
-            await settled(self._space._flush(position))
-        self._last = entry
-        return value_of(entry)
+        entry = await settled(self._matches.next())
+        if entry is not None:
+            self._last = freeze(entry)  # The caller may change its own.
+        return entry
 
     @property
     def lease(self) -> Lease:
-        return Lease(Granted(self._space._operations, self._state))
+        return lease_of(self._matches.lease)
 
     @property
     def skipped(self) -> list[Skipped]:
         """What was not handed out so far, and why."""
-        return [Skipped((e.origin, e.n), reason) for e, reason in self._state.skipped]
+        skipped: list[Skipped] = self._matches.skipped
+        return skipped
 
     def snapshot(self) -> Snapshot | None:
         """A snapshot of the entry that was handed out last."""
-        return None if self._last is None else Snapshot(value_of(self._last))
+        return None if self._last is None else Snapshot(thaw(*self._last))
 
     def __iter__(self) -> Iterator[Any]:
         if self.is_async:

@@ -1,8 +1,9 @@
-"""The lease renewal service: it renews leases on behalf of those who hold them (Jini's Norm).
+"""The lease renewal manager: it renews the leases of a program, in time.
 
 A lease is renewed when half of what it had left is over, so a renewal that comes late still comes
 in time. Leases of one space are renewed together, in one step: when one is due, those join it
-that have used up a quarter.
+that have used up a quarter. An attempt that fails for a reason that may pass (a link that was lost,
+for one) is repeated until the lease has run out.
 
 Time comes from the handed-in clock alone. A ManualClock calls back within `advance()`, and the
 renewals are done there, each at its moment. The system clock has one thread for the alarms of
@@ -12,7 +13,7 @@ of each space that are due, so that a slow space delays nobody else.
 
 from __future__ import annotations
 
-import heapq
+import asyncio
 import logging
 import threading
 from collections.abc import Callable
@@ -20,23 +21,36 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from tupelo.errors import BadArgument, SpaceClosed
+from tupelo.errors import (
+    AccessError,
+    BadArgument,
+    BadInput,
+    JournalError,
+    LeaseLost,
+    SpaceClosed,
+    TransactionError,
+)
 from tupelo.models.javaspaces.leases import (
+    ANY_LEASE,
     FOREVER,
+    AsyncLease,
     Lease,
-    asked_of,
     renew_many,
     seconds_asked,
 )
-from tupelo.space.clock import Clock, SystemClock
-from tupelo.space.engine import _system_clock
+from tupelo.space.clock import Clock, SystemClock, system_clock
+from tupelo.space.either import at_once
 from tupelo.space.handles import Closing
 
 logger = logging.getLogger("tupelo")
 
 DUE_PART = 0.5
 EARLY_PART = 0.25
-_SWEEP_MIN = 64
+RETRY_LEAST_SECONDS = 0.1
+ASYNC_SECONDS = 60.0
+"""So long is waited for a loop to renew a lease."""
+_FOR_GOOD = (LeaseLost, BadInput, SpaceClosed, TransactionError, AccessError, JournalError)
+"""What is raised of a lease that cannot be renewed, however often one tries."""
 
 
 @dataclass(frozen=True)
@@ -55,16 +69,20 @@ Listener = Callable[[LeaseRenewalEvent], object]
 class _Managed:
     """A lease in our care: renewed at `due`, or with others from `early` on."""
 
-    __slots__ = ("busy", "due", "duration", "early", "expiration", "lease", "listener")
-
-    def __init__(self, lease: Lease, expiration: float, duration: float, listener: Any) -> None:
+    def __init__(
+        self, lease: Lease, expiration: float, duration: float, listener: Any, loop: Any
+    ) -> None:
         self.lease = lease
         self.expiration = expiration
         self.duration = duration
         self.listener = listener
+        self.loop: asyncio.AbstractEventLoop | None = loop
         self.due = FOREVER
         self.early = FOREVER
         self.busy = False
+        self.error: Exception | None = None  # of the last attempt
+        self.alarm_at = FOREVER
+        self.cancel_alarm: Callable[[], None] = lambda: None
 
     def plan(self, now: float) -> None:
         """When to look at it next."""
@@ -76,26 +94,45 @@ class _Managed:
             left = max(0.0, end - now)
             self.due = now + left * DUE_PART
             self.early = now + left * EARLY_PART
+            if self.error is not None:  # At the end it is looked at once more, and dropped.
+                self.due = self.early = min(max(self.due, now + RETRY_LEAST_SECONDS), end)
+
+    def joins(self, other: _Managed, now: float) -> bool:
+        """Is it renewed together with the other: of the same landlord, on the same loop?"""
+        return (
+            not self.busy
+            and self.early <= now
+            and self.due < self.expiration
+            and self.lease.granted.landlord is other.lease.granted.landlord
+            and self.loop is other.loop
+        )
+
+    def seconds_wanted(self, now: float) -> float | None:
+        """What is asked for in a renewal."""
+        if self.duration == ANY_LEASE and self.expiration == FOREVER:
+            return seconds_asked(ANY_LEASE)
+        left = max(self.expiration - now, 0.001)  # It may be late, but not for nothing.
+        return seconds_asked(left if self.duration == ANY_LEASE else min(self.duration, left))
+
+    def gave_up(self, now: float) -> bool:
+        """It has run out, and the last attempt to renew it failed."""
+        return self.error is not None and self.lease.expiration <= now
 
 
 class LeaseRenewalManager(Closing):
     """Renews leases until a moment, or for ever. Its calls answer at once and are not awaited.
 
     A listener is a function of a LeaseRenewalEvent, or an object with `notify(event)`. It is told
-    of a lease that could not be renewed, which is then dropped; an object that also has
-    `expiration_reached(event)` is told of one that has lived as long as was wished for. What a
-    listener raises is logged, and harms nothing.
+    of a lease that was lost, or could not be renewed before it ran out, and is dropped; an object
+    that also has `expiration_reached(event)` is told of one that has lived as long as was wished
+    for. What a listener raises is logged, and harms nothing.
     """
 
     def __init__(self, clock: Clock | None = None) -> None:
-        self._clock: Clock = clock or _system_clock
+        self._clock: Clock = clock or system_clock
         self._threads = isinstance(self._clock, SystemClock)
         self._lock = threading.RLock()
         self._managed: dict[Lease, _Managed] = {}
-        self._heap: list[tuple[float, int, _Managed]] = []
-        self._count = 0
-        self._alarm_at = FOREVER
-        self._cancel_alarm: Callable[[], None] = lambda: None
         self._closed = False
 
     def renew_until(
@@ -121,12 +158,25 @@ class LeaseRenewalManager(Closing):
             raise BadArgument(
                 "listener", "a function of an event, or an object with notify(event)", listener
             )
+        loop = self._loop_of(lease)
         with self._lock:
             if self._closed:
                 raise SpaceClosed("the lease renewal manager is closed")
-            managed = _Managed(lease, expiration, renew_duration, listener)
+            if lease in self._managed:
+                self.remove(lease)
+            managed = _Managed(lease, expiration, renew_duration, listener, loop)
             self._managed[lease] = managed
             self._schedule(managed)
+
+    def _loop_of(self, lease: Lease) -> asyncio.AbstractEventLoop | None:
+        """Where a lease of the async door is renewed. With a clock that is moved by hand it can
+        only be one of this program, which needs no loop."""
+        if not isinstance(lease, AsyncLease) or not self._threads:
+            return None
+        try:
+            return asyncio.get_running_loop()
+        except RuntimeError:
+            raise BadArgument("lease", "given on the loop that it is used on", lease) from None
 
     def renew_for(
         self,
@@ -136,7 +186,7 @@ class LeaseRenewalManager(Closing):
         listener: Listener | object | None = None,
     ) -> None:
         """Keep a lease for `duration` seconds from now."""
-        seconds = seconds_asked(duration, None, "duration")
+        seconds = seconds_asked(duration, "duration")
         expiration = FOREVER if seconds is None else self._clock.now() + seconds
         self.renew_until(lease, expiration, renew_duration, listener)
 
@@ -157,21 +207,21 @@ class LeaseRenewalManager(Closing):
     def remove(self, lease: Lease) -> None:
         """Renew it no more; it lives as long as it was granted."""
         with self._lock:
-            self._find(lease)
+            self._find(lease).cancel_alarm()
             del self._managed[lease]
 
-    def cancel(self, lease: Lease) -> None:
-        """Renew it no more, and cancel it: LeaseLost if it is gone already."""
+    def cancel(self, lease: Lease) -> Any:
+        """Renew it no more, and cancel it: LeaseLost if it is gone already. To be awaited if the
+        lease is of the async door."""
         self.remove(lease)
-        lease.cancel()
+        return lease.cancel()
 
     def clear(self) -> None:
         """Remove all leases; none is cancelled."""
         with self._lock:
+            for managed in self._managed.values():
+                managed.cancel_alarm()
             self._managed.clear()
-            self._heap.clear()
-            self._cancel_alarm()
-            self._alarm_at = FOREVER
 
     def close(self) -> None:
         """Stop: nothing is renewed any more, nothing is cancelled."""
@@ -194,65 +244,35 @@ class LeaseRenewalManager(Closing):
         return managed
 
     def _schedule(self, managed: _Managed) -> None:
+        """Plan when to look at it. An alarm that comes before stays: it will look again."""
         managed.plan(self._clock.now())
-        if managed.due < FOREVER:
-            self._count += 1
-            heapq.heappush(self._heap, (managed.due, self._count, managed))
-            if len(self._heap) > 2 * len(self._managed) + _SWEEP_MIN:
-                self._heap = [item for item in self._heap if self._stands(item[0], item[2])]
-                heapq.heapify(self._heap)
-            self._set_alarm()
-
-    def _stands(self, due: float, managed: _Managed) -> bool:
-        """Plans change, and leave their old places in the heap behind."""
-        return (
-            managed.due == due and not managed.busy and self._managed.get(managed.lease) is managed
-        )
-
-    def _set_alarm(self) -> None:
-        heap = self._heap
-        while heap and not self._stands(heap[0][0], heap[0][2]):
-            heapq.heappop(heap)
-        when = heap[0][0] if heap else FOREVER
-        if when < self._alarm_at:
-            self._cancel_alarm()
-            self._alarm_at = when
-            self._cancel_alarm = self._clock.call_at(when, self._on_alarm)
-
-    def _take_due(self, now: float) -> tuple[list[_Managed], list[list[_Managed]]]:
-        """What has reached its end, and what is to be renewed, by landlord."""
-        reached: list[_Managed] = []
-        groups: dict[int, list[_Managed]] = {}
-        while self._heap and self._heap[0][0] <= now:
-            due, _, managed = heapq.heappop(self._heap)
-            if not self._stands(due, managed):
-                continue
-            if managed.due >= managed.expiration:
-                reached.append(managed)
-                del self._managed[managed.lease]
-            else:
-                managed.busy = True
-                groups.setdefault(id(managed.lease.granted.landlord), []).append(managed)
-        if groups:
-            for managed in self._managed.values():
-                group = groups.get(id(managed.lease.granted.landlord))
-                joins = not managed.busy and managed.early <= now and managed.due < FOREVER
-                if group is not None and joins and managed.due < managed.expiration:
-                    managed.busy = True
-                    group.append(managed)
-        return reached, list(groups.values())
+        if managed.due < managed.alarm_at:
+            managed.cancel_alarm()
+            managed.alarm_at = managed.due
+            managed.cancel_alarm = self._clock.call_at(
+                managed.due, partial(self._on_alarm, managed)
+            )
 
     # Renewing
 
-    def _on_alarm(self) -> None:
+    def _on_alarm(self, managed: _Managed) -> None:
         with self._lock:
-            self._alarm_at = FOREVER
-            reached, groups = self._take_due(self._clock.now())
-            self._set_alarm()
-        for group in groups:
-            self._run(partial(self._renew, group))
-        if reached:
-            self._run(partial(self._tell_reached, reached))
+            managed.alarm_at = FOREVER
+            now = self._clock.now()
+            if self._managed.get(managed.lease) is not managed or managed.busy:
+                return
+            if managed.due > now:
+                self._schedule(managed)
+                return
+            if managed.due >= managed.expiration:
+                del self._managed[managed.lease]
+                work = partial(self._tell_reached, managed)
+            else:
+                group = [one for one in self._managed.values() if one.joins(managed, now)]
+                for one in group:
+                    one.busy = True
+                work = partial(self._renew, group)
+        self._run(work)
 
     def _run(self, work: Callable[[], None]) -> None:
         if self._threads:
@@ -262,29 +282,38 @@ class LeaseRenewalManager(Closing):
 
     def _renew(self, group: list[_Managed]) -> None:
         now = self._clock.now()
-        asked = []
-        for managed in group:
-            left = max(managed.expiration - now, 0.001)  # It may be late, but not for nothing.
-            wanted = asked_of(managed.lease, managed.duration)
-            asked.append(seconds_asked(min(FOREVER if wanted is None else wanted, left)))
-        errors = renew_many([managed.lease for managed in group], asked)
-        lost = []
+        lost = [(managed, managed.error) for managed in group if managed.gave_up(now)]
+        group = [managed for managed in group if not managed.gave_up(now)]
+        asked = [managed.seconds_wanted(now) for managed in group]
+        errors = self._renewed(group, asked) if group else []
         with self._lock:
             for managed, error in zip(group, errors, strict=True):
-                if self._managed.get(managed.lease) is not managed:
-                    continue  # It was removed meanwhile; nobody wants to know.
-                if error is None:
-                    self._schedule(managed)
-                else:
-                    del self._managed[managed.lease]
+                managed.error = error
+                if isinstance(error, _FOR_GOOD) or managed.gave_up(self._clock.now()):
                     lost.append((managed, error))
+                elif self._managed.get(managed.lease) is managed:
+                    self._schedule(managed)
+            # Of those that were removed meanwhile nobody wants to know.
+            lost = [one for one in lost if self._managed.get(one[0].lease) is one[0]]
+            for managed, _ in lost:
+                del self._managed[managed.lease]
         for managed, error in lost:
             listener = managed.listener
             _tell(getattr(listener, "notify", listener), managed, error)
 
-    def _tell_reached(self, reached: list[_Managed]) -> None:
-        for managed in reached:
-            _tell(getattr(managed.listener, "expiration_reached", None), managed, None)
+    def _renewed(self, group: list[_Managed], asked: list[float | None]) -> list[Exception | None]:
+        leases, loop = [managed.lease for managed in group], group[0].loop
+        if loop is None:
+            here = [Lease(lease.granted) for lease in leases]
+            return at_once(partial(renew_many, here, asked))  # type: ignore[no-any-return]
+        try:
+            work = asyncio.run_coroutine_threadsafe(renew_many(leases, asked), loop)
+            return work.result(ASYNC_SECONDS)
+        except (RuntimeError, TimeoutError) as error:  # Its loop is closed, or busy.
+            return [error] * len(leases)
+
+    def _tell_reached(self, managed: _Managed) -> None:
+        _tell(getattr(managed.listener, "expiration_reached", None), managed, None)
 
 
 def _tell(listener: Any, managed: _Managed, error: Exception | None) -> None:

@@ -9,20 +9,24 @@ import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
-from typing import Any, Self
+from typing import Any, Self, cast
 from uuid import UUID, uuid5
 
 from tupelo.errors import BadArgument, LeaseLost, SpaceClosed
 from tupelo.models.javaspaces.discovery import LookupLocator
 from tupelo.models.javaspaces.events import Retry
 from tupelo.models.javaspaces.leases import FOREVER, seconds_asked
-from tupelo.models.javaspaces.lookup import LookupService, ServiceRegistration
+from tupelo.models.javaspaces.lookup import LookupService
+from tupelo.models.javaspaces.remote.locations import url_of
+from tupelo.models.javaspaces.remote.services import RemoteLookupService
 from tupelo.models.javaspaces.renewal import LeaseRenewalEvent, LeaseRenewalManager
 from tupelo.models.javaspaces.services import ServiceItem, id_of
 from tupelo.models.javaspaces.space import JavaSpace05
 from tupelo.space import asynchronous
 from tupelo.space.blocking import Space
 from tupelo.space.clock import Clock
+from tupelo.space.port import port_of
+from tupelo.space.typed import Async, Blocking
 
 _NAMESPACE = UUID("9a3e3cf6-6b0b-5f2e-8f43-0d6f0c1f7a55")
 
@@ -53,7 +57,7 @@ class XVSMService:
                 self._capi.embedded.close()
 
 
-class JavaSpaceService(JavaSpace05, XVSMService):
+class JavaSpaceService(JavaSpace05[Blocking | Async], XVSMService):
     """A JavaSpace05 that others find at a lookup service (or at its address).
 
     Its id is that of its durable space, or made of the name of one in memory, unless one is
@@ -68,28 +72,29 @@ class JavaSpaceService(JavaSpace05, XVSMService):
     def __init__(
         self,
         space: Space | asynchronous.Space | str,
-        lookup: LookupService | LookupLocator | str,
+        lookup: LookupService | RemoteLookupService | LookupLocator | str,
         attributes: Sequence[Any] = (),
         lease: float = 60.0,
         *,
         service_id: str | UUID | None = None,
         retry: Retry | None = None,
     ) -> None:
-        JavaSpace05.__init__(self, space, retry=retry)
-        XVSMService.__init__(self, self.space._operations.engine.clock, self.is_async)
+        JavaSpace05.__init__(cast(Any, self), space, retry=retry)
+        XVSMService.__init__(self, self.clock, self.is_async)
         seconds_asked(lease)
         self._lookup = _registrar(lookup)
         self._attributes = attributes
         self._lease = lease
         self.service_id = id_of(service_id) or str(_identity(self.space))
         self.error: Exception | None = None
-        self._renewals = LeaseRenewalManager(self._lookup.space._operations.engine.clock)
-        self.registration: ServiceRegistration
+        self._renewals = LeaseRenewalManager(self._lookup.clock)
+        self.registration: Any
         self.join()
 
     @property
     def registered(self) -> bool:
-        return self.registration.active
+        active: bool = self.registration.active
+        return active
 
     def join(self) -> None:
         """Register with the lookup service, in the place of any registration of the same id."""
@@ -128,8 +133,8 @@ class JavaSpaceService(JavaSpace05, XVSMService):
         self.shutdown()
 
 
-def _registrar(lookup: object) -> LookupService:
-    if isinstance(lookup, LookupService):
+def _registrar(lookup: object) -> Any:
+    if isinstance(lookup, (LookupService, RemoteLookupService)):
         return lookup
     if isinstance(lookup, str):
         lookup = LookupLocator(lookup)
@@ -138,10 +143,13 @@ def _registrar(lookup: object) -> LookupService:
     raise BadArgument("lookup", "a LookupService, a LookupLocator or an address", lookup)
 
 
-def _identity(space: Space | asynchronous.Space) -> UUID:
+def _identity(space: Any) -> UUID:
     """The same whenever the space is opened again."""
-    engine = space._operations.engine
-    if engine.saved is not None:
+    url = url_of(space)
+    if url is not None:
+        return uuid5(_NAMESPACE, url)
+    port = port_of(space)
+    if port.durable:
         # An agent may have several spaces, so the name is part of it.
-        return uuid5(_NAMESPACE, f"agent {engine.core.agent} name {engine.name}")
-    return uuid5(_NAMESPACE, f"name {engine.name}")
+        return uuid5(_NAMESPACE, f"agent {port.agent} name {port.name}")
+    return uuid5(_NAMESPACE, f"name {port.name}")

@@ -1,19 +1,23 @@
-"""Services as a lookup service knows them: items, templates, attributes, and what matches what."""
+"""Services as a lookup service knows them: items, templates, attributes, and what matches what.
+
+Attributes are kept as a space keeps them, frozen: so those of classes that are not known here,
+which programs elsewhere have sent, are matched and handed on all the same.
+"""
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import UUID
 
-from tupelo.errors import BadArgument
-from tupelo.values.entry import Shape, freeze, same, thaw
-from tupelo.values.kind import is_typed, kind_of, values_of
-from tupelo.values.template import Template
+from tupelo.errors import BadArgument, UnknownType
+from tupelo.models.javaspaces.entries import check_template, require_fields
+from tupelo.values.entry import Typed, freeze_value, same, shape_of, thaw_value, types_of
+from tupelo.values.kind import is_typed, kind_of
+from tupelo.values.template import Template, as_template
 
-Attributes = tuple[tuple[Shape, tuple[Any, ...]], ...]
+Attributes = tuple[Typed, ...]
 
 
 @dataclass(frozen=True)
@@ -43,20 +47,49 @@ class ServiceMatches:
     total_matches: int
 
 
+Types = Mapping[str, frozenset[str]]
+"""The names of a service's class and of all classes above, each with those above it."""
+
+
 @dataclass(frozen=True)
 class Description:
     """What is known of a service at one time. Attributes are copies, as a space keeps them."""
 
     service_id: str
     service: Any
-    types: frozenset[str]
+    types: Types
     attributes: Attributes
 
     def copies(self) -> tuple[Any, ...]:
-        return tuple([thaw(shape, fields) for shape, fields in self.attributes])
+        """The attributes; those of classes that are not known here are left out."""
+        return tuple(known_here(self.attributes))
+
+    def live(self) -> Any:
+        """The service. UnknownType if it was registered from elsewhere and has no class here."""
+        return self.service.value if isinstance(self.service, Sent) else self.service
 
     def item(self) -> ServiceItem:
-        return ServiceItem(self.service_id, self.service, self.copies())
+        try:
+            service = self.live()
+        except UnknownType:
+            service = None
+        return ServiceItem(self.service_id, service, self.copies())
+
+
+class Sent:
+    """A service that a program elsewhere has registered: a value, as it came."""
+
+    def __init__(self, frozen_value: Any) -> None:
+        self.frozen = frozen_value
+
+    @property
+    def value(self) -> Any:
+        return thaw_value(self.frozen)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sent) and same(self.frozen, other.frozen)
+
+    __hash__ = None  # type: ignore[assignment]
 
 
 def description_of(item: ServiceItem) -> Description:
@@ -64,33 +97,96 @@ def description_of(item: ServiceItem) -> Description:
         raise BadArgument("item", "a ServiceItem", item)
     if item.service is None or isinstance(item.service, type):
         raise BadArgument("service", "a live object", item.service)
-    service_id = id_of(item.service_id) or str(uuid4())
-    types = frozenset(map(type_name, type(item.service).__mro__))
-    return Description(service_id, item.service, types, frozen(item.attributes))
+    service, service_id = item.service, id_of(item.service_id) or ""
+    return Description(service_id, service, types_of_service(service), frozen(item.attributes))
 
 
+def types_of_service(service: object) -> Types:
+    """The types of a service; of a value that stands for one, also those of that one."""
+    stands_for: tuple[type, ...] = getattr(service, "stands_for", ())
+    return {
+        type_name(cls): frozenset(map(type_name, cls.__mro__[1:]))
+        for kind in (type(service), *stands_for)
+        for cls in kind.__mro__
+    }
+
+
+@dataclass(frozen=True)
 class Wanted:
-    """A ServiceTemplate, compiled."""
+    """A ServiceTemplate, compiled. `kinds` are the names of the classes of its attributes."""
 
-    def __init__(self, template: ServiceTemplate | None) -> None:
-        if template is None:
-            template = ServiceTemplate()
-        if not isinstance(template, ServiceTemplate):
-            raise BadArgument("template", "a ServiceTemplate", template)
-        self.service_id = id_of(template.service_id)
-        self.types = frozenset(map(_type, _listed("types", template.types)))
-        self.attributes = [Template(raw) for raw in _listed("attributes", template.attributes)]
+    service_id: str | None
+    types: frozenset[str]
+    attributes: list[Template]
+    kinds: list[str | None]
 
     def matches(self, description: Description | None) -> bool:
         return (
             description is not None
             and self.service_id in (None, description.service_id)
-            and self.types <= description.types
+            and self.types <= description.types.keys()
             and all(
-                any(_matches(template, *attribute) for attribute in description.attributes)
+                any(_matches(template, attribute) for attribute in description.attributes)
                 for template in self.attributes
             )
         )
+
+    def more_specific_types(self, description: Description, prefix: str) -> list[str]:
+        """The most specific types of a service whose names begin so and that the template does not
+        imply already."""
+        types = description.types
+        implied = self.types.union(*(types[name] for name in self.types if name in types))
+        left = [name for name in types if name not in implied and name.startswith(prefix)]
+        return [name for name in left if not any(name in types[other] for other in left)]
+
+    def further_attributes(self, description: Description) -> list[Typed]:
+        """The attributes that match no template, or are of a subclass of one that they match."""
+        further = []
+        for attribute in description.attributes:
+            matched = [
+                kind
+                for kind, template in zip(self.kinds, self.attributes, strict=True)
+                if _matches(template, attribute)
+            ]
+            if not matched or any(kind not in (None, attribute.kind.name) for kind in matched):
+                further.append(attribute)
+        return further
+
+    def field_values(self, description: Description, index: int, field: str) -> list[Any]:
+        """The values of a field in those attributes that match the template of this index."""
+        template = self.attributes[index]
+        return [
+            attribute.values[attribute.kind.names.index(field)]
+            for attribute in description.attributes
+            if field in attribute.kind.names and _matches(template, attribute)
+        ]
+
+
+def wanted_by(template: ServiceTemplate | None) -> Wanted:
+    """What a template asks for. BadArgument if it is none."""
+    if template is None:
+        template = ServiceTemplate()
+    if not isinstance(template, ServiceTemplate):
+        raise BadArgument("template", "a ServiceTemplate", template)
+    service_id = id_of(template.service_id)
+    types = frozenset(map(_type, _listed("types", template.types)))
+    raws = _listed("attributes", template.attributes)
+    return Wanted(
+        service_id,
+        types,
+        [as_template(check_template(raw)) for raw in raws],
+        [kind_of(type(raw)).name if is_typed(raw) else None for raw in raws],
+    )
+
+
+def check_field(template: ServiceTemplate, index: object, field: object) -> None:
+    """BadArgument unless the attribute of the template at this index has such a field."""
+    raws = list(template.attributes)
+    if isinstance(index, bool) or not isinstance(index, int) or not 0 <= index < len(raws):
+        raise BadArgument("index", f"the place of one of {len(raws)} attributes", index)
+    names = kind_of(type(raws[index])).names if is_typed(raws[index]) else ()
+    if field not in names:
+        raise BadArgument("field", f"a field of that attribute ({', '.join(names)})", field)
 
 
 def type_name(cls: type) -> str:
@@ -101,29 +197,50 @@ def type_name(cls: type) -> str:
 # Attributes
 
 
+def known_here(values: Iterable[Any]) -> list[Any]:
+    """Copies of frozen values; those of classes that are not known here are left out."""
+    known = []
+    for value in values:
+        try:
+            known.append(thaw_value(value))
+        except UnknownType:
+            continue
+    return known
+
+
 def frozen(attributes: object) -> Attributes:
     """Checked copies of entries; the same one twice is one."""
-    return merged((), attributes)
+    return merged((), [_frozen(one, "attributes") for one in _listed("attributes", attributes)])
 
 
-def merged(there: Attributes, added: object) -> Attributes:
+def _frozen(attribute: object, name: str) -> Typed:
+    if not is_typed(attribute):
+        raise BadArgument(name, "entries: instances of dataclasses", attribute)
+    require_fields(attribute)
+    checked: Typed = freeze_value(attribute, name, 0)
+    return checked
+
+
+def merged(there: Attributes, added: Iterable[Typed]) -> Attributes:
     """Attributes, and those of the others that are not among them."""
-    all_of_them = list(there)
-    for attribute in _listed("attributes", added):
-        if not is_typed(attribute):
-            raise BadArgument("attributes", "entries: instances of dataclasses", attribute)
-        shape, fields = freeze(attribute)
-        if not any(shape is other and same(fields, values) for other, values in all_of_them):
-            all_of_them.append((shape, fields))
-    return tuple(all_of_them)
+    result = list(there)
+    for attribute in added:
+        if not any(same(attribute, other) for other in result):
+            result.append(attribute)
+    return tuple(result)
 
 
-def modified(description: Description, templates: object, changes: object) -> list[Any]:
-    """The attributes, after each that matches a template has got the values of the change's
-    fields that are not None; where the change itself is None, it is gone."""
+Change = dict[str, Any] | None
+"""The values that some fields of an attribute get; None removes the attribute."""
+
+
+def changes_of(templates: object, changes: object) -> tuple[list[Template], list[Change]]:
+    """Templates of attributes, and for each what becomes of those that match it: they get the
+    values of the change's fields that are not None; where the change itself is None, they go."""
     raws, news = _listed("templates", templates), _listed("attributes", changes)
     if len(raws) != len(news):
         raise BadArgument("attributes", f"{len(raws)} entries or Nones, as templates=", changes)
+    checked: list[Change] = []
     for raw, new in zip(raws, news, strict=True):
         if not is_typed(raw):
             raise BadArgument("templates", "entries: instances of dataclasses", raw)
@@ -131,31 +248,37 @@ def modified(description: Description, templates: object, changes: object) -> li
             raise BadArgument(
                 "attributes", f"a {type(raw).__name__}, or of a class above, or None", new
             )
-    compiled = [Template(raw) for raw in raws]
+        fields = {} if new is None else _named(_frozen(new, "attributes"))
+        values = {name: value for name, value in fields.items() if value is not None}
+        checked.append(None if new is None else values)
+    return [as_template(check_template(raw)) for raw in raws], checked
+
+
+def modified(there: Attributes, templates: list[Template], changes: list[Change]) -> Attributes:
+    """The attributes after these changes; the same one twice is one."""
     result = []
-    for shape, fields in description.attributes:
-        attribute: Any = thaw(shape, fields)
-        for template, new in zip(compiled, news, strict=True):
-            if _matches(template, shape, fields):
-                attribute = None if new is None else _updated(attribute, new)
-                if attribute is None:
-                    break
-        if attribute is not None:
-            result.append(attribute)
-    return result
+    for attribute in there:
+        kept: Typed | None = attribute
+        for template, change in zip(templates, changes, strict=True):
+            if kept is not None and _matches(template, attribute):
+                kept = None if change is None else _updated(kept, change)
+        if kept is not None:
+            result.append(kept)
+    return merged((), result)
 
 
-def _updated(attribute: Any, new: Any) -> Any:
-    changed = copy.copy(attribute)
-    for name, value in zip(kind_of(type(new)).names, values_of(new), strict=True):
-        if value is not None:
-            object.__setattr__(changed, name, value)  # frozen dataclasses too
-    return changed
+def _named(attribute: Typed) -> dict[str, Any]:
+    return dict(zip(attribute.kind.names, attribute.values, strict=True))
 
 
-def _matches(template: Template, shape: Shape, fields: tuple[Any, ...]) -> bool:
-    binding = template.bind(shape)
-    return binding is not None and binding.test(fields)
+def _updated(attribute: Typed, change: dict[str, Any]) -> Typed:
+    values = [change.get(name, value) for name, value in _named(attribute).items()]
+    return Typed(attribute.kind, tuple(values))
+
+
+def _matches(template: Template, attribute: Typed) -> bool:
+    binding = template.bind(shape_of(attribute.kind, types_of(attribute.values)))
+    return binding is not None and binding.test(attribute.values)
 
 
 # Checks
@@ -169,6 +292,13 @@ def id_of(service_id: object) -> str | None:
     if not isinstance(service_id, str) or not service_id:
         raise BadArgument("service_id", "a UUID or a text that is not empty", service_id)
     return service_id
+
+
+def check_groups(groups: object) -> tuple[str, ...]:
+    names = _listed("groups", groups)
+    if not all(isinstance(name, str) and name and name.isprintable() for name in names):
+        raise BadArgument("groups", "a list of names", groups)
+    return tuple(dict.fromkeys(names))
 
 
 def _type(cls: object) -> str:

@@ -1,53 +1,75 @@
 """The spaces: JavaSpace, and JavaSpace05 with its operations on many entries.
 
-On a blocking space the methods block; on an async one (`tupelo.aio.Space`) they are awaited. Times
-are in seconds. Arguments come in the order of the specification.
+They stand on a space of any kind: in memory or in a file, at a host elsewhere (`tupelo.connect`),
+spanning hosts (`host.space`), or at one host (`.here`). On a blocking space the methods block; on
+an async one they are awaited. Times are in seconds. Arguments come in the order of the
+specification.
 """
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+import logging
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from inspect import iscoroutinefunction
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack, overload
 
-from tupelo.errors import BadArgument, BadEntry, BadTemplate
+from tupelo.errors import BadArgument, UnknownType
+from tupelo.models.javaspaces.entries import (
+    Snapshot,
+    UnknownKinds,
+    check_entry,
+    check_template,
+    check_templates,
+)
 from tupelo.models.javaspaces.events import (
     AvailabilityEvent,
-    Delivery,
     EventRegistration,
+    Notifier,
     RemoteEvent,
     Retry,
+    check_retry,
     listening,
 )
-from tupelo.models.javaspaces.leases import FOREVER, Lease, any_lease_of, seconds_asked
+from tupelo.models.javaspaces.leases import FOREVER, AsyncLease, Lease, lease_of, seconds_asked
 from tupelo.models.javaspaces.matchset import MatchSet
-from tupelo.models.javaspaces.snapshot import Snapshot
 from tupelo.space import asynchronous
 from tupelo.space.blocking import Space
 from tupelo.space.checks import check_count
+from tupelo.space.clock import Clock, SystemClock
 from tupelo.space.either import either, settled
+from tupelo.space.port import find_port
+from tupelo.space.protocol import OPERATIONS, AsyncSpaceLike, SpaceLike
+from tupelo.space.typed import Async, Blocking, DoorT, OnDoor, either_one
 from tupelo.values.kind import entry as named
-from tupelo.values.kind import is_typed
 from tupelo.values.notice import Notice
-from tupelo.values.parts import ANY
-from tupelo.values.template import Template
+
+logger = logging.getLogger("tupelo")
 
 NO_WAIT = 0
+_system_clock = SystemClock()
 _AS_GOOD_AS_FOREVER = 1e9  # seconds: some thirty years; programs pass the greatest number they have
 
 
 @named("tupelo.javaspaces.Entry")
 @dataclass
 class Entry:
-    """What all entries have in common, for those who want to say so: any dataclass will do.
+    """What all entries have in common, for those who want to say so: any dataclass will do. A
+    subclass with fields of its own needs @dataclass too.
 
     A template is an entry too: a field that is None matches anything, and an entry of a subclass
     matches as well. A field that is None can be written, and cannot be asked for.
     """
 
 
-class JavaSpace:
+class Options(TypedDict, total=False):
+    """The options of a JavaSpace, to a type checker."""
+
+    retry: Retry | None
+    backlog_max: int
+
+
+class JavaSpace(OnDoor[DoorT]):
     """A JavaSpace: a door to a space that is given, or to one of its own in memory.
 
     A listener that fails is told again by `retry`. When `backlog_max` events wait for one, the
@@ -56,23 +78,31 @@ class JavaSpace:
 
     NO_WAIT = NO_WAIT
 
+    @overload
+    def __init__(
+        self: JavaSpace[Blocking], space: SpaceLike | str = ..., **options: Unpack[Options]
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self: JavaSpace[Async], space: AsyncSpaceLike, **options: Unpack[Options]
+    ) -> None: ...
+
     def __init__(
         self,
-        space: Space | asynchronous.Space | str = "javaspace",
+        space: SpaceLike | AsyncSpaceLike | str = "javaspace",
         *,
         retry: Retry | None = None,
         backlog_max: int = 100_000,
     ) -> None:
-        if not isinstance(space, (Space, asynchronous.Space, str)):
-            what = "a tupelo.Space, a tupelo.aio.Space or a name; of a host's space, its `here`"
-            raise BadArgument("space", what, space)
-        if retry is not None and not isinstance(retry, Retry):
-            raise BadArgument("retry", "a Retry(...)", retry)
+        if not isinstance(space, str) and not is_space(space):
+            raise BadArgument("space", "a space of any kind, or a name", space)
         self.space: Any = Space(space) if isinstance(space, str) else space
-        self.is_async = isinstance(self.space, asynchronous.Space)
-        self._retry = retry or Retry()
+        self.is_async = is_async_space(self.space)
+        self.clock = clock_of(self.space)
+        self._retry = check_retry(retry)
         self._backlog_max = check_count(backlog_max, "backlog_max")
-        self._operations = self.space._operations
+        self._unknown = UnknownKinds(self.space.name)
 
     @property
     def name(self) -> str:
@@ -80,30 +110,35 @@ class JavaSpace:
         return name
 
     def write(self, entry: Any, txn: Any = None, lease: Any = FOREVER) -> Any:
-        """Write a copy of an entry; the lease says how long it was granted."""
-        seconds = None if lease is FOREVER else self._asked(lease)
-        granted = self.space.write(_entry(entry), lease=seconds, txn=txn)
+        """Write a copy of an entry; the lease says how long it was granted. With a lease of 0 only
+        those find it who wait for it at this moment."""
+        seconds = None if lease is FOREVER else seconds_asked(lease, zero=True)
+        granted = self.space.write(check_entry(entry), lease=seconds, txn=txn)
         return _later(granted) if self.is_async else Lease(granted)
 
+    @either_one
     def read(self, template: Any, txn: Any = None, timeout: float | None = FOREVER) -> Any:
         """A copy of a matching entry; None if there was none in time."""
-        return self.space.read(_template(template), wait=_wait(timeout), txn=txn)
+        return self._get(self.space.read, check_template(template), txn, timeout)
 
+    @either_one
     def read_if_exists(
         self, template: Any, txn: Any = None, timeout: float | None = NO_WAIT
     ) -> Any:
         """Read, and wait only while a transaction may still reveal or release a match."""
-        return self.space.read(_template(template), wait=_wait(timeout), txn=txn, if_exists=True)
+        return self._get(self.space.read, check_template(template), txn, timeout, if_exists=True)
 
+    @either_one
     def take(self, template: Any, txn: Any = None, timeout: float | None = FOREVER) -> Any:
         """Remove a matching entry and get it; None if there was none in time."""
-        return self.space.take(_template(template), wait=_wait(timeout), txn=txn)
+        return self._get(self.space.take, check_template(template), txn, timeout)
 
+    @either_one
     def take_if_exists(
         self, template: Any, txn: Any = None, timeout: float | None = NO_WAIT
     ) -> Any:
         """Take, and wait only while a transaction may still reveal or release a match."""
-        return self.space.take(_template(template), wait=_wait(timeout), txn=txn, if_exists=True)
+        return self._get(self.space.take, check_template(template), txn, timeout, if_exists=True)
 
     @either
     async def notify(
@@ -114,26 +149,65 @@ class JavaSpace:
         def event(notice: Notice) -> RemoteEvent:
             return RemoteEvent(self.name, notice.event_id, notice.sequence, notice.handback)
 
-        asked = _template(template)
-        return self._register(asked, txn, listener, lease, handback, event, returned=False)
+        asked, seconds = check_template(template), seconds_asked(lease, zero=True)
+        return await self._register(asked, txn, listener, seconds, handback, event, returned=False)
 
     def snapshot(self, entry: Any) -> Snapshot:
-        """An entry, or a template, that is prepared once and used often in its place."""
+        """An entry, or a template, that is prepared once and used often in its place. Of None it
+        is a template that matches anything."""
         return entry if isinstance(entry, Snapshot) else Snapshot(entry)
 
     def close(self) -> Any:
         """Close the space (to be awaited, if it is async)."""
         return self.space.close()
 
-    def _asked(self, lease: Any, kind: str = "entry") -> float | None:
-        return seconds_asked(lease, any_lease_of(self._operations, kind))
+    def _get(
+        self,
+        operation: Callable[..., Any],
+        template: Any,
+        txn: Any,
+        timeout: float | None,
+        **options: Any,
+    ) -> Any:
+        """Read or take. Entries of classes that are not known here are passed over."""
+        wait = _wait(timeout)
+        if self.is_async or self._unknown:
+            return self._get_known(operation, template, txn, wait, options)
+        began = self.clock.now() if wait else 0.0
+        try:
+            return operation(template, wait=wait, txn=txn, **options)
+        except UnknownType as error:
+            self._unknown.add(error)
+            if wait:
+                wait = max(0.0, wait - (self.clock.now() - began))
+            return self._get_known(operation, template, txn, wait, options)
 
-    def _register(
+    @either
+    async def _get_known(
+        self,
+        operation: Callable[..., Any],
+        template: Any,
+        txn: Any,
+        wait: float | None,
+        options: dict[str, Any],
+    ) -> Any:
+        clock = self.clock
+        until = clock.now() + wait if wait else 0.0
+        while True:
+            asked = self._unknown.left_out_of(template)
+            try:
+                return await settled(operation(asked, wait=wait, txn=txn, **options))
+            except UnknownType as error:
+                self._unknown.add(error)
+            if wait:
+                wait = max(0.0, until - clock.now())
+
+    async def _register(
         self,
         template: Any,
         txn: Any,
         listener: object,
-        lease: Any,
+        seconds: float | None,
         handback: Any,
         event_of: Any,
         available: bool = False,
@@ -141,26 +215,31 @@ class JavaSpace:
     ) -> EventRegistration:
         if not self.is_async and iscoroutinefunction(listening(listener)):
             raise BadArgument("listener", "a plain function, or use tupelo.aio", listener)
-        clock = self._operations.engine.clock
-        delivery = Delivery(listener, self._retry, clock, self.is_async)
+        notifier = Notifier(listener, self._retry, self.clock, self.is_async)
 
         def deliver(notice: Notice) -> Any:
-            delivery.missed += notice.missed
-            return delivery.deliver(event_of(notice))
+            notifier.missed += notice.missed
+            return notifier.deliver(event_of(notice))
 
-        subscription = self.space.subscribe(
-            template,
-            deliver,
-            lease=self._asked(lease, "subscription"),
-            txn=txn,
-            handback=handback,
-            backlog_max=self._backlog_max,
-            available=available,
-            returned=returned,
+        subscription = await settled(
+            self.space.subscribe(
+                template,
+                deliver,
+                lease=seconds,
+                txn=txn,
+                handback=handback,
+                backlog_max=self._backlog_max,
+                available=available,
+                returned=returned,
+            )
         )
-        return EventRegistration(
-            subscription, self.name, subscription.event_id, subscription.sequence, delivery
+        registration = EventRegistration(
+            subscription, self.name, subscription.event_id, 0, notifier
         )
+        if self.is_async:
+            await registration.refresh()
+        registration.sequence_number = subscription.sequence
+        return registration
 
     def __enter__(self) -> Self:
         if self.is_async:
@@ -180,8 +259,22 @@ class JavaSpace:
         return f"{type(self).__name__}({self.name!r})"
 
 
-class JavaSpace05(JavaSpace):
+class JavaSpace05(JavaSpace[DoorT]):
     """A JavaSpace with operations on many entries: give `write` and `take` a list."""
+
+    if TYPE_CHECKING:
+
+        @overload
+        def __init__(
+            self: JavaSpace05[Blocking], space: SpaceLike | str = ..., **options: Unpack[Options]
+        ) -> None: ...
+
+        @overload
+        def __init__(
+            self: JavaSpace05[Async], space: AsyncSpaceLike, **options: Unpack[Options]
+        ) -> None: ...
+
+        def __init__(self, space: Any = ..., **options: Any) -> None: ...
 
     def write(self, entry: Any, txn: Any = None, lease: Any = FOREVER) -> Any:
         """Write an entry, or a list of them, which become visible together.
@@ -192,6 +285,7 @@ class JavaSpace05(JavaSpace):
             return self._write_many(entry, txn, lease)
         return super().write(entry, txn, lease)
 
+    @either_one
     def take(
         self,
         template: Any,
@@ -207,9 +301,8 @@ class JavaSpace05(JavaSpace):
                     "max_entries", "left out, unless template= is a list", max_entries
                 )
             return super().take(template, txn, timeout)
-        return self.space.take_all(
-            _templates(template, "template"), wait=_wait(timeout), limit=_most(max_entries), txn=txn
-        )
+        asked, limit = check_templates(template, "template"), _most(max_entries)
+        return self._get(self.space.take_all, asked, txn, timeout, limit=limit)
 
     @either
     async def contents(
@@ -221,10 +314,11 @@ class JavaSpace05(JavaSpace):
     ) -> MatchSet:
         """What matches any of the templates at this moment, to be read bit by bit. It does not
         wait: the set may be empty."""
-        state = self._operations.open_match_set(
-            _templates(templates), _most(max_entries), txn, self._asked(lease, "match set")
+        asked, limit = check_templates(templates), _most(max_entries)
+        matches = await settled(
+            self.space.match_set(asked, limit=limit, txn=txn, lease=seconds_asked(lease))
         )
-        return MatchSet(self.space, state)
+        return MatchSet(matches, self.is_async)
 
     @either
     async def register_for_availability_event(
@@ -242,59 +336,59 @@ class JavaSpace05(JavaSpace):
             raise BadArgument("visibility_only", "True or False", visibility_only)
 
         def event(notice: Notice) -> AvailabilityEvent:
+            try:
+                entry = notice.entry
+            except UnknownType as error:
+                logger.warning("an event of the space %r comes without entry: %s", self.name, error)
+                entry = None
             return AvailabilityEvent(
                 self.name,
                 notice.event_id,
                 notice.sequence,
                 notice.handback,
-                notice.entry,
+                entry,
                 notice.kind == "visible",
             )
 
-        template = _templates(templates)
+        asked, seconds = check_templates(templates), seconds_asked(lease)
         available = not visibility_only
-        return self._register(template, txn, listener, lease, handback, event, available)
+        return await self._register(asked, txn, listener, seconds, handback, event, available)
 
     @either
     async def _write_many(self, entries: list[Any], txn: Any, lease: Any) -> list[Lease]:
+        if not entries:
+            raise BadArgument("entry", "an entry, or a list of one or more", entries)
         leases = lease if isinstance(lease, list) else [lease] * len(entries)
         if len(leases) != len(entries):
             raise BadArgument("lease", f"one lease, or a list of {len(entries)}", lease)
-        written = [_entry(entry) for entry in entries]
-        asked = [self._asked(one) for one in leases]
+        written = [check_entry(entry) for entry in entries]
+        asked = [seconds_asked(one, zero=True) for one in leases]
         one_for_all = asked[0] if len(set(asked)) == 1 else asked
         granted = await settled(self.space.write_all(written, lease=one_for_all, txn=txn))
-        return [Lease(one) for one in granted]
+        return [lease_of(one) for one in granted]
 
 
 async def _later(granted: Coroutine[Any, Any, Any]) -> Lease:
-    return Lease(await granted)
+    return AsyncLease(await granted)
 
 
-def _entry(entry: Any) -> Any:
-    if isinstance(entry, Snapshot):
-        return entry.entry
-    if not is_typed(entry):
-        what = "an instance of a dataclass, or a snapshot of one"
-        raise BadEntry(f"entry= must be {what}, not {entry!r}", found=type(entry))
-    return entry
+def is_space(thing: object) -> bool:
+    """Is this a space, of whichever kind?"""
+    return all(callable(getattr(thing, name, None)) for name in OPERATIONS)
 
 
-def _template(template: Any) -> Any:
-    if template is None:
-        return ANY
-    if isinstance(template, Snapshot):
-        return template.template
-    if isinstance(template, (tuple, list)):
-        what = "an entry, a snapshot of one or None"
-        raise BadTemplate(f"template= must be {what}, not {template!r}")
-    return template
+def is_async_space(space: Any) -> bool:
+    """Are the operations of this space awaited?"""
+    if isinstance(space, asynchronous.Space):
+        return True
+    is_async: bool = getattr(space, "is_async", False)
+    return is_async
 
 
-def _templates(templates: Any, name: str = "templates") -> Template:
-    if not isinstance(templates, (list, tuple)) or not templates:
-        raise BadArgument(name, "a list of one or more templates", templates)
-    return Template.any_of(map(_template, templates))
+def clock_of(space: Any) -> Clock:
+    """The clock of a space of this program; for one elsewhere, that of this program."""
+    port = find_port(space)
+    return _system_clock if port is None else port.clock
 
 
 def _most(max_entries: int | None) -> int | None:

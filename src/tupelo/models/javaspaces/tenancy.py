@@ -1,34 +1,34 @@
 """Tenancy: what a service keeps for others while their lease lasts.
 
-A tenant stands for a leased entry of a space. The entry may be replaced by another while the
-lease goes on, and when it ends, by itself or because it was cancelled, the service is told at
-that moment, so that it can clear away what it kept beside the space.
+When a lease ends, by itself or because it was cancelled, the tenant is told at that moment, so that
+it can clear away what the service kept for it beside the space.
 """
 
 from __future__ import annotations
 
 import threading
+from abc import abstractmethod
 from collections.abc import Callable
-from typing import Any
 
 from tupelo.errors import LeaseLost, TupeloError
 from tupelo.models.javaspaces.leases import FOREVER, Lease
 from tupelo.space.blocking import Space
 from tupelo.space.clock import SystemClock
+from tupelo.space.port import port_of
 from tupelo.values import lease as engine
 
 
 class Tenant:
-    """What is leased: the entry that `granted` is the lease of."""
+    """Something that is leased. An entry of the service's space stands for it; the entry may be
+    replaced by another while the lease goes on."""
 
-    __slots__ = ("alarm_at", "cancel_alarm", "granted", "left", "what")
-
-    def __init__(self, what: Any, granted: engine.Lease) -> None:
-        self.what = what
-        self.granted = granted
-        self.left = False  # The service has been told, or has ended it itself.
+    def __init__(self, tenancy: Tenancy, granted: engine.Lease) -> None:
+        self.granted = granted  # the lease of the entry
+        self.left = False  # It was told, or the service has ended it itself.
         self.alarm_at = FOREVER
         self.cancel_alarm: Callable[[], None] = lambda: None
+        self._tenancy = tenancy
+        tenancy.watch(self)
 
     @property
     def expires(self) -> float | None:
@@ -43,45 +43,50 @@ class Tenant:
             self.left or ended or (expires is not None and expires <= self.granted.landlord.now())
         )
 
+    @property
+    def active(self) -> bool:
+        """Does its lease last?"""
+        return not self.ended
+
+    @property
+    def lease(self) -> Lease:
+        return Lease(engine.Lease(self._tenancy, self))
+
+    @abstractmethod
+    def lease_ended(self) -> None:
+        """Clear away, and remove the entry if it is still there. It is called once."""
+
 
 class Tenancy:
-    """The landlord of tenants. `on_end` is called once for each, when its lease has ended, and
-    removes its entry if it is still there. Leases are renewed and cancelled under the `guard`.
+    """The landlord of tenants. Leases are renewed and cancelled under the `guard`.
 
     Under the system clock, what ends by itself in a durable space ends on a thread of its own: its
     clearing away waits for the disk, and the clock's thread may not.
     """
 
-    def __init__(
-        self, space: Space, guard: threading.RLock, on_end: Callable[[Any], object]
-    ) -> None:
-        self._operations = space._operations
-        self._clock = space._operations.engine.clock
+    def __init__(self, space: Space, guard: threading.RLock) -> None:
+        self._port = port_of(space)
+        self._clock = self._port.clock
         self._guard = guard
-        self._on_end = on_end
-        self._threads = isinstance(self._clock, SystemClock) and self._operations.journaled
+        self._threads = isinstance(self._clock, SystemClock) and self._port.journaled
         self._lock = threading.Lock()
-        self.core = self._operations.core  # where `any_lease_of` finds the policy
-
-    def admit(self, what: Any, granted: engine.Lease) -> Tenant:
-        tenant = Tenant(what, granted)
-        self._watch(tenant)
-        return tenant
-
-    def lease(self, tenant: Tenant) -> Lease:
-        return Lease(engine.Lease(self, tenant))
 
     def replace(self, tenant: Tenant, granted: engine.Lease) -> None:
         """Another entry stands for the tenant from now on."""
         tenant.granted = granted
-        self._watch(tenant)
+        self.watch(tenant)
 
     def evict(self, tenant: Tenant) -> bool:
-        """It ends without `on_end`. False if it had ended before."""
+        """It ends without being told. False if it had ended before."""
         with self._lock:
             before, tenant.left = tenant.left, True
         tenant.cancel_alarm()
         return not before
+
+    def end(self, tenant: Tenant) -> None:
+        """It ends now, if it has not ended before."""
+        if self.evict(tenant):
+            tenant.lease_ended()
 
     # As a landlord of leases
 
@@ -96,11 +101,11 @@ class Tenancy:
 
     def renew_leases(self, wanted: list[tuple[Tenant, float | None]]) -> list[Exception | None]:
         with self._guard:
-            outcomes = self._operations.renew_leases(
+            outcomes = self._port.renew_leases(
                 [(tenant.granted.thing, seconds) for tenant, seconds in wanted]
             )
             for tenant, _ in wanted:
-                self._watch(tenant)
+                self.watch(tenant)
         return [*outcomes]
 
     def cancel_leases(self, tenants: list[Tenant]) -> list[Exception | None]:
@@ -111,15 +116,21 @@ class Tenancy:
                     outcomes.append(LeaseLost("it is gone; there is nothing to cancel"))
                     continue
                 try:
-                    self._on_end(tenant.what)
+                    tenant.lease_ended()
                     outcomes.append(None)
                 except TupeloError as error:
                     outcomes.append(error)
         return outcomes
 
+    async def renew_lease_async(self, tenant: Tenant, seconds: float | None) -> None:
+        self.renew_lease(tenant, seconds)
+
+    async def cancel_lease_async(self, tenant: Tenant) -> None:
+        self.cancel_lease(tenant)
+
     # Ending by itself
 
-    def _watch(self, tenant: Tenant) -> None:
+    def watch(self, tenant: Tenant) -> None:
         """Set the alarm, unless it is set already for then or before: it will look again."""
         expires = tenant.expires
 
@@ -143,9 +154,9 @@ class Tenancy:
             tenant.alarm_at = FOREVER
         with self._guard:
             if not tenant.ended:
-                self._watch(tenant)
-            elif self.evict(tenant):
-                self._on_end(tenant.what)
+                self.watch(tenant)
+            else:
+                self.end(tenant)
 
 
 def _raise(outcomes: list[Exception | None]) -> None:

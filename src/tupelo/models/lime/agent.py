@@ -90,14 +90,14 @@ class Agent:
         role = role_for(life)
         if role is None:
             raise NotOwner("of this agent", life.state.id, "only it can decide to move")
-        await life.host._door._on_loop(life.host._journeys.leave(life, host, role))
+        await life.host._door.on_loop(life.host.journeys.leave(life, host, role))
         raise AgentMoved(life.state.id)
 
     @either
     async def end(self) -> None:
         """Be no more: its spaces are disengaged, and go with it."""
         require_outside_step()
-        await self._alive.host._door._on_loop(self._alive.host._end(self._alive))
+        await self._alive.host._door.on_loop(self._alive.host._end(self._alive))
 
     @property
     def _alive(self) -> Life:

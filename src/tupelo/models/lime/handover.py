@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from pyroaring import BitMap64
 
@@ -29,16 +29,8 @@ from tupelo.errors import (
 )
 from tupelo.federation.groups.routing import Voice
 from tupelo.federation.hosts.core import HostCore
-from tupelo.federation.hosts.hosted import HostedSpace
-from tupelo.federation.spanning.adopting import let_in
-from tupelo.federation.spanning.handover import (
-    Doubts,
-    Held,
-    Reservation,
-    confirm,
-    give_back,
-    reserve,
-)
+from tupelo.federation.spaces.doubts import Doubts, confirm, give_back
+from tupelo.federation.spaces.hosted import HostedSpace
 from tupelo.models.lime.locations import home_of
 from tupelo.models.lime.messages import (
     Confirm,
@@ -54,8 +46,11 @@ from tupelo.models.lime.messages import (
     read_spelled_template,
     spell,
 )
-from tupelo.models.lime.spaces import Ground, Spaces
+from tupelo.models.lime.spaces import OLDEST_FIRST, Ground, Spaces
+from tupelo.space.delivery import Arrived, Delivery
+from tupelo.space.query import Query
 from tupelo.values.entry import Entry, require_known
+from tupelo.values.holder import Holder, HolderKind
 
 PARCEL_MAX = 500
 """So many tuples go in one message,"""
@@ -64,35 +59,24 @@ PARCEL_BYTES = 2**20
 
 logger = logging.getLogger("tupelo")
 
-TAKEN, MOVED = "lime-take", "lime-move"
-
-
-class Limbo:
-    """Tuples that were in no ground yet when they left for another host."""
-
-    def __init__(self, ground: Ground, entries: list[Entry]) -> None:
-        self.ground = ground
-        self.entries = entries
-
-    @property
-    def hosted(self) -> HostedSpace:
-        return self.ground.hosted
-
-    def keep(self) -> int:
-        return 0
-
-    def give_back(self) -> None:
-        self.ground.put(self.entries)
+TAKEN: Final = "lime-take"
+MOVED: Final = "lime-move"
 
 
 class Parcel(NamedTuple):
     """Tuples that go to another host under a number. That they were put aside for it is durable at
     a position."""
 
+    hosted: HostedSpace
     host: str
     token: int
-    held: Held
+    held: Delivery
     position: int = 0
+
+
+def in_no_ground(ground: Ground, entries: list[Entry]) -> Arrived:
+    """Tuples that were in no ground yet when they left for another host."""
+    return Arrived(ground.port, entries, ground.port.let_in)
 
 
 class HandOver:
@@ -113,11 +97,11 @@ class HandOver:
         self._received = BitMap64()
         self._arrived: dict[str, BitMap64] = {}
         # By the other host, and by the numbers: what it has and did not say yet that it received.
-        self._given: dict[str, dict[int, Held]] = {}
-        self._sent: dict[str, dict[int, Held]] = {}
+        self._given: dict[str, dict[int, Delivery]] = {}
+        self._sent: dict[str, dict[int, Delivery]] = {}
         self._lives: dict[int, str] = {}  # those of the hosts to which things were sent
-        self._taken_in_doubt = Doubts(lambda: ())
-        self._moved_in_doubt = Doubts(lambda: ())
+        self._taken_in_doubt = Doubts(core.spaces.get)
+        self._moved_in_doubt = Doubts(core.spaces.get)
         self._recovered: set[str] = set()
 
     def next_token(self) -> int:
@@ -129,19 +113,17 @@ class HandOver:
         if hosted.name in self._recovered:
             return
         self._recovered.add(hosted.name)
-        for txn in hosted.operations.in_doubt():
-            kind, _, rest = txn.id.partition(":")
-            life, _, rest = rest.partition(":")
-            host, _, token = rest.rpartition(":")
-            if kind in (TAKEN, MOVED) and token.isdecimal():
-                held = Reservation(hosted, list(txn.taken), None, txn)
-                doubts = self._taken_in_doubt if kind == TAKEN else self._moved_in_doubt
-                doubts.leave(host, {int(token): held})
-                self._lives[int(token)] = life
+        for delivery in hosted.port.deliveries_in_doubt():
+            holder = delivery.holder
+            if holder.kind in (TAKEN, MOVED):
+                taken = holder.kind == TAKEN
+                doubts = self._taken_in_doubt if taken else self._moved_in_doubt
+                doubts.leave(holder.who, {holder.call: delivery})
+                self._lives[holder.call] = holder.incarnation
 
-    def name_of(self, kind: str, host: str, token: int) -> str:
-        """The id of the transaction that keeps what goes to a host."""
-        return f"{kind}:{self._spaces.directory.life_of(host)}:{host}:{token}"
+    def holder(self, kind: HolderKind, host: str, token: int) -> Holder:
+        """The holder of what goes to a host."""
+        return Holder(kind, host, self._spaces.directory.life_of(host), token)
 
     # Taking from another host
 
@@ -150,7 +132,7 @@ class HandOver:
         left. Nothing if it is cut off: what it gave will return there."""
         token = self.next_token()
         try:
-            answer = await self._voice.ask(host, spell(Take(token, pattern)))
+            answer = await self._voice.ask(host, Take(token, pattern))
         except PeerLost:
             return [], 0
         now = self._core.clock.now()
@@ -162,10 +144,10 @@ class HandOver:
             for entry in entries:
                 require_known(entry)
         except UnknownType:
-            self._voice.send(host, spell(Release(token)))
+            self._voice.send(host, Release(token))
             raise
         self._received.add(token)
-        self._voice.send(host, spell(Confirm(token)))
+        self._voice.send(host, Confirm(token))
         return entries, left
 
     async def give(self, neighbour: str, source: str, message: Take) -> Any:
@@ -177,20 +159,23 @@ class HandOver:
         chosen, left = self._choose(ground, pattern)
         if not chosen:
             return [[], 0]
-        reservation = await reserve(
-            ground.hosted,
-            self.name_of(TAKEN, source, message.token),
+        query = Query(
             read_spelled_template(pattern.template),
+            take=True,
             many=True,
+            limit=None,
+            order=OLDEST_FIRST,
+            known=False,
             only=chosen.__contains__,
         )
-        if reservation is None:
+        delivery = await ground.port.reserve(query, self.holder(TAKEN, source, message.token))
+        if delivery is None:
             return [[], 0]
         if source in self._spaces.cut:
-            give_back(reservation)
+            give_back(ground.hosted, delivery)
             return [[], 0]
-        self._given.setdefault(source, {})[message.token] = reservation
-        return spell([[chosen[entry] for entry in reservation.entries], left])
+        self._given.setdefault(source, {})[message.token] = delivery
+        return spell([[chosen[entry] for entry in delivery.entries], left])
 
     def _choose(self, ground: Ground, pattern: Pattern) -> tuple[dict[Entry, Placed], int]:
         """As much of what matches as fits a message, and how many are left."""
@@ -212,30 +197,30 @@ class HandOver:
     def confirmed(self, source: str, message: Confirm) -> None:
         held = self._given.get(source, {}).pop(message.token, None)
         if held is not None:
-            confirm(held)
+            confirm(self._core.spaces.get(held.space), held)
 
     def released(self, source: str, message: Release) -> None:
         held = self._given.get(source, {}).pop(message.token, None)
         if held is not None:
-            give_back(held)
+            give_back(self._core.spaces.get(held.space), held)
 
     # Moving to another host
 
     async def move(self, parcel: Parcel) -> None:
         """Let these tuples be at another host from now on. If it does not want them they are here;
         if it is cut off it will be known later."""
-        host, token, held, position = parcel
+        hosted, host, token, held, position = parcel
         now = self._core.clock.now()
-        message = Move(token, held.hosted.name, [carried(entry, now) for entry in held.entries])
+        message = Move(token, hosted.name, [carried(entry, now) for entry in held.entries])
         try:
-            await held.hosted.flush(position)
+            await hosted.flush(position)
         except BaseException:
-            give_back(held)
+            give_back(hosted, held)
             raise
         self._sent.setdefault(host, {})[token] = held
         self._lives[token] = self._spaces.directory.life_of(host)
         try:
-            accepted = await self._voice.ask(host, spell(message))
+            accepted = await self._voice.ask(host, message)
         except (BadFrame, CannotSend, UnknownHost):  # It was not understood, or never asked.
             accepted = False
         except PeerLost as error:
@@ -248,10 +233,10 @@ class HandOver:
         if self._sent.get(host, {}).pop(token, None) is not None:
             self._lives.pop(token, None)
             if accepted is True:
-                confirm(held)
+                confirm(hosted, held)
             else:
-                self._spaces.refused.add((held.hosted.name, host))  # or it would be tried for ever
-                give_back(held)
+                self._spaces.refused.add((hosted.name, host))  # or it would be tried for ever
+                give_back(hosted, held)
 
     async def arrive(self, neighbour: str, source: str, message: Move) -> bool:
         """Let tuples in that are at home here."""
@@ -264,7 +249,7 @@ class HandOver:
         if not all(home_of(entry) in sharing for entry in entries):
             return False
         alive = [entry for entry in entries if entry.expires is None or entry.expires > now]
-        position = let_in(ground.hosted, alive)
+        position = ground.port.let_in(alive)
         self._arrived.setdefault(source, BitMap64()).add(message.token)
         await ground.hosted.flush(position)
         with suppress(HostClosed):  # They are here all the same.
@@ -288,10 +273,19 @@ class HandOver:
         pending = {
             *(host for host, given in self._given.items() if given),
             *(host for host, sent in self._sent.items() if sent),
-            *self._taken_in_doubt.holders(),
-            *self._moved_in_doubt.holders(),
+            *self._taken_in_doubt.owners(),
+            *self._moved_in_doubt.owners(),
         }
-        return sorted(pending.intersection(hosts))
+        return sorted(host for host in hosts if host in pending)
+
+    def put_aside_for(self, host: str) -> list[Delivery]:
+        """What was given or sent to a host, which is not known to be there."""
+        return [
+            *self._given.get(host, {}).values(),
+            *self._sent.get(host, {}).values(),
+            *self._taken_in_doubt.of(host).values(),
+            *self._moved_in_doubt.of(host).values(),
+        ]
 
     async def ask_which(self, host: str) -> None:
         """Learn what this host has received, and settle everything with it."""
@@ -300,7 +294,7 @@ class HandOver:
         asked = [self._moved(token, held) for token, held in moved.items()]
         message = Which(list(taken), asked)
         try:
-            answer = await self._voice.ask(host, spell(message))
+            answer = await self._voice.ask(host, message)
         except TupeloError:  # It is cut off again, or takes no part.
             return
         has_taken, has_moved = read(answer, tuple[list[int], list[int]])
@@ -311,10 +305,10 @@ class HandOver:
         for token in moved:
             self._lives.pop(token, None)
 
-    def _moved(self, token: int, held: Held) -> Moved:
+    def _moved(self, token: int, held: Delivery) -> Moved:
         entry = held.entries[0]
         life = self._lives.get(token, "")
-        return Moved(token, life, held.hosted.name, entry.origin, entry.n)
+        return Moved(token, life, held.space, entry.origin, entry.n)
 
     def which(self, source: str, message: Which) -> Any:
         arrived = self._arrived.get(source, BitMap64())
@@ -328,20 +322,18 @@ class HandOver:
         hosted = self._core.spaces.get(moved.space)
         if moved.incarnation == self._core.incarnation or hosted is None:
             return False
-        if hosted.engine.saved is None:
+        if not hosted.durable:
             return False
-        core = hosted.operations.core
         key = (moved.origin, moved.n)
-        with hosted.engine.lock:
-            here = any((entry.origin, entry.n) == key for entry in core.store)
-        return here or key in hosted.engine.saved.accepted()
+        here = any((entry.origin, entry.n) == key for entry in hosted.port.entries())
+        return here or key in hosted.port.accepted()
 
     def close(self) -> None:
         """What is still in doubt is left to the host."""
         self.cut([*self._given, *self._sent])
         for kind, doubts in ((TAKEN, self._taken_in_doubt), (MOVED, self._moved_in_doubt)):
-            for host in doubts.holders():
-                self._core.doubts.leave(f"{kind}:{host}", dict(doubts.of(host)))
+            for host in doubts.owners():
+                self._core.doubts.leave((kind, host), dict(doubts.of(host)))
             doubts.close()
 
 

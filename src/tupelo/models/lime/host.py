@@ -9,6 +9,7 @@ from typing import Any, Literal, Self, TypeVar
 from weakref import WeakSet
 
 from tupelo.errors import BadArgument, BadInput, HostClosed
+from tupelo.federation.client.space import RemoteSpace
 from tupelo.federation.hosts import doors
 from tupelo.federation.hosts.core import HostCore
 from tupelo.federation.hosts.doors import HostDoor
@@ -46,6 +47,14 @@ class Host:
     ) -> None:
         if over not in ("collect", "publish"):
             raise BadArgument("over", '"collect" or "publish"', over)
+        if isinstance(host, RemoteSpace):
+            raise BadArgument(
+                "host",
+                "a host, not a connection to one: agents live at a host, take their tuples with "
+                "them and run there; start a tupelo.Host in this program, or open the space by "
+                "another door",
+                host,
+            )
         if not isinstance(host, (str, HostDoor)):
             raise BadArgument("host", "a name, a tupelo.Host or a tupelo.aio.Host", host)
         if options and not isinstance(host, str):
@@ -54,7 +63,8 @@ class Host:
         self._over: Literal["collect", "publish"] = over
         self._classes: dict[str, type[Agent]] = {}
         self._class_names: dict[type[Agent], str] = {}
-        self._lives: dict[str, Life] = {}
+        self.lives: dict[str, Life] = {}
+        """The agents that run here, by their ids: for the lab, and for whoever looks."""
         self._started: Server | None = None
         self._closed = False
         if not isinstance(agents, Iterable):
@@ -65,7 +75,7 @@ class Host:
         self._door: HostDoor = doors.Host(host, **options) if isinstance(host, str) else host
         if not self.is_async:
             try:
-                self._door._now(self._start())
+                self._door.now(self._start())
             except BaseException:
                 self._close_owned()
                 raise
@@ -84,7 +94,7 @@ class Host:
                 f"there is LIME on {core.name!r} already: one for all its agents will do"
             )
         self._started = server = Server(core, over=self._over)
-        self._journeys = server.migrations = Journeys(self)
+        self.journeys = server.migrations = Journeys(self)
         _on_core.add(core)
         try:
             await server.start()
@@ -93,7 +103,8 @@ class Host:
             raise
 
     @property
-    def _server(self) -> Server:
+    def server(self) -> Server:
+        """The engine of LIME at this host, on the host's loop. HostClosed if it was closed."""
         if self._closed:
             raise HostClosed("the host was closed")
         if self._started is None:
@@ -112,12 +123,12 @@ class Host:
 
     @property
     def location(self) -> HostLocation:
-        return self._server.here
+        return self.server.here
 
     @property
     def hosts(self) -> list[HostLocation]:
         """All hosts of the group, this one too."""
-        return [HostLocation(host) for host in sorted(self._server.directory.hosts)]
+        return [HostLocation(host) for host in sorted(self.server.directory.hosts)]
 
     @property
     def system(self) -> LimeSystemTupleSpace:
@@ -134,14 +145,14 @@ class Host:
         """Take part in the group of the hosts that this one can reach. It does so from the start,
         until it disengages."""
         require_outside_step()
-        await self._door._on_loop(self._server.engage())
+        await self._door.on_loop(self.server.engage())
 
     @either
     async def disengage(self) -> None:
         """Leave the group in an orderly way: what is under way is ended first, and nobody sees
         half of it. Its agents are among themselves until it engages again."""
         require_outside_step()
-        await self._door._on_loop(self._server.disengage())
+        await self._door.on_loop(self.server.disengage())
 
     # Agents
 
@@ -181,7 +192,7 @@ class Host:
             with speaking(life):
                 agent.__init__(*args)  # type: ignore[misc]
         except BaseException:
-            await self._door._on_loop(self._end(life))
+            await self._door.on_loop(self._end(life))
             raise
         life.start()
         return agent
@@ -191,20 +202,20 @@ class Host:
             raise BadArgument("name", "a text that is not empty", name)
         require_outside_step()
         life = agent._life = Life(self, agent)
-        server = self._server
+        server = self.server
 
         async def enter() -> None:
             life.state = await server.enter(name, class_name)
-            self._lives[life.state.id] = life
+            self.lives[life.state.id] = life
 
-        await self._door._on_loop(enter())
+        await self._door.on_loop(enter())
         return life
 
     async def _end(self, life: Life) -> None:
         if not life.ended:
             life.end(asyncio.current_task())
-            del self._lives[life.state.id]
-            await self._server.depart(life.state)
+            del self.lives[life.state.id]
+            await self.server.depart(life.state)
 
     # The end
 
@@ -217,7 +228,7 @@ class Host:
         self._closed = True
         if self._started is not None:
             try:
-                await self._door._on_loop(self._stop(self._started))
+                await self._door.on_loop(self._stop(self._started))
             except HostClosed:
                 pass
             except BaseException:  # It can be closed once more.
@@ -226,11 +237,11 @@ class Host:
         self._close_owned()
 
     async def _stop(self, server: Server) -> None:
-        lives = list(self._lives.values())
+        lives = list(self.lives.values())
         for life in lives:
             life.end(asyncio.current_task())
         await server.stop()
-        await self._journeys.stop()
+        await self.journeys.stop()
         for life in lives:
             await life.gone()
         _on_core.discard(server.core)

@@ -146,7 +146,7 @@ class Life:
     def start(self) -> None:
         """Let it run, on a thread or task of its own."""
         self.running = True
-        self.host._door._start(self._run)
+        self.host._door.run_apart(self._run)
 
     async def _run(self) -> None:
         self._enter("run")
@@ -180,11 +180,11 @@ class Life:
         self._news.set()
         if not self._listening:
             self._listening = True
-            self.host._door._start(self._listen)
+            self.host._door.run_apart(self._listen)
 
     async def _listen(self) -> None:
         self._enter("listener")
-        while (event := await self.host._door._on_loop(self._next_event())) is not None:
+        while (event := await self.host._door.on_loop(self._next_event())) is not None:
             try:
                 answer = cast(Listening, event.registered.deliver).listen(event)
                 if self.is_async and isawaitable(answer):

@@ -39,6 +39,8 @@ class HostLocation:
 
 Location = AgentLocation | HostLocation
 
+Current = Location | None
+Destination = AgentLocation | None
 UNSPECIFIED: Final = None
 """Any location will do."""
 

@@ -44,6 +44,9 @@ class Where(msgspec.Struct, frozen=True, array_like=True):
         return name == (current if kind == "agent" else host)
 
 
+ANYWHERE = Where()
+
+
 def where_of(current: Location | None, destination: AgentLocation | None) -> Where:
     kind = "host" if isinstance(current, HostLocation) else "agent"
     return Where(
@@ -69,8 +72,7 @@ class Pattern(msgspec.Struct, frozen=True, array_like=True):
         return msgspec.msgpack.encode(asked).decode("latin-1")
 
     def matches(self, entry: Entry) -> bool:
-        binding = read_spelled_template(self.template).bind(entry.shape)
-        return binding is not None and binding.test(entry.fields)
+        return read_spelled_template(self.template).admits(entry.shape, entry.fields)
 
 
 class Carried(msgspec.Struct, frozen=True, array_like=True):

@@ -116,7 +116,7 @@ class Journeys:
         self.parked: dict[str, Parked] = {}
         self.decisions: dict[str, Decision] = {}
         self._host = host
-        self._server = host._server
+        self._server = host.server
         self._pieces: dict[tuple[str, str], list[bytes]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
@@ -162,7 +162,7 @@ class Journeys:
             async with self._server.group.operating():
                 await self._carry(token, life, target, luggage)
                 self._server.forget(state)
-                self._host._lives.pop(state.id, None)
+                self._host.lives.pop(state.id, None)
                 life.end(caller)
                 await self._say(token)
         except Exception as error:
@@ -293,7 +293,7 @@ class Journeys:
 
     def _start(self, life: Life) -> None:
         async def arrive() -> None:
-            self._host._lives[life.state.id] = life
+            self._host.lives[life.state.id] = life
             await life.pause("run")  # No listener is called before its spaces are shared again.
             await self._server.arrive(life.state)
             life.go_on()
@@ -368,4 +368,4 @@ def _value(agent: str, target: str, name: str, value: Any) -> Any:
 def _handle(life: Life, key: str | int) -> Any:
     if isinstance(key, int):
         return RegisteredReaction(life, life.state.reactions[key])
-    return held(life, life.host._server.space(life.state, key))
+    return held(life, life.host.server.space(life.state, key))

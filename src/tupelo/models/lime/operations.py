@@ -11,39 +11,37 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from tupelo.errors import AgentEnded, PeerLost, PrivateSpace, SpaceClosed
 from tupelo.federation.groups.group import Group
 from tupelo.federation.groups.routing import Voice
 from tupelo.federation.hosts.core import HostCore
-from tupelo.federation.spanning.handover import found
 from tupelo.models.lime.carriage import Carriage, Found
 from tupelo.models.lime.directory import Directory
 from tupelo.models.lime.handover import HandOver
-from tupelo.models.lime.locations import AgentLocation, Location
+from tupelo.models.lime.locations import AgentLocation
 from tupelo.models.lime.messages import (
+    ANYWHERE,
     Look,
     Pattern,
     Placed,
     Where,
     read,
-    spell,
     spelled_template,
-    where_of,
 )
-from tupelo.models.lime.moving import Moving
 from tupelo.models.lime.reactions import Detected, Watch, mark_of
+from tupelo.models.lime.sharing import Moving
 from tupelo.models.lime.spaces import Ground, Its
-from tupelo.space.checks import check_wait
-from tupelo.space.tasks import TaskSignal
+from tupelo.space.query import Query, deadline_of
+from tupelo.space.tasks import TaskSignal, timeout_at
 from tupelo.values.entry import Entry, freeze, require_known, thaw
 
 NOWHERE = ""
 
 
-class Shell(Protocol):
-    """What operations need of the server."""
+class Operations:
+    """The operations of the agents at one host: a part of its `Server`, which has the rest."""
 
     core: HostCore
     group: Group
@@ -53,19 +51,16 @@ class Shell(Protocol):
     moving: Moving
 
     @property
-    def directory(self) -> Directory: ...
+    def directory(self) -> Directory:
+        raise NotImplementedError
 
-    async def speak(self, ground: Ground) -> None: ...
+    async def speak(self, ground: Ground) -> None:
+        """Tell of what has come into sight on a ground."""
+        raise NotImplementedError
 
-    def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]: ...
-
-
-class Operations:
-    """The operations of the agents at one host."""
-
-    def __init__(self, shell: Shell) -> None:
-        self._shell = shell
-        self._here = shell.core.id
+    def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Have this done, though perhaps nobody waits for it."""
+        raise NotImplementedError
 
     # Writing
 
@@ -77,68 +72,53 @@ class Operations:
         await self._finish(self._out(its, item, destination))
 
     async def _out(self, its: Its, item: Any, destination: AgentLocation | None) -> None:
-        shell = self._shell
-        async with shell.group.operating():
+        async with self.group.operating():
             _require_alive(its)
             ground = its.ground
             mark = mark_of(its.agent, destination)
             if its.shared and mark.to is not None:
                 shape, fields = item
                 entry = Entry(fields, shape, its.agent.id, mark.n or 0, 0, to=mark.to)
-                _, parcels = shell.moving.pass_on(ground, [entry])
+                _, parcels = self.moving.pass_on(ground, [entry])
                 if parcels:
-                    await shell.moving.send(parcels)
+                    await self.moving.send(parcels)
                     return
-            _, position = ground.operations.write_items(
-                [item], None, None, None, TaskSignal, 0, mark
-            )
+            _, position = ground.port.write_items([item], None, None, None, TaskSignal, 0, mark)
             await ground.hosted.flush(position)
-            await shell.speak(ground)
+            await self.speak(ground)
 
     # Reading
 
-    async def rdp(
-        self,
-        its: Its,
-        template: Any,
-        current: Location | None = None,
-        destination: AgentLocation | None = None,
-    ) -> Any:
-        seen = await self._read(its, template, where_of(current, destination), one=True)
+    async def rdp(self, its: Its, template: Any, where: Where = ANYWHERE) -> Any:
+        seen = await self._read(its, template, where, one=True)
         return value_of(seen[0]) if seen else None
 
-    async def rdg(
-        self,
-        its: Its,
-        template: Any,
-        current: Location | None = None,
-        destination: AgentLocation | None = None,
-    ) -> list[Any]:
-        seen = await self._read(its, template, where_of(current, destination), one=False)
+    async def rdg(self, its: Its, template: Any, where: Where = ANYWHERE) -> list[Any]:
+        seen = await self._read(its, template, where, one=False)
         return [value_of(entry) for entry in seen]
 
     async def _read(self, its: Its, template: Any, where: Where, *, one: bool) -> list[Entry]:
-        async with self._shell.group.operating():
+        async with self.group.operating():
             _require_alive(its)
             seen = its.ground.look(template, where, one=one)
             if not its.shared or (one and seen):
                 return seen
             target = self._target(where)
-            if target == self._here or target == NOWHERE:
+            if target == self.core.id or target == NOWHERE:
                 return seen
             pattern = Pattern(its.name, spelled_template(template), where, False, one)
             if target is None:
-                elsewhere = await self._shell.carriage.probe(pattern, every=not one)
+                elsewhere = await self.carriage.probe(pattern, every=not one)
             else:
                 elsewhere = await self._look_at(target, pattern)
         return _distinct(seen, elsewhere, one)
 
     async def _look_at(self, host: str, pattern: Pattern) -> list[Found]:
         try:
-            answer = await self._shell.voice.ask(host, spell(Look(pattern)))
+            answer = await self.voice.ask(host, Look(pattern))
         except PeerLost:  # It is not in the group any more.
             return []
-        now = self._shell.core.clock.now()
+        now = self.core.clock.now()
         placed = read(answer, list[Placed])
         return [Found(one.entry.read(now), one.current, host) for one in placed]
 
@@ -147,24 +127,18 @@ class Operations:
         if where.current is None:
             return None
         kind, name = where.current
-        directory = self._shell.directory
+        directory = self.directory
         if kind == "host":
             return name if name in directory.hosts else NOWHERE
         return directory.host_of(name) or NOWHERE
 
     async def rd(
-        self,
-        its: Its,
-        template: Any,
-        current: Location | None = None,
-        destination: AgentLocation | None = None,
-        wait: float | None = None,
+        self, its: Its, template: Any, where: Where = ANYWHERE, wait: float | None = None
     ) -> Any:
         """None if its time has run out."""
-        check_wait(wait)
+        deadline = deadline_of(self.core.clock, wait)
         _require_waitable(its, "rd")
-        where = where_of(current, destination)
-        async with self._shell.group.operating():
+        async with self.group.operating():
             _require_alive(its)
             ground = its.ground
             seen = ground.look(template, where, one=True)
@@ -174,8 +148,8 @@ class Operations:
             watch = partial(self._watch_system, ground, template)
         else:
             pattern = Pattern(its.name, spelled_template(template), where, False, True)
-            watch = partial(self._shell.carriage.watch, pattern)
-        came = await self._wait(its, watch, "rd", wait)
+            watch = partial(self.carriage.watch, pattern)
+        came = await self._wait(its, watch, "rd", deadline)
         if came is None:
             return None
         require_known(came.entry)
@@ -183,78 +157,56 @@ class Operations:
 
     def _watch_system(self, ground: Ground, template: Any, told: Detected) -> Watch:
         async def look() -> None:
-            for entry in await found(ground.hosted, template, False, None, False, None):
-                told(entry, self._here, self._here)
+            query = Query(template, deadline=None, known=False)
+            for entry in await ground.port.fetch(query):
+                told(entry, self.core.id, self.core.id)
 
-        return self._shell.spawn(look())
+        return self.spawn(look())
 
     # Taking
 
-    async def inp(
-        self,
-        its: Its,
-        template: Any,
-        current: Location | None = None,
-        destination: AgentLocation | None = None,
-    ) -> Any:
+    async def inp(self, its: Its, template: Any, where: Where = ANYWHERE) -> Any:
         its.require_writable("take")
-        where = where_of(current, destination)
         taken = await self._finish_taking(its, self._inp(its, template, where))
         return value_of(taken[0]) if taken else None
 
-    async def ing(
-        self,
-        its: Its,
-        template: Any,
-        current: Location | None = None,
-        destination: AgentLocation | None = None,
-    ) -> list[Any]:
+    async def ing(self, its: Its, template: Any, where: Where = ANYWHERE) -> list[Any]:
         its.require_writable("take")
-        where = where_of(current, destination)
         taken = await self._finish_taking(its, self._ing(its, template, where))
         return [value_of(entry) for entry in taken]
 
     async def in_(
-        self,
-        its: Its,
-        template: Any,
-        current: Location | None = None,
-        destination: AgentLocation | None = None,
-        wait: float | None = None,
+        self, its: Its, template: Any, where: Where = ANYWHERE, wait: float | None = None
     ) -> Any:
         """None if its time has run out."""
-        check_wait(wait)
+        deadline = deadline_of(self.core.clock, wait)
         its.require_writable("take")
         _require_waitable(its, "in_")
-        where = where_of(current, destination)
         pattern = Pattern(its.name, spelled_template(template), where, True, True)
-        watch = partial(self._shell.carriage.watch, pattern)
-        loop = asyncio.get_running_loop()
-        end = None if wait is None else loop.time() + wait
-        host = self._here
+        watch = partial(self.carriage.watch, pattern)
+        host = self.core.id
         while True:
             work = self._take_at(its, template, pattern, host)
             taken = await self._finish_taking(its, work)
             if taken:
                 return value_of(taken[0])
-            left = None if end is None else max(0.0, end - loop.time())
-            came = await self._wait(its, watch, "in_", left)
+            came = await self._wait(its, watch, "in_", deadline)
             if came is None:
                 return None
             host = came.host
 
     async def _inp(self, its: Its, template: Any, where: Where) -> list[Entry]:
-        async with self._shell.group.operating():
+        async with self.group.operating():
             _require_alive(its)
             taken = await its.ground.take(template, where, one=True)
             target = self._target(where)
-            if taken or not its.shared or target == self._here or target == NOWHERE:
+            if taken or not its.shared or target == self.core.id or target == NOWHERE:
                 return taken
             pattern = Pattern(its.name, spelled_template(template), where, True, True)
             if target is not None:
-                return (await self._shell.handover.take(target, pattern))[0]
+                return (await self.handover.take(target, pattern))[0]
             while True:  # Someone else may take what was found, before us.
-                sighted = await self._shell.carriage.probe(pattern, every=False)
+                sighted = await self.carriage.probe(pattern, every=False)
                 if not sighted:
                     return []
                 taken = await self._take_from(sighted[0].host, its.ground, template, pattern)
@@ -263,33 +215,33 @@ class Operations:
 
     async def _take_at(self, its: Its, template: Any, pattern: Pattern, host: str) -> list[Entry]:
         """Take one here or else at this host, where one was seen."""
-        async with self._shell.group.operating():
+        async with self.group.operating():
             _require_alive(its)
             _require_waitable(its, "in_")
             taken = await its.ground.take(template, pattern.where, one=True)
-            if taken or host == self._here or host not in self._shell.directory.hosts:
+            if taken or host == self.core.id or host not in self.directory.hosts:
                 return taken
             return await self._take_from(host, its.ground, template, pattern)
 
     async def _take_from(
         self, host: str, ground: Ground, template: Any, pattern: Pattern
     ) -> list[Entry]:
-        if host == self._here:
+        if host == self.core.id:
             return await ground.take(template, pattern.where, one=True)
-        return (await self._shell.handover.take(host, pattern))[0]
+        return (await self.handover.take(host, pattern))[0]
 
     async def _ing(self, its: Its, template: Any, where: Where) -> list[Entry]:
-        async with self._shell.group.operating():
+        async with self.group.operating():
             _require_alive(its)
             taken = await its.ground.take(template, where, one=False)
             target = self._target(where)
-            if not its.shared or target == self._here or target == NOWHERE:
+            if not its.shared or target == self.core.id or target == NOWHERE:
                 return taken
             try:
                 pattern = Pattern(its.name, spelled_template(template), where, True, False)
                 if target is None:
-                    sighted = await self._shell.carriage.probe(pattern, every=True)
-                    hosts = dict.fromkeys(one.host for one in sighted if one.host != self._here)
+                    sighted = await self.carriage.probe(pattern, every=True)
+                    hosts = dict.fromkeys(one.host for one in sighted if one.host != self.core.id)
                 else:
                     hosts = {target: None}
                 ended = await asyncio.gather(
@@ -308,9 +260,9 @@ class Operations:
     async def _take_all(self, host: str, pattern: Pattern) -> list[Entry]:
         """All that there is at a host at this time. What comes while it is being taken is not
         waited for."""
-        taken, left = await self._shell.handover.take(host, pattern)
+        taken, left = await self.handover.take(host, pattern)
         while left > 0:
-            more, _ = await self._shell.handover.take(host, pattern)
+            more, _ = await self.handover.take(host, pattern)
             taken += more
             left = left - len(more) if more else 0
         return taken
@@ -322,10 +274,10 @@ class Operations:
         its: Its,
         watch: Callable[[Detected], Watch],
         operation: str,
-        seconds: float | None,
+        deadline: float | None,
     ) -> Found | None:
-        """Wait, outside of operations, until something is seen."""
-        if seconds == 0:
+        """Wait, outside of operations, until something is seen or the deadline is past."""
+        if deadline is not None and deadline <= self.core.clock.now():
             return None
         seen: asyncio.Future[Found] = asyncio.get_running_loop().create_future()
 
@@ -338,7 +290,7 @@ class Operations:
         its.waiting[seen] = operation
         watching = watch(told)
         try:
-            async with asyncio.timeout(seconds):
+            async with timeout_at(self.core.clock, deadline):
                 return await seen
         except TimeoutError:
             return None
@@ -348,12 +300,12 @@ class Operations:
 
     async def _finish(self, work: Coroutine[Any, Any, Any]) -> Any:
         """Carry this through, even if nobody waits for it any more."""
-        return await asyncio.shield(self._shell.spawn(work))
+        return await asyncio.shield(self.spawn(work))
 
     async def _finish_taking(self, its: Its, work: Coroutine[Any, Any, list[Entry]]) -> list[Entry]:
         """The same. What was taken for someone who does not wait any more goes back."""
         ground = its.ground
-        task: asyncio.Task[list[Entry]] = self._shell.spawn(work)
+        task: asyncio.Task[list[Entry]] = self.spawn(work)
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:

@@ -130,7 +130,7 @@ class PublishCarriage:
             found = ground.for_pattern(spelled)
             for start in range(0, len(found), ANSWER_MAX):
                 answers = Answers(number, found[start : start + ANSWER_MAX])
-                self._voice.send(asker, spell(answers))
+                self._voice.send(asker, answers)
 
     def answered(self, source: str, message: Answers) -> None:
         """A host has sent what it has for a query of ours."""

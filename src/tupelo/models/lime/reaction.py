@@ -62,16 +62,6 @@ class UbiquitousReaction(Reaction):
 class LocalizedReaction(Reaction):
     """A reaction to tuples that are with an agent, or at a host, or for an agent."""
 
-    def __init__(
-        self,
-        current: Location | None,
-        destination: AgentLocation | None,
-        template: object,
-        listener: Any,
-        mode: Mode,
-    ) -> None:
-        super().__init__(current, destination, template, listener, mode)
-
 
 @dataclass(frozen=True)
 class ReactionEvent:
@@ -125,7 +115,7 @@ class RegisteredReaction(Reaction):
     @either
     async def enable(self) -> None:
         """Let it fire again. It has forgotten what it reacted to before."""
-        await self._do(self._life.host._server.enable)
+        await self._do(self._life.host.server.enable)
 
     @either
     async def disable(self) -> None:
@@ -133,14 +123,14 @@ class RegisteredReaction(Reaction):
         await self._do(self._disable)
 
     async def _disable(self, registered: Registered) -> None:
-        await self._life.host._server.disable(registered)
+        await self._life.host.server.disable(registered)
         self._life.drop(registered)
 
     async def _do(self, change: Callable[[Registered], Coroutine[Any, Any, None]]) -> None:
         check_owner(self._life, self.tuple_space_name)
         if not self._registered.registered:
             raise BadArgument("reaction", "a registered one: it was removed, or has fired", self)
-        await self._life.host._door._on_loop(self._life.operate(change, self._registered))
+        await self._life.host._door.on_loop(self._life.operate(change, self._registered))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, RegisteredReaction) and self._registered is other._registered

@@ -15,18 +15,20 @@ import msgspec
 
 from tupelo.models.lime.locations import (
     AgentLocation,
+    Current,
+    Destination,
     HostLocation,
     Location,
     check_current,
     check_destination,
 )
-from tupelo.models.lime.messages import Pattern, spelled_template, where_of
-from tupelo.models.lime.spaces import AgentState, Ground, Its
+from tupelo.models.lime.messages import ANYWHERE, Pattern, spelled_template, where_of
+from tupelo.models.lime.spaces import OLDEST_FIRST, AgentState, Ground, Its
 from tupelo.space import reaction
 from tupelo.space.reaction import ReactionState
 from tupelo.space.session import Seen
 from tupelo.space.writers import Mark
-from tupelo.values.entry import Entry, freeze, thaw
+from tupelo.values.entry import Entry, thaw
 from tupelo.values.parts import ANY
 from tupelo.values.template import as_template
 
@@ -123,7 +125,7 @@ class Registered:
             return ground.away(entry) is None and (accept is None or accept(entry))
 
         self._ground = ground
-        self._state, position = ground.operations.react(
+        self._state, position = ground.port.react(
             self.template,
             react,
             self.mode == ONCE,
@@ -142,7 +144,7 @@ class Registered:
         self.watches_own = False
         if self._state is not None and self._ground is not None:
             fired_for_all = self._state.ended
-            self._ground.operations.end_reaction(self._state)
+            self._ground.port.end_reaction(self._state)
             self._removed = self._removed or fired_for_all
             self._state = self._ground = None
 
@@ -159,8 +161,7 @@ class Registered:
 
     def wants(self, ground: Ground, entry: Entry, here: str) -> bool:
         """Is a tuple of its own ground one for this weak reaction?"""
-        binding = as_template(self.template).bind(entry.shape)
-        if binding is None or not binding.test(entry.fields):
+        if not as_template(self.template).admits(entry.shape, entry.fields):
             return False
         return self.its.is_system or self.where.admits(entry, ground.current(entry), here)
 
@@ -187,62 +188,47 @@ class Step:
     def __init__(self, its: Its, ground: Ground, step: reaction.Step) -> None:
         self._its = its
         self._ground = ground
-        self._core = step._core
-        self._txn = step._txn
+        self._step = step
 
     def out(self, tuple: object, destination: AgentLocation | None = None) -> None:
         """What is for an agent elsewhere goes there when the step is over."""
         self._its.require_writable("write")
         mark = mark_of(self._its.agent, check_destination(destination))
-        self._core.write_all([freeze(tuple)], None, self._txn, mark=mark)
+        self._step.write_marked(tuple, mark)
 
     def inp(
-        self,
-        template: object = ANY,
-        current: Location | None = None,
-        destination: AgentLocation | None = None,
+        self, template: object = ANY, current: Current = None, destination: Destination = None
     ) -> Any:
         return _first(self._get(template, current, destination, True, 1))
 
     def rdp(
-        self,
-        template: object = ANY,
-        current: Location | None = None,
-        destination: AgentLocation | None = None,
+        self, template: object = ANY, current: Current = None, destination: Destination = None
     ) -> Any:
         return _first(self._get(template, current, destination, False, 1))
 
     def ing(
-        self,
-        template: object = ANY,
-        current: Location | None = None,
-        destination: AgentLocation | None = None,
+        self, template: object = ANY, current: Current = None, destination: Destination = None
     ) -> list[Any]:
         return self._get(template, current, destination, True, None)
 
     def rdg(
-        self,
-        template: object = ANY,
-        current: Location | None = None,
-        destination: AgentLocation | None = None,
+        self, template: object = ANY, current: Current = None, destination: Destination = None
     ) -> list[Any]:
         return self._get(template, current, destination, False, None)
 
     def _get(
         self,
         template: object,
-        current: Location | None,
-        destination: AgentLocation | None,
+        current: Current,
+        destination: Destination,
         take: bool,
         limit: int | None,
     ) -> list[Any]:
         if take:
             self._its.require_writable("take")
         where = where_of(check_current(current), check_destination(destination))
-        found = self._core.get_all(
-            template, take=take, limit=limit, txn=self._txn, only=self._ground.accept(where)
-        )
-        return [thaw(entry.shape, entry.fields) for entry in found]
+        only = self._ground.accept(where)
+        return self._step.get(template, take=take, limit=limit, only=only, order=OLDEST_FIRST)
 
 
 class Reactions:
@@ -303,7 +289,7 @@ class Reactions:
         elif not one.its.shared and not one.watches_own:
             one.watches_own = True
             ground = one.its.ground
-            entries = ground.look(one.template, where_of(None, None), one=False, known=False)
+            entries = ground.look(one.template, ANYWHERE, one=False, known=False)
             self._tell(one, ground, entries)
 
     def _tell(self, one: Registered, ground: Ground, entries: Iterable[Entry]) -> None:
@@ -333,13 +319,12 @@ class Reactions:
             self._put_in_force(one, existing=False)
         if strong:
             ground = its.ground
-            everywhere = where_of(None, None)
-            self.catch_up(ground, ground.look(ANY, everywhere, one=False, known=False))
+            self.catch_up(ground, ground.look(ANY, ANYWHERE, one=False, known=False))
 
     @staticmethod
     def catch_up(ground: Ground, entries: list[Entry]) -> None:
-        if entries and ground.operations.core.reactions:
-            ground.hosted.flush_soon(ground.operations.catch_up(entries))
+        if entries and ground.port.has_reactions:
+            ground.hosted.flush_soon(ground.port.catch_up(entries))
 
     def settle(self, agents: Iterable[AgentState]) -> None:
         """Weak ones look out where their spaces are now."""

@@ -12,14 +12,14 @@ import logging
 from collections.abc import Coroutine, Iterable
 from contextlib import suppress
 from contextvars import Context, copy_context
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 from tupelo.errors import AgentEnded, BadArgument, BadFrame, HostClosed
 from tupelo.federation.brokers.broker import Broker
 from tupelo.federation.groups.group import group_of
 from tupelo.federation.groups.roster import Roster
 from tupelo.federation.hosts.core import HostCore
-from tupelo.federation.spanning.handover import give_back
+from tupelo.federation.spaces.doubts import give_back
 from tupelo.models.lime import packing
 from tupelo.models.lime.carriage import Carriage, CollectCarriage, Sight
 from tupelo.models.lime.directory import AgentCard, Directory
@@ -37,33 +37,21 @@ from tupelo.models.lime.messages import (
     Said,
     Take,
     Which,
-    read,
     spell,
 )
-from tupelo.models.lime.moving import Moving
 from tupelo.models.lime.operations import Operations
 from tupelo.models.lime.publishing import PublishCarriage, PublishSight
 from tupelo.models.lime.reactions import Event, Reactions, Registered
-from tupelo.models.lime.sharing import Sharing
-from tupelo.models.lime.spaces import SYSTEM_NAME, AgentState, Ground, Its, Spaces
-from tupelo.models.lime.system import LimeSystem
+from tupelo.models.lime.sharing import Moving, Sharing
+from tupelo.models.lime.spaces import SYSTEM_NAME, AgentState, Ground, Its, LimeSystem, Spaces
 from tupelo.values.entry import Entry
+
+if TYPE_CHECKING:
+    from tupelo.models.lime.migrating import Journeys
 
 logger = logging.getLogger("tupelo")
 
 Over = Literal["collect", "publish"]
-
-
-class Migrations(Protocol):
-    """Whoever moves agents between hosts."""
-
-    async def asked(self, source: str, body: Any) -> Any:
-        """What another host asks by `Server.ask`."""
-        ...
-
-    async def settle(self, roster: Roster) -> None:
-        """A new roster is in force, and operations do not go on before this has ended."""
-        ...
 
 
 class Server(Operations):
@@ -76,28 +64,27 @@ class Server(Operations):
         self.here = HostLocation(core.id)
         self.group = group_of(core)
         self.agents: dict[str, AgentState] = {}
-        self.migrations: Migrations | None = None
+        self.migrations: Journeys | None = None
         self.spaces = Spaces(core, self._soon)
         self.system = LimeSystem(core, self._soon)
-        self._name = f"lime.{over}"
+        self.name = f"lime.{over}"
         self._known: dict[str, AgentState] = {}
-        self._parcels: list[Parcel] = []
+        self.parcels: list[Parcel] = []
         self._relocated: dict[Ground, list[Entry]] = {}
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self.tasks: set[asyncio.Task[Any]] = set()
         self._closed = False
         self._context = copy_context()
-        self.voice = self.group.part(self._name, self)
+        self.voice = self.group.part(self.name, self, Said, Asked)
         self.handover = HandOver(core, self.voice, self.spaces, self._speak_for_others)
         self.moving = Moving(self.spaces, self.handover)
         self._publishing: PublishCarriage | None = None
         self.broker, self.carriage = self._carriage(over, prune)
         self.reactions = Reactions(core.id, self.carriage.watch)
         self.sharing = Sharing(self.spaces, self.reactions, self.handover, self.moving)
-        super().__init__(self)
 
     def _carriage(self, over: Over, prune: bool) -> tuple[Broker, Carriage]:
         now, may = self.core.clock.now, self.handover.may
-        name = f"{self._name}.tuples"
+        name = f"{self.name}.tuples"
         if over == "collect":
             sight = Sight(self.spaces, may, now)
             broker = Broker(self.group, name, sight, prune=prune, asks_again=False)
@@ -127,11 +114,11 @@ class Server(Operations):
         with suppress(HostClosed):
             await self.group.renew()
         self.carriage.close()
-        for task in list(self._tasks):
+        for task in list(self.tasks):
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        for parcel in self._parcels:
-            give_back(parcel.held)
+        await asyncio.gather(*self.tasks, return_exceptions=True)
+        for parcel in self.parcels:
+            give_back(parcel.hosted, parcel.held)
         self.handover.close()
         for ground in self.spaces:
             ground.close()
@@ -300,7 +287,7 @@ class Server(Operations):
 
     async def ask(self, host: str, body: Any) -> Any:
         """Ask whoever moves agents at another host."""
-        return await self.voice.ask(host, spell(Journey(body)))
+        return await self.voice.ask(host, Journey(body))
 
     # As a part of the group
 
@@ -319,19 +306,19 @@ class Server(Operations):
         )
 
     def install(self, roster: Roster) -> None:
-        directory = Directory(roster, self._name)
+        directory = Directory(roster, self.name)
         self.spaces.install(directory)
         self.handover.install(directory.hosts)
-        parcels, self._parcels = self._parcels, []
+        parcels, self.parcels = self.parcels, []
         for parcel in parcels:  # A roster that never was settled.
-            give_back(parcel.held)
+            give_back(parcel.hosted, parcel.held)
         cards = directory.cards.get(self.core.id, {})
         parcels, relocated = self.sharing.install(self._known, cards)
         for ground, entries in relocated.items():
             self._relocated.setdefault(ground, []).extend(entries)
         for agent in [one for one in self._known if one not in cards and one not in self.agents]:
             del self._known[agent]
-        self._parcels = parcels + self.moving.gather()
+        self.parcels = parcels + self.moving.gather()
         self.system.install(directory)
 
     async def settle(self, roster: Roster) -> None:
@@ -343,8 +330,8 @@ class Server(Operations):
             unsettled = self.handover.unsettled(hosts)
             await asyncio.gather(*map(self.handover.ask_which, unsettled))
             if unsettled:
-                self._parcels += self.moving.gather()
-            parcels, self._parcels = self._parcels, []
+                self.parcels += self.moving.gather()
+            parcels, self.parcels = self.parcels, []
             await self.moving.send(parcels)
             relocated, self._relocated = self._relocated, {}
             for ground in [*self.spaces, self.system.ground]:
@@ -353,25 +340,25 @@ class Server(Operations):
                 await self.migrations.settle(roster)
         self.carriage.settled()
 
-    def heard(self, neighbour: str, source: str, body: Any) -> None:
-        match read(body, Said):
-            case Confirm() as message:
+    def heard(self, neighbour: str, source: str, message: Said) -> None:
+        match message:
+            case Confirm():
                 self.handover.confirmed(source, message)
-            case Release() as message:
+            case Release():
                 self.handover.released(source, message)
-            case Answers() as message:
+            case Answers():
                 if self._publishing is not None:
                     self._publishing.answered(source, message)
 
-    async def asked(self, neighbour: str, source: str, body: Any) -> Any:
-        match read(body, Asked):
+    async def asked(self, neighbour: str, source: str, message: Asked) -> Any:
+        match message:
             case Look(pattern):
                 return self._look(neighbour, pattern)
-            case Take() as message:
+            case Take():
                 return await self.handover.give(neighbour, source, message)
-            case Move() as message:
+            case Move():
                 return await self.handover.arrive(neighbour, source, message)
-            case Which() as message:
+            case Which():
                 return self.handover.which(source, message)
             case Journey(about):
                 if self.migrations is None:
@@ -437,7 +424,7 @@ class Server(Operations):
     ) -> asyncio.Task[Any]:
         """Have this done, though perhaps nobody waits for it."""
         task = asyncio.get_running_loop().create_task(work, context=context)
-        self._tasks.add(task)
+        self.tasks.add(task)
         task.add_done_callback(self._done)
         return task
 
@@ -446,6 +433,6 @@ class Server(Operations):
         self.spawn(work, self._context.copy())
 
     def _done(self, task: asyncio.Task[Any]) -> None:
-        self._tasks.discard(task)
+        self.tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.debug("something that was begun has failed: %r", error)

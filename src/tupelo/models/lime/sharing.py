@@ -1,15 +1,87 @@
-"""Sharing: which interface tuple spaces are part of the host's ground, and what that changes."""
+"""Sharing: which interface tuple spaces are part of the host's ground, and which tuples go to
+another host when that changes."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Iterable, Mapping
 
+from tupelo.federation.spaces.doubts import give_back
 from tupelo.models.lime.directory import AgentCard
-from tupelo.models.lime.handover import HandOver, Parcel
-from tupelo.models.lime.moving import Moving
+from tupelo.models.lime.handover import MOVED, HandOver, Parcel, heaps_of, in_no_ground
 from tupelo.models.lime.reactions import Reactions
 from tupelo.models.lime.spaces import AgentState, Ground, Its, Spaces
 from tupelo.values.entry import Entry
+
+
+class Moving:
+    """Moves what is misplaced at one host: a tuple that is for an agent goes to the host where that
+    agent shares the space. Until then it is here, and may be read and taken here, like any other.
+    When the group has changed, all that can go home does so before operations go on."""
+
+    def __init__(self, spaces: Spaces, handover: HandOver) -> None:
+        self._spaces = spaces
+        self._handover = handover
+
+    def gather(self) -> list[Parcel]:
+        """Take all that is misplaced, and could be at home, out of sight."""
+        return [parcel for ground in self._spaces for parcel in self._gather(ground)]
+
+    async def tidy(self, ground: Ground, entries: list[Entry]) -> None:
+        """If some of these, which have come into sight here, are at home elsewhere, they go."""
+        if any(ground.away(entry) for entry in entries):
+            await self.send(self._gather(ground))
+
+    def pass_on(self, ground: Ground, entries: list[Entry]) -> tuple[list[Entry], list[Parcel]]:
+        """Of tuples that are to be on this ground: those that stay, and those that go on at once,
+        and are never seen here."""
+        parcels = []
+        for host, heap in _sorted(ground, entries):
+            token = self._handover.next_token()
+            parcels.append(Parcel(ground.hosted, host, token, in_no_ground(ground, heap)))
+        going = {entry for parcel in parcels for entry in parcel.held.entries}
+        return [entry for entry in entries if entry not in going], parcels
+
+    def _gather(self, ground: Ground) -> list[Parcel]:
+        heaps = _sorted(ground, ground.port.entries())
+        parcels = [self._put_aside(ground, host, heap) for host, heap in heaps]
+        return [parcel for parcel in parcels if parcel is not None]
+
+    def _put_aside(self, ground: Ground, host: str, entries: list[Entry]) -> Parcel | None:
+        token = self._handover.next_token()
+        holder = self._handover.holder(MOVED, host, token)
+        delivery, position = ground.port.put_aside(entries, holder)
+        if delivery is None:  # Someone holds them, or was faster.
+            return None
+        return Parcel(ground.hosted, host, token, delivery, position)
+
+    async def send(self, parcels: list[Parcel]) -> None:
+        """To all hosts at once, to each in order. If this is cut short, what was not sent is here
+        again."""
+        by_host: dict[str, list[Parcel]] = {}
+        for parcel in parcels:
+            by_host.setdefault(parcel.host, []).append(parcel)
+        try:
+            await asyncio.gather(*map(self._send, by_host.values()))
+        finally:
+            for unsent in by_host.values():
+                for parcel in unsent:
+                    give_back(parcel.hosted, parcel.held)
+
+    async def _send(self, parcels: list[Parcel]) -> None:
+        while parcels:
+            await self._handover.move(parcels.pop(0))
+
+
+def _sorted(ground: Ground, entries: Iterable[Entry]) -> list[tuple[str, list[Entry]]]:
+    """What is at home elsewhere and can be sent, in heaps for each host."""
+    going: dict[str, list[Entry]] = {}
+    for entry in entries:
+        host = ground.away(entry)
+        if host is not None:
+            going.setdefault(host, []).append(entry)
+    return [(host, heap) for host in going for heap in heaps_of(going[host])]
+
 
 Relocated = dict[Ground, list[Entry]]
 """Tuples that were here before, and are with another agent now."""
@@ -74,6 +146,6 @@ class Sharing:
 
 def _held_by(ground: Ground, agent: str) -> list[Entry]:
     """What is with this agent on the ground."""
-    with ground.hosted.engine.lock:
-        store = list(ground.operations.core.store)
+    with ground.hosted.port.atomic():
+        store = ground.port.entries()
     return [entry for entry in store if ground.current(entry) == agent]

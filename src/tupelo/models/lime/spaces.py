@@ -15,17 +15,17 @@ from typing import TYPE_CHECKING, Any
 
 from tupelo.errors import AgentEnded, BadEntry, NotAllowed, PrivateSpace, SpaceClosed
 from tupelo.federation.hosts.core import HostCore
-from tupelo.federation.hosts.hosted import Doubt, HostedSpace
 from tupelo.federation.identity.access import Access
-from tupelo.federation.spanning.adopting import let_in
+from tupelo.federation.spaces.hosted import Doubt, HostedSpace
 from tupelo.models.lime.directory import Directory
 from tupelo.models.lime.locations import AgentLocation, home_of
 from tupelo.models.lime.messages import Pattern, Placed, Where, carried, read_spelled_template
 from tupelo.space import blocking
-from tupelo.space.tasks import TaskSignal
+from tupelo.space.order import Fifo
+from tupelo.space.query import Query
 from tupelo.space.transaction import may_take
 from tupelo.store.index import Accept
-from tupelo.values.entry import Entry
+from tupelo.values.entry import Entry, freeze
 from tupelo.values.notice import Notice
 from tupelo.values.parts import ANY
 
@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 
 SYSTEM_NAME = "LimeSystem"
 BACKLOG_MAX = 100_000
+OLDEST_FIRST = Fifo()
+"""LIME looks at every tuple, whatever the order of the space shows: an agent must find all that it
+takes along."""
 
 
 class AgentState:
@@ -126,11 +129,11 @@ class Ground:
     ) -> None:
         self.hosted = hosted
         self.name = hosted.name
-        self.operations = hosted.operations
+        self.port = hosted.port
         self.current = current
         self.away = away
         self._here = here
-        self._news = self.operations.subscribe(
+        self._news = self.port.subscribe(
             ANY, None, None, None, None, backlog_max=BACKLOG_MAX, available=True
         )
         self._waking = _Waking(lambda: soon(self))
@@ -155,42 +158,36 @@ class Ground:
         self, template: Any, where: Where, *, one: bool, take: bool = False, known: bool = True
     ) -> list[Entry]:
         """What is here now, for those who read, or what those who `take` could have."""
-        answer, position = self.operations.get_all(
-            template,
-            TaskSignal,
-            False,
-            0,
-            1 if one else None,
-            known=known,
-            only=self.accept(where, take),
+        limit, only = 1 if one else None, self.accept(where, take)
+        found, position = self.port.get_now(
+            Query(template, many=True, limit=limit, order=OLDEST_FIRST, known=known, only=only)
         )
-        assert isinstance(answer, list)
         if position:  # What a reader has seen must not vanish in a crash.
-            self.hosted.engine.flush(position)
-        return answer
+            self.port.flush(position)
+        return found
 
     async def take(self, template: Any, where: Where, *, one: bool) -> list[Entry]:
         """Take what is here now, for good."""
-        answer, position = self.operations.get_all(
-            template, TaskSignal, True, 0, 1 if one else None, only=self.accept(where)
+        limit, only = 1 if one else None, self.accept(where)
+        taken, position = self.port.get_now(
+            Query(template, take=True, many=True, limit=limit, order=OLDEST_FIRST, only=only)
         )
-        assert isinstance(answer, list)
         await self.hosted.flush(position)
-        return answer
+        return taken
 
     def take_out(self, wanted: Accept) -> list[Entry]:
         """Take all that is wanted, and nobody holds, out of here, to be elsewhere from now on."""
-        answer, position = self.operations.get_all(
-            ANY, TaskSignal, True, 0, known=False, only=wanted
+        everything = Query(
+            take=True, many=True, limit=None, order=OLDEST_FIRST, known=False, only=wanted
         )
-        assert isinstance(answer, list)
+        taken, position = self.port.get_now(everything)
         self.hosted.flush_soon(position)
-        return answer
+        return taken
 
     def put(self, entries: list[Entry]) -> None:
         """Let these be here, as they are, whatever the rules of the space."""
         if entries:
-            self.hosted.flush_soon(let_in(self.hosted, entries))
+            self.hosted.flush_soon(self.port.let_in(entries))
 
     def for_pattern(self, pattern: Pattern) -> list[Placed]:
         """What is here for a pattern and can be sent."""
@@ -225,18 +222,17 @@ class Ground:
         while True:
             wait = 0 if self._waking.armed else None
             try:
-                notice, _ = self.operations.next_notice(self._news, self._waking.arm, wait)
+                notice, _ = self.port.next_notice(self._news, self._waking.arm, wait)
             except SpaceClosed:
                 return []
             if not isinstance(notice, Notice):
                 return [entry for entry in found if not entry.gone]
             found[notice.subject] = None
             if notice.missed:
-                with self.hosted.engine.lock:
-                    found.update(dict.fromkeys(self.operations.core.store))
+                found.update(dict.fromkeys(self.port.entries()))
 
     def close(self) -> None:
-        self.operations.end_subscription(self._news)
+        self.port.end_subscription(self._news)
 
 
 class _Waking:
@@ -348,3 +344,34 @@ class Spaces:
         del self.sharing[its.name][agent]
         its.ground = its.own
         its.own.put(taken)
+
+
+class LimeSystem:
+    """LimeSystem at one host: who is in the group and what they share, as `Directory.tuples` says,
+    to read and to react to. Every host keeps it for itself, from the cards of the roster in force:
+    so it is the same everywhere in a group, and changes at once, before operations go on."""
+
+    def __init__(self, core: HostCore, soon: Callable[[Ground], object]) -> None:
+        # Tuples are told apart by it and a number, which begins anew in every life of the host.
+        self._origin = f"{core.id}:{core.incarnation}"
+        space = blocking.Space(SYSTEM_NAME, clock=core.clock, agent=core.id, new_id=core.new_id)
+        hosted = HostedSpace(space, Access(), Doubt(), commit_in_place=True)
+        self.ground = Ground(hosted, core.id, lambda entry: core.id, soon)
+        self._number = 0
+
+    def install(self, directory: Directory) -> None:
+        """Say what is so now, all at once; what has not changed stays the same tuple."""
+        said = directory.tuples()
+        wanted = set(said)
+        with self.ground.hosted.port.atomic():
+            self.ground.take_out(lambda entry: entry.fields not in wanted)
+            there = {entry.fields for entry in self.ground.port.entries()}
+            self.ground.put([self._entry(fields) for fields in said if fields not in there])
+
+    def _entry(self, fields: tuple[str, ...]) -> Entry:
+        self._number += 1
+        shape, values = freeze(fields)
+        return Entry(values, shape, self._origin, self._number, 0)
+
+    def close(self) -> None:
+        self.ground.close()

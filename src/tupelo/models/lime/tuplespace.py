@@ -11,11 +11,12 @@ from tupelo.models.lime.agent import Agent
 from tupelo.models.lime.life import Life, require_outside_step, role_for, speaker
 from tupelo.models.lime.locations import (
     UNSPECIFIED,
-    AgentLocation,
-    Location,
+    Current,
+    Destination,
     check_current,
     check_destination,
 )
+from tupelo.models.lime.messages import Where, where_of
 from tupelo.models.lime.reaction import (
     Delivery,
     LocalizedReaction,
@@ -48,14 +49,14 @@ class _Readable:
         check_owner(life, name)
 
         async def find() -> Its:
-            return life.host._server.space(life.state, name)
+            return life.host.server.space(life.state, name)
 
-        self._hold(life, life.host._door._now(find()))
+        self._hold(life, life.host._door.now(find()))
 
     def _hold(self, life: Life, its: Its) -> None:
         self.is_async = life.is_async
         self._life = life
-        self._server = life.host._server
+        self._server = life.host.server
         self._its = its
 
     @property
@@ -69,7 +70,7 @@ class _Readable:
 
     async def _do(self, work: Any, *args: Any) -> Any:
         check_owner(self._life, self.name)
-        return await self._life.host._door._on_loop(self._life.operate(work, *args))
+        return await self._life.host._door.on_loop(self._life.operate(work, *args))
 
     # Reading
 
@@ -77,37 +78,31 @@ class _Readable:
     async def rd(
         self,
         template: object,
-        current: Location | None = UNSPECIFIED,
-        destination: AgentLocation | None = UNSPECIFIED,
+        current: Current = UNSPECIFIED,
+        destination: Destination = UNSPECIFIED,
         *,
         wait: float | None = None,
     ) -> Any:
         """Copy a matching tuple; wait for one. None if none came within `wait` seconds."""
         check_wait(wait)
         return await self._do(
-            self._server.rd, self._its, template, *_at(current, destination), wait
+            self._server.rd, self._its, template, _where(current, destination), wait
         )
 
     @either
     async def rdp(
-        self,
-        template: object,
-        current: Location | None = UNSPECIFIED,
-        destination: AgentLocation | None = UNSPECIFIED,
+        self, template: object, current: Current = None, destination: Destination = None
     ) -> Any:
         """Copy a matching tuple, or None."""
-        return await self._do(self._server.rdp, self._its, template, *_at(current, destination))
+        return await self._do(self._server.rdp, self._its, template, _where(current, destination))
 
     @either
     async def rdg(
-        self,
-        template: object,
-        current: Location | None = UNSPECIFIED,
-        destination: AgentLocation | None = UNSPECIFIED,
+        self, template: object, current: Current = None, destination: Destination = None
     ) -> list[Any]:
         """Copy all matching tuples."""
         found: list[Any] = await self._do(
-            self._server.rdg, self._its, template, *_at(current, destination)
+            self._server.rdg, self._its, template, _where(current, destination)
         )
         return found
 
@@ -180,7 +175,7 @@ class _Readable:
         async def find() -> list[Registered]:
             return [one for one in self._life.state.reactions if one.its is self._its]
 
-        return [RegisteredReaction(self._life, one) for one in self._life.host._door._now(find())]
+        return [RegisteredReaction(self._life, one) for one in self._life.host._door.now(find())]
 
 
 class LimeSystemTupleSpace(_Readable):
@@ -222,7 +217,7 @@ class LimeTupleSpace(_Readable):
         await self._do(self._server.set_shared, [space._its for space in spaces], shared)
 
     @either
-    async def out(self, tuple: object, destination: AgentLocation | None = UNSPECIFIED) -> None:
+    async def out(self, tuple: object, destination: Destination = UNSPECIFIED) -> None:
         """Write a tuple. With a destination it goes to that agent, now or when it engages."""
         await self._do(self._server.out, self._its, tuple, check_destination(destination))
 
@@ -230,37 +225,31 @@ class LimeTupleSpace(_Readable):
     async def in_(
         self,
         template: object,
-        current: Location | None = UNSPECIFIED,
-        destination: AgentLocation | None = UNSPECIFIED,
+        current: Current = UNSPECIFIED,
+        destination: Destination = UNSPECIFIED,
         *,
         wait: float | None = None,
     ) -> Any:
         """Remove a matching tuple; wait for one. None if none came within `wait` seconds."""
         check_wait(wait)
         return await self._do(
-            self._server.in_, self._its, template, *_at(current, destination), wait
+            self._server.in_, self._its, template, _where(current, destination), wait
         )
 
     @either
     async def inp(
-        self,
-        template: object,
-        current: Location | None = UNSPECIFIED,
-        destination: AgentLocation | None = UNSPECIFIED,
+        self, template: object, current: Current = None, destination: Destination = None
     ) -> Any:
         """Remove a matching tuple, or None."""
-        return await self._do(self._server.inp, self._its, template, *_at(current, destination))
+        return await self._do(self._server.inp, self._its, template, _where(current, destination))
 
     @either
     async def ing(
-        self,
-        template: object,
-        current: Location | None = UNSPECIFIED,
-        destination: AgentLocation | None = UNSPECIFIED,
+        self, template: object, current: Current = None, destination: Destination = None
     ) -> list[Any]:
         """Remove all matching tuples."""
         found: list[Any] = await self._do(
-            self._server.ing, self._its, template, *_at(current, destination)
+            self._server.ing, self._its, template, _where(current, destination)
         )
         return found
 
@@ -290,7 +279,5 @@ def set_shared(spaces: Iterable[LimeTupleSpace], shared: bool) -> Any:
     return work if given[0].is_async else finished(work)
 
 
-def _at(
-    current: Location | None, destination: AgentLocation | None
-) -> tuple[Location | None, AgentLocation | None]:
-    return check_current(current), check_destination(destination)
+def _where(current: Current, destination: Destination) -> Where:
+    return where_of(check_current(current), check_destination(destination))

@@ -13,14 +13,19 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from tupelo.errors import BadArgument
-from tupelo.federation.hosts.doors import HostDoor
-from tupelo.federation.hosts.hosted import HostedSpace
+from tupelo.errors import BadArgument, TupeloError
+from tupelo.federation.client.services import ServedDoor
+from tupelo.federation.hosts.local import LocalDoor
+from tupelo.federation.spaces.hosted import HostedSpace
 from tupelo.space.capacity import Capacity, Room
 from tupelo.space.checks import check_wait
+from tupelo.space.clock import Clock
 from tupelo.space.either import either
+from tupelo.space.port import value_of
+from tupelo.space.query import deadline_of
 from tupelo.space.session import Seen
-from tupelo.values.entry import Entry
+from tupelo.space.tasks import timeout_at
+from tupelo.values.entry import Entry, require_known
 
 BACKLOG_MAX = 1_000
 """So many messages that were collected wait to be told; then the oldest is not told."""
@@ -132,56 +137,84 @@ def bind(
 ) -> PinnedRoom:
     """Bound a space that is there: what is too much in it goes with the next that comes. `told` is
     called under its lock, on whatever thread. What does not count needs no room."""
-    core = hosted.operations.core
-    if core.room is not None:
-        raise BadArgument("bound", f"left out: the space {hosted.name!r} has a capacity", capacity)
-    with hosted.engine.lock:
-        held = [*core.store, *(entry for txn in core.transactions for entry in txn.taken)]
-        core.room = room = PinnedRoom(capacity, told, counts)
-        room.add(held)
-        core.pruning.memories[room.pins] = None  # What is gone for good is pinned no more.
-        core._has_policy = True  # Every write heeds the room from now on.
-        core.reconsider()
+    room = PinnedRoom(capacity, told, counts)
+    with hosted.port.atomic():
+        hosted.port.bound(room, capacity)
+        hosted.port.remember(room.pins)  # What is gone for good is pinned no more.
     return room
+
+
+class Backlog:
+    """What was collected at a host and was not told yet, on the host's loop. If messages are for
+    programs that know their classes as this one does, they are built; else they are entries."""
+
+    def __init__(self, clock: Clock, known: bool) -> None:
+        self.count = 0
+        self.closed = False
+        self._clock = clock
+        self._known = known
+        self._waiting: deque[Collected] = deque(maxlen=BACKLOG_MAX)
+        self._news = asyncio.Event()
+
+    def tell(self, message: Entry | str, kind: Kind) -> None:
+        """This was collected, a message or the addressee of one. What cannot be built in this
+        program is not told to it."""
+        told: Any = message
+        if self._known and isinstance(message, Entry):
+            told = _value(message)
+        if told is not None:
+            self.count += 1
+            self._waiting.append(Collected(told, kind))
+            self._news.set()
+
+    def put_back(self, collected: Collected | None) -> None:
+        """Nobody has got it."""
+        if collected is not None:
+            self._waiting.appendleft(collected)
+            self._news.set()
+
+    def close(self) -> None:
+        """No more will come."""
+        self.closed = True
+        self._news.set()
+
+    async def next(self, wait: float | None) -> Collected | None:
+        """The next one; None if none came in time, or no more will come."""
+        with suppress(TimeoutError):
+            async with timeout_at(self._clock, deadline_of(self._clock, wait)):
+                while not self._waiting and not self.closed:
+                    self._news.clear()
+                    await self._news.wait()
+        return self._waiting.popleft() if self._waiting else None
 
 
 class Collections:
     """What was collected at a host since this was made: iterate over it (`async for` at the async
-    door), or `get` one. `count` says how many there were."""
+    door), or `get` one. `count` says how many there were; to a client, as of its last `get`."""
 
-    def __init__(self, host: HostDoor) -> None:
-        self.is_async = host.is_async
-        self.count = 0
-        self.closed = False
-        self._host = host
-        self._backlog: deque[Collected] = deque(maxlen=BACKLOG_MAX)
-        self._news = asyncio.Event()
+    def __init__(self, door: LocalDoor[Any] | ServedDoor) -> None:
+        self.is_async = door.is_async
+        self._door = door
+        self._count = 0
 
-    def put(self, collected: Collected) -> None:
-        """On the host's loop."""
-        self.count += 1
-        self._backlog.append(collected)
-        self._news.set()
-
-    def close(self) -> None:
-        """On the host's loop: no more will come."""
-        self.closed = True
-        self._news.set()
+    @property
+    def count(self) -> int:
+        if isinstance(self._door, ServedDoor):
+            return self._count
+        count: int = self._door.served.backlog.count
+        return count
 
     @either
     async def get(self, wait: float | None = None) -> Collected | None:
         """The next one; None if none came in time, or no more will come."""
         check_wait(wait)
-        collected: Collected | None = await self._host._on_loop(self._get(wait))
+        collected: Collected | None
+        if isinstance(self._door, ServedDoor):
+            self._count, collected = await self._door.call("collected", wait=wait)
+        else:  # also if the door was closed: some may still wait to be told
+            backlog = self._door.served.backlog
+            collected = await self._door.host.on_loop(backlog.next(wait), backlog.put_back)
         return collected
-
-    async def _get(self, wait: float | None) -> Collected | None:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(wait):
-                while not self._backlog and not self.closed:
-                    self._news.clear()
-                    await self._news.wait()
-        return self._backlog.popleft() if self._backlog else None
 
     def __iter__(self) -> Iterator[Collected]:
         while (collected := self.get()) is not None:
@@ -190,3 +223,12 @@ class Collections:
     async def __aiter__(self) -> AsyncIterator[Collected]:
         while (collected := await self.get()) is not None:
             yield collected
+
+
+def _value(entry: Entry) -> Any:
+    """None if it cannot be built in this program."""
+    try:
+        require_known(entry)
+    except TupeloError:
+        return None
+    return value_of(entry)

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 from weakref import WeakSet
 
 from tupelo.errors import BadArgument, CannotSend, TupeloError
-from tupelo.federation.hosts.hosted import HostedSpace
 from tupelo.federation.identity.keys import Identity, check_key
 from tupelo.federation.identity.sealing import seal, unseal
 from tupelo.federation.replication.carrier import replication_of
@@ -22,12 +21,11 @@ from tupelo.federation.replication.news import Bell
 from tupelo.federation.replication.placing import Lanes
 from tupelo.federation.replication.sources import host_of, lane_name
 from tupelo.federation.replication.tap import ITEM_BYTES_MAX
+from tupelo.federation.spaces.hosted import HostedSpace
 from tupelo.models.melon.copying import Copies
-from tupelo.models.melon.letters import Letters
-from tupelo.models.melon.private import Numbered, Private
+from tupelo.models.melon.private import Numbered, Private, Takings
 from tupelo.models.melon.receipts import Receipts
-from tupelo.models.melon.sealed import Letter, Opened, Receipt, Sealed, read_item
-from tupelo.models.melon.takings import Takings
+from tupelo.models.melon.sealed import Letter, Letters, Opened, Receipt, Sealed, read_item
 from tupelo.values.codec import decode_entry, encode_entry
 from tupelo.values.entry import Entry, freeze, require_known
 
@@ -83,21 +81,21 @@ class Directed:
             return item.to, spread
 
         mine = {core.id} if identity is None else {core.id, identity.key}
-        self._feed = replication_of(core).feed(
+        self.feed = replication_of(core).feed(
             sealed.name,
             copies.directed_policy,
             only=lambda entry: read_item(entry) is not None,
             lanes=Lanes(lane, frozenset(mine)),
         )
-        self._receipts = Receipts(name, sealed, self._feed)
+        self._receipts = Receipts(name, sealed, self.feed)
         self._load(sealed)
-        self._feed.listeners.append(self.look)
-        self.gave_way = self._feed.gave_way
-        self._feed.watchers.append(self._bell.ring)
+        self.feed.listeners.append(self.look)
+        self.gave_way = self.feed.gave_way
+        self.feed.watchers.append(self._bell.ring)
         self.look()
 
     def _load(self, sealed: HostedSpace) -> None:
-        for entry in list(sealed.operations.core.store):
+        for entry in sealed.port.entries():
             found = read_item(entry)
             if isinstance(found, Receipt):
                 self._receipts.load(entry, found)
@@ -124,11 +122,7 @@ class Directed:
         while self._number >= self._numbers_max:
             await self._reserve_numbers()
         self._number += 1
-        stored = self._stored
-        with stored.engine.lock:
-            core = stored.operations.core
-            after = core.log.position if core.log.on else core.arrivals
-        sealed = Sealed(to, self._number, after, b"")
+        sealed = Sealed(to, self._number, self._stored.port.latest_arrival, b"")
         context = sealed.context(self._name, self._core.id)
         sealed.seal = seal(self.identity, to, plain, context)
         return sealed
@@ -146,7 +140,7 @@ class Directed:
     async def told(self, entry: Entry) -> None:
         """Wait until this is on its way to those who are engaged: whatever we answer them from now
         on, they hear later."""
-        feed = self._feed
+        feed = self.feed
         await self._bell.until(
             lambda: feed.original(entry.arrival) or entry.ended or feed.closed or feed.is_drawn
         )
@@ -167,14 +161,14 @@ class Directed:
             elif self.identity is not None and found.to == self.identity.key:
                 self._open(source, item, found, self.identity)
             elif self._receipts.covers((source, item), found.number):
-                self._feed.outgrow(source, [item])
+                self.feed.outgrow(source, [item])
         self._receipts.tidy()
         if len(self.letters) > letters:
             self._arrived()
         self._bell.ring()
 
     def _news(self) -> Iterator[tuple[str, int, Entry]]:
-        for source, stream in list(self._feed.exchange.streams.items()):
+        for source, stream in list(self.feed.exchange.streams.items()):
             looked = self._looked.get(source, 0)
             if stream.upto != looked:
                 self._looked[source] = stream.upto
@@ -209,27 +203,27 @@ class Directed:
         if self._lacks(host):
             try:
                 async with asyncio.timeout(self._core.answer_seconds):
-                    await self._bell.until(lambda: self._feed.closed or not self._lacks(host))
+                    await self._bell.until(lambda: self.feed.closed or not self._lacks(host))
             except TimeoutError:
                 peer = self._core.peers.get(host)
-                if peer is not None and host not in self._feed.partners:
+                if peer is not None and host not in self.feed.partners:
                     self._silent.add(peer)
 
     async def in_step_with_all(self) -> None:
-        for host in self._feed.partners:
+        for host in self.feed.partners:
             await self.in_step(host)
 
     def _lacks(self, host: str) -> bool:
-        far = self._feed.exchange.far.get(host)
+        far = self.feed.exchange.far.get(host)
         if self.identity is None:
             return False
         if far is None:  # Does it have messages for others, and has not said yet which?
             peer = self._core.peers.get(host)
-            is_there = peer is not None and self._feed.name in peer.spaces
+            is_there = peer is not None and self.feed.name in peer.spaces
             return is_there and peer not in self._silent
         for spread in (True, False):
             source = lane_name(far.source, self.identity.key, spreads=spread)
-            mark, stream = far.has.get(source), self._feed.stream(source)
+            mark, stream = far.has.get(source), self.feed.stream(source)
             if mark is not None and (stream is None or stream.lacks(mark)):
                 return True
         return False
@@ -238,8 +232,8 @@ class Directed:
         """Was it stored at this host before what arrived there then?"""
         if letter.host != host:
             return False
-        far = self._feed.exchange.far.get(host)
-        now = self._feed.source if host == self._core.id else letter.base
+        far = self.feed.exchange.far.get(host)
+        now = self.feed.source if host == self._core.id else letter.base
         now = now if far is None else far.source
         return letter.after < arrival or letter.base != now
 

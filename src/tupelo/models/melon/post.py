@@ -9,32 +9,44 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
-from tupelo.errors import BadArgument, BadFrame, TupeloError
-from tupelo.federation.hosts.hosted import HostedSpace
+from tupelo.errors import BadArgument
+from tupelo.federation.hosts.carrying import SilentCarrier
 from tupelo.federation.identity.access import Access
 from tupelo.federation.identity.keys import Identity
 from tupelo.federation.replication.carrier import replication_of
 from tupelo.federation.replication.feed import Feed, host_of
-from tupelo.models.melon.collecting import Bound, Collected, Collections, Kind, PinnedRoom, bind
+from tupelo.federation.spaces.hosted import HostedSpace
+from tupelo.models.melon.collecting import Backlog, Bound, Kind, PinnedRoom, bind
 from tupelo.models.melon.copying import Copies
 from tupelo.models.melon.directed import Directed
-from tupelo.models.melon.pinning import Pins
-from tupelo.models.melon.private import Private
+from tupelo.models.melon.private import Pins, Private
 from tupelo.models.melon.racing import Stirring
 from tupelo.models.melon.sealed import Receipt, Sealed, addressee_of
 from tupelo.models.melon.taking import Taking
 from tupelo.space.capacity import Capacity
-from tupelo.space.operations import value_of
 from tupelo.space.tasks import TaskSignal
-from tupelo.values.entry import Entry, require_known
+from tupelo.values.entry import Entry, Shape, freeze
 from tupelo.values.kind import kind_of
 
 if TYPE_CHECKING:
     from tupelo.federation.hosts.core import HostCore
-    from tupelo.federation.hosts.peer import Peer
 
+Item = tuple[Shape, tuple[Any, ...]]
+"""A message as it is written: its shape, and its fields."""
+NAME_MAX = 50
+"""Of a Melon: the names of its spaces are longer."""
+_SPACES = (".written", ".sealed")
+"""How these end: a Melon of such a name would share them with another."""
 _RECEIPT = kind_of(Receipt)
 _DIRECTED = frozenset([kind_of(Sealed), _RECEIPT])
+
+
+def check_name(name: object) -> str:
+    if not isinstance(name, str) or not 0 < len(name) <= NAME_MAX:
+        raise BadArgument("name", f"a text of 1 to {NAME_MAX} characters", name)
+    if name.endswith(_SPACES):
+        raise BadArgument("name", "a text that does not end with .written or .sealed", name)
+    return name
 
 
 def post_of(
@@ -54,7 +66,7 @@ def post_of(
     return found
 
 
-class Post:
+class Post(SilentCarrier):
     """The message store of a host."""
 
     def __init__(
@@ -70,7 +82,7 @@ class Post:
         self.copies = copies
         self.stirring = Stirring()
         """Something has come that nobody asked for: copies, or what is directed."""
-        self.listeners: WeakSet[Collections] = WeakSet()
+        self.listeners: WeakSet[Backlog] = WeakSet()
         self._loop = asyncio.get_running_loop()
         self.stored = core.make_space(name)
         self.written = _made(core, f"{name}.written", Access(take=()))
@@ -120,31 +132,27 @@ class Post:
     def _tell_collected(self, kind: Kind, entries: list[Entry]) -> None:
         for entry in entries:
             is_directed = entry.shape.kind in _DIRECTED
-            message = addressee_of(entry) if is_directed else _value(entry)
+            message = addressee_of(entry) if is_directed else entry
             if message is not None:
                 for listener in list(self.listeners):
-                    listener.put(Collected(message, kind))
+                    listener.tell(message, kind)
 
     # Adding
 
-    async def store(self, message: object, to: str | None, pin: bool) -> None:
-        if to is None:
-            await self._add(self.stored, message, pin)
-        else:
-            sealed = await self.directed.seal(message, to)
-            await self.directed.told(await self._add(self._sealed, sealed, pin))
-
-    async def write(self, message: object, pin: bool) -> None:
-        await self._add(self.written, message, pin)
+    async def direct(self, message: object, to: str, pin: bool) -> None:
+        """Seal a message for one identity, and let it be carried there."""
+        sealed = freeze(await self.directed.seal(message, to))
+        await self.directed.told(await self.add(self._sealed, sealed, pin))
 
     async def unpin(self, template: Any) -> int:
         count, position = self._pins.remove([self.stored, self.written], template)
         await self._private.flush(position)
         return count
 
-    async def _add(self, hosted: HostedSpace, message: object, pin: bool) -> Entry:
-        with hosted.engine.lock:
-            written, position = hosted.operations.write(message, None, None, None, TaskSignal, 0)
+    async def add(self, hosted: HostedSpace, item: Item, pin: bool) -> Entry:
+        """Write a message into one of the spaces of this post."""
+        with hosted.port.atomic():
+            written, position = hosted.port.write_items([item], None, None, None, TaskSignal, 0)
             assert isinstance(written, list)
             entry: Entry = written[0].thing
             kept = self._pins.add(hosted, entry) if pin else 0
@@ -227,17 +235,6 @@ class Post:
         far = feed.exchange.far.get(entry.origin.rpartition("@")[2])
         return None if far is None else far.source
 
-    # For the host
-
-    def engaged(self, peer: Peer) -> None:
-        pass
-
-    def departed(self, peer: Peer) -> None:
-        pass
-
-    def heard(self, peer: Peer, body: Any) -> None:
-        raise BadFrame("nothing is said on this channel")
-
     async def stop(self) -> None:
         for listener in list(self.listeners):
             listener.close()
@@ -255,12 +252,3 @@ def _made(core: HostCore, name: str, access: Access) -> HostedSpace:
 def _is_message(entry: Entry) -> bool:
     """Receipts are none: they need no room that a message could have."""
     return entry.shape.kind != _RECEIPT
-
-
-def _value(entry: Entry) -> Any:
-    """None if it cannot be built in this program."""
-    try:
-        require_known(entry)
-    except TupeloError:
-        return None
-    return value_of(entry)

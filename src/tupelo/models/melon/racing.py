@@ -8,22 +8,9 @@ from functools import partial
 from typing import Any
 
 from tupelo.errors import HostClosed
-from tupelo.space.clock import Clock
 from tupelo.values.entry import Entry
 
 Found = list[Entry]
-
-
-class Deadline:
-    """Until when is waited; for ever, if `wait` is None."""
-
-    def __init__(self, clock: Clock, wait: float | None) -> None:
-        self._clock = clock
-        self._until = None if wait is None else clock.now() + wait
-
-    @property
-    def left(self) -> float | None:
-        return None if self._until is None else max(0.0, self._until - self._clock.now())
 
 
 class Stirring:
@@ -31,21 +18,21 @@ class Stirring:
 
     def __init__(self) -> None:
         self.is_closed = False
-        self._waiting: set[asyncio.Event] = set()
+        self.waiting: set[asyncio.Event] = set()
         self._left = asyncio.Event()
 
     def stir(self) -> None:
-        for event in self._waiting:
+        for event in self.waiting:
             event.set()
 
     def enter(self) -> asyncio.Event:
         self.require_open()
         event = asyncio.Event()
-        self._waiting.add(event)
+        self.waiting.add(event)
         return event
 
     def leave(self, event: asyncio.Event) -> None:
-        self._waiting.discard(event)
+        self.waiting.discard(event)
         self._left.set()
 
     def require_open(self) -> None:
@@ -56,17 +43,16 @@ class Stirring:
         """Nobody waits any more, once this returns."""
         self.is_closed = True
         self.stir()
-        while self._waiting:
+        while self.waiting:
             self._left.clear()
             await self._left.wait()
 
 
 async def race(
-    ask: Callable[[float | None], Coroutine[Any, Any, Found]],
+    ask: Callable[[], Coroutine[Any, Any, Found]],
     is_here: Callable[[], bool],
     look: Callable[[], Found | Awaitable[Found]],
     undo: Callable[[Found], object],
-    deadline: Deadline,
     stirring: Stirring,
 ) -> Found:
     """What is got by asking all, or found by looking here when something has come; never both: the
@@ -80,7 +66,7 @@ async def race(
             found = here if isinstance(here, list) else await here
             if found:
                 return found
-            asking = asyncio.ensure_future(ask(deadline.left))
+            asking = asyncio.ensure_future(ask())
             try:
                 await _until(stirred, lambda: stirring.is_closed or is_here(), asking)
                 asking.cancel()

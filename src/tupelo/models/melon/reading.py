@@ -20,9 +20,10 @@ from tupelo.errors import TupeloError
 from tupelo.federation.replication.feed import Feed
 from tupelo.federation.replication.streams import up_to
 from tupelo.federation.spanning.records import Record
-from tupelo.models.melon.racing import Deadline, race
+from tupelo.models.melon.racing import race
 from tupelo.models.melon.receipts import Place
 from tupelo.space.log import Actor
+from tupelo.space.query import NOW, Query, deadline_of
 from tupelo.space.session import Seen, SessionState
 from tupelo.values.entry import Entry, require_known
 from tupelo.values.spelling import template_to_wire
@@ -60,10 +61,12 @@ class Memory(Record):
 
 
 class Reader:
-    """What one process reads."""
+    """What one process reads. Messages of classes that are not `known` in this program are for a
+    process elsewhere, that is a client of this host; else UnknownType."""
 
-    def __init__(self, post: Post) -> None:
+    def __init__(self, post: Post, *, known: bool = True) -> None:
         core = post.core
+        self._known = known
         self._post = post
         self._core = core
         self._hosted = post.written
@@ -71,19 +74,19 @@ class Reader:
         actor = Actor(core.id, core.new_id())
         self._actor = actor
         self._state = SessionState(actor.session or "", self._memory, None)
-        self._shelves = None if post.feed is None else Shelves(post, post.feed, self._memory)
-        self._hosted.operations.remember(self._memory)
+        self._shelves = None if post.feed is None else Shelves(post, post.feed, self._memory, known)
+        self._hosted.port.remember(self._memory)
 
     def close(self) -> None:
         self._state.ended = True
-        self._hosted.operations.forget(self._memory)
+        self._hosted.port.forget(self._memory)
         self._memory.close()
 
     async def read(self, template: Any, wait: float | None, many: bool) -> list[Entry]:
-        deadline = Deadline(self._hosted.clock, wait)
+        deadline = deadline_of(self._hosted.clock, wait)
         shelves = self._shelves
         if shelves is None:
-            return await self._ask(template, wait, many)
+            return await self._ask(template, deadline, many)
         key = _spell(template)
         self._post.begin_pulling()
         found: list[Entry] = []
@@ -93,54 +96,57 @@ class Reader:
             found = shelves.look(template, key, many)
             if many or not found:
                 try:
-                    found += await self._ask_on(template, 0, many, key, shelves)
+                    found += await self._ask_on(template, NOW, many, key, shelves)
                 except BaseException:
                     self.undo(found)
                     raise
         if not found and wait != 0:
             found = await race(
-                lambda left: self._ask_on(template, left, many, key, shelves),
+                lambda: self._ask_on(template, deadline, many, key, shelves),
                 lambda: shelves.has(template, key),
                 lambda: shelves.look(template, key, many),
                 self.undo,
-                deadline,
                 self._post.stirring,
             )
         shelves.note(found, key)
         return found
 
     def undo(self, entries: list[Entry]) -> None:
-        with self._hosted.engine.lock:
+        with self._hosted.port.atomic():
             self._memory.discard_all(entries)
         if self._shelves is not None:
             self._shelves.undo(entries)
 
     async def _ask_on(
-        self, template: Any, wait: float | None, many: bool, key: bytes | None, shelves: Shelves
+        self,
+        template: Any,
+        deadline: float | None,
+        many: bool,
+        key: bytes | None,
+        shelves: Shelves,
     ) -> list[Entry]:
         """As below, without what was missed: that counts as read."""
-        deadline = Deadline(self._hosted.clock, wait)
         while True:
-            found = await self._ask(template, deadline.left, many)
+            found = await self._ask(template, deadline, many)
             due = [entry for entry in found if not shelves.is_missed(entry, key)]
             if due or not found:
                 return due
 
-    async def _ask(self, template: Any, wait: float | None, many: bool) -> list[Entry]:
+    async def _ask(self, template: Any, deadline: float | None, many: bool) -> list[Entry]:
         """Of those who are engaged. Who does not answer is passed over."""
         federation = self._core.federation
-        got = await federation.get(
-            self._hosted,
+        query = Query(
             template,
-            take=False,
-            wait=wait,
+            deadline=deadline,
             many=many,
+            limit=None if many else 1,
             session=self._state,
-            partial=True,
             actor=self._actor,
+            known=False,
         )
+        got = await federation.get(self._hosted, query, partial=True)
         try:
-            for entry in got.entries:
+            for entry in got.entries if self._known else ():
                 require_known(entry)
         except TupeloError:
             got.give_back()
@@ -152,11 +158,12 @@ class Reader:
 class Shelves:
     """The copies that are at this host of what hosts have written that are out of reach."""
 
-    def __init__(self, post: Post, feed: Feed, memory: Memory) -> None:
+    def __init__(self, post: Post, feed: Feed, memory: Memory, known: bool) -> None:
+        self._known = known
         self._post = post
         self._feed = feed
         self._memory = memory
-        self._lock = post.written.engine.lock
+        self._port = post.written.port
         self._read: dict[tuple[bytes, str], int] = {}  # up to there there is nothing to be read
         self._latest: dict[tuple[bytes, str], int] = {}  # the place of the youngest that was read
         self._looked: dict[Entry, Place] = {}  # what was found, and has not been handed out yet
@@ -166,7 +173,7 @@ class Shelves:
     def has(self, template: Any, key: bytes | None) -> bool:
         """Is there something that has not been read of it?"""
         asked = as_template(template)
-        with self._lock:
+        with self._port.atomic():
             self._refresh()
             return any(
                 True
@@ -183,12 +190,13 @@ class Shelves:
         """What has not been read of it: the oldest, or all. It is read from now on."""
         asked = as_template(template)
         found: list[Entry] = []
-        with self._lock:
+        with self._port.atomic():
             self._refresh()
             for source in self._post.out_of_reach():
                 for number, entry in self._unread(source, asked, key):
                     try:
-                        require_known(entry)
+                        if self._known:
+                            require_known(entry)
                     except TupeloError:  # Those before it are not handed out either.
                         self._memory.discard_all(found)
                         self.undo(found)
@@ -212,7 +220,7 @@ class Shelves:
             if number > stream.upto:
                 break
             entry = stream.items.get(number)
-            if entry is not None and not entry.ended and _matches(asked, entry):
+            if entry is not None and not entry.ended and asked.admits(entry.shape, entry.fields):
                 behind = number < latest or self._memory.is_past(entry)
                 if not behind and entry not in self._memory:
                     yield number, entry
@@ -281,8 +289,3 @@ def _spell(template: Any) -> bytes | None:
         return msgspec.msgpack.encode(template_to_wire(template))
     except (TupeloError, TypeError, UnicodeEncodeError):
         return None
-
-
-def _matches(template: Template, entry: Entry) -> bool:
-    binding = template.bind(entry.shape)
-    return binding is not None and binding.test(entry.fields)

@@ -10,9 +10,9 @@ from __future__ import annotations
 from contextlib import suppress
 
 from tupelo.errors import TupeloError
-from tupelo.federation.hosts.hosted import HostedSpace
 from tupelo.federation.identity.keys import Identity
 from tupelo.federation.replication.feed import Feed
+from tupelo.federation.spaces.hosted import HostedSpace
 from tupelo.models.melon.sealed import Letter, Receipt, Sealed, read_item
 from tupelo.space.tasks import TaskSignal
 from tupelo.values.entry import Entry
@@ -53,7 +53,7 @@ class Receipts:
             return
         receipt = Receipt.signed(self._name, letter.source, letter.item, letter.number, identity)
         with suppress(TupeloError):  # It is full: the message stays where it was stored.
-            written, position = self._sealed.operations.write(
+            written, position = self._sealed.port.write(
                 receipt, RECEIPT_SECONDS, None, None, TaskSignal, 0
             )
             assert isinstance(written, list)
@@ -113,4 +113,4 @@ class Receipts:
 
     def remove(self, entry: Entry) -> None:
         with suppress(TupeloError):
-            self._sealed.flush_soon(self._sealed.operations.cancel(entry))
+            self._sealed.flush_soon(self._sealed.port.cancel(entry))

@@ -1,16 +1,21 @@
-"""Sealed messages and receipts, as they stand in the space `name.sealed` and travel from there."""
+"""Sealed messages and receipts, as they stand in the space `name.sealed` and travel from there; and
+letters, which are messages that were opened at their addressee's."""
 
 from __future__ import annotations
 
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
 from tupelo.federation.identity.keys import Identity, is_key, verify
 from tupelo.federation.identity.sealing import Context
 from tupelo.federation.replication.sources import base_of, host_of, lane_of
-from tupelo.values.entry import Entry
+from tupelo.values.entry import Entry, Shape
 from tupelo.values.kind import kind_of
+from tupelo.values.template import Binding, as_template
 
 _SIGNED = "tupelo melon receipt"
 _HOST_MAX = 200
@@ -114,3 +119,52 @@ def addressee_of(entry: Entry) -> str | None:
     """For whom this message is, if it is one."""
     found = read_item(entry)
     return found.to if isinstance(found, Sealed) else None
+
+
+class Letters:
+    """What was opened here, and not taken yet: of each host, in the order in which it has stored
+    them. The host of which one was taken is the last to be looked at again."""
+
+    def __init__(self) -> None:
+        self._hosts: dict[str, OrderedDict[tuple[str, int], Letter]] = {}
+
+    def __len__(self) -> int:
+        return sum(map(len, self._hosts.values()))
+
+    def __iter__(self) -> Iterator[Letter]:
+        for letters in self._hosts.values():
+            yield from letters.values()
+
+    def __contains__(self, letter: Letter) -> bool:
+        letters = self._hosts.get(letter.host)
+        return letters is not None and letters.get((letter.stream, letter.number)) is letter
+
+    def add(self, added: Iterable[Letter]) -> None:
+        """What is here already stays as it is."""
+        for letter in added:
+            letters = self._hosts.setdefault(letter.host, OrderedDict())
+            last = next(reversed(letters.values())) if letters else letter
+            letters.setdefault((letter.stream, letter.number), letter)
+            if letter.number < last.number:
+                by_number = sorted(letters.items(), key=lambda item: item[1].number)
+                self._hosts[letter.host] = OrderedDict(by_number)
+
+    def remove(self, removed: Iterable[Letter]) -> None:
+        for letter in removed:
+            letters = self._hosts.pop(letter.host)
+            del letters[letter.stream, letter.number]
+            if letters:
+                self._hosts[letter.host] = letters
+
+    def matching(self, template: Any, sender: str | None = None) -> Iterator[Letter]:
+        """Those that match, of one sender if it is given, while none comes or goes."""
+        asked = as_template(template)
+        bindings: dict[Shape, Binding | None] = {}
+        for letter in self:
+            shape = letter.entry.shape
+            if shape not in bindings:
+                bindings[shape] = asked.bind(shape)
+            binding = bindings[shape]
+            is_from = sender is None or letter.sender == sender
+            if is_from and binding is not None and binding.test(letter.entry.fields):
+                yield letter

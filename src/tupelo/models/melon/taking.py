@@ -20,17 +20,19 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from tupelo.errors import SpaceClosed, TupeloError
-from tupelo.federation.hosts.hosted import HostedSpace
-from tupelo.federation.hosts.parked import alarm
-from tupelo.federation.spanning.adopting import adopt
+from tupelo.federation.spaces.hosted import HostedSpace
+from tupelo.federation.spanning.federated import adopt
+from tupelo.federation.spanning.peers import Peer
 from tupelo.models.melon.directed import Directed
-from tupelo.models.melon.racing import Deadline, Stirring, race
+from tupelo.models.melon.racing import Stirring, race
 from tupelo.models.melon.sealed import Letter, Opened
+from tupelo.space.query import NOW, Query, deadline_of
+from tupelo.space.tasks import timeout_at
 from tupelo.values.entry import Entry, require_known
+from tupelo.values.scope import Scope
 
 if TYPE_CHECKING:
     from tupelo.federation.hosts.core import HostCore
-    from tupelo.federation.hosts.peer import Peer
 
 
 class Sooner(Exception):
@@ -58,26 +60,26 @@ class Taking:
         """One message that matches, or all; with a `sender`, of those that it has directed."""
         if sender is not None:
             return await self._await_letters(template, wait, many, sender)
+        deadline = deadline_of(self._stored.clock, wait)
         if self._directed.identity is None:  # Nothing can be directed to us.
-            return await self._ask(template, wait, many)
-        deadline = Deadline(self._stored.clock, wait)
+            return await self._ask(template, deadline, many)
         if many:
-            return await self._take_all(template, wait, deadline)
+            return await self._take_all(template, deadline)
         while True:
             try:
-                return await self._take_one(template, wait, deadline)
+                return await self._take_one(template, deadline)
             except Sooner as sooner:
                 if found := await self._directed.take([sooner.letter]):
                     return found
 
     async def _ask(
-        self, template: Any, wait: float | None, many: bool, asked: Asked | None = None
+        self, template: Any, deadline: float | None, many: bool, asked: Asked | None = None
     ) -> list[Entry]:
         """Of those who are engaged. Who does not answer is passed over."""
         federation = self._core.federation
-        got = await federation.get(
-            self._stored, template, take=True, wait=wait, many=many, partial=True, accept=asked
-        )
+        limit = None if many else 1
+        query = Query(template, True, deadline, many, limit, known=False)
+        got = await federation.get(self._stored, query, partial=True, accept=asked)
         try:
             for entry in got.entries:
                 require_known(entry)
@@ -90,12 +92,12 @@ class Taking:
         return got.entries
 
     async def _ask_wholly(
-        self, template: Any, wait: float | None, many: bool, asked: Asked
+        self, template: Any, deadline: float | None, many: bool, asked: Asked
     ) -> list[Entry]:
         """If it is cancelled it goes on, once something is ours: what we would not take then could
         not go back to its place."""
         asked.is_settled = False
-        asking = asyncio.ensure_future(self._ask(template, wait, many, asked))
+        asking = asyncio.ensure_future(self._ask(template, deadline, many, asked))
         try:
             return await asyncio.shield(asking)
         except asyncio.CancelledError:
@@ -120,30 +122,29 @@ class Taking:
         many: bool,
         asked: Asked,
         look: Callable[[], Awaitable[list[Entry]]],
-        deadline: Deadline,
+        deadline: float | None,
     ) -> list[Entry]:
         return await race(
-            lambda left: self._ask_wholly(template, left, many, asked),
+            lambda: self._ask_wholly(template, deadline, many, asked),
             lambda: self._first_letter(template) is not None,
             look,
             self.put_back,
-            deadline,
             self._stirring,
         )
 
-    async def _take_one(self, template: Any, wait: float | None, deadline: Deadline) -> list[Entry]:
+    async def _take_one(self, template: Any, deadline: float | None) -> list[Entry]:
         asked = Asked(self._core.id, self._directed, template, many=False)
 
         async def look() -> list[Entry]:
             while (letter := self._first_letter(template)) is not None:
                 found: list[Entry] = []
                 if await self._has_sooner(template, letter):
-                    found = await self._ask(template, 0, False, asked)
+                    found = await self._ask(template, NOW, False, asked)
                 if found := found or await self._directed.take([letter]):
                     return found
-            return await self._ask(template, 0, False, asked)
+            return await self._ask(template, NOW, False, asked)
 
-        if wait == 0:
+        if deadline == NOW:
             return await look() or (await look() if await self._is_more_here(template) else [])
         return await self._race(template, False, asked, look, deadline)
 
@@ -160,18 +161,17 @@ class Taking:
         host = letter.host
         if host != self._core.id and host not in self._core.peers:
             return False
-        got = await self._core.federation.get(
-            self._stored, template, take=False, scope=("host", host), partial=True
-        )
+        query = Query(template, scope=Scope("host", host), known=False)
+        got = await self._core.federation.get(self._stored, query, partial=True)
         return any(not self._directed.is_sooner(letter, host, one.arrival) for one in got.entries)
 
-    async def _take_all(self, template: Any, wait: float | None, deadline: Deadline) -> list[Entry]:
+    async def _take_all(self, template: Any, deadline: float | None) -> list[Entry]:
         asked = Asked(self._core.id, self._directed, template, many=True)
         is_complete = False
 
         async def look() -> list[Entry]:
             letters = set(self._directed.letters.matching(template))
-            return await complete(await self._ask(template, 0, True, asked), letters)
+            return await complete(await self._ask(template, NOW, True, asked), letters)
 
         async def complete(found: list[Entry], before: set[Letter]) -> list[Entry]:
             """With the letters that were here before we asked, and those that are sooner than
@@ -191,9 +191,9 @@ class Taking:
             return merged
 
         found = await look()
-        if not found and wait == 0 and await self._is_more_here(template):
+        if not found and deadline == NOW and await self._is_more_here(template):
             found = await look()
-        if not found and wait != 0:
+        if not found and deadline != NOW:
             found = await self._race(template, True, asked, look, deadline)
             if not is_complete:
                 found = await complete(found, set())
@@ -203,29 +203,24 @@ class Taking:
         self, template: Any, wait: float | None, many: bool, sender: str
     ) -> list[Entry]:
         """No other message has a sender that is known."""
+        clock = self._stored.clock
+        deadline = deadline_of(clock, wait)
         stirred = self._stirring.enter()
-        over = False
-
-        def time_out() -> None:
-            nonlocal over
-            over = True
-            stirred.set()
-
-        loop = asyncio.get_running_loop()
-        cancel = alarm(loop, self._stored.clock, wait, time_out) if wait else None
         try:
             while True:
                 stirred.clear()
                 letters = self._directed.letters.matching(template, sender)
                 found = await self._directed.take(list(islice(letters, None if many else 1)))
-                if found or over or wait == 0:
+                if found or deadline == NOW:
                     return found
-                await stirred.wait()
+                try:
+                    async with timeout_at(clock, deadline):
+                        await stirred.wait()
+                except TimeoutError:
+                    deadline = NOW  # Once more.
                 self._stirring.require_open()
         finally:
             self._stirring.leave(stirred)
-            if cancel is not None:
-                cancel()
 
 
 class Asked:
@@ -300,10 +295,10 @@ def return_to_place(hosted: HostedSpace, entries: list[Entry]) -> None:
     """These were taken for good, and nobody has got them. What was stored here is in its place
     again; what has come from elsewhere has none there any more, and lives here."""
     # What has come was never in a store; and where an order keeps books, it has closed them.
-    is_plain = hosted.operations.core.books is None
-    own = {one: None for one in entries if is_plain and one.gone}
+    port = hosted.port
+    own = {one: None for one in entries if one.gone and not port.keeps_books}
     try:
-        hosted.flush_soon(hosted.operations.unget(list(own), True, None, None))
+        hosted.flush_soon(port.unget(list(own), Query(take=True)))
     except SpaceClosed:
         own.clear()
     adopt(hosted, [one for one in entries if one not in own])

@@ -2,8 +2,10 @@
 
 | XVSM, MozartSpaces           | Tupelo                                                           |
 | ---------------------------- | ---------------------------------------------------------------- |
-| space (core, site, peer)     | a Capi: named spaces, and a registry space that names them       |
+| space (core, peer)           | a Capi: named spaces, and a registry space that names them       |
+| site                         | a host that offers them: `capi.offer(host)`, `Capi(site=uri)`    |
 | container, cref              | a space with coordinators; `cref.space` is it                    |
+| xvsm://host:7700/container   | the URI of a container, wherever a cref is wanted                |
 | size of a container          | Capacity(entries=size)                                           |
 | entry, tuple, AtomicEntry    | entry: a tuple, a dataclass; any other value in an AtomicEntry   |
 | coordinator                  | an order, and perhaps a field that is kept in front of the entry |
@@ -23,7 +25,8 @@
 Where the thesis leaves a choice or MozartSpaces chose otherwise: without a selector the
 AnySelector is used, which gives the oldest (the thesis has the RandomSelector; a container has
 both); what another transaction holds is passed over, not waited for, while there is something
-else; times are seconds; a timeout raises CountNotMet.
+else; times are seconds; a timeout raises CountNotMet. At a site elsewhere a transaction ends with
+the link to it, a notification too, and code is not sent: see `serving` and `site`.
 """
 
 from tupelo.models.xvsm.active import ActiveCoordinator, ActiveEntry, ActiveError, current
@@ -72,7 +75,8 @@ from tupelo.models.xvsm.selectors import (
     Selector,
     VectorSelector,
 )
-from tupelo.models.xvsm.transactions import Transaction
+from tupelo.models.xvsm.site import RemoteContainer, RemoteTransaction
+from tupelo.space.shared import SharedTransaction as Transaction
 
 __all__ = [
     "COUNT_ALL",
@@ -116,6 +120,8 @@ __all__ = [
     "RandomCoordinator",
     "RandomSelector",
     "Registration",
+    "RemoteContainer",
+    "RemoteTransaction",
     "Request",
     "Selector",
     "Transaction",

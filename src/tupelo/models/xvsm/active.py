@@ -25,7 +25,6 @@ too: where tasks wait for tasks more deeply than there are workers, they wait fo
 from __future__ import annotations
 
 import logging
-import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterable
@@ -39,7 +38,7 @@ from tupelo.errors import BadArgument, DuplicateKey, SpaceClosed, TupeloError, U
 from tupelo.models.xvsm.aspects import Point
 from tupelo.models.xvsm.chain import Behind
 from tupelo.models.xvsm.container import Books
-from tupelo.models.xvsm.coordinators import Coordinator, KeyCoordinator
+from tupelo.models.xvsm.coordinators import Coordinator, KeyCoordinator, found_by, name_of
 from tupelo.models.xvsm.notifications import Notification
 from tupelo.models.xvsm.selectors import Selector
 from tupelo.space.blocking import Space
@@ -186,6 +185,7 @@ class ActiveCoordinator(Coordinator):
         self._waiting: tuple[Any, ...] = ()
         self._coming_out = threading.Lock()
         self._aside: set[str] | None = None  # what is left for later, if anything is
+        self._asked = 0  # how often somebody has looked for results
 
     def options(self) -> tuple[Any, ...]:
         return (self._workers_max,)
@@ -227,20 +227,24 @@ class ActiveCoordinator(Coordinator):
             self.workers.closed = True
         if self.work is not None:
             self.work.close()
-        if self._aio is not None:
-            self._aio._flusher.close()
-            self._aio = None
+        self._aio = None
 
     def asked(self) -> None:
         """Somebody looks for results: perhaps what could not be done before can be done now."""
+        self._asked += 1
+        self._look_again()
+
+    def _look_again(self) -> None:
         if self._aside is not None and self.work is not None:
             self._aside = None
             self.work.write(_LOOK)
 
-    def _set_aside(self, error: UnknownType, name: str | None = None) -> None:
+    def _set_aside(self, error: UnknownType, asked: int, name: str | None = None) -> None:
         logger.warning("work is left until its class is known: %s", error)
         aside = self._aside or set()
         self._aside = aside | {name} if name is not None else aside
+        if self._asked != asked:  # Somebody has asked since it was tried: it may be known by now.
+            self._look_again()
 
     def _container(self) -> Container:
         if self.container is None:
@@ -293,16 +297,17 @@ class ActiveCoordinator(Coordinator):
         work = self._work()
         while True:
             txn = work.transaction()
-            aside = self._aside
+            aside, asked = self._aside, self._asked
             order = None if aside is None else Doable(aside)
             try:
                 return txn, work.take(self._work_template, txn=txn, order=order)
             except UnknownType as error:
-                self._set_aside(error)
+                self._set_aside(error, asked)
                 txn.abort()
 
     def _do(self, found: tuple[WorkTransaction, Any]) -> None:
         txn, job = found
+        asked = self._asked
         try:
             with txn:
                 if job[0] == "active":
@@ -312,7 +317,7 @@ class ActiveCoordinator(Coordinator):
                 elif job[0] == "finish":
                     self._finish(job[1])
         except UnknownType as error:
-            self._set_aside(error, job[1])
+            self._set_aside(error, asked, job[1])
 
     def _plan(self, job: Any, txn: WorkTransaction) -> None:
         """Write what an entry wants to be done; or that it could not say so."""
@@ -427,21 +432,14 @@ def current() -> tuple[Capi, Container]:
 
 
 def _name_of(function: Any) -> str:
-    where = f"{getattr(function, '__module__', '')}:{getattr(function, '__qualname__', '')}"
-    try:
-        known = _function(where)
-    except LookupError:
-        known = None
-    if known is not function:
+    where = name_of(function)
+    if found_by(where) is not function or not callable(function):
         raise BadArgument("task", "a function that a module has by its name", function)
     return where
 
 
 def _function(where: str) -> Any:
-    module, _, path = where.partition(":")
-    found: Any = sys.modules.get(module)
-    for part in path.split("."):
-        found = getattr(found, part, None)
+    found = found_by(where)
     if not callable(found):
         raise LookupError(f"there is no function {where!r} in this program")
     return found

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from tupelo.errors import AspectFailed, BadArgument, PutOff, SpaceClosed
+from tupelo.federation.identity.keys import Identity
+from tupelo.federation.identity.trust import Trust
 from tupelo.models.xvsm.aspects import (
     GLOBAL_POINTS,
     LOCAL_POINTS,
@@ -23,16 +25,20 @@ from tupelo.models.xvsm.aspects import (
 )
 from tupelo.models.xvsm.container import Container
 from tupelo.models.xvsm.embedded import Embedded, gone
-from tupelo.models.xvsm.transactions import at_end, check_transaction, to_the_end
+from tupelo.models.xvsm.site import RemoteContainer, RemoteTransaction, Site, Sites
 from tupelo.space.checks import WAIT_MAX
 from tupelo.space.clock import Clock
-from tupelo.space.handles import Subscription
+from tupelo.space.protocol import SubscriptionLike
 from tupelo.space.shared import SharedTransaction
+from tupelo.space.tasks import to_the_end
 
 INFINITE = math.inf
 """The size of a container without bounds."""
 
 Work = Callable[[Request], Awaitable[Any]]
+Cref = Container | RemoteContainer | str
+"""A container: a reference to it, or the URI of one elsewhere."""
+Tx = SharedTransaction | RemoteTransaction
 
 
 class Around:
@@ -47,9 +53,24 @@ class Around:
         *,
         clock: Clock | None = None,
         random: chance.Random | None = None,
+        site: str | None = None,
+        password: str | None = None,
+        identity: Identity | None = None,
+        trust: Trust | None = None,
+        tls: bool | None = None,
+        reconnect: float = 30.0,
     ) -> None:
         """An embedded space, in memory or in the folder `path`, which is its own; or another door
-        to that of another Capi, with an aspect context of its own."""
+        to that of another Capi, with an aspect context of its own.
+
+        With a `site`, such as "xvsm://host:7700", operations without one go there, and not to an
+        embedded space. The other options are those of `tupelo.connect`, for every site that this
+        Capi uses; the password is for this `site` only.
+        """
+        if site is not None and not (path is None and clock is None and random is None):
+            raise BadArgument("site", "left out, if there is an embedded space", site)
+        connecting = {"identity": identity, "trust": trust, "tls": tls, "reconnect": reconnect}
+        self.sites = Sites(self.is_async, site, {**connecting, "password": password})
         if isinstance(path, (Around, Embedded)):
             if clock is not None or random is not None:
                 raise BadArgument("path", "a folder, if options are given too", path)
@@ -74,11 +95,16 @@ class Around:
         self,
         operation: str,
         work: Work,
-        cref: Container,
+        cref: Cref,
         timeout: float | None,
-        tx: SharedTransaction | None,
+        tx: Tx | None,
         **arguments: Any,
     ) -> Any:
+        if isinstance(cref, (RemoteContainer, str)):
+            remote, there = await self._elsewhere(cref)
+            (asked,) = arguments.values()
+            wait = seconds(timeout)
+            return await there.operate(operation, self._context, remote, wait, tx, asked)
         container, txn = self.embedded.require(cref), check_transaction(tx)
         self.embedded.require_there(container, txn)
         request = Request(
@@ -107,7 +133,7 @@ class Around:
             return answer
         clock, container = self.embedded.clock, request.container
         until = None if request.timeout is None else clock.now() + request.timeout
-        watch: Subscription | None = None
+        watch: SubscriptionLike | None = None
         try:
             while True:
                 count = 0 if container is None else container.news.count
@@ -182,7 +208,7 @@ class Around:
             container.news.tell()
             if request.transaction is not None:
                 news = container.news
-                at_end(request.transaction, lambda committed: news.tell())
+                request.transaction.at_end(lambda committed: news.tell())
 
     async def _end(self, txn: SharedTransaction | None, commit: bool) -> None:
         """Bring it to its end. A commit under way cannot be called back: who is cancelled
@@ -205,11 +231,29 @@ class Around:
     def _space(self, container: Container) -> Any:
         return container.aio if self.is_async else container.space
 
-    def _where(self, cref_or_site: Any) -> tuple[Interceptors, tuple[Point, ...]]:
-        if isinstance(cref_or_site, Container):
-            return self.embedded.require(cref_or_site).aspects, LOCAL_POINTS
-        require_here(cref_or_site)
+    def _where(self, cref: Container | None) -> tuple[Interceptors, tuple[Point, ...]]:
+        if cref is not None:
+            return self.embedded.require(cref).aspects, LOCAL_POINTS
         return self.embedded.aspects, LOCAL_POINTS + GLOBAL_POINTS
+
+    # Sites elsewhere
+
+    async def _at(self, site: str | None) -> Site | None:
+        """The site that was given as `site`; None for the embedded space."""
+        address = self.sites.address_of(site)
+        return None if address is None else await self.sites.at(address)
+
+    async def _elsewhere(self, cref: RemoteContainer | str) -> tuple[RemoteContainer, Site]:
+        """A container elsewhere, by its reference or its URI, and its site."""
+        if isinstance(cref, str):
+            cref = RemoteContainer.at(cref)
+        return cref, await self.sites.at(cref.address)
+
+
+def check_transaction(tx: object) -> SharedTransaction | None:
+    if tx is not None and not isinstance(tx, SharedTransaction):
+        raise BadArgument("tx", "a transaction of create_transaction, or None", tx)
+    return tx
 
 
 def container_of(request: Request) -> Container:
@@ -225,11 +269,6 @@ def _copy(request: Request) -> Request:
         value = getattr(request, name)
         setattr(twin, name, value.copy() if isinstance(value, (list, dict)) else value)
     return twin
-
-
-def require_here(site: object) -> None:
-    if site is not None:
-        raise BadArgument("site", "None, for this program's own space: hosts come later", site)
 
 
 def seconds(timeout: Any) -> float | None:

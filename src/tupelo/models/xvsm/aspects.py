@@ -40,11 +40,11 @@ from tupelo.space.either import finished, settled
 from tupelo.values.parts import ANY, Between
 
 if TYPE_CHECKING:
-    from tupelo.models.xvsm.around import Around
+    from tupelo.models.xvsm.capi import AnyCapi
     from tupelo.models.xvsm.container import Container
     from tupelo.models.xvsm.selectors import Selector
     from tupelo.space.clock import Clock
-    from tupelo.space.handles import Subscription
+    from tupelo.space.protocol import SubscriptionLike
     from tupelo.space.shared import SharedTransaction
     from tupelo.values.notice import Notice
 
@@ -138,9 +138,9 @@ class Request:
         "values",
     )
 
-    def __init__(self, operation: str, capi: Around, **arguments: Any) -> None:
+    def __init__(self, operation: str, capi: Any, **arguments: Any) -> None:
         self.operation = operation
-        self.capi = capi
+        self.capi: AnyCapi = capi
         self.context: dict[str, Any] = capi.get_aspect_context()
         self.container: Container | None = None
         self.entries: list[Any] = []  # that are to be written
@@ -276,7 +276,7 @@ class News:
         self._awaited = 0
         self.count = 0
 
-    def watch(self, space: Space) -> Subscription:
+    def watch(self, space: Space) -> SubscriptionLike:
         """Tell of what comes to this space, by whatever door, until that is closed."""
         met: set[object] = set()
 

@@ -2,27 +2,40 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
+from typing import Any
 from uuid import uuid4
 
-from tupelo.errors import BadArgument, ContainerExists, ContainerNotFound, DuplicateKey
+from tupelo.errors import BadArgument, ContainerExists, ContainerNotFound, DuplicateKey, SpaceFull
+from tupelo.federation.client.arguments import parts
+from tupelo.federation.hosts.doors import HostDoor
+from tupelo.federation.identity.access import Access
+from tupelo.federation.spaces.hosted import Doubt
 from tupelo.models.xvsm.active import active_of
-from tupelo.models.xvsm.around import INFINITE, container_of, require_here, seconds
-from tupelo.models.xvsm.aspects import Point, Request
-from tupelo.models.xvsm.container import Container
-from tupelo.models.xvsm.coordinators import Coordinator
-from tupelo.models.xvsm.embedded import row_of
-from tupelo.models.xvsm.registering import Registering
-from tupelo.models.xvsm.selectors import Selector
-from tupelo.models.xvsm.shifting import shift
-from tupelo.models.xvsm.transactions import (
-    Transaction,
+from tupelo.models.xvsm.around import (
+    INFINITE,
+    Around,
+    Cref,
+    Tx,
     check_transaction,
-    has_branch,
-    to_the_end,
+    container_of,
+    seconds,
 )
-from tupelo.space.either import either, settled
+from tupelo.models.xvsm.aspects import LOCAL_POINTS, Point, Registration, Request, check_points
+from tupelo.models.xvsm.chain import Question, template_for
+from tupelo.models.xvsm.container import Container, Entry
+from tupelo.models.xvsm.coordinators import AnyCoordinator, Coordinator, VectorCoordinator
+from tupelo.models.xvsm.embedded import row_of
+from tupelo.models.xvsm.notifications import Listener, Listening, Notification, check_operations
+from tupelo.models.xvsm.selectors import Selector, VectorSelector
+from tupelo.models.xvsm.site import RemoteContainer, RemoteTransaction, Site
+from tupelo.models.xvsm.wire import is_uri, parse_uri
+from tupelo.space.either import Closing, either, settled
+from tupelo.space.order import Order
 from tupelo.space.shared import SharedTransaction
+from tupelo.space.tasks import to_the_end
+from tupelo.values.entry import Entry as CoreEntry
 from tupelo.values.lease import Lease
 from tupelo.values.parts import ANY
 
@@ -32,41 +45,82 @@ TRY_ONCE = 0
 """Do not wait."""
 
 
-class AnyCapi(Registering):
+class AnyCapi(Around, Closing):
     """What both doors have in common, which is all but the waiting."""
 
     # The space itself
 
     @either
-    async def shutdown(self, site: None, clear_space: bool = False) -> None:
+    async def close(self) -> None:
+        """Shut down, as at the end of a `with` block, and leave the sites elsewhere."""
+        await self.sites.close()
+        self.embedded.close()
+
+    @either
+    async def offer(
+        self,
+        host: HostDoor,
+        *,
+        access: Access | None = None,
+        doubt: Doubt | None = None,
+        aspects: dict[str, Any] | None = None,
+    ) -> str:
+        """Let a host offer the containers of the embedded space to programs elsewhere. The answer
+        is the URI of the site, for `Capi(site=)`.
+
+        `access` says who may do what there (by default as in the host's spaces): "read" to look
+        containers up, to read and to use transactions, "write" to create containers and to write,
+        "take" to take and destroy, "subscribe" for notifications, "administer" to clear the space,
+        to shut it down and to add aspects; a shift needs "write" and "take", and so does
+        destroy_container. `doubt` says what becomes of entries whose taker vanished; those that
+        were on their way when the program crashed are settled once they are offered again. Clients
+        may add the `aspects` by their names; other aspects are added here.
+
+        Aspects of an offered container run on the host's loop: they must not block it.
+        """
+        from tupelo.models.xvsm.serving import offer
+
+        if self.sites.address_of(None) is not None:
+            raise BadArgument("host", "left out: this Capi has no embedded space to offer", host)
+        return await offer(self.embedded, self.is_async, host, access, doubt, aspects or {})
+
+    @either
+    async def shutdown(self, site: str | None, clear_space: bool = False) -> None:
         """End: everything is closed, and whoever waits is told. Durable containers are there when
         the folder is opened again, unless the space is to be cleared."""
-        require_here(site)
+        there = await self._at(site)
+        if there is not None:
+            await there.call("shutdown", self._context, None, bool(clear_space))
+            return
 
         async def work(request: Request) -> None:
             pass
 
         async def last(request: Request) -> None:
             if request.values["clear_space"]:
-                self.embedded.clear()
-            self.embedded.close()
+                await self._do(self.embedded.clear)
+            await self._do(self.embedded.close)
 
         request = Request("shutdown", self, values={"clear_space": bool(clear_space)})
         await self._around(request, work, last=last)
 
     @either
-    async def clear_space(self, site: None) -> None:
+    async def clear_space(self, site: str | None) -> None:
         """Destroy all containers, but those that an open transaction makes or destroys. Aspects
         around `destroy_container` are asked of each; then it is all or none."""
-        require_here(site)
+        there = await self._at(site)
+        if there is not None:
+            await there.call("clear_space", self._context, None)
+            return
         points = (Point.PRE_DESTROY_CONTAINER, Point.POST_DESTROY_CONTAINER)
         if not any(self.embedded.aspects.at(point) for point in points):
-            self.embedded.clear()
+            await self._do(self.embedded.clear)
             return
         txn = self.embedded.begin(None)
         try:
             for row in self.embedded.rows():
-                await settled(self.destroy_container(txn, self.embedded.opened(row)))
+                container = await self._do(partial(self.embedded.opened, row))
+                await settled(self.destroy_container(txn, container))
         except BaseException:
             await self._end(txn, commit=False)
             raise
@@ -74,10 +128,16 @@ class AnyCapi(Registering):
 
     @either
     async def lookup_container(
-        self, tx: SharedTransaction | None, site: None, name: str
-    ) -> Container:
-        """The container of this name."""
-        require_here(site)
+        self, tx: Tx | None, site: str | None, name: str
+    ) -> Container | RemoteContainer:
+        """The container of this name; or that of a URI such as xvsm://host:7700/jobs."""
+        there = await self._at(site)
+        if site is None and is_uri(name):
+            remote, there = await self._elsewhere(name)
+            name = remote.name
+        if there is not None:
+            args = (tx, None, _check_name(name))
+            return there.container(await there.call("lookup_container", {}, *args))
         template, txn = ("container", _check_name(name), str, ANY, tuple), check_transaction(tx)
         # Outside the transaction, or it would hold the container until its end.
         row = await settled(self._registry.read(template, wait=0))
@@ -85,21 +145,26 @@ class AnyCapi(Registering):
             row = await settled(self._registry.read(template, wait=0, txn=txn))
         if row is None:
             raise ContainerNotFound(f"there is no container named {name!r}")
-        return self.embedded.opened(row)
+        opened: Container = await self._do(partial(self.embedded.opened, row))
+        return opened
 
     @either
     async def create_container(
         self,
-        tx: SharedTransaction | None,
-        site: None,
+        tx: Tx | None,
+        site: str | None,
         name: str | None,
         size: float | None,
         *coordinators: Coordinator,
         optional: list[Coordinator] | tuple[Coordinator, ...] = (),
-    ) -> Container:
+    ) -> Container | RemoteContainer:
         """A new container for at most `size` entries (INFINITE for no bound), whose entries are
         kept by all of these coordinators, and by the `optional` ones that they are written for."""
-        require_here(site)
+        there = await self._at(site)
+        if there is not None:
+            wanted = None if name is None else _check_name(name)
+            args = (tx, None, wanted, _check_size(size), coordinators, optional)
+            return there.container(await there.call("create_container", self._context, *args))
         values = {
             "name": _check_name(name) if name is not None else f"container-{uuid4().hex}",
             "size": _check_size(size),
@@ -111,7 +176,8 @@ class AnyCapi(Registering):
             values = request.values
             _check_name(values["name"])
             values["size"] = _check_size(values["size"])
-            container, row = self.embedded.make(**values)
+            container: Container
+            container, row = await self._do(partial(self.embedded.make, **values))
             try:
                 written = self._registry.write(row, txn=request.transaction)
                 await (to_the_end(written) if self.is_async else settled(written))
@@ -132,8 +198,12 @@ class AnyCapi(Registering):
         return found
 
     @either
-    async def destroy_container(self, tx: SharedTransaction | None, cref: Container) -> None:
+    async def destroy_container(self, tx: Tx | None, cref: Cref) -> None:
         """Remove a container with all that is in it; whoever waits there is told."""
+        if isinstance(cref, (RemoteContainer, str)):
+            remote, there = await self._elsewhere(cref)
+            await there.call("destroy_container", self._context, tx, remote)
+            return
         container = self.embedded.require(cref)
 
         async def work(request: Request) -> None:
@@ -142,7 +212,7 @@ class AnyCapi(Registering):
             if await settled(self._registry.take(row_of(found), wait=0, txn=txn)) is None:
                 raise self.embedded.why_not_taken(found)
             if txn is None:
-                self.embedded.drop(found)
+                await self._do(partial(self.embedded.drop, found))
             else:
                 self.embedded.destroyed_in(found, txn)
 
@@ -152,20 +222,29 @@ class AnyCapi(Registering):
         )
 
     @either
-    async def create_transaction(self, site: None, timeout: float | None) -> Transaction:
-        """A transaction, which rolls itself back after `timeout` seconds."""
-        require_here(site)
+    async def create_transaction(
+        self, site: str | None, timeout: float | None
+    ) -> SharedTransaction | RemoteTransaction:
+        """A transaction, which rolls itself back after `timeout` seconds. One at a site elsewhere
+        is for the containers there; it ends when the link to the site is lost."""
+        there = await self._at(site)
+        if there is not None:
+            told = await there.call("create_transaction", self._context, None, seconds(timeout))
+            return RemoteTransaction(there, *parts(told, 2))
         request = Request("transaction_create", self, timeout=seconds(timeout))
 
-        async def work(request: Request) -> Transaction:
+        async def work(request: Request) -> SharedTransaction:
             return self.embedded.begin(request.timeout)
 
-        made: Transaction = await self._around(request, work)
+        made: SharedTransaction = await self._around(request, work)
         return made
 
     @either
-    async def commit_transaction(self, tx: SharedTransaction) -> None:
+    async def commit_transaction(self, tx: Tx) -> None:
         """Make all that was done in it permanent."""
+        if isinstance(tx, RemoteTransaction):
+            await self._end_elsewhere(tx, commit=True)
+            return
 
         async def work(request: Request) -> None:
             await self._end(txn, commit=True)
@@ -174,8 +253,11 @@ class AnyCapi(Registering):
         await self._around(Request("transaction_commit", self, transaction=txn), work, bare=True)
 
     @either
-    async def rollback_transaction(self, tx: SharedTransaction) -> None:
+    async def rollback_transaction(self, tx: Tx) -> None:
         """Undo all that was done in it."""
+        if isinstance(tx, RemoteTransaction):
+            await self._end_elsewhere(tx, commit=False)
+            return
 
         async def work(request: Request) -> None:
             await self._end(txn, commit=False)
@@ -183,15 +265,22 @@ class AnyCapi(Registering):
         txn = _require_transaction(tx)
         await self._around(Request("transaction_rollback", self, transaction=txn), work, bare=True)
 
+    async def _end_elsewhere(self, tx: RemoteTransaction, commit: bool) -> None:
+        there = await self.sites.at(tx.site.address)
+        if there is not tx.site:
+            raise BadArgument("tx", "a transaction that this Capi has created", tx)
+        await there.end(tx, commit, self._context)
+
     # Containers
 
     @either
     async def write(
-        self, cref: Container, timeout: float | None, tx: SharedTransaction | None, *entries: Any
+        self, cref: Cref, timeout: float | None, tx: Tx | None, *entries: Any
     ) -> list[Lease]:
         """Write entries, all of them or none; wait while the container is full or a key is taken.
 
-        The answer are their leases, by which a LindaSelector finds them again.
+        The answer are their leases, by which a LindaSelector finds them again. Those of a site
+        elsewhere are awaited by the async door: `await lease.cancel()`.
         """
         leases: list[Lease] = await self._operate(
             "write", self._write, cref, timeout, tx, entries=list(entries)
@@ -199,9 +288,7 @@ class AnyCapi(Registering):
         return leases
 
     @either
-    async def shift(
-        self, cref: Container, tx: SharedTransaction | None, *entries: Any
-    ) -> list[Lease]:
+    async def shift(self, cref: Cref, tx: Tx | None, *entries: Any) -> list[Lease]:
         """Write, and let give way what stands in the way, even what the same shift has written
         before: of two that are shifted into a container of size 1 the second is left. It never
         waits."""
@@ -212,11 +299,7 @@ class AnyCapi(Registering):
 
     @either
     async def read(
-        self,
-        cref: Container,
-        timeout: float | None,
-        tx: SharedTransaction | None,
-        *selectors: Selector,
+        self, cref: Cref, timeout: float | None, tx: Tx | None, *selectors: Selector
     ) -> list[Any]:
         """The entries that the selectors choose; CountNotMet if there are too few in time."""
         found: list[Any] = await self._operate(
@@ -226,11 +309,7 @@ class AnyCapi(Registering):
 
     @either
     async def take(
-        self,
-        cref: Container,
-        timeout: float | None,
-        tx: SharedTransaction | None,
-        *selectors: Selector,
+        self, cref: Cref, timeout: float | None, tx: Tx | None, *selectors: Selector
     ) -> list[Any]:
         """Read, and remove."""
         found: list[Any] = await self._operate(
@@ -240,11 +319,7 @@ class AnyCapi(Registering):
 
     @either
     async def destroy(
-        self,
-        cref: Container,
-        timeout: float | None,
-        tx: SharedTransaction | None,
-        *selectors: Selector,
+        self, cref: Cref, timeout: float | None, tx: Tx | None, *selectors: Selector
     ) -> int:
         """Remove without reading; how many."""
         count: int = await self._operate(
@@ -252,7 +327,126 @@ class AnyCapi(Registering):
         )
         return count
 
+    # Notifications and aspects
+
+    @either
+    async def create_notification(
+        self,
+        cref: Cref,
+        listener: Listener,
+        *operations: str,
+        times: int | None = None,
+    ) -> Listening:
+        """Call `listener(notification, operation, entries)` after each of these operations on the
+        container ("read", "write", "take", "shift", "destroy"); at most `times`.
+
+        A notification is an aspect: those before and after `add_aspect` are asked. One of a
+        container elsewhere ends when the link to its site is lost.
+        """
+        if isinstance(cref, (RemoteContainer, str)):
+            remote, there = await self._elsewhere(cref)
+            return await there.watch(self._context, remote, listener, operations, times)
+        container = self.embedded.require(cref)
+        points = check_operations(operations)
+        notification = Notification(self, container, listener, times)
+        notification.registration = await self._add(container, points, notification)
+        notification.start()
+        return notification
+
+    @either
+    async def add_aspect(self, cref_or_site: Cref | None, points: Any, aspect: Any) -> Registration:
+        """Register an aspect at points of a container, or (with the site) of the whole space.
+
+        Code is not sent: at a site elsewhere the aspect is the name of one that the program there
+        has offered.
+        """
+        cref, there = await self._place(cref_or_site)
+        if there is not None:
+            remote = cref if isinstance(cref, RemoteContainer) else None
+            chosen = check_points(points, LOCAL_POINTS if remote else (*Point,))
+            return await there.add_aspect(self._context, remote, chosen, aspect)
+        container = None if cref is None else self.embedded.require(cref)
+        _, allowed = self._where(container)
+        return await self._add(container, check_points(points, allowed, aspect), aspect)
+
+    async def _place(self, cref_or_site: Any) -> tuple[Any, Site | None]:
+        """A container, or None for a whole space; and its site, or None for the embedded space."""
+        if isinstance(cref_or_site, str):
+            _, name = parse_uri(cref_or_site, "site")
+            if name is None:
+                return None, await self._at(cref_or_site)
+        if isinstance(cref_or_site, (RemoteContainer, str)):
+            return await self._elsewhere(cref_or_site)
+        return cref_or_site, await self._at(None) if cref_or_site is None else None
+
+    async def _add(
+        self, cref_or_site: Container | None, points: list[Point], aspect: Any
+    ) -> Registration:
+        where, allowed = self._where(cref_or_site)
+
+        async def work(request: Request) -> Registration:
+            chosen = check_points(request.points, allowed, request.aspect)
+            registration = Registration(request.aspect, chosen)
+            where.add(registration, chosen)
+            self.embedded.reconsider()
+            self._unless_committed(request, lambda: where.remove(registration, chosen))
+            return registration
+
+        request = Request(
+            "add_aspect", self, container=cref_or_site, aspect=aspect, points=list(points)
+        )
+        added: Registration = await self._around(request, work)
+        return added
+
+    @either
+    async def remove_aspect(
+        self, cref_or_site: Cref | None, points: Any, registration: Registration
+    ) -> None:
+        """Remove an aspect from some or all of the points that it was added at."""
+        cref, there = await self._place(cref_or_site)
+        if not isinstance(registration, Registration):
+            raise BadArgument("registration", "what add_aspect answered", registration)
+        if there is not None:
+            remote = cref if isinstance(cref, RemoteContainer) else None
+            chosen = registration.points if points is None else check_points(points, (*Point,))
+            await there.call("remove_aspect", self._context, remote, chosen, registration.id)
+            return
+        container = None if cref is None else self.embedded.require(cref)
+        where, allowed = self._where(container)
+        chosen = registration.points if points is None else check_points(points, allowed)
+
+        async def work(request: Request) -> None:
+            removed = where.remove(registration, check_points(request.points, allowed))
+            if not removed:
+                raise BadArgument("points", "where the aspect is", points)
+            self.embedded.reconsider()
+            self._unless_committed(request, lambda: where.add(registration, removed))
+
+        request = Request(
+            "remove_aspect",
+            self,
+            container=container,
+            aspect=registration.aspect,
+            points=list(chosen),
+        )
+        await self._around(request, work)
+
+    def _unless_committed(self, request: Request, undo: Callable[[], object]) -> None:
+        """If aspects stop the operation, do this."""
+
+        def end(committed: bool | None) -> None:
+            if not committed:
+                undo()
+                self.embedded.reconsider()
+
+        if request.transaction is not None:
+            request.transaction.at_end(end)
+
     # The work
+
+    async def _do(self, work: Callable[[], Any]) -> Any:
+        """Do what opens or closes files."""
+        return work()
 
     async def _write(self, request: Request) -> list[Lease]:
         container, txn = container_of(request), request.transaction
@@ -273,8 +467,9 @@ class AnyCapi(Registering):
     async def _shift(self, request: Request) -> list[Lease]:
         container = container_of(request)
         txn = self.embedded.begin(None, request.transaction)
+        remove = partial(self._remove, container, txn)
         try:
-            leases = await shift(container, self._space(container), txn, request.entries)
+            leases = await shift(container, self._space(container), txn, request.entries, remove)
         except BaseException:
             await self._end(txn, commit=False)
             raise
@@ -295,11 +490,27 @@ class AnyCapi(Registering):
     async def _get(self, request: Request, take: bool) -> list[Any]:
         container, txn, wait = container_of(request), request.transaction, request.timeout
         question = container.question(tuple(request.selectors))
-        space = self._space(container)
         if container.active is not None:
             active_of(container).asked()
-        if not take and request.is_alone and not has_branch(txn, container.space):
+        if not take and txn and request.is_alone and not txn.has_branch(container.port):
             txn = None  # Or others could not take what is read until the aspects have spoken.
+        found = await self._fetch(container, question, take, wait, txn)
+        if not found:
+            short = question.not_met()
+            if short is not None:
+                raise short
+        return found
+
+    async def _fetch(
+        self,
+        container: Container,
+        question: Question,
+        take: bool,
+        wait: float | None,
+        txn: SharedTransaction | None,
+    ) -> list[Any]:
+        """What the space of a container answers, as it was written."""
+        space = self._space(container)
         if question.one:
             get = space.take if take else space.read
             one = None
@@ -319,11 +530,20 @@ class AnyCapi(Registering):
                     if_exists=question.optional,
                 )
             )
-        if not found:
-            short = question.not_met()
-            if short is not None:
-                raise short
         return [container.value(one) for one in found]
+
+    async def _remove(
+        self,
+        container: Container,
+        txn: SharedTransaction,
+        template: Any,
+        order: Order | None,
+        limit: int | None,
+    ) -> int:
+        """Remove what gives way to a shift; how many there were."""
+        space = self._space(container)
+        found = await settled(space.take_all(template, txn=txn, order=order, limit=limit))
+        return len(found)
 
 
 class Capi(AnyCapi):
@@ -331,15 +551,12 @@ class Capi(AnyCapi):
 
     is_async = False
 
-    def write(
-        self, cref: Container, timeout: float | None, tx: SharedTransaction | None, *entries: Any
-    ) -> list[Lease]:
+    def write(self, cref: Cref, timeout: float | None, tx: Tx | None, *entries: Any) -> list[Lease]:
         if (
             tx is None
             and len(entries) == 1
             and type(cref) is Container
-            and cref.quick
-            and cref.owner is self.embedded
+            and cref.quick is self.embedded
         ):
             leases = cref.write_quickly(entries[0], timeout)
             if leases is not None:
@@ -348,18 +565,13 @@ class Capi(AnyCapi):
         return answer
 
     def read(
-        self,
-        cref: Container,
-        timeout: float | None,
-        tx: SharedTransaction | None,
-        *selectors: Selector,
+        self, cref: Cref, timeout: float | None, tx: Tx | None, *selectors: Selector
     ) -> list[Any]:
         if (
             tx is None
             and len(selectors) == 1
             and type(cref) is Container
-            and cref.quick
-            and cref.owner is self.embedded
+            and cref.quick is self.embedded
         ):
             found = cref.get_quickly(selectors[0], False, timeout)
             if found is not None:
@@ -368,18 +580,13 @@ class Capi(AnyCapi):
         return answer
 
     def take(
-        self,
-        cref: Container,
-        timeout: float | None,
-        tx: SharedTransaction | None,
-        *selectors: Selector,
+        self, cref: Cref, timeout: float | None, tx: Tx | None, *selectors: Selector
     ) -> list[Any]:
         if (
             tx is None
             and len(selectors) == 1
             and type(cref) is Container
-            and cref.quick
-            and cref.owner is self.embedded
+            and cref.quick is self.embedded
         ):
             found = cref.get_quickly(selectors[0], True, timeout)
             if found is not None:
@@ -387,30 +594,11 @@ class Capi(AnyCapi):
         answer: list[Any] = super().take(cref, timeout, tx, *selectors)
         return answer
 
-    def close(self) -> None:
-        """Shut down, as at the end of a `with` block."""
-        self.embedded.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
-
 
 class AsyncCapi(AnyCapi):
     """The async door: the same methods, to be awaited."""
 
     is_async = True
-
-    async def close(self) -> None:
-        self.embedded.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *error: object) -> None:
-        await self.close()
 
 
 def _require_transaction(tx: object) -> SharedTransaction:
@@ -421,8 +609,8 @@ def _require_transaction(tx: object) -> SharedTransaction:
 
 
 def _check_name(name: object) -> str:
-    if not isinstance(name, str) or not name:
-        raise BadArgument("name", "a text that is not empty", name)
+    if not isinstance(name, str) or not name or is_uri(name):
+        raise BadArgument("name", "a text that is not empty, and no URI", name)
     return name
 
 
@@ -432,3 +620,73 @@ def _check_size(size: object) -> int | None:
     if isinstance(size, bool) or not isinstance(size, int) or size < 1:
         raise BadArgument("size", "a whole number above 0, or INFINITE", size)
     return size
+
+
+# Shifting: before a write, what stands in its way gives way
+
+
+class GivesWay(Order):
+    """Who is shifted out first, as a coordinator says."""
+
+    def __init__(self, coordinator: Coordinator) -> None:
+        self._coordinator = coordinator
+
+    def arrange(self, found: list[CoreEntry]) -> Iterable[CoreEntry]:
+        return self._coordinator.gives_way(found)
+
+
+Remove = Callable[[Any, Order | None, int | None], Awaitable[int]]
+"""Removes what matches a template, as an order says, at most so many; the answer is how many."""
+
+
+async def shift(
+    container: Container, space: Any, txn: SharedTransaction, entries: list[Any], remove: Remove
+) -> list[Lease]:
+    """Write each entry; the transaction makes it all one step, or nothing."""
+    if container.active is not None:
+        raise BadArgument("cref", "a container without an ActiveCoordinator", container)
+    leases = []
+    for entry in entries:
+        stored, at = container.stored(entry)
+        await _clear_place(container, entry, remove)
+        await _clear_keys(container, stored, remove)
+        while True:
+            try:
+                leases.append(await settled(space.write(stored, txn=txn, at=at)))
+                break
+            except SpaceFull as full:
+                if not await _clear_one(container, remove):
+                    raise SpaceFull(
+                        f"the container {container.name!r} is full, and nothing may give way"
+                    ) from full
+    return leases
+
+
+async def _clear_place(container: Container, entry: Any, remove: Remove) -> None:
+    """What stands at the index where a vector is to be written."""
+    for selector in entry.selectors if isinstance(entry, Entry) else ():
+        if isinstance(selector, VectorSelector) and selector.index is not None:
+            there = container.question((VectorSelector(selector.index, name=selector.name),))
+            await remove(there.template, there.chain, None)
+
+
+async def _clear_keys(container: Container, stored: Any, remove: Remove) -> None:
+    """The entries with its keys; if another transaction holds one, the write will be refused."""
+    for coordinator, key in container.key_of(stored):
+        if key is not None:
+            kept = {coordinator.position: key}
+            template = template_for(container.width, container.arity, kept, [])
+            await remove(template, None, 1)
+
+
+async def _clear_one(container: Container, remove: Remove) -> bool:
+    """The first that the first coordinator lets go."""
+    first = next((c for c in container.given if not c.optional), None) or AnyCoordinator()
+    kind = type(first)
+    oldest = (
+        kind.gives_way is Coordinator.gives_way
+        and kind.arrange is Coordinator.arrange
+        and not isinstance(first, VectorCoordinator)
+    )
+    order = None if oldest else GivesWay(first)
+    return await remove(ANY, order, 1) > 0

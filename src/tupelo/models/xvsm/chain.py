@@ -56,8 +56,7 @@ class Behind(Template):
 
 
 def _typed_matches(template: Template, value: Typed) -> bool:
-    binding = template.bind(shape_of(value.kind, types_of(value.values)))
-    return binding is not None and binding.test(value.values)
+    return template.admits(shape_of(value.kind, types_of(value.values)), value.values)
 
 
 def template_for(width: int, arity: int | None, kept: dict[int, Any], payloads: list[Any]) -> Any:
@@ -103,7 +102,8 @@ class Stage:
 
     def choose(self, found: list[Entry]) -> list[Entry]:
         if self.template is not None:
-            found = [entry for entry in found if _matches(self.template, entry)]
+            admits = self.template.admits
+            found = [entry for entry in found if admits(entry.shape, entry.fields)]
         if self.coordinator.optional:
             found = [entry for entry in found if self.coordinator.registered(entry)]
         try:
@@ -116,17 +116,13 @@ class Stage:
             ) from error
 
 
-def _matches(template: Template, entry: Entry) -> bool:
-    binding = template.bind(entry.shape)
-    return binding is not None and binding.test(entry.fields)
-
-
 class Chain(Order):
     """The order that a chain of selectors is. `short` says which stage found too little."""
 
     def __init__(self, stages: list[Stage], enough: int | None, backwards: bool) -> None:
         self._stages = stages
         self._enough = enough
+        self.chooses = enough != 1
         self.backwards = backwards
         self.short: CountNotMet | None = None
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import inspect
 import math
-import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,7 +30,9 @@ from tupelo.models.xvsm.coordinators import (
     LindaCoordinator,
     QueryCoordinator,
     RandomCoordinator,
+    found_by,
     framed,
+    name_of,
 )
 from tupelo.models.xvsm.selectors import (
     AnySelector,
@@ -45,11 +46,11 @@ from tupelo.space.blocking import Space
 from tupelo.space.capacity import Capacity
 from tupelo.space.checks import WAIT_MAX
 from tupelo.space.order import Order
+from tupelo.space.port import port_of
 from tupelo.values.entry import Entry as CoreEntry
 from tupelo.values.kind import is_typed
 from tupelo.values.lease import Lease
-from tupelo.values.parts import ANY
-from tupelo.values.template import INDEXABLE
+from tupelo.values.parts import ANY, INDEXABLE
 
 if TYPE_CHECKING:
     from tupelo.models.xvsm.embedded import Embedded
@@ -140,7 +141,8 @@ class Container:
         )
         self.path = path
         self._aio: AsyncSpace | None = None
-        self._shapes = self.space._operations.core.store.shapes
+        self.port = port_of(self.space)
+        self._shapes = self.port.shapes
         # Of how many shapes, the length of their payloads and wildcards for one, if all are alike.
         # One value, for threads look at it without a lock.
         self._alike: tuple[int, int | None, tuple[Any, ...] | None] = (0, None, None)
@@ -148,18 +150,23 @@ class Container:
         self.aspects = Interceptors()
         self.news = News(owner.clock)
         self.endings: dict[Callable[[], object], None] = {}  # what to call when it is closed
-        # Where most operations need nothing but the space, they go straight to it.
-        self.quick = True
+        self.quick: Embedded | None = owner
+        """The owner, if most operations need nothing but the space, and go straight to it."""
         self.active: Coordinator | None = next((c for c in self.given if c.works), None)
         kinds = {type(coordinator) for coordinator in self.given}
         self._native = not self.width and kinds <= _SIMPLE
         self._linda = self._native and LindaCoordinator in kinds
         only = self.given[0] if kinds == {KeyCoordinator} and self.width == 1 else None
         self._key = only.name if only is not None and not only.optional else None
-        operations = self.space._operations
-        self._journaled = operations.journaled
-        self._write_plainly = operations.write_plainly
-        self._get_plainly = operations.get_plainly
+        self._journaled = self.port.journaled
+        self._write_plainly = self.port.write_plainly
+        self._get_plainly = self.port.get_plainly
+
+    @property
+    def spaces(self) -> list[Space]:
+        """All spaces that it keeps: its entries, and the work of its ActiveCoordinator."""
+        work: Space | None = getattr(self.active, "work", None)
+        return [self.space] if work is None else [self.space, work]
 
     @property
     def aio(self) -> AsyncSpace:
@@ -177,8 +184,6 @@ class Container:
         finally:
             self.space.close()
             self.news.close()
-            if self._aio is not None:
-                self._aio._flusher.close()  # its thread, which waits for the disk
 
     # Entries
 
@@ -285,7 +290,7 @@ class Container:
     def _look_at_shapes(self) -> tuple[int, int | None, tuple[Any, ...] | None]:
         alike = self._alike
         if alike[0] != len(self._shapes):
-            with self.space._operations.engine.lock:  # Nobody else adds a shape meanwhile.
+            with self.port.atomic():  # Nobody else adds a shape meanwhile.
                 lengths = {
                     -1 if shape.kind is not None else len(shape.types) - self.width
                     for shape in self._shapes
@@ -330,7 +335,7 @@ class Container:
         if lease is None:
             return None
         if self._journaled:
-            self.space._flush(lease.thing.arrival)
+            self.port.flush(lease.thing.arrival)
         return [lease]
 
     def get_quickly(self, selector: Any, take: bool, timeout: Any) -> list[Any] | None:
@@ -427,10 +432,7 @@ def _attached(
 def _require_makeable(coordinator: Coordinator) -> None:
     """BadArgument for one that could not be made again when its folder is opened again."""
     cls = type(coordinator)
-    found: Any = sys.modules.get(cls.__module__)
-    for part in cls.__qualname__.split("."):
-        found = getattr(found, part, None)
-    if found is not cls:
+    if found_by(name_of(cls)) is not cls:
         raise BadArgument(
             "coordinators", "of classes that a module has, in a Capi with a folder", coordinator
         )

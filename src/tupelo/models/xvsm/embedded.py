@@ -9,30 +9,44 @@ from __future__ import annotations
 import logging
 import random as chance
 import re
-import sys
 import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 from tupelo.aio import Space as AsyncSpace
-from tupelo.errors import BadArgument, ContainerError, ContainerNotFound, SpaceClosed, TupeloError
+from tupelo.errors import (
+    BadArgument,
+    ContainerError,
+    ContainerNotFound,
+    SpaceClosed,
+    TransactionEnded,
+    TupeloError,
+)
+from tupelo.federation.hosts.core import HostCore
 from tupelo.models.xvsm.aspects import LOCAL_POINTS, Interceptors
 from tupelo.models.xvsm.container import Container
-from tupelo.models.xvsm.coordinators import Coordinator, KeyCoordinator
-from tupelo.models.xvsm.transactions import Transaction, at_end
+from tupelo.models.xvsm.coordinators import Coordinator, KeyCoordinator, found_by, name_of
 from tupelo.space.blocking import Space
 from tupelo.space.clock import Clock, SystemClock
 from tupelo.space.decisions import DecisionLog
+from tupelo.space.delivery import Prepared
+from tupelo.space.port import Port, port_of
 from tupelo.space.shared import SharedTransaction
 from tupelo.space.twophase import Outcome
+from tupelo.values.holder import Holder
 from tupelo.values.parts import ANY
 
 logger = logging.getLogger("tupelo")
 
 _system_clock = SystemClock()
 _FILE = re.compile(r"([0-9a-f]{32})\.tupelo.*")  # of a container
+
+ENDING_THREADS = 4
+"""So many threads bring transactions of clients to their end, where the disk has to follow."""
 
 Row = tuple[str, str, str, int | None, tuple[Any, ...]]
 """In the registry: "container", its name, its id, its size, its coordinators."""
@@ -67,7 +81,7 @@ class Embedded:
             clock=self.clock,
         )
         self._decisions = DecisionLog(self._log)
-        self._mark = f"xvsm.{self._log._operations.engine.id}."
+        self._mark = f"xvsm.{port_of(self._log).id}."
         self.settle(self.registry)
         if is_known:  # Without a registry nobody can say which files are needed.
             self._sweep()
@@ -75,16 +89,26 @@ class Embedded:
         self.aspects = Interceptors()
         self.lock = threading.Lock()
         self._containers: dict[str, Container] = {}
+        self._ending: ThreadPoolExecutor | None = None
+        self.closed = False
+        self.site: HostCore | None = None  # which offers the containers to programs elsewhere
         # The transactions, not committed yet, that make a container or do away with it, by its id.
         self._made_in: dict[str, SharedTransaction] = {}
         self._destroyed_in: dict[str, SharedTransaction] = {}
 
-    def begin(self, seconds: float | None, parent: SharedTransaction | None = None) -> Transaction:
-        """A transaction. With a folder, its decision is recorded there, in case of a crash."""
-        return Transaction(
+    def begin(
+        self,
+        seconds: float | None,
+        parent: SharedTransaction | None = None,
+        txn_id: str | None = None,
+    ) -> SharedTransaction:
+        """A transaction. With a folder, its decision is recorded there, in case of a crash. One
+        with an id of its own that has promised to commit is in doubt after a crash, and whoever
+        gave it the id settles it."""
+        return SharedTransaction(
             self.clock,
             seconds,
-            txn_id=self._mark + uuid4().hex,
+            txn_id=txn_id or self._mark + uuid4().hex,
             parent=parent,
             decisions=None if self.path is None else self._decisions,
         )
@@ -92,12 +116,49 @@ class Embedded:
     def settle(self, space: Space) -> None:
         """Bring to its end what a crash has left undecided in a space that was opened again."""
         if self.path is not None:
-            self._decisions.settle(space._operations, self._outcome)
+            self._decisions.settle(port_of(space), self._outcome)
 
     def _outcome(self, txn_id: str) -> Outcome | None:
-        """What became of a transaction of before the crash; None if it is not ours."""
-        mine = txn_id.startswith(self._mark)
-        return self._decisions.recorded_outcome(txn_id) if mine else None
+        """What became of a transaction of before the crash; None if that is not ours to say."""
+        outcome = self._decisions.recorded_outcome(txn_id)
+        return outcome if outcome == "committed" or txn_id.startswith(self._mark) else None
+
+    def end_soon(self, work: Callable[[], object]) -> Future[object] | None:
+        """Bring transactions to their end: at once in memory, and else on another thread, since
+        the disk has to follow. `close` waits for it; after that nothing can be done any more."""
+        with self.lock:
+            if self.path is not None and not self.closed:
+                if self._ending is None:
+                    self._ending = ThreadPoolExecutor(ENDING_THREADS, "tupelo-xvsm")
+                return self._ending.submit(work)
+        work()
+        return None
+
+    def deliveries_in_doubt(self) -> dict[Holder, list[tuple[Port, Prepared]]]:
+        """What was delivered before a crash and neither confirmed nor given back, with the spaces
+        that it is of. All containers are opened, but for those whose coordinators are not known."""
+        found: dict[Holder, list[tuple[Port, Prepared]]] = {}
+        for row in self.rows():
+            try:
+                spaces = self.opened(row).spaces
+            except ContainerNotFound as error:
+                logger.warning("the container %r is left alone: %s", row[1], error)
+                continue
+            for port in map(port_of, spaces):
+                for delivery in port.deliveries_in_doubt():
+                    found.setdefault(delivery.holder, []).append((port, delivery))
+        return found
+
+    def end_delivery(self, branches: list[tuple[Port, Prepared]], confirmed: bool) -> None:
+        """Bring a delivery that was in doubt to its end: in all spaces, or in none."""
+        decided = confirmed and len(branches) > 1
+        if decided:
+            self._decisions.record([(part.txn.id, port.id) for port, part in branches])
+        for port, part in branches:
+            with suppress(TransactionEnded):
+                port.flush(part.confirm() if confirmed else part.give_back())
+            if decided:
+                self._decisions.forget(part.txn.id, port.id)
 
     def make(
         self,
@@ -150,7 +211,7 @@ class Embedded:
             return container
 
     def _ready(self, container: Container) -> None:
-        container.quick = self._is_quick(container)
+        container.quick = self._quick(container)
         for coordinator in container.given:
             coordinator.opened()
 
@@ -158,16 +219,12 @@ class Embedded:
         """Aspects have come or gone: which containers have none to heed?"""
         with self.lock:
             for container in self._containers.values():
-                container.quick = self._is_quick(container)
+                container.quick = self._quick(container)
 
-    def _is_quick(self, container: Container) -> bool:
+    def _quick(self, container: Container) -> Embedded | None:
         everywhere = any(self.aspects.at(point) for point in LOCAL_POINTS)
-        return not (
-            container.aspects
-            or everywhere
-            or container.active is not None
-            or container.id in self._made_in
-        )
+        busy = container.aspects or everywhere or container.active is not None
+        return None if busy or container.id in self._made_in else self
 
     # Containers that come and go in transactions
 
@@ -183,7 +240,7 @@ class Embedded:
 
         self._made_in[container.id] = _root(txn)
         self.reconsider()
-        at_end(txn, end)
+        txn.at_end(end)
 
     def destroyed_in(self, container: Container, txn: SharedTransaction) -> None:
         """This transaction has taken its row."""
@@ -194,7 +251,7 @@ class Embedded:
                 self.drop(container)
 
         self._destroyed_in[container.id] = _root(txn)
-        at_end(txn, end)
+        txn.at_end(end)
 
     def require_there(self, container: Container, txn: SharedTransaction | None) -> None:
         """ContainerNotFound, if it is not there for this transaction, or yet."""
@@ -225,7 +282,7 @@ class Embedded:
         with self.lock:
             self._containers.pop(container.id, None)
         container.destroyed = True
-        container.quick = False
+        container.quick = None
         _close(container)
         self._remove_files(container.id)
 
@@ -246,6 +303,11 @@ class Embedded:
                 with suppress(OSError):
                     file.unlink()
 
+    def known(self, container_id: str) -> Container | None:
+        """The container of this id, if it is open: also one that a transaction is making."""
+        with self.lock:
+            return self._containers.get(container_id)
+
     def rows(self) -> list[Row]:
         return self.registry.read_all(("container", str, str, ANY, tuple))
 
@@ -263,12 +325,16 @@ class Embedded:
 
     def close(self) -> None:
         with self.lock:
+            self.closed = True
+            ending, self._ending = self._ending, None
+        if ending is not None:
+            ending.shutdown()
+        with self.lock:
             containers = list(self._containers.values())
             self._containers.clear()
         for container in containers:
             _close(container)
         self.registry.close()
-        self.registry_aio._flusher.close()
         self._log.close()
 
     def require(self, cref: object) -> Container:
@@ -314,17 +380,17 @@ def _release(coordinators: list[Coordinator]) -> None:
 
 def _spec(coordinator: Coordinator) -> tuple[Any, ...]:
     """A coordinator as a registry describes it."""
-    kind = type(coordinator)
-    where = f"{kind.__module__}:{kind.__qualname__}"
-    return (where, coordinator.name, coordinator.optional, coordinator.options())
+    return (
+        name_of(type(coordinator)),
+        coordinator.name,
+        coordinator.optional,
+        coordinator.options(),
+    )
 
 
 def _made_again(where: str, name: str, optional: bool, options: tuple[Any, ...]) -> Coordinator:
     """A coordinator as a registry describes it. Its class must be known: nothing is imported."""
-    module, _, path = where.partition(":")
-    found: Any = sys.modules.get(module)
-    for part in path.split("."):
-        found = getattr(found, part, None)
+    found = found_by(where)
     if not isinstance(found, type) or not issubclass(found, Coordinator):
         raise ContainerNotFound(
             f"the container has a coordinator of the class {where!r}, which is not known in this "

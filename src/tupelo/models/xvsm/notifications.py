@@ -19,12 +19,13 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tupelo.errors import BadArgument
-from tupelo.models.xvsm.aspects import Point, Registration, Request
+from tupelo.models.xvsm.aspects import News, Point, Registration, Request
 from tupelo.models.xvsm.container import Container, Entry
-from tupelo.models.xvsm.transactions import at_end
+from tupelo.space.either import at_once
 
 if TYPE_CHECKING:
     from tupelo.models.xvsm.around import Around
@@ -32,10 +33,57 @@ if TYPE_CHECKING:
 logger = logging.getLogger("tupelo")
 
 OPERATIONS = ("read", "write", "take", "shift", "destroy")
-Listener = Callable[["Notification", str, list[Any]], object]
+Listener = Callable[[Any, str, list[Any]], object]
 
 
-class Notification:
+Told = tuple[str, list[Any]]
+"""An operation, and its entries."""
+
+
+class Listening:
+    """Calls a listener for what it is told, at most `times`."""
+
+    def __init__(self, is_async: bool, listener: Listener, times: int | None) -> None:
+        if not callable(listener):
+            raise BadArgument(
+                "listener", "a function of a notification, a name and entries", listener
+            )
+        if times is not None and (
+            isinstance(times, bool) or not isinstance(times, int) or times < 1
+        ):
+            raise BadArgument("times", "a whole number above 0, or None", times)
+        self.error: Exception | None = None
+        self.dropped = 0
+        self.active = True
+        self._is_async = is_async
+        self._listener = listener
+        self._left = times
+
+    def destroy(self) -> None:
+        """Tell the listener no more."""
+        raise NotImplementedError
+
+    async def _tell(self, told: Told) -> bool:
+        """Call the listener; is it to be told of more?"""
+        try:
+            answer = self._listener(self, *told)
+            if asyncio.iscoroutine(answer):
+                if not self._is_async:
+                    answer.close()
+                    raise TypeError("an async listener needs an AsyncCapi")
+                await answer
+        except Exception as error:
+            logger.exception("a notification's listener raised; it is told no more")
+            self.error = error
+            self.destroy()
+        if self._left is not None:
+            self._left -= 1
+            if self._left == 0:
+                self.destroy()
+        return self.active
+
+
+class Notification(Listening):
     """A registered listener, which is an aspect at the points after its operations."""
 
     def __init__(
@@ -46,39 +94,29 @@ class Notification:
         times: int | None,
         backlog_max: int = 10_000,
     ) -> None:
-        if not callable(listener):
-            raise BadArgument(
-                "listener", "a function of a notification, a name and entries", listener
-            )
-        if times is not None and (
-            isinstance(times, bool) or not isinstance(times, int) or times < 1
-        ):
-            raise BadArgument("times", "a whole number above 0, or None", times)
+        super().__init__(capi.is_async, listener, times)
         self.container = container
         self.registration: Registration | None = None
-        self.error: Exception | None = None
-        self.dropped = 0
-        self.active = True
         self._embedded = capi.embedded
-        self._listener = listener
-        self._left = times
         self._backlog_max = backlog_max
-        self._backlog: deque[tuple[str, list[Any]]] = deque()
-        self._wake = threading.Condition()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        if capi.is_async:
-            self._loop = asyncio.get_running_loop()
-            self._come = asyncio.Event()
+        self._backlog: deque[Told] = deque()
+        self._lock = threading.Lock()
+        self._news = News(capi.embedded.clock)
 
     def start(self) -> None:
         """Begin to tell, now that it is registered; it is not if an aspect has skipped that."""
         self.container.endings[self.destroy] = None
         if self.registration is None or self.container.destroyed:
             self.destroy()
-        elif self._loop is not None:
-            self._task = self._loop.create_task(self._serve_async())
         else:
-            threading.Thread(target=self._serve, name="tupelo-notification", daemon=True).start()
+            self._begin()
+
+    def _begin(self) -> None:
+        if self._is_async:
+            self._task = asyncio.ensure_future(self._serve())
+        else:
+            serve = partial(at_once, self._serve)
+            threading.Thread(target=serve, name="tupelo-notification", daemon=True).start()
 
     # As an aspect
 
@@ -111,86 +149,66 @@ class Notification:
                 self._add(operation, told)
 
         if request.transaction is not None:  # It is, around an operation of a container.
-            at_end(request.transaction, end)
+            request.transaction.at_end(end)
 
     # Telling
 
     def _add(self, operation: str, entries: list[Any]) -> None:
-        with self._wake:
+        with self._lock:
             if not self.active:
                 return
             self._backlog.append((operation, entries))
             if len(self._backlog) > self._backlog_max:
                 self._backlog.popleft()
                 self.dropped += 1
-            self._wake.notify()
-        self._rouse()
+        self._news.tell()
 
-    def _rouse(self) -> None:
-        if self._loop is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._come.set)
-
-    def _next(self) -> tuple[str, list[Any]] | None:
-        return self._backlog.popleft() if self._backlog else None
-
-    def _serve(self) -> None:
-        while True:
-            with self._wake:
-                while self.active and not self._backlog:
-                    self._wake.wait()
-                told = self._next()
-            if told is None or not self._tell(told):
+    async def _serve(self) -> None:
+        while (told := await self.come()) is not None:
+            if not await self._tell(told):
                 return
 
-    def _tell(self, told: tuple[str, list[Any]]) -> Any:
-        """Tell the listener; is it to be told of more?"""
-        try:
-            self._listener(self, *told)
-        except Exception as error:
-            self._failed(error)
-        return self._goes_on()
-
-    async def _serve_async(self) -> None:
+    async def come(self) -> Told | None:
+        """What is to be told next; None if nothing will be."""
         while True:
-            self._come.clear()
-            told = self._next()
-            if told is None:
-                if not self.active:
-                    return
-                await self._come.wait()
-                continue
-            try:
-                answer = self._listener(self, *told)
-                if asyncio.iscoroutine(answer):
-                    await answer
-            except Exception as error:
-                self._failed(error)
-            if not self._goes_on():
-                return
+            count = self._news.count
+            told = self.next()
+            if told is not None or not self.active:
+                return told
+            await self._news.after(count, None, self._is_async)
 
-    def _failed(self, error: Exception) -> None:
-        logger.exception("a notification's listener raised; it is told no more")
-        self.error = error
-        self.destroy()
-
-    def _goes_on(self) -> bool:
-        if self._left is not None:
-            self._left -= 1
-            if self._left == 0:
-                self.destroy()
-        return self.active
+    def next(self) -> Told | None:
+        """What is to be told next, if it is there."""
+        with self._lock:
+            return self._backlog.popleft() if self._backlog else None
 
     def destroy(self) -> None:
-        """Tell the listener no more."""
         self.container.endings.pop(self.destroy, None)
         if self.registration is not None:
             self.container.aspects.remove(self.registration, self.registration.points)
             self._embedded.reconsider()
-        with self._wake:
+        with self._lock:
             self.active = False
             self._backlog.clear()
-            self._wake.notify_all()
-        self._rouse()
+        self._news.tell()
+
+
+class Watch(Notification):
+    """A notification of a client elsewhere, which asks for what there is to be told."""
+
+    def __init__(self, capi: Around, container: Container) -> None:
+        super().__init__(capi, container, _nobody, None)
+
+    def _begin(self) -> None:
+        """The client asks."""
+
+    def put_back(self, told: Told) -> None:
+        """This could not be told yet."""
+        self._backlog.appendleft(told)
+
+
+def _nobody(notification: Listening, operation: str, entries: list[Any]) -> None:
+    """Nobody listens here."""
 
 
 def check_operations(operations: tuple[str, ...]) -> list[Point]:

@@ -19,12 +19,12 @@ import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypedDict, Unpack
 
 from tupelo.errors import BadArgument, BadSelector
 from tupelo.space.checks import check_count
 from tupelo.values.kind import entry as named_entry
-from tupelo.values.lease import Lease
+from tupelo.values.lease import Leased
 from tupelo.values.parts import ANY, Both, Not, OneOf, Where
 from tupelo.values.template import Combined, Template
 
@@ -51,6 +51,14 @@ COUNT_ALL = Count.ALL
 COUNT_MAX = Count.MAX
 _ONE = 1
 _UNBOUNDED = sys.maxsize
+
+
+class Bounds(TypedDict, total=False):
+    """How many, if not just a count; and the name of the coordinator that is spoken to."""
+
+    min_count: int | None
+    max_count: int | None
+    name: str | None
 
 
 class Selector:
@@ -105,6 +113,21 @@ class Selector:
             self.low = self.high = count
         else:
             self.low, self.high = low, high
+
+    def restrict(self, low: Any, high: Any, rule: Count | None) -> None:
+        """Let it want at least `low` entries and at most `high`; by a rule, if it has one."""
+        for name, number in (("low", low), ("high", high)):
+            if type(number) is not int or number < 0:
+                raise BadArgument(name, "a whole number, 0 or more", number)
+        if rule is not None:
+            self._bound(rule, None, None)
+        elif (low, high) != (self.low, self.high):
+            self.low, self.high = low, high
+
+    @property
+    def rule(self) -> Count | None:
+        """COUNT_ALL, COUNT_MAX, or None if numbers say how many."""
+        return self._rule
 
     @property
     def is_all(self) -> bool:
@@ -186,19 +209,11 @@ class LabelSelector(Selector):
 
     default_name = "label"
 
-    def __init__(
-        self,
-        label: Any,
-        count: int | Count = 1,
-        *,
-        min_count: int | None = None,
-        max_count: int | None = None,
-        name: str | None = None,
-    ) -> None:
+    def __init__(self, label: Any, count: int | Count = 1, **bounds: Unpack[Bounds]) -> None:
         if label is None or label != label:
             raise BadArgument("label", "a value that equals itself, and not None", label)
         self.label = label
-        super().__init__(count, min_count=min_count, max_count=max_count, name=name)
+        super().__init__(count, **bounds)
 
     def says(self) -> tuple[Any, ...]:
         return (self.label,)
@@ -211,24 +226,22 @@ class LindaSelector(Selector):
     """
 
     default_name = "linda"
-    entry: Lease | None = None
+    entry: Leased | None = None
+    wanted: Any = None
+    """How a client elsewhere names the entry, before its lease is found here."""
 
     def __init__(
         self,
         *templates: Any,
         count: int | Count = 1,
-        entry: Lease | None = None,
+        entry: Leased | None = None,
         min_count: int | None = None,
         max_count: int | None = None,
         name: str | None = None,
     ) -> None:
-        if len(templates) == 1:
-            templates = (wild(templates[0]),)
-        else:
-            templates = tuple([wild(template) for template in templates])
-        self.templates = templates
+        self.templates = tuple([wild(template) for template in templates])
         if entry is not None:
-            if not isinstance(entry, Lease):
+            if not isinstance(entry, Leased):
                 raise BadArgument("entry", "the lease of an entry, as write answers", entry)
             self.entry = entry
         if name is not None:
@@ -246,20 +259,14 @@ class VectorSelector(Selector):
     default_name = "vector"
 
     def __init__(
-        self,
-        index: int | None = None,
-        count: int | Count = 1,
-        *,
-        min_count: int | None = None,
-        max_count: int | None = None,
-        name: str | None = None,
+        self, index: int | None = None, count: int | Count = 1, **bounds: Unpack[Bounds]
     ) -> None:
         if index is not None and (
             isinstance(index, bool) or not isinstance(index, int) or index < 0
         ):
             raise BadArgument("index", "a whole number, 0 or more", index)
         self.index = index
-        super().__init__(count, min_count=min_count, max_count=max_count, name=name)
+        super().__init__(count, **bounds)
 
     def says(self) -> tuple[Any, ...]:
         return () if self.index is None else (self.index,)
@@ -326,19 +333,11 @@ class QuerySelector(Selector):
 
     default_name = "query"
 
-    def __init__(
-        self,
-        query: Query,
-        count: int | Count = 1,
-        *,
-        min_count: int | None = None,
-        max_count: int | None = None,
-        name: str | None = None,
-    ) -> None:
+    def __init__(self, query: Query, count: int | Count = 1, **bounds: Unpack[Bounds]) -> None:
         if not isinstance(query, Query):
             raise BadArgument("query", "a Query()", query)
         self.query = query
-        super().__init__(count, min_count=min_count, max_count=max_count, name=name)
+        super().__init__(count, **bounds)
 
     def says(self) -> tuple[Any, ...]:
         return (self.query,)

@@ -41,7 +41,14 @@ SHOWN_MAX = 1_000
 _QUESTION = re.compile(
     r"[\s(]*(select|with|from|values|table|show|describe|desc|explain)\b", re.IGNORECASE
 )
-_WRITING = re.compile(r"^\s*(with|from|explain)\b.*\binsert\s+(into|overwrite)\b", re.I | re.S)
+_QUOTED = re.compile(
+    r"\br'[^']*' | \br\"[^\"]*\" | '(?:[^'\\]|\\.)*' | \"(?:[^\"\\]|\\.)*\" | `[^`]*`"
+    r" | --[^\r\n]* | /\*.*?\*/",
+    re.IGNORECASE | re.DOTALL | re.VERBOSE,
+)
+"""Texts, quoted names and comments, as Spark reads them."""
+_WRITING = re.compile(r"\b(insert|update|delete|merge|reflect|try_reflect|java_method)\b", re.I)
+"""What writes in a statement that begins as a question, or calls what is not SQL."""
 _MISSING = "TABLE_OR_VIEW_NOT_FOUND"
 _NOT_A_FILE = "UNSUPPORTED_DATASOURCE_FOR_DIRECT_QUERY"
 """So Spark takes tupelo.presence, as it would take parquet.`a/file`."""
@@ -114,7 +121,8 @@ def sql(
 
 def is_question(statement: str) -> bool:
     """Does it only ask? What would write has no place at this prompt, and goes through Spark."""
-    return _QUESTION.match(statement) is not None and _WRITING.search(statement) is None
+    plain = _QUOTED.sub(" ", statement)
+    return _QUESTION.match(statement) is not None and _WRITING.search(plain) is None
 
 
 def places(locations: Sequence[str], options: Mapping[str, str]) -> dict[str, list[str]]:

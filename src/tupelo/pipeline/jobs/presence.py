@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import Window
 from pyspark.sql import functions as f
 
-from tupelo.federation.hosts.presence import SYSTEM
+from tupelo.federation.names import PRESENCE
 from tupelo.pipeline.jobs.latency import seconds_of
 from tupelo.pipeline.jobs.stays import of_kind
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def presence(changes: DataFrame) -> DataFrame:
     """One row for each time that a host was engaged with another: since when and until when (null:
     it is), by its own clock, and how it ended: "goodbye", "closed" or "silent"."""
-    met = changes.where((f.col("space") == SYSTEM) & of_kind("engaged", "disengaged")).select(
+    met = changes.where((f.col("space") == PRESENCE) & of_kind("engaged", "disengaged")).select(
         "host",
         "position",
         "time",

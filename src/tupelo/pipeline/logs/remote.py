@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
 from time import monotonic, sleep
-from typing import Any
+from typing import Any, cast
 from urllib.parse import quote
 
 import msgspec
@@ -24,12 +24,13 @@ from tupelo.errors import (
     WrongPassword,
 )
 from tupelo.federation.client.connect import connect
-from tupelo.federation.client.doors import at_once
 from tupelo.federation.client.space import RemoteSpace
-from tupelo.federation.hosts.presence import SYSTEM, HostPresence
+from tupelo.federation.hosts.presence import HostPresence
 from tupelo.federation.links import wire
+from tupelo.federation.names import PRESENCE
 from tupelo.pipeline.declared import Declared
 from tupelo.pipeline.schema import build, check_columns, needed_for
+from tupelo.space.either import at_once
 from tupelo.values.codec import BadBytes
 
 RECONNECT_SECONDS = 10.0
@@ -65,13 +66,14 @@ class Way:
         until = monotonic() + self.reconnect
         while True:
             try:
-                return connect(
+                made = connect(
                     f"tupelo://{address}/{quote(space, safe='')}",
-                    password=None if space == SYSTEM else self.password,
+                    password=None if space == PRESENCE else self.password,
                     tls=self.tls,
                     name="pipeline",
                     reconnect=self.reconnect,
                 )
+                return cast(RemoteSpace, made)
             except (CannotReach, PeerLost):
                 if not patiently or monotonic() + _PAUSE_SECONDS > until:
                     raise
@@ -176,13 +178,13 @@ class RemoteLog:
 
 def spaces_at(address: str, way: Way) -> list[str]:
     """The spaces of a host, its presence among them."""
-    with closing(way.connect(address, SYSTEM)) as presence:
+    with closing(way.connect(address, PRESENCE)) as presence:
         return list(presence.host["spaces"])
 
 
 def hosts_around(address: str, way: Way) -> list[str]:
     """The addresses of a host and of those that it is engaged with."""
-    with closing(way.connect(address, SYSTEM)) as presence:
+    with closing(way.connect(address, PRESENCE)) as presence:
         hosts = presence.read_all(HostPresence(state="engaged"))
         own = presence.host["id"]
     return [address, *sorted(h.address for h in hosts if h.address and h.id != own)]

@@ -22,7 +22,7 @@ from pyspark import StorageLevel
 from pyspark.sql import functions as f
 
 from tupelo.errors import BadArgument, PipelineError
-from tupelo.federation.hosts.presence import SYSTEM
+from tupelo.federation.names import PRESENCE
 from tupelo.pipeline.jobs import JOBS, Job, audit, life
 from tupelo.pipeline.reports.page import page_of
 from tupelo.pipeline.reports.sections import Section, Shown, counts, section_of
@@ -66,7 +66,7 @@ def write_report(
         logs = Shown("The logs, and from where to where they were read", _logs_in(changes))
         sections: list[Section] = []
         faults: dict[str, int] = {}
-        of_users = changes.where(f.col("space") != SYSTEM)
+        of_users = changes.where(f.col("space") != PRESENCE)
         for job in JOBS.values():
             told(job.name)
             if (by_clocks := _BY_CLOCKS.get(job.name)) is not None:

@@ -29,17 +29,17 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from tupelo.errors import BadArgument, CannotSink, Deadlock, PeerLost
-from tupelo.federation.client.doors import at_once
 from tupelo.federation.client.handles import RemoteTransaction
 from tupelo.federation.client.space import RemoteSpace
 from tupelo.federation.links.address import parse_url
-from tupelo.federation.spanning.scope import HERE
 from tupelo.pipeline.logs.remote import Way
 from tupelo.pipeline.sink.rows import Spelling, spelling_of
+from tupelo.space.either import at_once
 from tupelo.space.lasting import SUNK
 from tupelo.values.kind import entry
 from tupelo.values.lease import check_lease
 from tupelo.values.parts import Between, Not
+from tupelo.values.scope import HERE
 
 ROWS_AT_ONCE = 2_000
 """So many entries go in one message."""

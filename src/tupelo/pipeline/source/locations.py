@@ -17,8 +17,8 @@ import pyarrow as pa
 
 from tupelo.errors import BadArgument, LinkError, LogTrimmed, PipelineError
 from tupelo.federation.hosts.folder import SPACE_FILE
-from tupelo.federation.hosts.presence import SYSTEM
 from tupelo.federation.links.address import parse_url
+from tupelo.federation.names import PRESENCE
 from tupelo.pipeline.declared import Declared
 from tupelo.pipeline.logs.journal import JournalLog
 from tupelo.pipeline.logs.remote import RemoteLog, Way, hosts_around, spaces_at
@@ -229,4 +229,4 @@ def _is_wanted(space: str, options: ReadOptions) -> bool:
 
 def is_internal(space: str) -> bool:
     """Is it one of those that hosts keep for themselves? Who is present is told to everyone."""
-    return space.startswith("tupelo.") and space != SYSTEM
+    return space.startswith("tupelo.") and space != PRESENCE

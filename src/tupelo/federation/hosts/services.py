@@ -1,0 +1,222 @@
+"""Services: what a host offers to its clients beyond the operations of its spaces, by name.
+
+A model registers a service with a host (`core.services["lookup"] = service`, or `core.offer`, with
+rules of access of its own), or names it in the entry point group "tupelo.services": then every host
+makes it when a client first asks for it, by calling what is named there with its core. A client
+calls the methods of a service over its link (`federation.client.services`). Arguments and answers
+are what msgpack can hold; `spell_any` and `read_any` turn values of entries into that and back.
+
+A service may answer with a `HandOver`: what it took for the caller is kept when the caller has
+confirmed that it received the answer, and given back if the caller vanishes first.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
+
+import msgspec
+
+from tupelo.errors import BadArgument, BadFrame, NotAllowed, UnknownService
+from tupelo.federation.client.services import ANYTHING, Method
+from tupelo.federation.links import wire
+from tupelo.federation.spaces.hosted import HostedSpace
+from tupelo.space.checks import check_wait
+from tupelo.values.entry import Entry
+
+if TYPE_CHECKING:
+    from tupelo.federation.hosts.core import HostCore
+    from tupelo.federation.hosts.serving import Serving
+
+GROUP = "tupelo.services"
+DOORS_MAX = 10_000
+"""So many doors may one client have open at a service."""
+
+D = TypeVar("D", bound="Door")
+
+
+class Caller(Protocol):
+    """The client that calls: one program on one link."""
+
+    @property
+    def agent(self) -> str:
+        """The id under which the host knows the program; the same on its next link."""
+        ...
+
+    @property
+    def session(self) -> str:
+        """The id of this link."""
+        ...
+
+    def hosted(self, space: str, operation: str) -> HostedSpace:
+        """The space, if the caller may do this in it; else NotAllowed."""
+        ...
+
+
+class Service(Protocol):
+    """A service of a host. It lives on the host's loop."""
+
+    async def invoke(self, caller: Caller, message: wire.Invoke) -> Any:
+        """The answer to a call, or a HandOver. It is cancelled if the caller gives up or is lost.
+        BadArgument if there is no such method."""
+        ...
+
+    def left(self, caller: Caller) -> None:
+        """The link of this caller has ended: free what it holds."""
+        ...
+
+
+class HandOver:
+    """An answer that carries what was taken for the caller. It is a delivery: `confirm` is called
+    once the caller has received it, or else `give_back`. The `Doubt` of the `space` decides about
+    it if the caller vanishes; without one it is the space that the call is about."""
+
+    def __init__(
+        self,
+        value: Any,
+        confirm: Callable[[], object],
+        give_back: Callable[[], object],
+        forget: Callable[[], object] | None = None,
+        space: str = "",
+    ) -> None:
+        self.entries: list[Entry] = []
+        self.space = space
+        self.value = value
+        self._confirm = confirm
+        self._give_back = give_back
+        self._forget = forget
+
+    def confirm(self) -> int:
+        self._confirm()
+        return 0
+
+    def give_back(self) -> int:
+        self._give_back()
+        return 0
+
+    def forget(self) -> None:
+        """The caller has it, and will not give it back any more."""
+        if self._forget is not None:
+            self._forget()
+
+
+class Services(dict[str, Service]):
+    """The services of a host, by name."""
+
+    def __init__(self, core: HostCore) -> None:
+        super().__init__()
+        self._core = core
+        core.from_clients.later[wire.Invoke] = self.invoke
+
+    async def invoke(self, caller: Serving, message: wire.Invoke) -> Any:
+        service = self.get(message.service) or self._made(message.service)
+        answer = await service.invoke(caller, message)
+        if not isinstance(answer, HandOver):
+            return answer
+        # Its Doubt decides, if the client does not come back.
+        answer.space = answer.space or message.space
+        caller.hold(message.call, answer)
+        return answer.value
+
+    def _made(self, name: str) -> Service:
+        """The service that an entry point names. UnknownService if there is none, or what it needs
+        is not installed here."""
+        for found in entry_points(group=GROUP, name=name):
+            try:
+                make = found.load()
+            except ModuleNotFoundError as error:
+                raise UnknownService(name) from error
+            service: Service = make(self._core)
+            self[name] = service
+            return service
+        raise UnknownService(name)
+
+    def left(self, caller: Serving) -> None:
+        for service in list(self.values()):
+            service.left(caller)
+
+
+class Door(Protocol):
+    """What a host keeps for one door of a model; it has the methods that the service names."""
+
+    def close(self) -> None:
+        """End it: free what it holds."""
+        ...
+
+
+class DoorService(ABC, Generic[D]):
+    """A service that runs a door of a model for each that a client opens (`ServedDoor`). What it
+    keeps for a door ends with the door, or with the link of its client."""
+
+    methods: ClassVar[Mapping[str, Method]]
+    """The methods of a door, beside open and close."""
+
+    def __init__(self, core: HostCore) -> None:
+        self.core = core
+        self._doors: dict[str, dict[str, D]] = {}  # by link, and by door
+
+    @abstractmethod
+    def open(self, hosted: HostedSpace) -> D:
+        """Begin a door of the name of this space."""
+
+    async def invoke(self, caller: Caller, message: wire.Invoke) -> Any:
+        name = message.method
+        method = _ENDS if name in ("open", "close") else self.methods.get(name)
+        if method is None:
+            raise no_such_method(message)
+        if method.rule == ANYTHING:
+            hosted = _hosted_for_anything(caller, message.space)
+        else:
+            hosted = caller.hosted(message.space, method.rule)
+        if not message.args or type(message.args[0]) is not str:
+            raise BadFrame("the first argument is the id of a door")
+        check_wait(message.wait)
+        id, *args = message.args
+        doors = self._doors.setdefault(caller.session, {})
+        if name == "close":
+            if id in doors:
+                doors.pop(id).close()
+            return None
+        if id not in doors:
+            if len(doors) >= DOORS_MAX:
+                raise BadArgument("doors", f"at most {DOORS_MAX} at a time", "more")
+            doors[id] = self.open(hosted)
+        return None if name == "open" else await _called(doors[id], method, args, message)
+
+    def left(self, caller: Caller) -> None:
+        for door in self._doors.pop(caller.session, {}).values():
+            door.close()
+
+
+_ENDS = Method(ANYTHING)
+
+
+async def _called(door: Any, method: Method, args: list[Any], message: wire.Invoke) -> Any:
+    if len(args) != len(method.arguments):
+        raise no_such_method(message)
+    try:
+        read = [codec.read(one) for codec, one in zip(method.arguments, args, strict=True)]
+    except msgspec.ValidationError as error:
+        raise no_such_method(message) from error
+    options = {"wait": message.wait} if method.waits else {}
+    answer = await getattr(door, message.method)(*read, **options)
+    if isinstance(answer, HandOver):
+        answer.value = method.answer.spell(answer.value)
+        return answer
+    return method.answer.spell(answer)
+
+
+def _hosted_for_anything(caller: Caller, space: str) -> HostedSpace:
+    """The space, if the caller may do anything in it."""
+    for operation in ("read", "write", "subscribe"):
+        with suppress(NotAllowed):
+            return caller.hosted(space, operation)
+    return caller.hosted(space, "take")
+
+
+def no_such_method(message: wire.Invoke) -> BadArgument:
+    """For a call whose method, or the arguments of which, a service does not know."""
+    return BadArgument("method", f"one of {message.service}, with its arguments", message.method)

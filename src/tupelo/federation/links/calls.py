@@ -1,0 +1,282 @@
+"""Calls: requests and their answers, the same between a client and its host, between two hosts, and
+along the tree of a group.
+
+A call is a message with a number, chosen by the caller, and gets one Answer or one Failure of that
+number. The caller keeps what it has asked in `PendingCalls`. Whoever is called has `Requests` for
+each caller, and a table of `Handlers`, filled by the features that own the messages. Nothing here
+knows of links: what is said goes through a function, or a method of the caller.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Any, Generic, Protocol, TypeVar
+
+from tupelo.errors import BadArgument, BadFrame, CannotSend, PeerLost, TupeloError
+from tupelo.federation.links.spelled import read_error, spell_error
+from tupelo.federation.links.wire import Answer, Failure, Message
+from tupelo.values.codec import BadBytes
+
+logger = logging.getLogger("tupelo")
+
+CALLS_MAX = 100_000
+"""So many calls of one caller may be under way at a time: all that wait at a host ask when hosts
+meet."""
+MESSAGE_MAX = 1_000
+"""So many bytes are said of an error that cannot be told as it is."""
+
+
+# The caller
+
+
+class Pending(Protocol):
+    """A call that waits for its answer."""
+
+    def answered(self, value: Any) -> None: ...
+
+    def failed(self, error: TupeloError) -> None: ...
+
+
+P = TypeVar("P", bound=Pending)
+
+
+class PendingCalls(dict[int, P]):
+    """The calls that wait for their answers, by number."""
+
+    def resolve(self, message: Answer | Failure) -> P | None:
+        """Tell a call its answer, or its error. None if nobody waits for it any more."""
+        call = self.pop(message.call, None)
+        if call is not None:
+            if type(message) is Answer:
+                call.answered(message.value)
+            else:
+                call.failed(read_failure(message))  # type: ignore[arg-type]
+        return call
+
+    def pop_all(self, which: Callable[[P], bool] = lambda call: True) -> list[P]:
+        """Those calls, which wait no more. Another thread may answer some of them meanwhile."""
+        found = []
+        for number in list(self):
+            call = self.get(number)
+            if call is not None and which(call) and self.pop(number, None) is not None:
+                found.append(call)
+        return found
+
+
+def read_failure(failure: Failure) -> TupeloError:
+    """The error that a call has raised."""
+    return read_error(failure.kind, failure.message, failure.data)
+
+
+class Call:
+    """A call whose `answer` a task awaits. The caller may have gone: then no error is missed."""
+
+    __slots__ = ("answer", "during", "peer", "target")
+
+    def __init__(self, peer: str, during: str, target: str = "") -> None:
+        self.answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self.peer = peer
+        self.during = during
+        self.target = target
+
+    def answered(self, value: Any) -> None:
+        if not self.answer.done():
+            self.answer.set_result(value)
+
+    def failed(self, error: TupeloError) -> None:
+        if not self.answer.done():
+            self.answer.set_exception(error)
+            self.answer.exception()
+
+    def lost(self, reason: str, *, in_doubt: bool = False) -> None:
+        self.failed(PeerLost(self.peer, self.during, reason, in_doubt=in_doubt))
+
+
+# Whoever is called
+
+
+class Talk(Protocol):
+    """How the other end is told something."""
+
+    def say(self, message: Message) -> None:
+        """CannotSend if it cannot be said."""
+        ...
+
+    def end(self, reason: str) -> None:
+        """It does not keep to the rules, and is not heard any more."""
+        ...
+
+
+class Caller(Protocol):
+    """The other end, as `Requests` needs it."""
+
+    @property
+    def label(self) -> str: ...
+
+    @property
+    def talk(self) -> Talk: ...
+
+    def holds(self, call: int) -> bool:
+        """Is something kept for this call, which would go back with it?"""
+        ...
+
+    def give_back(self, call: int) -> None:
+        """What was taken for this call does not reach the caller."""
+        ...
+
+
+class Parked(Protocol):
+    """A call that waits without a task."""
+
+    def vanish(self) -> object:
+        """Nobody wants the answer any more."""
+        ...
+
+
+C = TypeVar("C", bound=Caller)
+
+
+class Handlers(Generic[C]):
+    """Which function handles which message of a caller.
+
+    Those in `now` are called at once, and answer by themselves, then or later. Those in `later`
+    are coroutines, which run as a task each and return the answer. A call of an `uncancellable`
+    message goes on when its caller cancels it.
+    """
+
+    def __init__(self) -> None:
+        self.now: dict[type, Callable[[C, Any], object]] = {}
+        self.later: dict[type, Callable[[C, Any], Coroutine[Any, Any, Any]]] = {}
+        self.uncancellable: set[type] = set()
+
+
+class _Forbidden(BadFrame):
+    """A caller that is held strictly to the rules has broken them."""
+
+
+class Requests(Generic[C]):
+    """The calls of one caller that are under way here: as tasks, or parked. A call that may not be
+    is refused; from a caller that is held `strict`ly to the rules it is a BadFrame."""
+
+    def __init__(self, caller: C, handlers: Handlers[C], *, strict: bool = False) -> None:
+        self.tasks: dict[int, asyncio.Task[None]] = {}
+        self.parked: dict[int, Parked] = {}
+        self._caller = caller
+        self._now = handlers.now
+        self._later = handlers.later
+        self._uncancellable_types = handlers.uncancellable
+        self._strict = strict
+        self._uncancellable: set[int] = set()
+        self._loop = asyncio.get_running_loop()
+
+    def serve(self, message: Message) -> None:
+        """Do what a message asks. BadFrame if the caller may not say this."""
+        call: int = getattr(message, "call", 0)
+        try:
+            if call and len(self.tasks) + len(self.parked) >= CALLS_MAX:
+                self._forbid(BadArgument("calls", f"at most {CALLS_MAX} at a time", "more"))
+            handle = self._now.get(type(message))
+            if handle is not None:
+                handle(self._caller, message)
+                return
+            begin = self._later.get(type(message))
+            if begin is None or not call:
+                kind = type(message).__name__
+                self._forbid(BadFrame(f"{self._caller.label} may not say {kind}"))
+            else:
+                self.spawn(call, begin(self._caller, message))
+                if type(message) in self._uncancellable_types:
+                    self._uncancellable.add(call)
+        except _Forbidden:
+            raise
+        except TupeloError as error:
+            if not call:
+                raise
+            self.fail(call, error)
+
+    def _forbid(self, error: TupeloError) -> None:
+        raise _Forbidden(str(error)) if self._strict else error
+
+    def require_new(self, call: int) -> None:
+        """Two calls of one number could not be told apart: what one takes might be lost."""
+        if call in self.tasks or call in self.parked or self._caller.holds(call):
+            raise BadFrame(f"call {call} is under way already")
+
+    def spawn(
+        self,
+        call: int,
+        work: Coroutine[Any, Any, Any],
+        ended: Callable[[asyncio.Task[None]], None] | None = None,
+    ) -> None:
+        """Run this as a task, and answer the call with what it returns or raises. `ended` is told
+        when the task has ended; one that was cancelled may not even have begun."""
+        try:
+            self.require_new(call)
+        except BadFrame:
+            work.close()
+            raise
+        task = self.tasks[call] = self._loop.create_task(self._run(call, work))
+        task.add_done_callback(partial(self._ended, call, work, ended))
+
+    async def _run(self, call: int, work: Coroutine[Any, Any, Any]) -> None:
+        try:
+            self._caller.talk.say(Answer(call, await work))
+        except asyncio.CancelledError:
+            self._caller.give_back(call)
+            raise
+        except BadBytes as error:
+            self._caller.talk.end(f"garbage: {error}")
+        except TupeloError as error:
+            self._caller.give_back(call)
+            self.fail(call, error)
+        except Exception as error:
+            logger.exception("a call of %s failed", self._caller.label)
+            self._caller.give_back(call)
+            self.fail(call, TupeloError(f"the host failed: {error!r}"))
+        self.tasks.pop(call, None)  # At once: from now on the number may be used again.
+
+    def _ended(
+        self,
+        call: int,
+        work: Coroutine[Any, Any, Any],
+        ended: Callable[[asyncio.Task[None]], None] | None,
+        task: asyncio.Task[None],
+    ) -> None:
+        work.close()
+        self._uncancellable.discard(call)
+        if self.tasks.get(call) is task:
+            del self.tasks[call]
+        if ended is not None:
+            ended(task)
+
+    def fail(self, call: int, error: BaseException) -> None:
+        """The answer of this call is an error."""
+        kind, message, data = spell_error(error)
+        try:
+            self._caller.talk.say(Failure(call, kind, message, data))
+        except CannotSend:  # It speaks of what cannot be said.
+            sayable = message.encode(errors="replace")[:MESSAGE_MAX].decode(errors="ignore")
+            self._caller.talk.say(Failure(call, kind, sayable))
+
+    def cancel(self, call: int) -> None:
+        """The caller wants this no more: what was taken for it goes back."""
+        task = self.tasks.get(call)
+        if task is not None and call not in self._uncancellable:
+            task.cancel()
+        parked = self.parked.pop(call, None)
+        if parked is not None:
+            parked.vanish()
+        self._caller.give_back(call)
+
+    def stop(self) -> list[asyncio.Task[None]]:
+        """The caller is gone: nothing is answered any more. The tasks that are about to end."""
+        tasks = list(self.tasks.values())
+        for task in tasks:
+            task.cancel()
+        for parked in self.parked.values():
+            parked.vanish()
+        self.parked.clear()
+        return tasks

@@ -1,0 +1,149 @@
+"""Deliveries in doubt: entries that were delivered to a program or host that is away, and of which
+it is not known whether they arrived. The holder settles them when it is back; if it does not come
+back, the `Doubt` of each space decides."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Hashable, Iterable, Set
+from contextlib import suppress
+
+from tupelo.errors import SpaceClosed, TransactionEnded
+from tupelo.federation.spaces.hosted import Doubt, HostedSpace
+from tupelo.space.delivery import Delivery
+
+logger = logging.getLogger("tupelo")
+
+
+def confirm(hosted: HostedSpace | None, delivery: Delivery) -> int:
+    """The taker has the entries; the position at which that is durable. If the space was closed
+    before, the taker will say so again."""
+    with suppress(SpaceClosed, TransactionEnded):
+        position = delivery.confirm()
+        if hosted is not None:
+            hosted.flush_soon(position)
+        return position
+    return 0
+
+
+def give_back(hosted: HostedSpace | None, delivery: Delivery) -> None:
+    """The taker does not have the entries. What goes wrong here is only logged: the others that are
+    given back do not depend on it."""
+    try:
+        position = delivery.give_back()
+        if hosted is not None:
+            hosted.flush_soon(position)
+    except (SpaceClosed, TransactionEnded):
+        pass
+    except Exception:
+        logger.exception("what was taken from %r could not be given back", delivery.space)
+
+
+RETURNED_MAX = 10_000
+"""Of so many clients that came back it is remembered what they had received."""
+RECEIVED_MAX = 200_000
+"""So many calls are remembered for all of them together."""
+
+
+class Doubts:
+    """All that was delivered to holders that are away, and not confirmed by them."""
+
+    def __init__(self, space_of: Callable[[str], HostedSpace | None]) -> None:
+        self._space_of = space_of
+        self._away: dict[Hashable, dict[int, Delivery]] = {}
+        self._timers: dict[Hashable, asyncio.TimerHandle] = {}
+        self._returned: dict[Hashable, frozenset[int]] = {}
+        self._received = 0  # the calls in there
+        self._closed = False
+
+    def leave(self, owner: Hashable, held: dict[int, Delivery], reason: str = "") -> None:
+        """This holder is away and has not confirmed these. If it said goodbye, it never will."""
+        if reason == "goodbye":
+            for delivery in held.values():
+                give_back(self._space_of(delivery.space), delivery)
+            return
+        if not held or self._closed:
+            return
+        received = self._returned.get(owner)
+        if received is not None:  # These were recovered after the holder had come back.
+            self._settle(held, received)
+            return
+        self._away.setdefault(owner, {}).update(held)
+        if owner not in self._timers:
+            seconds = max(self._policy(delivery).seconds for delivery in held.values())
+            loop = asyncio.get_running_loop()
+            self._timers[owner] = loop.call_later(seconds, self._give_up, owner)
+
+    def _policy(self, delivery: Delivery) -> Doubt:
+        hosted = self._space_of(delivery.space)
+        return Doubt() if hosted is None else hosted.doubt
+
+    def back(self, owner: Hashable, received: Iterable[int]) -> None:
+        """This holder is back, and says what it has received; the rest returns to the spaces."""
+        timer = self._timers.pop(owner, None)
+        if timer is not None:
+            timer.cancel()
+        self._settle(self._away.pop(owner, {}), set(received))
+
+    def client_back(self, owner: Hashable, received: Iterable[int]) -> None:
+        """A client is back. What it has received is remembered: a space or a service that is opened
+        only now may still have deliveries to it in doubt from before a crash."""
+        has = frozenset(received)
+        self._received += len(has) - len(self._returned.pop(owner, ()))
+        self._returned[owner] = has
+        while len(self._returned) > RETURNED_MAX or self._received > RECEIVED_MAX:
+            self._received -= len(self._returned.pop(next(iter(self._returned))))
+        self.back(owner, has)
+
+    def _settle(self, held: dict[int, Delivery], received: Set[int]) -> None:
+        for number, delivery in held.items():
+            if number in received:
+                self._confirm(delivery)
+            else:
+                give_back(self._space_of(delivery.space), delivery)
+
+    def of(self, owner: Hashable) -> dict[int, Delivery]:
+        return self._away.get(owner, {})
+
+    def forget(self, owner: Hashable, number: int) -> None:
+        """This one is settled."""
+        held = self._away.get(owner, {})
+        held.pop(number, None)
+        if not held:
+            self.back(owner, ())
+
+    def owners(self) -> list[Hashable]:
+        return list(self._away)
+
+    def _give_up(self, owner: Hashable) -> None:
+        """It never came back: the policy of each space says what becomes of its entries."""
+        self._timers.pop(owner, None)
+        for number, delivery in self._away.pop(owner, {}).items():
+            then = self._policy(delivery).then
+            logger.warning(
+                "%s did not come back to confirm what it took from %r (call %d): %s",
+                owner,
+                delivery.space,
+                number,
+                "it returns" if then == "return" else "it is forgotten",
+            )
+            if then == "return":
+                give_back(self._space_of(delivery.space), delivery)
+            else:
+                self._confirm(delivery)
+
+    def _confirm(self, delivery: Delivery) -> None:
+        try:
+            confirm(self._space_of(delivery.space), delivery)
+        except Exception:
+            logger.exception("what was taken from %r could not be settled", delivery.space)
+
+    def close(self) -> None:
+        """What is in doubt stays so where it is durable. What was in memory goes with it: nobody
+        else may get it now, for its taker may have it."""
+        self._closed = True
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
+        self._away.clear()

@@ -1,0 +1,410 @@
+"""Transactions that span hosts: all or nothing over spaces here and elsewhere.
+
+This program coordinates: it asks every branch to promise, and has the decision recorded at one
+host, the decider, before it tells anyone. What becomes of those who promised if this program, a
+link or a host is lost meanwhile is told in `deciding`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import threading
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import Any, Literal, Self
+
+from tupelo.errors import (
+    BadArgument,
+    PeerLost,
+    TransactionEnded,
+    TupeloError,
+    UnknownTransaction,
+)
+from tupelo.federation.client.channel import Channel
+from tupelo.federation.client.handles import RemoteTransaction
+from tupelo.federation.client.reach import Reach, Reaching
+from tupelo.federation.client.space import RemoteSpace
+from tupelo.federation.commits.deciding import branch_id, decider_of
+from tupelo.federation.deciders import Decider, DeciderElsewhere, DeciderHere, Hop
+from tupelo.federation.hosts.core import HostCore
+from tupelo.federation.links import wire
+from tupelo.federation.spanning.space import FederatedSpace
+from tupelo.space import asynchronous, blocking
+from tupelo.space.clock import Clock, SystemClock
+from tupelo.space.decisions import DecisionLog
+from tupelo.space.either import finished
+from tupelo.space.port import Port, port_of
+from tupelo.space.shared import Branch, SharedTransaction
+from tupelo.space.twophase import Decisions, Participant, Vote
+
+_LOCAL = (blocking.Space, asynchronous.Space, FederatedSpace)
+
+
+def transaction(
+    *spaces: Any, lease: float | None = None, decisions: DecisionLog | None = None
+) -> Any:
+    """One transaction over these spaces, in this process or at hosts elsewhere: give it to their
+    operations as `txn=`. At the end of a `with` block (`async with`, for async spaces) it commits
+    in all of them, or in none; it aborts itself when its lease runs out.
+
+    The decision is recorded at one of the hosts: the first that is durable, those elsewhere before
+    those here. Whoever has promised to commit waits for that host, should it be lost. Where no
+    host takes part it is recorded in `decisions`, if there are any.
+    """
+    if not spaces:
+        raise BadArgument("spaces", "one or more spaces", spaces)
+    for space in spaces:
+        if not isinstance(space, (*_LOCAL, RemoteSpace)):
+            raise BadArgument("spaces", "spaces, here or at hosts elsewhere", space)
+    doors = {_is_async(space) for space in spaces}
+    if len(doors) > 1:
+        raise BadArgument("spaces", "all of the blocking door, or all of tupelo.aio", spaces)
+    if decisions is not None and not isinstance(decisions, DecisionLog):
+        raise BadArgument("decisions", "a DecisionLog, or None", decisions)
+    decider = _choose(spaces)
+    if decider is not None and decisions is not None:
+        raise BadArgument("decisions", "left out: a host keeps them", decisions)
+    here = [port_of(space) for space in spaces if isinstance(space, _LOCAL)]
+    made = AsyncSpanningTransaction if doors.pop() else SpanningTransaction
+    clock = here[0].clock if here else SystemClock()
+    own = [port_of(s) for s in spaces if isinstance(s, (blocking.Space, asynchronous.Space))]
+    return made(clock, lease, decider=decider, decisions=decisions, unsettled=own)
+
+
+def _is_async(space: Any) -> bool:
+    if isinstance(space, (RemoteSpace, FederatedSpace)):
+        return space.is_async
+    return isinstance(space, asynchronous.Space)
+
+
+def _choose(spaces: tuple[Any, ...]) -> Decider | None:
+    """Who decides: better one whose decisions outlive it."""
+    remote = [space for space in spaces if isinstance(space, RemoteSpace)]
+    # Those elsewhere must be able to ask.
+    hosts = [
+        host
+        for space in spaces
+        if isinstance(space, FederatedSpace)
+        and isinstance(host := space.host_core, HostCore)
+        and (host.address or not remote)
+    ]
+    found: list[RemoteSpace | HostCore] = [*remote, *hosts]
+    if not found:
+        return None
+    best = min(found, key=lambda one: not _is_durable(one))  # the first of the best
+    return DeciderElsewhere(best) if isinstance(best, RemoteSpace) else DeciderHere(best)
+
+
+def _is_durable(decider: RemoteSpace | HostCore) -> bool:
+    return decider.durable if isinstance(decider, RemoteSpace) else decider.deciding.durable
+
+
+# Who takes part
+
+
+class HostedBranch(Branch):
+    """A branch in a space of this process, which may be a host's: that asks the decider when it
+    hears nothing, so what was decided must be on record, even if the space is in memory."""
+
+    def __init__(self, port: Port, state: Any) -> None:
+        super().__init__(port, state)
+        self.lasting = True
+
+
+class BranchElsewhere:
+    """The part of a transaction in a space of a host elsewhere."""
+
+    def __init__(
+        self, space: Reach, new_id: Callable[[], str], decider: Decider, above: str | None
+    ) -> None:
+        self.name = space.engine_id
+        self.txn_id = ""
+        self.lasting = True  # Its host, which goes on without us, will ask.
+        self.label = f"the space {space.name!r} at {space.peer}"
+        self.txn: RemoteTransaction | None = None
+        self._space = space
+        self._channel: Channel = space._channel
+        self._decider = decider
+        self._new_id = new_id
+        self._above = above
+        self._hop = Hop(space)
+        self._turn: Any = asyncio.Lock() if space.is_async else _Turn()
+        self._within: int | None = None
+        self._over = False
+        self._may_have_promised = False
+        self._committed: bool | None = False
+
+    # Beginning
+
+    async def begun(self, lease: float | None) -> RemoteTransaction:
+        async with self._turn:
+            if self.txn is None:
+                await self._begin(lease)
+            assert self.txn is not None
+            return self.txn
+
+    async def _begin(self, lease: float | None) -> None:
+        self.txn_id = self._new_id()
+        name = self._space.name
+        try:
+            asked = await self._space.asked(wire.Begin(0, name, lease, self._above, self.txn_id))
+        except BaseException:  # Who asked may have been cancelled when it was done.
+            self._channel.tell(wire.End(0, name, self.txn_id, "abort"))
+            raise
+        self._within = asked.serial
+        self.txn = RemoteTransaction(self._space, asked.serial, *asked.value)
+        if self._over:  # It has ended while the host was asked, which knows it not.
+            await self._abort()
+
+    async def renew(self, seconds: float | None) -> None:
+        """Have its host renew it. PeerLost if it is out of reach: then it is over there."""
+        if self.txn is not None:
+            message = wire.Renew(0, self._space.name, "transaction", self.txn.id, seconds)
+            await self._space.ask(message, self._within)
+
+    # Ending
+
+    def prepare(self) -> Vote:
+        self._over = True
+        if self.txn is None:
+            return "not changed"
+        self._may_have_promised = True
+        self.txn.promised()
+        vote: Vote = self._hop.run(self._tell("prepare", self._within))
+        if vote == "not changed":
+            self._has_ended("committed")
+        return vote
+
+    def prepare_and_commit(self) -> Vote:
+        self._over = True
+        if self.txn is None:
+            return "not changed"
+        self._committed = None
+        try:
+            self._hop.run(self._tell("commit", self._within))
+        except PeerLost as error:
+            self._committed = None if error.in_doubt else False
+            raise
+        except TupeloError:
+            self._committed = False
+            raise
+        self._has_ended("committed")
+        return "committed"
+
+    def commit(self) -> None:
+        if self.txn is None:
+            return
+        within, self._within = self._within, None  # It may be told over another link, later.
+        try:
+            self._hop.run(self._told(within))
+        except PeerLost:
+            # Its host will ask the decider; but if it was told, and only its answer is lost, nobody
+            # else says that it knows.
+            self._hop.soon(self._channel.start, self._tell_again, "tupelo-commit")
+            raise
+        finally:
+            self._has_ended("committed")
+
+    async def _told(self, within: int | None) -> None:
+        """Tell it to commit. It may have ended, if its host has asked the decider."""
+        try:
+            await self._tell("commit", within)
+        except UnknownTransaction:
+            pass  # That is on disk there; or it was in memory, and is lost.
+        except TransactionEnded as ended:
+            if ended.state != "committed":
+                raise
+            self.lasting = False  # The host says itself that it knows, when that is on disk.
+
+    async def _tell_again(self) -> None:
+        """On the next link."""
+        with suppress(TupeloError):
+            await self._told(None)
+            if self.lasting:
+                await self._decider.forget_there(self.txn_id, self.name)
+
+    def abort(self) -> None:
+        self._over = True
+        if self.txn is None:
+            return
+        if self._hop.is_here():
+            self._channel.start(self._abort, "tupelo-abort")
+        else:
+            self._hop.run(self._abort())
+
+    async def _abort(self) -> None:
+        try:
+            await self._tell("abort", self._within)
+        except (TransactionEnded, UnknownTransaction):
+            pass
+        except TupeloError:
+            if self._may_have_promised:  # Else its host has called it off when the link was lost.
+                await self._decider.give_up()
+        self._has_ended("aborted")
+
+    def has_committed(self) -> bool | None:
+        return self._committed
+
+    async def _tell(self, how: Literal["prepare", "commit", "abort"], within: int | None) -> Any:
+        assert self.txn is not None
+        message = wire.End(0, self._space.name, self.txn.id, how)
+        return (await self._space.ask(message, within))[0]
+
+    def _has_ended(self, state: Literal["committed", "aborted"]) -> None:
+        if self.txn is not None:
+            self._committed = state == "committed"
+            self.txn.ended(state, "")
+
+
+class _Turn:
+    """One thread at a time, in a coroutine that never has to wait for a loop."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+
+    async def __aenter__(self) -> None:
+        self._lock.acquire()
+
+    async def __aexit__(self, *error: object) -> None:
+        self._lock.release()
+
+
+# The transaction
+
+
+class SpanningTransaction(SharedTransaction, Reaching):
+    """One transaction over several spaces, here and at hosts elsewhere."""
+
+    is_async = False
+
+    def __init__(
+        self,
+        clock: Clock,
+        lease: float | None = None,
+        *,
+        decider: Decider | None = None,
+        decisions: Decisions | None = None,
+        unsettled: Iterable[Port] = (),
+        parent: SpanningTransaction | None = None,
+        txn_id: str | None = None,
+        on_end: Callable[[SharedTransaction], object] | None = None,
+    ) -> None:
+        self._decider = decider
+        self._unsettled = [one for one in unsettled if one.durable]
+        self._elsewhere: dict[tuple[Channel, str], BranchElsewhere] = {}
+        self._numbers = itertools.count()
+        if decider is not None:
+            self._branch_type = HostedBranch
+        super().__init__(
+            clock,
+            lease,
+            txn_id=decider.id if decider is not None and parent is None else txn_id,
+            parent=parent,
+            decisions=decider or decisions,
+            on_end=on_end,
+        )
+
+    def transaction(self, *, lease: float | None = None) -> Self:
+        """A nested transaction: it sees what this one sees, and commits into it."""
+        return type(self)(self._clock, lease, decider=self._decider, parent=self)
+
+    @property
+    def decider(self) -> Decider | None:
+        """The host that decides, if there is one yet."""
+        *_, root = self.line()
+        return root._decider if isinstance(root, SpanningTransaction) else None
+
+    def decide_at(self, decider: Decider, decisions: Decisions) -> None:
+        """A transaction without a decider gets one: spaces elsewhere can take part from now on."""
+        with self._lock:
+            if self._decider is None:
+                self._decider, self._decisions = decider, decisions
+
+    def decider_for(self, space: Reach) -> Decider:
+        """The host that decides, now that this space takes part. BadArgument if there is none."""
+        if self.decider is None:
+            raise BadArgument("txn", f"a transaction of spaces such as {space.name!r}", self)
+        return self.decider
+
+    async def branch_elsewhere(self, space: Reach) -> RemoteTransaction:
+        if space.is_async is not self.is_async:
+            raise BadArgument("txn", f"a transaction of spaces such as {space.name!r}", self)
+        decider = self.decider_for(space)
+        self._end_in_time()
+        above = None
+        if isinstance(self.parent, SpanningTransaction):
+            above = (await self.parent.branch_elsewhere(space)).id
+        key = space._channel, space.name
+        with self._lock:
+            self._require_active()
+            branch = self._elsewhere.get(key)
+            if branch is None:
+                branch = BranchElsewhere(space, self._new_branch_id, decider, above)
+                self._elsewhere[key] = branch
+                self._members.append(branch)
+        return await branch.begun(self._left())
+
+    def _new_branch_id(self) -> str:
+        root: SpanningTransaction = self
+        while isinstance(root.parent, SpanningTransaction):
+            root = root.parent
+        assert root._decider is not None
+        return branch_id(root._decider.id, next(root._numbers))
+
+    def renew_lease(self, thing: object, seconds: float | None) -> None:
+        if self.is_async and self._elsewhere:
+            raise TypeError("the lease of a transaction over async spaces elsewhere is awaited")
+        super().renew_lease(thing, seconds)
+        for branch in list(self._elsewhere.values()):
+            finished(branch.renew(seconds))
+
+    async def renew_lease_async(self, thing: object, seconds: float | None) -> None:
+        super().renew_lease(thing, seconds)
+        for branch in list(self._elsewhere.values()):
+            await branch.renew(seconds)
+
+    def _hand_up(self, member: Participant, parent: SharedTransaction) -> None:
+        if isinstance(member, BranchElsewhere):
+            member.prepare_and_commit()  # into the parent's branch
+        else:
+            super()._hand_up(member, parent)
+
+    async def _settle(self) -> None:
+        """End what the spaces here have in doubt from an earlier life, as far as our decider knows
+        about it. A host does that by itself; a space that is no host's has only us."""
+        if self._decider is None:
+            return
+        for port in self._unsettled:
+            for txn in port.in_doubt():
+                if decider_of(txn.id) != decider_of(self.id):
+                    continue
+                outcome = await self._decider.outcome(txn.id)
+                if outcome in ("committed", "aborted"):
+                    end = port.commit if outcome == "committed" else port.abort
+                    with suppress(TransactionEnded):
+                        port.flush(end(txn))
+                if outcome == "committed":
+                    self._decider.forget(txn.id, port.id)
+
+    def __enter__(self) -> Self:
+        finished(self._settle())
+        return self
+
+    async def __aenter__(self) -> Self:
+        raise TypeError("use 'with' for a transaction of blocking spaces")
+
+
+class AsyncSpanningTransaction(SpanningTransaction):
+    """A transaction of the async door: `commit` and `abort` are awaited."""
+
+    is_async = True
+    commit = SharedTransaction.commit_async  # type: ignore[assignment]
+    abort = SharedTransaction.abort_async  # type: ignore[assignment]
+
+    def __enter__(self) -> Self:
+        raise TypeError("use 'async with' for a transaction of async spaces")
+
+    async def __aenter__(self) -> Self:
+        await self._settle()
+        return self

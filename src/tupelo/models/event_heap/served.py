@@ -1,0 +1,264 @@
+"""What a host keeps for one EventHeap, of a program that is the host or of a client of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Mapping
+from functools import partial
+from typing import Any, ClassVar, Literal
+
+from tupelo.errors import BadArgument, LeaseLost, TokenAway
+from tupelo.federation.client.arguments import listed
+from tupelo.federation.client.services import ENTRIES, ITEM, Codec, Method, plain
+from tupelo.federation.hosts.core import HostCore
+from tupelo.federation.hosts.services import Caller, DoorService, HandOver
+from tupelo.federation.links import wire
+from tupelo.federation.spaces.hosted import HostedSpace
+from tupelo.models.event_heap import factories as requests
+from tupelo.models.event_heap import readings
+from tupelo.models.event_heap.events import Both, Event, asked
+from tupelo.models.event_heap.factories import PATIENCE_SECONDS, check_heap
+from tupelo.models.event_heap.orders import ViewCloned
+from tupelo.models.event_heap.readings import Ordered, Reading
+from tupelo.models.event_heap.replica import heaps_of
+from tupelo.space.query import deadline_of
+from tupelo.space.tasks import timeout_at
+from tupelo.space.writers import Items
+from tupelo.values.entry import Entry
+from tupelo.values.lease import check_lease
+from tupelo.values.parts import ANY
+from tupelo.values.spelling import template_from_wire, template_to_wire
+from tupelo.values.template import Named
+
+OWN = ""
+"""The id of the reading of the heap itself, beside those of sessions, queries and views."""
+
+
+class HostedHeap:
+    """One EventHeap at its host, on the host's loop: what it reads from has ids. Events of classes
+    that are not `known` in this program are for a client; else UnknownType."""
+
+    def __init__(
+        self, core: HostCore, name: str, patience: float = PATIENCE_SECONDS, *, known: bool = True
+    ) -> None:
+        self._core = core
+        self._known = known
+        self.replica = heaps_of(core).replica(name, patience)
+        self.readings: dict[str, Reading] = {OWN: readings.Copies(self.replica, known=known)}
+
+    def close(self) -> None:
+        for reading in self.readings.values():
+            reading.close()
+        self.readings.clear()
+
+    async def put(self, events: Items, ttl: float | None) -> None:
+        await self.replica.put(events, check_lease(ttl, "ttl"))
+
+    async def next(self, id: str, template: object, *, wait: float | None) -> HandOver:
+        reading = self._reading(id)
+        found = await reading.next(asked(template), wait)
+        return _handed([] if found is None else [found], reading.unsee)
+
+    async def rest(self, id: str, template: object) -> HandOver:
+        reading = self._reading(id)
+        return _handed(await reading.rest(asked(template)), reading.unsee)
+
+    async def find(self, template: object, limit: int | None) -> list[Entry]:
+        return readings.distinct(self.replica.find(asked(template), limit, known=self._known))
+
+    async def remove(self, template: object, *, wait: float | None) -> HandOver:
+        removing = self.replica.removing
+        gone = await removing.remove(asked(template), wait, known=self._known)
+        return _handed([] if gone is None else [gone], lambda _: removing.undo(gone))
+
+    async def hosts(self) -> list[str]:
+        return self.replica.feed.partners
+
+    async def destroy(self) -> None:
+        self.replica.require_open()
+        await self._ask_factory(requests.DestroyRequest(heap=self.replica.name))
+
+    async def _ask_factory(self, request: requests.Request) -> str:
+        return await heaps_of(self._core).factory.ask(request)
+
+    # What is read from
+
+    def _reading(self, id: str) -> Reading:
+        self.replica.require_open()
+        if id not in self.readings:
+            raise LeaseLost("this session was closed")
+        return self.readings[id]
+
+    def _opened(self, reading: Reading) -> str:
+        id = self._core.new_id()
+        self.readings[id] = reading
+        return id
+
+    async def copies(self) -> str:
+        return self._opened(readings.Copies(self.replica, known=self._known))
+
+    async def news(self, template: object) -> str:
+        return self._opened(readings.news(self.replica, asked(template), known=self._known))
+
+    async def shared(self, session: str, *, wait: float | None) -> str:
+        await self._until_known("session", session, wait)
+        return self._opened(readings.Shared(self.replica, session, known=self._known))
+
+    async def clone(self, id: str) -> str:
+        seen = await self._reading(id).record()
+        return self._opened(readings.Copies(self.replica, seen, known=self._known))
+
+    async def share(self, id: str) -> str:
+        """The id of a shared session, which has seen what was seen in this reading."""
+        self.replica.require_open()
+        record = readings.spell_record(await self._reading(id).record())
+        return await self._ask_factory(
+            requests.SessionRequest(heap=self.replica.name, record=record)
+        )
+
+    async def end(self, id: str) -> None:
+        reading = self.readings.pop(id, None)
+        if reading is not None:
+            reading.close()
+
+    async def _until_known(
+        self, what: Literal["session", "view"], id: str, wait: float | None
+    ) -> None:
+        """Wait until a shared session, or a view, is known here. BadArgument if it is not in
+        time."""
+        replica = self.replica
+        replica.require_open()
+        known: Container[str] = replica.sessions if what == "session" else replica.orders.made
+        clock = replica.core.clock
+        try:
+            async with timeout_at(clock, deadline_of(clock, wait)):
+                await replica.until(lambda: id in known)
+        except TimeoutError:
+            raise BadArgument("id", f"that of a {what} that is known here", id) from None
+
+    # Views, which clients do not have
+
+    async def make_view(self, order: str) -> str:
+        self.replica.require_open()
+        return await self._ask_factory(requests.ViewRequest(heap=self.replica.name, order=order))
+
+    async def order_of_view(self, view: str, wait: float | None) -> str:
+        await self._until_known("view", view, wait)
+        return self.replica.orders.made[view].order or "none"
+
+    async def open_view(
+        self,
+        view: str,
+        order: str,
+        like: str | None,
+        on_clone: Callable[[ViewCloned], object] | None,
+    ) -> str:
+        """A reading of a view; it has seen what the one that it is `like` has seen."""
+        seen = None if like is None else await self._reading(like).record()
+        if order != "total":
+            return self._opened(readings.Copies(self.replica, seen))
+        total = self.replica.orders.order(view)
+        return self._opened(Ordered(self.replica, total, seen, on_clone))
+
+    async def put_through(
+        self, id: str, items: Items, ttl: float | None, wait: float | None
+    ) -> None:
+        """Put events that have their places in this view when this returns."""
+        reading = self._reading(id)
+        if not isinstance(reading, Ordered):
+            await self.replica.put(items, ttl)
+            return
+        deadline = deadline_of(self._core.clock, wait)
+        while True:
+            order = reading.order
+            try:
+                await order.put(items, ttl, deadline)
+                return
+            except TokenAway:
+                if reading.order is order:
+                    raise
+
+    async def replay(self, id: str, template: object) -> list[Entry]:
+        reading = self._reading(id)
+        if isinstance(reading, Ordered):
+            return reading.replay(asked(template))
+        return await self.find(template, None)
+
+
+def _handed(entries: list[Entry], undo: Callable[[list[Entry]], object]) -> HandOver:
+    return HandOver(entries, lambda: None, partial(undo, entries))
+
+
+# For clients
+
+
+def spell_asked(template: object) -> Any:
+    """A template for events, as it is sent. BadTemplate if it cannot be."""
+    if template is ANY:
+        return None
+    if isinstance(template, Both):
+        return ["both", spell_asked(template.one), spell_asked(template.other)]
+    if type(template) is Event and isinstance(template.fields, dict):
+        kind = ANY if template.type is None else template.type
+        fields = template_to_wire(Named(**template.fields)) if template.fields else None
+        return ["event", template_to_wire(Named(type=kind)), fields]
+    asked(template)  # refuses what is no template
+    return ["entry", template_to_wire(template)]
+
+
+def read_asked(spelled: Any) -> Any:
+    """What `asked` makes a template of."""
+    match spelled:
+        case None:
+            return ANY
+        case ["both", one, other]:
+            return Both(read_asked(one), read_asked(other))
+        case ["event", kind, fields]:
+            named = template_from_wire(fields).raw.fields if fields is not None else {}
+            event = Event(template_from_wire(kind).raw.fields["type"])
+            event.fields = dict(named)
+            return event
+        case ["entry", template]:
+            return template_from_wire(template)
+    raise BadArgument("template", "one for events", spelled)
+
+
+_ID = plain(str)
+_ASKED = Codec(spell_asked, read_asked, read_asked)
+_EVENTS = Codec(
+    lambda items: [ITEM.spell(item) for item in items],
+    lambda spelled: [ITEM.read(one) for one in listed(spelled)],
+    list,
+)
+
+METHODS: Mapping[str, Method] = {
+    "put": Method("write", (_EVENTS, plain(float | None))),
+    "next": Method("read", (_ID, _ASKED), ENTRIES, waits=True, hands_over=True),
+    "rest": Method("read", (_ID, _ASKED), ENTRIES, hands_over=True),
+    "find": Method("read", (_ASKED, plain(int | None)), ENTRIES),
+    "remove": Method("take", (_ASKED,), ENTRIES, waits=True, hands_over=True),
+    "hosts": Method("read"),
+    "copies": Method("read"),
+    "news": Method("read", (_ASKED,)),
+    "shared": Method("read", (_ID,), waits=True),
+    "clone": Method("read", (_ID,)),
+    "share": Method("read", (_ID,)),
+    "end": Method("read", (_ID,)),
+    "create": Method("write"),
+    "destroy": Method("administer"),
+}
+
+
+class HeapService(DoorService[HostedHeap]):
+    """Runs event heaps for the clients of a host."""
+
+    methods: ClassVar[Mapping[str, Method]] = METHODS
+
+    def open(self, hosted: HostedSpace) -> HostedHeap:
+        return HostedHeap(self.core, check_heap(hosted.name, PATIENCE_SECONDS), known=False)
+
+    async def invoke(self, caller: Caller, message: wire.Invoke) -> Any:
+        if message.method == "create":  # There may be none yet, or one that was destroyed.
+            caller.hosted(message.space, METHODS["create"].rule)
+            request = requests.HeapRequest(heap=message.space, patience=PATIENCE_SECONDS)
+            return await heaps_of(self.core).factory.ask(request)
+        return await super().invoke(caller, message)

@@ -1,0 +1,517 @@
+"""A host serves a lookup service, a mailbox or a lease renewal service to programs elsewhere.
+
+A call names a method and has its arguments; what the method needs, and how each argument is read,
+is in a table, one for each service. What a service leases to a program has an id that the program
+chooses: so a call that is repeated, because its answer was lost, finds what it has done before.
+
+An offered service lives on the loop of its host. What may wait for a disk runs on a thread, and
+what waits for something to happen does not hold one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter, deque
+from collections.abc import Callable
+from contextlib import suppress
+from inspect import iscoroutinefunction, isfunction
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+from tupelo.errors import BadArgument, BadEntry, InvalidIterator, LeaseLost, SpaceFull
+from tupelo.federation.hosts.doors import HostDoor
+from tupelo.federation.hosts.services import Caller
+from tupelo.federation.identity.access import Access
+from tupelo.federation.links import wire as calls
+from tupelo.models.javaspaces.events import EventRegistration, RemoteEvent
+from tupelo.models.javaspaces.leases import ANY_LEASE, FOREVER, Lease, seconds_asked
+from tupelo.models.javaspaces.lookup import LookupService
+from tupelo.models.javaspaces.mailbox import EventMailbox, MailboxRegistration
+from tupelo.models.javaspaces.registry import Registered, ServiceEvent
+from tupelo.models.javaspaces.remote import wire
+from tupelo.models.javaspaces.remote.locations import (
+    HERE,
+    SERVICE_NAMES,
+    ServiceLocation,
+    kind_of_service,
+    sendable,
+)
+from tupelo.models.javaspaces.renewal_sets import LeaseRenewalService, LeaseRenewalSet
+from tupelo.models.javaspaces.services import Description, Sent
+from tupelo.space import asynchronous
+from tupelo.space.port import port_of
+from tupelo.values.entry import freeze_value
+from tupelo.values.kind import Kind
+
+logger = logging.getLogger("tupelo")
+
+LEASE_MAX_SECONDS = 300.0
+"""The longest lease that a program elsewhere gets, unless the host allows others. A program that
+dies is forgotten within this time."""
+LEASES_MAX = 10_000
+"""So many leases one program elsewhere may have at the services of a host."""
+EVENTS_MAX = 1_000
+"""So many events wait for a program elsewhere; when there are more, the oldest are dropped."""
+BATCH_MAX = 100
+FETCH_SECONDS = 20.0
+"""So long a host waits for an event before it answers that there is none."""
+RESERVED_SECONDS = 60.0
+"""So long an event is kept for a program elsewhere that has not said that it has it."""
+_SWEEP_MIN = 64
+
+LEASE, LEASED, LISTENER = "a duration", "the lease of something", "a listener"
+"""Arguments that the offered service reads itself, beside the things that it has leased."""
+
+
+class Thing(NamedTuple):
+    """An argument that is something of this class, which the service has leased."""
+
+    kind: type
+
+
+class Method(NamedTuple):
+    """How a call is served: what the rules of the service must allow, the function, and how its
+    arguments are read: by a type that msgspec knows, a function, or the service. A coroutine
+    function gets the Call first. One that `grants` answers with something leased."""
+
+    allowed: str | None
+    function: Callable[..., Any]
+    readers: tuple[Any, ...] = ()
+    grants: bool = False
+
+
+class Call(NamedTuple):
+    offered: OfferedService
+    caller: Caller
+    wait: float | None
+
+
+class OfferedService:
+    """A service that a host offers."""
+
+    def __init__(self, kind: str, service: Any, offers: HostOffers, lease_max: float) -> None:
+        self.service = service
+        self.granted = offers.granted
+        self.queues: dict[str, EventQueue] = {}
+        self._rules = f"tupelo.{SERVICE_NAMES[kind]}"
+        self._methods = {**_METHODS[kind](service), **METHODS}
+        self._offers = offers
+        self._lease_max = lease_max
+        self._on_disk = port_of(service.space).journaled
+
+    async def invoke(self, caller: Caller, message: calls.Invoke) -> Any:
+        method, args = self._methods.get(message.method), list(message.args)
+        if method is None:
+            raise BadArgument("method", f"one of {', '.join(self._methods)}", message.method)
+        if method.allowed is not None:
+            caller.hosted(self._rules, method.allowed)
+        expected = len(method.readers) + method.grants
+        if len(args) != expected:
+            raise BadArgument("args", f"{expected} arguments of {message.method}", len(args))
+        granted_id = wire.convert(args.pop(0), wire.Text) if method.grants else ""
+        if method.grants and (known := self.granted.room_for(caller, granted_id)) is not None:
+            return self._spell(known)
+        read = [self._read(caller, *pair) for pair in zip(method.readers, args, strict=True)]
+        if iscoroutinefunction(method.function):
+            return await method.function(Call(self, caller, message.wait), *read)
+        answer = await self._run(method.function, *read)
+        if method.grants:
+            kept = self.granted.add(caller, granted_id, answer)
+            if kept is not answer:  # It was asked for twice at the same time.
+                await self._run(answer.lease.cancel)
+            answer = kept
+        for one in read:
+            if isinstance(one, QueueListener):
+                one.queue.registrations.append(answer)
+        return self._spell(answer)
+
+    def left(self, caller: Caller) -> None:
+        """What it has stays as long as its leases: it may come back."""
+
+    async def _run(self, work: Callable[..., Any], *args: Any) -> Any:
+        return await asyncio.to_thread(work, *args) if self._on_disk else work(*args)
+
+    # Arguments
+
+    def _read(self, caller: Caller, reader: Any, value: Any) -> Any:
+        if isinstance(reader, Thing):
+            return self.granted.find(wire.convert(value, wire.Text), reader.kind)
+        if reader is LEASE:
+            return self._lease_asked(wire.convert(value, float, "lease"))
+        if reader is LEASED:
+            return self.granted.lease(*wire.convert(value, tuple[wire.Text], "lease"))
+        if reader is LISTENER:
+            return self._listener(caller, wire.convert(value, wire.Texts))
+        return reader(value) if isfunction(reader) else wire.convert(value, reader)
+
+    def _lease_asked(self, seconds: float) -> float:
+        """How long a lease a program elsewhere may ask for: not beyond what the host allows."""
+        longest = self._lease_max
+        if seconds == ANY_LEASE and longest < FOREVER:
+            return longest
+        return min(seconds, longest)
+
+    def _listener(self, caller: Caller, names: list[str]) -> Callable[[RemoteEvent], object]:
+        """A mailbox of this host, or a queue from which the program fetches events by a tag."""
+        if len(names) == 1:
+            mailbox: MailboxRegistration = self.granted.find(names[0], MailboxRegistration)
+            return mailbox.listener
+        queue_id, tag = wire.convert(names, tuple[str, str])
+        for name in [name for name, queue in self.queues.items() if queue.is_over]:
+            if name != queue_id:
+                del self.queues[name]
+        queue = self.queues.setdefault(queue_id, EventQueue(caller.agent))
+        if queue.agent != caller.agent:
+            raise BadArgument("queue", "a name that no other program uses", queue_id)
+        return QueueListener(queue, tag, self._spell_event)
+
+    # Answers
+
+    def _spell(self, answer: Any) -> Any:
+        match answer:
+            case Description():
+                attributes = wire.spell(answer.attributes)
+                return [answer.service_id, self._reachable(answer.service), attributes]
+            case Registered():
+                return [_left(answer), answer.service_id]
+            case EventRegistration():
+                return [_left(answer), answer.source, answer.event_id, answer.sequence_number]
+            case MailboxRegistration() | LeaseRenewalSet():
+                return [_left(answer)]
+            case Kind():
+                return [answer.name, list(answer.names)]
+            case tuple() | list():
+                return [self._spell(one) for one in answer]
+        return wire.spell(answer)
+
+    def _reachable(self, service: Any) -> list[Any]:
+        """A service as it is sent; an empty list if programs elsewhere cannot have it."""
+        if isinstance(service, Sent):
+            return [wire.spell(service.frozen)]
+        if any(service is one for one in self._offers.services):
+            service = ServiceLocation(str(kind_of_service(service)), HERE)
+        with suppress(BadArgument):
+            return [wire.spell(freeze_value(sendable(service), "service", 1))]
+        return []
+
+    def _spell_event(self, event: RemoteEvent) -> list[Any]:
+        """An event, and the service that it is about. It is called from any thread."""
+        about = event.after if isinstance(event, ServiceEvent) else None
+        return [wire.encode_event(event), [] if about is None else self._reachable(about.service)]
+
+
+def _left(thing: Any) -> float | None:
+    """How many seconds the lease of something has left; None for ever."""
+    left: float | None = thing.lease.granted.remaining
+    return left
+
+
+# Leases
+
+
+class Granted:
+    """What programs elsewhere have leased from the services of a host, by the ids they chose."""
+
+    def __init__(self) -> None:
+        self._things: dict[str, tuple[Any, str]] = {}
+        self._of_agent: Counter[str] = Counter()
+        self._sweep_at = _SWEEP_MIN
+
+    def lease(self, lease_id: str) -> Lease:
+        """The lease of what is leased under this id; BadArgument if it is gone."""
+        thing = self._get(lease_id)
+        if thing is None:
+            raise BadArgument("lease", "a lease that has not ended", lease_id)
+        lease: Lease = thing.lease
+        return lease
+
+    def find(self, lease_id: str, kind: type) -> Any:
+        """What is leased under this id; LeaseLost if it is gone."""
+        thing = self._get(lease_id)
+        if thing is None or not isinstance(thing, kind):
+            raise LeaseLost("what was leased is gone")
+        return thing
+
+    def room_for(self, caller: Caller, lease_id: str) -> Any:
+        """What is leased under this id; None if nothing is, and something can be. SpaceFull if this
+        program has too many leases."""
+        known = self._get(lease_id)
+        if known is None and self._of_agent[caller.agent] >= LEASES_MAX:
+            self._sweep()
+            if self._of_agent[caller.agent] >= LEASES_MAX:
+                raise SpaceFull(f"a program may have {LEASES_MAX} leases at a host, and has them")
+        return known
+
+    def add(self, caller: Caller, lease_id: str, thing: Any) -> Any:
+        """Keep something with a `lease`; what was there before under this id stays."""
+        known = self._get(lease_id)
+        if known is not None:
+            return known
+        self._forget(lease_id)
+        self._things[lease_id] = thing, caller.agent
+        self._of_agent[caller.agent] += 1
+        if len(self._things) > self._sweep_at:
+            self._sweep()
+        return thing
+
+    def _get(self, lease_id: str) -> Any:
+        thing, _ = self._things.get(lease_id, (None, ""))
+        return None if thing is None or _ended(thing) else thing
+
+    def _forget(self, lease_id: str) -> None:
+        if lease_id in self._things:
+            _, agent = self._things.pop(lease_id)
+            self._of_agent[agent] -= 1
+            if not self._of_agent[agent]:
+                del self._of_agent[agent]
+
+    def _sweep(self) -> None:
+        for lease_id in [name for name, (thing, _) in self._things.items() if _ended(thing)]:
+            self._forget(lease_id)
+        self._sweep_at = 2 * len(self._things) + _SWEEP_MIN
+
+
+def _ended(thing: Any) -> bool:
+    ended: bool = thing.lease.granted.thing.ended
+    return ended
+
+
+def _renew(thing: Any, lease: float) -> Any:
+    thing.lease.renew(lease)
+    return thing
+
+
+def _cancel(thing: Any) -> None:
+    thing.lease.cancel()
+
+
+# Events for listeners elsewhere
+
+
+class EventQueue:
+    """Events for one program elsewhere. Each stays until the program says that it has it, so that
+    a link that is lost loses none."""
+
+    def __init__(self, agent: str) -> None:
+        self.agent = agent
+        self.registrations: list[EventRegistration] = []
+        self._loop = asyncio.get_running_loop()
+        self._events: deque[tuple[int, str, Any]] = deque(maxlen=EVENTS_MAX)
+        self._number = 0
+        self._came = asyncio.Event()
+
+    @property
+    def is_over(self) -> bool:
+        """Is nobody registered, and everything fetched?"""
+        self.registrations = [one for one in self.registrations if one.active]
+        return not self.registrations and not self._events
+
+    def put_soon(self, tag: str, payload: Any) -> None:
+        """Add an event, from any thread."""
+        with suppress(RuntimeError):  # The host was closed.
+            self._loop.call_soon_threadsafe(self._put, tag, payload)
+
+    def _put(self, tag: str, payload: Any) -> None:
+        self._number += 1
+        self._events.append((self._number, tag, payload))
+        self._came.set()
+
+    async def fetch(self, received: int, wait: float | None) -> list[Any]:
+        """The events after the one with this number, which the program has; it waits for some."""
+        while self._events and self._events[0][0] <= received:
+            self._events.popleft()
+        if not self._events:
+            self._came.clear()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._came.wait(), wait)
+        return [list(one) for one in list(self._events)[:BATCH_MAX]]
+
+
+class QueueListener:
+    """A listener of a program elsewhere, which knows it by a tag."""
+
+    def __init__(self, queue: EventQueue, tag: str, spell: Callable[[RemoteEvent], Any]) -> None:
+        self.queue = queue
+        self._tag = tag
+        self._spell = spell
+
+    def __call__(self, event: RemoteEvent) -> None:
+        try:
+            self.queue.put_soon(self._tag, self._spell(event))
+        except BadEntry as error:
+            logger.warning("an event cannot be sent to a program elsewhere: %s", error)
+
+
+async def _events(call: Call, queue_id: str, received: int) -> list[Any]:
+    queue = call.offered.queues.get(queue_id)
+    if queue is None or queue.agent != call.caller.agent or queue.is_over:
+        raise LeaseLost("no listener is registered any more")
+    return await queue.fetch(received, call.wait)
+
+
+# Events of a mailbox
+
+
+async def _begin(call: Call, registration: MailboxRegistration, received: int) -> str:
+    """A new iterator, in the place of others; its id."""
+    await _settle(registration, received)
+    return registration.take_turn("another iterator has taken its place").id
+
+
+async def _next(
+    call: Call, registration: MailboxRegistration, turn_id: str, received: int
+) -> list[Any] | None:
+    """The next event with its number, until the program says that it has received that: asked
+    before, the answer is the same."""
+    turn = await _settle(registration, received, turn_id)
+    if turn.out is None:
+        wait = FETCH_SECONDS if call.wait is None else call.wait
+        door = asynchronous.Space(registration.space)
+        if await turn.fetch(wait, door, RESERVED_SECONDS + wait) is None:
+            return None
+        registration.sent += 1
+        turn.number = registration.sent
+    return [turn.number, turn.out.encoded]
+
+
+async def _end(call: Call, registration: MailboxRegistration, turn_id: str, received: int) -> None:
+    """The iterator is over."""
+    (await _settle(registration, received, turn_id)).close()
+
+
+async def _settle(
+    registration: MailboxRegistration, received: int, turn_id: str | None = None
+) -> Any:
+    """The program has received the events up to this one, and they are gone; whose turn it is."""
+    turn = registration.turn
+    if turn_id is not None and (turn is None or turn.id != turn_id):
+        raise InvalidIterator("another iterator has taken its place")
+    if turn is not None and turn.out is not None and 0 < turn.number <= received:
+        # Also if the link is lost meanwhile: the program has the event.
+        await asyncio.shield(asyncio.to_thread(turn.confirm))
+    return turn
+
+
+# What the services offer
+
+
+async def _describe(call: Call) -> list[Any]:
+    """That the service is there, and what a client must know of it."""
+    service = call.offered.service
+    if isinstance(service, LookupService):
+        return [service.service_id, list(service.groups), service.name]
+    return []
+
+
+def _counted(registration: MailboxRegistration) -> list[int]:
+    return [registration.pending, registration.dropped]
+
+
+METHODS = {
+    "describe": Method("read", _describe),
+    "renew": Method(None, _renew, (Thing(object), LEASE)),
+    "cancel": Method(None, _cancel, (Thing(object),)),
+    "events": Method(None, _events, (wire.Text, wire.Number)),
+}
+
+
+def _lookup(lookup: LookupService) -> dict[str, Method]:
+    registry, wanted, service = lookup.registry, wire.wanted, Thing(Registered)
+    attributes = (service, wire.Number, wire.attributes)
+    changes = (service, wire.Number, wire.templates, wire.changes)
+    listening = (wanted, wire.anything, LISTENER, wire.anything, LEASE)
+    return {
+        "register": Method("write", registry.register, (wire.description, LEASE), grants=True),
+        "attributes": Method(None, registry.attributes, (service,)),
+        "add_attributes": Method("write", registry.add_attributes, attributes),
+        "set_attributes": Method("write", registry.set_attributes, attributes),
+        "modify_attributes": Method("write", registry.modify_attributes, changes),
+        "first": Method("read", registry.first, (wanted,)),
+        "find": Method("read", registry.find, (wanted, wire.Number | None)),
+        "kinds": Method("read", registry.kinds, (wanted,)),
+        "values": Method("read", registry.values, (wanted, wire.Number, wire.Text)),
+        "types": Method("read", registry.types, (wanted, str)),
+        "notify": Method("subscribe", registry.notify, listening, grants=True),
+    }
+
+
+def _mailbox(mailbox: EventMailbox) -> dict[str, Method]:
+    box = Thing(MailboxRegistration)
+    turn = (box, wire.Text, wire.Number)
+    return {
+        "register": Method("write", mailbox.register, (LEASE,), grants=True),
+        "keep": Method("write", MailboxRegistration.keep_encoded, (box, wire.sent_event)),
+        "refuse": Method("write", MailboxRegistration.refuse, (box, wire.sources)),
+        "count": Method("read", _counted, (box,)),
+        "begin": Method("take", _begin, (box, wire.Number)),
+        "next": Method("take", _next, turn),
+        "end": Method("take", _end, turn),
+    }
+
+
+def _renewals(service: LeaseRenewalService) -> dict[str, Method]:
+    sets, kept, value = LeaseRenewalSet, Thing(LeaseRenewalSet), wire.anything
+    warning, failure = (kept, LISTENER, value, value), (kept, LISTENER, value)
+    return {
+        "create": Method("write", service.create_lease_renewal_set, (LEASE,), grants=True),
+        "renew_for": Method("write", sets.renew_for, (kept, LEASED, value, value)),
+        "remove": Method("write", sets.remove_named, (kept, wire.Text)),
+        "lease_ids": Method("read", sets.lease_ids, (kept,)),
+        "warn": Method("subscribe", sets.set_expiration_warning_listener, warning),
+        "tell_failures": Method("subscribe", sets.set_renewal_failure_listener, failure),
+        "clear_warnings": Method("subscribe", sets.clear_expiration_warning_listener, (kept,)),
+        "clear_failures": Method("subscribe", sets.clear_renewal_failure_listener, (kept,)),
+    }
+
+
+_METHODS: dict[str, Callable[[Any], dict[str, Method]]] = {
+    "lookup": _lookup,
+    "mailbox": _mailbox,
+    "lease renewal": _renewals,
+}
+
+
+class HostOffers:
+    """What one host offers: its services, and what they have granted to programs elsewhere."""
+
+    def __init__(self) -> None:
+        self.granted = Granted()
+        self.services: list[object] = []
+
+
+_offers: WeakKeyDictionary[HostDoor, HostOffers] = WeakKeyDictionary()
+
+
+def offer(
+    host: HostDoor,
+    service: LookupService | EventMailbox | LeaseRenewalService,
+    *,
+    lease_max: float = LEASE_MAX_SECONDS,
+    access: Access | None = None,
+) -> ServiceLocation:
+    """Let a host serve a LookupService, an EventMailbox or a LeaseRenewalService to programs
+    elsewhere, in the place of one of the same kind; the answer says where.
+
+    A lease is granted to them for `lease_max` seconds at most. `access` says who may use it, by the
+    rules of a space: find services (read), register (write), listen (subscribe), fetch events
+    (take). The service is found at the host's address; a lookup service that has groups can also
+    be announced: see `announce`.
+    """
+    if not isinstance(host, HostDoor):
+        raise BadArgument("host", "a tupelo.Host", host)
+    kind = kind_of_service(service)
+    if kind is None:
+        what = "a LookupService, an EventMailbox or a LeaseRenewalService"
+        raise BadArgument("service", what, service)
+    longest = seconds_asked(lease_max, name="lease_max")
+
+    def make(core: Any) -> OfferedService:
+        if not core.address:
+            raise BadArgument("host", "one that listens", host)
+        known = _offers.setdefault(host, HostOffers())
+        known.services.append(service)
+        return OfferedService(kind, service, known, FOREVER if longest is None else longest)
+
+    host.offer(SERVICE_NAMES[kind], make, access=access)
+    return ServiceLocation(kind, host.url)

@@ -1,0 +1,354 @@
+"""The lease renewal service: it renews leases for programs that are away (Jini's Norm).
+
+| Jini                                    | Tupelo                                               |
+| --------------------------------------- | ---------------------------------------------------- |
+| LeaseRenewalService                     | LeaseRenewalService.create_lease_renewal_set         |
+| LeaseRenewalSet, getRenewalSetLease     | a leased set of leases, with a renewal manager       |
+| renewFor, remove, getLeases             | renew_for, remove, leases                            |
+| setExpirationWarningListener, clear...  | told when the lease of the set itself is nearly over |
+| setRenewalFailureListener, clear...     | told of a lease of the set that could not be renewed |
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+from uuid import uuid4
+
+from tupelo.errors import BadArgument, LeaseLost, SpaceClosed
+from tupelo.models.javaspaces.courier import Listening, target_of
+from tupelo.models.javaspaces.events import (
+    EventRegistration,
+    Listener,
+    RemoteEvent,
+    Retry,
+    check_retry,
+)
+from tupelo.models.javaspaces.leases import ANY_LEASE, FOREVER, Lease, seconds_asked
+from tupelo.models.javaspaces.renewal import LeaseRenewalEvent, LeaseRenewalManager
+from tupelo.models.javaspaces.tenancy import Tenancy, Tenant
+from tupelo.space.blocking import Space
+from tupelo.space.checks import check_wait
+from tupelo.space.clock import Clock
+from tupelo.space.handles import Closing
+from tupelo.space.port import port_of
+from tupelo.values import lease as engine
+from tupelo.values.kind import entry
+from tupelo.values.lease import LeasePolicy
+
+RENEWAL_FAILURE_EVENT_ID = 0
+EXPIRATION_WARNING_EVENT_ID = 1
+
+
+@entry("tupelo.javaspaces.LeaseRenewalSet")
+@dataclass
+class SetEntry:
+    """A set, as it stands in the service's space; its lease is the set's."""
+
+    id: str | None = None
+
+
+@entry("tupelo.javaspaces.ExpirationWarningEvent")
+@dataclass(frozen=True)
+class ExpirationWarningEvent(RemoteEvent):
+    """The lease of the set `source` ends at the moment `expiration`, unless it is renewed."""
+
+    expiration: float = 0.0
+
+
+@entry("tupelo.javaspaces.RenewalFailureEvent")
+@dataclass(frozen=True)
+class RenewalFailureEvent(RemoteEvent):
+    """A lease of the set `source` was lost, or could not be renewed before its `expiration`, and
+    is out of the set. `lease_id` is what `renew_for` answered; `reason` is what the last attempt
+    raised, None if there was none. An event out of a mailbox has no `lease` and no `error`."""
+
+    lease_id: str = ""
+    expiration: float = 0.0
+    reason: str | None = None
+
+    @property
+    def lease(self) -> Lease | None:
+        lease: Lease | None = self.__dict__.get("_lease")  # not a field: it stays in this process
+        return lease
+
+    @property
+    def error(self) -> Exception | None:
+        error: Exception | None = self.__dict__.get("_error")
+        return error
+
+
+class LeaseRenewalService(Closing):
+    """Makes sets of leases, and renews what is in them. Its calls answer at once and are not
+    awaited; listeners are called from threads."""
+
+    def __init__(
+        self,
+        clock: Clock | None = None,
+        *,
+        lease_policy: LeasePolicy | None = None,
+        retry: Retry | None = None,
+    ) -> None:
+        self.space = Space("lease renewal", clock=clock, lease_policy=lease_policy)
+        self.closed = False
+        self.clock = port_of(self.space).clock
+        self.retry = check_retry(retry)
+        self._lock = threading.RLock()
+        self.tenancy = _SetTenancy(self.space, self._lock)
+        self._sets: dict[str, LeaseRenewalSet] = {}
+
+    def create_lease_renewal_set(self, lease: float = FOREVER) -> LeaseRenewalSet:
+        """A new, empty set, which renews what is put in it while its own lease lasts."""
+        seconds = seconds_asked(lease)
+        with self._lock:
+            if self.closed:
+                raise SpaceClosed("the lease renewal service is closed")
+            name = uuid4().hex
+            granted = self.space.write(SetEntry(name), lease=seconds)
+            made = LeaseRenewalSet(name, self, granted)
+            self._sets[name] = made
+            return made
+
+    def set_ended(self, ended: LeaseRenewalSet) -> None:
+        """The lease of a set has ended."""
+        ended.stop()
+        with self._lock:
+            if self._sets.pop(ended.id, None) is not None and not self.closed:
+                self.space.take(SetEntry(ended.id), wait=0)
+
+    def close(self) -> None:
+        """Renew nothing any more; nothing is cancelled."""
+        with self._lock:
+            self.closed = True
+            for one in self._sets.values():
+                self.tenancy.evict(one)
+                one.stop()
+            self._sets.clear()
+            self.space.close()
+
+
+class LeaseRenewalSet(Tenant):
+    """Leases that are renewed together, while the lease of the set lasts. LeaseLost after that.
+
+    A lease stays in the set until the moment that was wished for, until it is lost, or until it is
+    removed. The set never cancels one.
+    """
+
+    def __init__(self, set_id: str, service: LeaseRenewalService, granted: engine.Lease) -> None:
+        self.id = set_id
+        self._service = service
+        self._clock = clock = service.clock
+        self._retry = service.retry
+        self._lock = threading.RLock()
+        self._manager = LeaseRenewalManager(clock)
+        self._ids: dict[Lease, str] = {}
+        self._warning = _Events(EXPIRATION_WARNING_EVENT_ID)
+        self._failure = _Events(RENEWAL_FAILURE_EVENT_ID)
+        self._min_warning = 0.0
+        self._warned_of: float | None = None  # the expiration of which the last warning was
+        self._cancel_alarm: Callable[[], None] = lambda: None
+        self._told = SimpleNamespace(
+            notify=partial(self._ended, lost=True),
+            expiration_reached=partial(self._ended, lost=False),
+        )
+        super().__init__(service.tenancy, granted)
+
+    def lease_ended(self) -> None:
+        self._service.set_ended(self)
+
+    @property
+    def leases(self) -> list[Lease]:
+        """The leases that are in the set."""
+        with self._lock:
+            self._require_active()
+            return [lease for lease in self._ids if lease in self._manager]
+
+    def lease_ids(self) -> list[str]:
+        """The names, in events, of the leases that are in the set."""
+        return [self._ids[lease] for lease in self.leases]
+
+    def renew_for(
+        self, lease: Lease, duration: float = FOREVER, renew_duration: float = FOREVER
+    ) -> str:
+        """Keep a lease for `duration` seconds from now, asking for `renew_duration` each time; the
+        answer names it in events. One that is in the set gets these wishes from now on, and one
+        with nothing left to wish for leaves the set.
+
+        To ask for as long as is preferred, with `Lease.ANY`, is for a `duration` of FOREVER.
+        """
+        if not isinstance(lease, Lease):
+            raise BadArgument("lease", "a Lease of this package", lease)
+        if lease.granted.landlord is self._tenancy:
+            raise BadArgument("lease", "one that this service has not granted itself", lease)
+        number = isinstance(duration, (int, float)) and not isinstance(duration, bool)
+        if not number or duration != duration:
+            raise BadArgument("duration", "a number of seconds, or FOREVER", duration)
+        if renew_duration == ANY_LEASE and duration != FOREVER:
+            raise BadArgument(
+                "renew_duration", "a number of seconds, as duration= is not FOREVER", renew_duration
+            )
+        seconds_asked(renew_duration, name="renew_duration")
+        with self._lock:
+            self._require_active()
+            name = self._ids.setdefault(lease, uuid4().hex)
+            if duration > 0:
+                until = self._clock.now() + duration
+                self._manager.renew_until(lease, until, renew_duration, self._told)
+            else:
+                self._forget(lease)
+            return name
+
+    def remove(self, lease: Lease) -> Lease | None:
+        """Take a lease out of the set; None if it was not in it. It is not cancelled."""
+        if not isinstance(lease, Lease):
+            raise BadArgument("lease", "a Lease of this package", lease)
+        with self._lock:
+            self._require_active()
+            return lease if self._forget(lease) else None
+
+    def remove_named(self, name: str) -> bool:
+        """Take the lease of this name out of the set. False if it was not in it."""
+        found = [lease for lease in self.leases if self._ids[lease] == name]
+        return bool(found) and self._forget(found[0])
+
+    def set_expiration_warning_listener(
+        self, listener: object, min_warning: float, handback: Any = None
+    ) -> EventRegistration:
+        """Tell a listener `min_warning` seconds before the lease of the set ends: each time that it
+        is nearly over. It takes the place of the one before."""
+        tell = target_of("listener", listener)
+        check_wait(min_warning, "min_warning")
+        if min_warning is None:
+            raise BadArgument("min_warning", "a number of seconds, 0 or more", min_warning)
+        with self._lock:
+            self._require_active()
+            self._min_warning = min_warning
+            self._warned_of = None
+            registration = self._listen(self._warning, tell, handback)
+            self.plan_warning()
+            return registration
+
+    def clear_expiration_warning_listener(self) -> None:
+        """Tell nobody that the lease of the set is nearly over."""
+        with self._lock:
+            self._require_active()
+            self._warning.stop()
+            self._cancel_alarm()
+
+    def set_renewal_failure_listener(
+        self, listener: object, handback: Any = None
+    ) -> EventRegistration:
+        """Tell a listener of leases that could not be renewed, in the place of the one before."""
+        tell = target_of("listener", listener)
+        with self._lock:
+            self._require_active()
+            return self._listen(self._failure, tell, handback)
+
+    def clear_renewal_failure_listener(self) -> None:
+        """Tell nobody of leases that could not be renewed."""
+        with self._lock:
+            self._require_active()
+            self._failure.stop()
+
+    # Within
+
+    def plan_warning(self) -> None:
+        """Set the alarm for the warning. It looks again then: the lease may have been renewed."""
+        with self._lock:
+            self._cancel_alarm()
+            expires = self.expires
+            if self._warning.listening is None or expires in (None, self._warned_of):
+                return
+            when = expires - self._min_warning
+            if when > self._clock.now():
+                self._cancel_alarm = self._clock.call_at(when, self.plan_warning)
+            elif self.active:
+                self._warned_of = expires
+                self._warning.tell(ExpirationWarningEvent, self.id, expiration=expires)
+
+    def stop(self) -> None:
+        """Renew nothing more, and tell nothing more."""
+        with self._lock:
+            self._manager.close()
+            self._cancel_alarm()
+            self._ids.clear()
+            self._warning.stop()
+            self._failure.stop()
+
+    def _listen(self, events: _Events, tell: Listener, handback: Any) -> EventRegistration:
+        """A registration whose lease is that of the set."""
+        events.stop()
+        events.listening = Listening(
+            lambda: self.lease.granted, tell, handback, clock=self._clock, retry=self._retry
+        )
+        return EventRegistration(events.listening, self.id, events.event_id, events.sequence)
+
+    def _forget(self, lease: Lease) -> bool:
+        self._ids.pop(lease, None)
+        there = lease in self._manager
+        if there:
+            self._manager.remove(lease)
+        return there
+
+    def _ended(self, event: LeaseRenewalEvent, *, lost: bool) -> None:
+        """A lease is out of the set: it was lost, or kept as long as was wished for."""
+        with self._lock:
+            lease_id = self._ids.pop(event.lease, None)
+            if not lost or lease_id is None or not self.active:
+                return
+            self._failure.tell(
+                RenewalFailureEvent,
+                self.id,
+                lease_id=lease_id,
+                expiration=event.lease.expiration,
+                reason=None if event.error is None else str(event.error),
+                beside={"_lease": event.lease, "_error": event.error},
+            )
+
+    def _require_active(self) -> None:
+        if not self.active:
+            raise LeaseLost(f"the lease renewal set {self.id} is gone")
+
+    def __repr__(self) -> str:
+        return f"LeaseRenewalSet({self.id!r})"
+
+
+class _SetTenancy(Tenancy):
+    """The landlord of sets: a set whose lease was renewed warns again."""
+
+    def renew_leases(self, wanted: list[tuple[Tenant, float | None]]) -> list[Exception | None]:
+        outcomes = super().renew_leases(wanted)
+        for tenant, _ in wanted:
+            tenant.plan_warning()  # type: ignore[attr-defined]
+        return outcomes
+
+
+class _Events:
+    """Events of one id of a set, which go to one listener at a time."""
+
+    def __init__(self, event_id: int) -> None:
+        self.event_id = event_id
+        self.sequence = 0
+        self.listening: Listening | None = None
+
+    def tell(
+        self,
+        kind: type[RemoteEvent],
+        source: str,
+        beside: dict[str, Any] | None = None,
+        **fields: Any,
+    ) -> None:
+        if self.listening is not None and self.listening.active:
+            self.sequence += 1
+            event = kind(source, self.event_id, self.sequence, self.listening.handback, **fields)
+            event.__dict__.update(beside or {})
+            self.listening.tell(event)
+
+    def stop(self) -> None:
+        if self.listening is not None:
+            self.listening.call_off()
+            self.listening = None

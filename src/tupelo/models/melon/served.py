@@ -1,0 +1,103 @@
+"""What a host keeps for one Melon, of a program that is the host or of a client of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, ClassVar
+
+from tupelo.federation.client.arguments import built, parts
+from tupelo.federation.client.services import ENTRIES, ITEM, TEMPLATE, Codec, Method, plain
+from tupelo.federation.hosts.services import DoorService, HandOver
+from tupelo.federation.spaces.hosted import HostedSpace
+from tupelo.models.melon.collecting import Backlog, Collected
+from tupelo.models.melon.post import Item, Post, check_name, post_of
+from tupelo.models.melon.reading import Reader
+from tupelo.values.codec import spell_entry
+
+
+class Process:
+    """A process of MELON at its host, on the host's loop. Messages of classes that are not `known`
+    in this program are for a client; else UnknownType."""
+
+    def __init__(self, post: Post, *, known: bool = True) -> None:
+        self.post = post
+        self.reader = Reader(post, known=known)
+        self.backlog = Backlog(post.core.clock, known)
+        post.listeners.add(self.backlog)
+
+    def close(self) -> None:
+        self.reader.close()
+        self.backlog.close()
+        self.post.listeners.discard(self.backlog)
+
+    async def store(self, item: Item, pin: bool) -> None:
+        await self.post.add(self.post.stored, item, pin)
+
+    async def direct(self, message: object, to: str, pin: bool) -> None:
+        await self.post.direct(message, to, pin)
+
+    async def write(self, item: Item, pin: bool) -> None:
+        await self.post.add(self.post.written, item, pin)
+
+    async def unpin(self, template: object) -> int:
+        return await self.post.unpin(template)
+
+    async def take(
+        self, template: object, many: bool, sender: str | None, *, wait: float | None
+    ) -> HandOver:
+        taking = self.post.taking
+        taken = await taking.take(template, wait, many, sender)
+        return HandOver(taken, lambda: None, partial(taking.put_back, taken))
+
+    async def read(self, template: object, many: bool, *, wait: float | None) -> HandOver:
+        found = await self.reader.read(template, wait, many)
+        return HandOver(found, lambda: None, partial(self.reader.undo, found))
+
+    async def collected(self, *, wait: float | None) -> HandOver:
+        """How many were collected, and the next one that was not told yet."""
+        backlog = self.backlog
+        one = await backlog.next(wait)
+        return HandOver((backlog.count, one), lambda: None, partial(backlog.put_back, one))
+
+
+def _spell_collected(told: tuple[int, Collected | None]) -> list[Any]:
+    count, one = told
+    if one is None:
+        return [count, None, None]
+    message = one.message
+    if not isinstance(message, str):
+        message = spell_entry(message.shape, message.fields)
+    return [count, one.kind, message]
+
+
+def _read_collected(answer: Any) -> tuple[int, Collected | None]:
+    count, kind, message = parts(answer, 3)
+    if kind is None:
+        return count, None
+    return count, Collected(message if isinstance(message, str) else built(message), kind)
+
+
+METHODS: Mapping[str, Method] = {
+    "store": Method("write", (ITEM, plain(bool))),
+    "write": Method("write", (ITEM, plain(bool))),
+    "unpin": Method("take", (TEMPLATE,)),
+    "read": Method("read", (TEMPLATE, plain(bool)), ENTRIES, waits=True, hands_over=True),
+    "collected": Method(
+        "read",
+        (),
+        Codec(_spell_collected, _read_collected, lambda told: told),
+        waits=True,
+        hands_over=True,
+    ),
+}
+
+
+class MelonService(DoorService[Process]):
+    """Runs processes of MELON for the clients of a host."""
+
+    methods: ClassVar[Mapping[str, Method]] = METHODS
+
+    def open(self, hosted: HostedSpace) -> Process:
+        name = check_name(hosted.name)
+        return Process(post_of(self.core, name, None, None, self.core.identity), known=False)

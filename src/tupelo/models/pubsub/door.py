@@ -1,0 +1,299 @@
+"""The broker of a host, at either door: at a host of this program, or a connection to one."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from inspect import isawaitable
+from typing import Any, Literal, Self
+
+from tupelo.errors import BadArgument, BadInput, HostClosed, TupeloError
+from tupelo.federation.brokers.broker import Collected, Reply
+from tupelo.federation.brokers.standing import read_reply, readable
+from tupelo.federation.brokers.tables import check_length
+from tupelo.federation.client.services import ServedDoor, check_client
+from tupelo.federation.client.space import AsyncRemoteSpaceLike, RemoteSpace, RemoteSpaceLike
+from tupelo.federation.hosts.core import HostCore
+from tupelo.federation.hosts.doors import AsyncHost, Host
+from tupelo.federation.hosts.local import LocalDoor, open_door
+from tupelo.models.pubsub.served import (
+    METHODS,
+    Backlog,
+    Extent,
+    Functions,
+    Offers,
+    Standings,
+    Told,
+    broker_for_program,
+    own_key,
+)
+from tupelo.space.checks import check_wait
+from tupelo.space.either import Closing, at_once, either, settled
+from tupelo.space.query import deadline_of
+
+Duration = Literal["probing", "single", "persistent"]
+
+BACKLOG_MAX = 10_000
+"""So many replies wait to be got; then the oldest is dropped."""
+
+logger = logging.getLogger("tupelo")
+
+
+class PubSub(Closing):
+    """The broker of one name at a host.
+
+    Without functions, patterns are templates, updates are entries, and the state of a host are the
+    entries that it offers. With `state` (what is here for a pattern?) and `matches` (is this update
+    one for this pattern?) they are any values that msgpack can hold; the functions are called on
+    the host's own thread, and must not wait. `key` tells which patterns are empty together; unless
+    it is given, only identical ones are. `prune` spares hosts questions that they would answer with
+    nothing.
+
+    On a connection to a host it is the broker of that host, of the name of the space. A client
+    publishes, subscribes and collects there; the state is the host's. Its subscriptions end with
+    its link (PeerLost), and when it is closed its connection is.
+    """
+
+    def __init__(
+        self,
+        host: Host | AsyncHost | RemoteSpaceLike | AsyncRemoteSpaceLike,
+        name: str | None = None,
+        *,
+        state: Callable[[Any], list[Any]] | None = None,
+        matches: Callable[[Any, Any], bool] | None = None,
+        key: Callable[[Any], str] | None = None,
+        prune: bool = True,
+    ) -> None:
+        if isinstance(host, RemoteSpace):
+            decided = {"state": (state, None), "matches": (matches, None), "key": (key, None)}
+            check_client(host, name, **decided, prune=(prune, True))
+            name = host.name
+        name = "pubsub" if name is None else name
+        if not isinstance(name, str) or not name:
+            raise BadArgument("name", "a text that is not empty", name)
+        for given, function in (("state", state), ("matches", matches), ("key", key)):
+            if function is not None and not callable(function):
+                raise BadArgument(given, "a function", function)
+        if (state is None) != (matches is None) or (key is not None and state is None):
+            raise BadArgument("state", "given together with matches=, and key= only then", state)
+        self.name = name
+        self._application: Offers | Functions = Offers()
+        if state is not None and matches is not None:
+            self._application = Functions(state, matches, key or own_key)
+
+        def make(core: HostCore) -> Standings:
+            broker = broker_for_program(core, name, self._application, prune)
+            self._application = broker.application
+            return Standings(core, lambda: broker)
+
+        self._door: LocalDoor[Standings] | ServedDoor
+        self._door = open_door(host, "pubsub", "broker", METHODS, make)
+        self.is_async = self._door.is_async
+
+    async def __aenter__(self) -> Self:
+        await self._door.open()
+        if isinstance(self._door, LocalDoor):
+            await self._door.served.broker().taking_part()
+        return self
+
+    @property
+    def hosts(self) -> Any:
+        """The ids of the hosts that take part now, this one among them. At the async door of a
+        client it is to be awaited."""
+        if isinstance(self._door, LocalDoor):
+            return self._door.served.broker().hosts
+        work = partial(self._door.call, "hosts")
+        return work() if self.is_async else at_once(work)
+
+    # State and updates
+
+    @either
+    async def offer(self, entry: object) -> None:
+        """Make an entry part of the state of this host, and publish that."""
+        door, offers = self._offers()
+        spelled = offers.spell_update(entry)
+        check_length(spelled, "entry")
+        await door.run(door.served.offer, offers, spelled)
+
+    @either
+    async def withdraw(self, template: object) -> list[Any]:
+        """Offer these no more; what they were. Nobody is told of it."""
+        door, offers = self._offers()
+        gone: list[Any] = await door.run(door.served.withdraw, offers, template)
+        return gone
+
+    def _offers(self) -> tuple[LocalDoor[Standings], Offers]:
+        if isinstance(self._door, ServedDoor):
+            raise BadInput(
+                "a client has no state to offer or withdraw: brokers ask hosts for theirs; publish "
+                "it, or offer it at a tupelo.Host of your own"
+            )
+        if not isinstance(self._application, Offers):
+            raise BadArgument("state", "left out, if entries are to be offered", "given")
+        return self._door, self._application
+
+    @either
+    async def publish(self, update: object) -> None:
+        """Tell everyone whose subscription or standing collect matches."""
+        spelled = self._application.spell_update(update)
+        if isinstance(self._door, ServedDoor):
+            check_length(spelled, "update")
+        await self._door.tell("publish", spelled)
+
+    # Subscriptions and collects
+
+    @either
+    async def subscribe(
+        self,
+        pattern: object,
+        listener: Callable[[Reply], object] | None = None,
+        *,
+        backlog_max: int = BACKLOG_MAX,
+    ) -> Replies:
+        """Updates that match, from now on, of this host as well; to be got from what is returned,
+        or told to a listener on a thread (or task) of its own."""
+        spelled = self._application.spell_pattern(pattern)
+        return await self._standing(listener, "subscribe", spelled, _check_backlog(backlog_max))
+
+    @either
+    async def collect(
+        self,
+        pattern: object,
+        duration: Duration = "probing",
+        extent: Extent = "all",
+        listener: Callable[[Reply], object] | None = None,
+        *,
+        backlog_max: int = BACKLOG_MAX,
+    ) -> Any:
+        """Collect the state of any host, or of all of them. A probing collect answers with what was
+        Collected; single and persistent ones with Replies, that come as they are found."""
+        if duration not in ("probing", "single", "persistent"):
+            raise BadArgument("duration", '"probing", "single" or "persistent"', duration)
+        if extent not in ("any", "all"):
+            raise BadArgument("extent", '"any" or "all"', extent)
+        spelled = self._application.spell_pattern(pattern)
+        if duration == "probing":
+            if listener is not None:
+                raise BadArgument("listener", "left out: a probing collect answers", listener)
+            found: Collected = await self._door.call("probe", spelled, extent, wait=None)
+            replies = [self._read_reply(reply) for reply in found.replies]
+            return readable(Collected(replies, found.empty, found.lost))
+        most = _check_backlog(backlog_max)
+        return await self._standing(listener, "collect", spelled, duration, extent, most)
+
+    async def _standing(
+        self, listener: Callable[[Reply], object] | None, method: str, *args: Any
+    ) -> Replies:
+        replies = Replies(self, await self._door.call(method, *args))
+        if listener is not None:
+            self._door.run_apart(partial(replies._call, listener))
+        return replies
+
+    def _read_reply(self, reply: Reply) -> Reply:
+        return read_reply(reply, self._application.read_item)
+
+    # The end
+
+    @either
+    async def close(self) -> None:
+        """Take part no more, or close the connection; what stands is cancelled."""
+        door = self._door
+        if isinstance(door, LocalDoor) and not door.closed:
+            with suppress(HostClosed):  # It has ended with its host.
+                await door.run(door.served.broker().close)
+        await door.close()
+
+
+class Replies(Closing):
+    """What comes for a subscription or a standing collect. Iterate over it (`async for` at the
+    async door), or `get` one; it is over when it was cancelled, or satisfied. What a client knows
+    of it is as of its last `get`."""
+
+    def __init__(self, pubsub: PubSub, id: str) -> None:
+        self.is_async = pubsub.is_async
+        self._pubsub = pubsub
+        self._id = id
+        door = pubsub._door
+        self._state: Backlog | Told
+        self._state = door.served.backlogs.pop(id) if isinstance(door, LocalDoor) else Told()
+
+    @property
+    def is_over(self) -> bool:
+        """Will no more come? Some may still wait to be got."""
+        return self._state.is_over
+
+    @property
+    def missed(self) -> int:
+        """How many were dropped because too many were waiting."""
+        return self._state.missed
+
+    @property
+    def lost(self) -> frozenset[str]:
+        """The hosts that became unreachable before they could answer."""
+        return self._state.lost
+
+    @either
+    async def get(self, *, wait: float | None = None) -> Reply | None:
+        """The next one; None if none came in time, or no more will come."""
+        check_wait(wait)
+        state, door = self._state, self._pubsub._door
+        deadline = deadline_of(door.host.core.clock, wait) if isinstance(door, LocalDoor) else None
+        while True:
+            if isinstance(door, LocalDoor):
+                assert isinstance(state, Backlog)
+                told: Told = await door.host.on_loop(state.next(deadline), state.put_back)
+            else:
+                told = await door.call("get", self._id, wait=wait)
+                if told.reply is not None or not state.is_over:
+                    self._state = told
+            if told.reply is None:
+                return None
+            reply = self._pubsub._read_reply(told.reply)
+            if reply.items:
+                return reply
+
+    @either
+    async def cancel(self) -> None:
+        state, door = self._state, self._pubsub._door
+        if self.is_over:
+            return
+        if isinstance(door, LocalDoor):
+            assert isinstance(state, Backlog)
+
+            async def work() -> None:
+                state.cancel()
+
+            await door.host.on_loop(work())
+        elif not door.closed:
+            self._state = Told(None, True, self.missed, self.lost)
+            await door.call("cancel", self._id)
+
+    close = cancel
+
+    async def _call(self, listener: Callable[[Reply], object]) -> None:
+        try:
+            while (reply := await settled(self.get())) is not None:
+                answer = listener(reply)
+                if self.is_async and isawaitable(answer):
+                    await answer
+        except Exception as error:
+            if not isinstance(error, TupeloError):
+                logger.exception("a listener raised; it is told no more")
+            with suppress(TupeloError):  # Its host, or the connection, may be closed by now.
+                await settled(self.cancel())
+
+    def __iter__(self) -> Any:
+        while (reply := self.get()) is not None:
+            yield reply
+
+    async def __aiter__(self) -> Any:
+        while (reply := await self.get()) is not None:
+            yield reply
+
+
+def _check_backlog(backlog_max: object) -> int:
+    if type(backlog_max) is not int or backlog_max < 1:
+        raise BadArgument("backlog_max", "a whole number above 0", backlog_max)
+    return backlog_max

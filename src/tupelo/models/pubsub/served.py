@@ -1,0 +1,365 @@
+"""The broker of one name at a host, and what a host keeps for one PubSub: of a program that is the
+host, or of a client of it. All of it lives on the host's loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import lru_cache, partial
+from typing import Any, ClassVar, Literal
+
+import msgspec
+
+from tupelo.errors import BadArgument, HostClosed
+from tupelo.federation.brokers.broker import Broker, Collected, Reply, Standing
+from tupelo.federation.client.services import ANYTHING, Method, plain
+from tupelo.federation.groups.group import group_of
+from tupelo.federation.hosts.carrying import SilentCarrier
+from tupelo.federation.hosts.core import HostCore
+from tupelo.federation.hosts.services import DoorService, HandOver
+from tupelo.federation.spaces.hosted import HostedSpace
+from tupelo.space.query import deadline_of
+from tupelo.space.tasks import timeout_at
+from tupelo.values.codec import decode_entry, encode_entry
+from tupelo.values.entry import Shape, freeze, thaw
+from tupelo.values.spelling import read_wire_extension, template_from_wire, template_to_wire
+from tupelo.values.template import Template, as_template
+
+Extent = Literal["any", "all"]
+Lasting = Literal["single", "persistent"]
+
+
+class Offers:
+    """The entries that are offered at this host: what brokers ask if nobody says otherwise."""
+
+    asks_again = False
+
+    def __init__(self) -> None:
+        self._offered: list[tuple[Shape, tuple[Any, ...], bytes]] = []
+
+    def add(self, spelled: bytes) -> None:
+        self._offered.append((*decode_entry(spelled), spelled))
+
+    def remove(self, template: object) -> list[Any]:
+        asked = as_template(template)
+        gone = [one for one in self._offered if asked.admits(one[0], one[1])]
+        self._offered = [one for one in self._offered if not asked.admits(one[0], one[1])]
+        return [thaw(shape, fields) for shape, fields, _ in gone]
+
+    # As an application of the brokers
+
+    def state(self, pattern: bytes) -> list[bytes]:
+        template = _read_template(pattern)
+        return [
+            spelled for shape, fields, spelled in self._offered if template.admits(shape, fields)
+        ]
+
+    def matches(self, pattern: bytes, update: bytes) -> bool:
+        return _read_template(pattern).admits(*decode_entry(update))
+
+    def key(self, pattern: bytes) -> str:
+        _read_template(pattern)
+        return pattern.hex()
+
+    def allows(self, neighbour: str, pattern: bytes) -> bool:
+        return True
+
+    # How users' values are said
+
+    def spell_pattern(self, template: object) -> bytes:
+        return msgspec.msgpack.encode(template_to_wire(template))
+
+    def spell_update(self, entry: object) -> bytes:
+        return encode_entry(*freeze(entry))
+
+    def read_item(self, item: bytes) -> Any:
+        return thaw(*decode_entry(item))
+
+
+class Functions:
+    """An application that a user has given as functions. All values are said as they are."""
+
+    asks_again = True
+
+    def __init__(
+        self,
+        state: Callable[[Any], list[Any]],
+        matches: Callable[[Any, Any], bool],
+        key: Callable[[Any], str],
+    ) -> None:
+        self.state = state
+        self.matches = matches
+        self.key = key
+
+    def allows(self, neighbour: str, pattern: Any) -> bool:
+        return True
+
+    def spell_pattern(self, pattern: Any) -> Any:
+        return pattern
+
+    def spell_update(self, update: Any) -> Any:
+        return update
+
+    def read_item(self, item: Any) -> Any:
+        return item
+
+
+class HostBroker(SilentCarrier):
+    """The broker of one name at a host. It speaks through the group, not over a channel."""
+
+    def __init__(
+        self, core: HostCore, name: str, application: Offers | Functions, prune: bool
+    ) -> None:
+        self.application = application
+        self.prune = prune
+        self.for_clients = False
+        """Was it made for clients of the host, and not by a program there?"""
+        self._core = core
+        self._channel = channel_of(name)
+        self._closed = False
+        core.carriers[self._channel] = self
+        self.group = group_of(core)
+        self._broker = Broker(
+            self.group,
+            self._channel,
+            application,
+            prune=prune,
+            asks_again=application.asks_again,
+        )
+        self._joining = asyncio.ensure_future(self.group.renew())
+        self._joining.add_done_callback(lambda task: task.cancelled() or task.exception())
+
+    @property
+    def hosts(self) -> frozenset[str]:
+        return self._broker.hosts
+
+    async def taking_part(self) -> Broker:
+        """The broker, once it is known to the others."""
+        if self._closed:
+            raise HostClosed("this broker was closed")
+        await asyncio.shield(self._joining)
+        return self._broker
+
+    async def close(self) -> None:
+        """Take part no more; what stands is cancelled."""
+        if not self._closed:
+            await self.stop()
+            del self._core.carriers[self._channel]
+            await self.group.renew()
+
+    async def stop(self) -> None:
+        self._closed = True
+        self._broker.close()
+
+
+def broker_at(core: HostCore, name: str) -> HostBroker | None:
+    """The broker of this name that is there, if there is one."""
+    found = core.carriers.get(channel_of(name))
+    return found if isinstance(found, HostBroker) else None
+
+
+def broker_for_program(
+    core: HostCore, name: str, application: Offers | Functions, prune: bool
+) -> HostBroker:
+    """A new broker; or that of clients which were here first: it is this program's from now on."""
+    before = broker_at(core, name)
+    if before is None and channel_of(name) not in core.carriers:
+        return HostBroker(core, name, application, prune)
+    if before is None or not before.for_clients:
+        raise BadArgument("name", "one that is not in use at this host", name)
+    if not isinstance(application, Offers):
+        raise BadArgument("state", "left out: clients use this broker with templates", "given")
+    if prune != before.prune:
+        raise BadArgument("prune", f"{before.prune}, as it is at this host by now", prune)
+    before.for_clients = False
+    return before
+
+
+def broker_for_clients(core: HostCore, name: str) -> HostBroker:
+    """The broker that a program at this host has opened, or one that is made for clients."""
+    found = broker_at(core, name)
+    if found is None:
+        found = HostBroker(core, name, Offers(), True)
+        found.for_clients = True
+    if not isinstance(found.application, Offers):
+        raise BadArgument("name", "that of a broker whose patterns are templates", name)
+    return found
+
+
+def channel_of(name: str) -> str:
+    """Under which the broker of this name is known at its host."""
+    return f"pubsub {name}"
+
+
+class Told(msgspec.Struct, array_like=True):
+    """A reply, if there is one, and how it stands with those to come."""
+
+    reply: Reply | None = None
+    is_over: bool = False
+    missed: int = 0
+    lost: frozenset[str] = frozenset()
+
+
+class Backlog:
+    """What has come for a subscription or a standing collect, and was not got yet."""
+
+    def __init__(self, core: HostCore, backlog_max: int) -> None:
+        self.missed = 0
+        self.lost: frozenset[str] = frozenset()
+        self._clock = core.clock
+        self._replies: deque[Reply] = deque()
+        self._max = backlog_max
+        self._news = asyncio.Event()
+        self._standing: Standing
+
+    @property
+    def is_over(self) -> bool:
+        return self._standing.is_over
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._replies
+
+    def stand(self, standing: Standing) -> None:
+        self._standing = standing
+        standing.when_over = self._wake
+
+    def cancel(self) -> None:
+        self._standing.cancel()
+
+    def put(self, reply: Reply) -> None:
+        if len(self._replies) >= self._max:
+            self._replies.popleft()
+            self.missed += 1
+        self._replies.append(reply)
+        self._wake()
+
+    def put_back(self, told: Told) -> None:
+        """Nobody has got it."""
+        if told.reply is not None:
+            self._replies.appendleft(told.reply)
+            self._wake()
+
+    def tell_lost(self, hosts: frozenset[str]) -> None:
+        self.lost |= hosts
+
+    def _wake(self) -> None:
+        self._news.set()
+        self._news.clear()
+
+    async def next(self, deadline: float | None) -> Told:
+        with suppress(TimeoutError):
+            async with timeout_at(self._clock, deadline):
+                while not self._replies and not self.is_over:
+                    await self._news.wait()
+        reply = self._replies.popleft() if self._replies else None
+        return Told(reply, self.is_over, self.missed, self.lost)
+
+
+class Standings:
+    """What one PubSub has at its host: what stands has ids. `find` finds its broker."""
+
+    def __init__(self, core: HostCore, find: Callable[[], HostBroker]) -> None:
+        self.broker = find
+        self.backlogs: dict[str, Backlog] = {}
+        self._core = core
+        find()
+
+    async def publish(self, update: Any) -> None:
+        await (await self.broker().taking_part()).publish(update)
+
+    async def offer(self, offers: Offers, spelled: bytes) -> None:
+        broker = await self.broker().taking_part()
+        async with self.broker().group.operating():
+            offers.add(spelled)
+            await broker.publish(spelled)
+
+    async def withdraw(self, offers: Offers, template: object) -> list[Any]:
+        return offers.remove(template)
+
+    async def subscribe(self, pattern: Any, backlog_max: int) -> str:
+        broker = await self.broker().taking_part()
+        backlog = Backlog(self._core, backlog_max)
+
+        def deliver(host: str, update: Any) -> None:
+            backlog.put(Reply(host, [update], True))
+
+        return self._added(backlog, broker.subscribe(pattern, deliver))
+
+    async def collect(
+        self, pattern: Any, duration: Lasting, extent: Extent, backlog_max: int
+    ) -> str:
+        broker = await self.broker().taking_part()
+        backlog = Backlog(self._core, backlog_max)
+        standing = broker.collect(pattern, duration, extent, backlog.put, backlog.tell_lost)
+        return self._added(backlog, standing)
+
+    def _added(self, backlog: Backlog, standing: Standing) -> str:
+        backlog.stand(standing)
+        id = self._core.new_id()
+        self.backlogs[id] = backlog
+        return id
+
+    async def probe(self, pattern: Any, extent: Extent) -> Collected:
+        return await (await self.broker().taking_part()).probe(pattern, extent)
+
+    async def get(self, id: str, *, wait: float | None) -> HandOver:
+        """What is over can be got to its end; then it is forgotten here."""
+        backlog = self.backlogs.get(id)
+        if backlog is None:
+            return HandOver(Told(is_over=True), lambda: None, lambda: None)
+        told = await backlog.next(deadline_of(self._core.clock, wait))
+        if told.is_over and told.reply is None:
+            self.backlogs.pop(id, None)
+        return HandOver(told, lambda: None, partial(backlog.put_back, told))
+
+    async def cancel(self, id: str) -> None:
+        backlog = self.backlogs.get(id)
+        if backlog is not None:
+            backlog.cancel()
+            if backlog.is_empty:
+                del self.backlogs[id]
+
+    async def hosts(self) -> frozenset[str]:
+        return self.broker().hosts
+
+    def close(self) -> None:
+        for backlog in self.backlogs.values():
+            backlog.cancel()
+        self.backlogs.clear()
+
+
+_BYTES, _ID, _COUNT, _EXTENT = plain(bytes), plain(str), plain(int), plain(Extent)
+
+METHODS: Mapping[str, Method] = {
+    "publish": Method("write", (_BYTES,)),
+    "subscribe": Method("subscribe", (_BYTES, _COUNT)),
+    "collect": Method("read", (_BYTES, plain(Lasting), _EXTENT, _COUNT)),
+    "probe": Method("read", (_BYTES, _EXTENT), plain(Collected)),
+    "get": Method(ANYTHING, (_ID,), plain(Told), waits=True, hands_over=True),
+    "cancel": Method(ANYTHING, (_ID,)),
+    "hosts": Method(ANYTHING, (), plain(frozenset[str])),
+}
+
+
+class PubSubService(DoorService[Standings]):
+    """Lets the clients of a host use its brokers."""
+
+    methods: ClassVar[Mapping[str, Method]] = METHODS
+
+    def open(self, hosted: HostedSpace) -> Standings:
+        return Standings(self.core, partial(broker_for_clients, self.core, hosted.name))
+
+
+_read_spelled = msgspec.msgpack.Decoder(ext_hook=read_wire_extension).decode
+
+
+@lru_cache(maxsize=1_024)
+def _read_template(spelled: bytes) -> Template:
+    return as_template(template_from_wire(_read_spelled(spelled)))
+
+
+def own_key(pattern: Any) -> str:
+    return msgspec.msgpack.encode(pattern).hex()

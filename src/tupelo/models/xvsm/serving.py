@@ -1,0 +1,659 @@
+"""A site: the containers of a Capi, offered by a host to clients elsewhere.
+
+Everything runs where the containers are, on the host's loop: coordinators, selectors, aspects and
+transactions. So an aspect of an offered container must not block, and finds an async door as
+`request.capi`. Only the classes that aspects and ActiveEntries use must be known here; entries of
+others have a stand-in.
+
+What a client takes is a delivery: it is gone when the client has confirmed that it has received it,
+and comes back if the client vanishes. Without aspects that is a reservation in the container's
+space. With aspects it is a transaction around the operation that ends with the confirmation, since
+an aspect may have changed other containers too. A container in a folder keeps a delivery over a
+crash of this program.
+
+The transactions and notifications of a client end with its link, at the latest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import suppress
+from functools import partial
+from typing import Any, Literal, NamedTuple
+
+import msgspec
+
+from tupelo.errors import (
+    BadArgument,
+    BadFrame,
+    ContainerNotFound,
+    LeaseLost,
+    NotAllowed,
+    SpaceClosed,
+    TransactionEnded,
+    TupeloError,
+)
+from tupelo.federation.client.arguments import listed, parts
+from tupelo.federation.hosts.core import HostCore
+from tupelo.federation.hosts.doors import HostDoor
+from tupelo.federation.hosts.services import Caller, HandOver
+from tupelo.federation.identity.access import Access
+from tupelo.federation.links import wire as links
+from tupelo.federation.links.reception import SPACES_MAX
+from tupelo.federation.spaces.hosted import Doubt, HostedSpace
+from tupelo.models.xvsm.around import seconds
+from tupelo.models.xvsm.aspects import Point, Registration
+from tupelo.models.xvsm.capi import AsyncCapi
+from tupelo.models.xvsm.chain import Question
+from tupelo.models.xvsm.container import Container
+from tupelo.models.xvsm.embedded import Embedded, Row, gone
+from tupelo.models.xvsm.notifications import Told, Watch, check_operations
+from tupelo.models.xvsm.selectors import LindaSelector, Selector
+from tupelo.models.xvsm.wire import (
+    FROM_WIRE,
+    GATE,
+    METHODS,
+    SERVICE,
+    Token,
+    context_from_wire,
+    payload_to_wire,
+    selectors_from_wire,
+    token_from_wire,
+    uri_of,
+)
+from tupelo.space.delivery import Delivery, Prepared
+from tupelo.space.order import Order
+from tupelo.space.port import Port, port_of
+from tupelo.space.query import Query
+from tupelo.space.shared import SharedTransaction
+from tupelo.space.tasks import to_the_end
+from tupelo.values.codec import spell_entry
+from tupelo.values.entry import Entry as CoreEntry
+from tupelo.values.entry import Typed, shape_of, thaw, types_of
+from tupelo.values.holder import Holder
+from tupelo.values.lease import AsyncLease, Lease
+from tupelo.values.parts import ANY
+
+logger = logging.getLogger("tupelo")
+
+TOLD_MAX = 64
+"""So many operations does one answer to a notification tell of."""
+TOLD_BYTES = 4 * 2**20
+"""With so many bytes an answer to a notification is long enough."""
+TOLD_BYTES_MAX = links.FRAME_MAX - 1_024
+"""What is longer cannot be told."""
+THINGS_MAX = 10_000
+"""So many transactions and notifications may one client have at a time."""
+WRITTEN_MAX = 1_000
+"""With fewer entries than this, those that are gone are not worth a search."""
+
+
+class ServingCapi(AsyncCapi):
+    """The door by which a client uses the containers: entries may be of classes unknown here."""
+
+    def __init__(self, site: SiteService, context: dict[str, Any]) -> None:
+        super().__init__(site.embedded)
+        self._site = site
+        self._context = context
+
+    async def _do(self, work: Callable[[], Any]) -> Any:
+        """On another thread, if it is about files: the host has others to serve meanwhile."""
+        if self.embedded.path is None:
+            return work()
+        return await to_the_end(asyncio.to_thread(work))
+
+    async def _fetch(self, container: Container, question: Question, *how: Any) -> list[Any]:
+        entries = await fetch(container, question, *how)
+        return [container.value(thaw(one.shape, one.fields, stand_ins=True)) for one in entries]
+
+    async def _remove(
+        self,
+        container: Container,
+        txn: SharedTransaction,
+        template: Any,
+        order: Order | None,
+        limit: int | None,
+    ) -> int:
+        query = container.port.query(template, True, 0, True, limit, txn, order, False)
+        return len(await container.port.fetch(query.replace(known=False)))
+
+    async def watch(self, container: Container, operations: tuple[str, ...]) -> Watch:
+        points = check_operations(operations)
+        watch = Watch(self, container)
+        watch.registration = await self._add(container, points, watch)
+        watch.start()
+        return watch
+
+
+class Client:
+    """What one client has here. It all ends with its link."""
+
+    def __init__(self, site: SiteService, caller: Caller) -> None:
+        self.caller = caller
+        self.capi = ServingCapi(site, {})
+        self.holder = Holder("client", caller.agent, caller.session)
+        self.gone = False
+        self.transactions: dict[str, SharedTransaction] = {}
+        self.watches: dict[int, Watch] = {}
+        self.written: dict[tuple[str, bool, int], CoreEntry] = {}
+        self._written_max = WRITTEN_MAX
+        self._settling: set[asyncio.Future[object]] = set()
+
+    def require_room(self) -> None:
+        held = len(self.transactions) + len(self.watches)
+        if held >= THINGS_MAX:
+            raise BadArgument("things", f"at most {THINGS_MAX} held at a time", held)
+
+    def transaction(self, txn_id: Any) -> SharedTransaction | None:
+        return None if txn_id is None else self.require_transaction(txn_id)
+
+    def require_transaction(self, txn_id: Any) -> SharedTransaction:
+        txn = self.transactions.get(txn_id) if type(txn_id) is str else None
+        if txn is None:
+            raise TransactionEnded(str(txn_id), "aborted", "its link was lost, or it has ended")
+        return txn
+
+    def wrote(self, container: Container, leases: list[Lease]) -> None:
+        """These were written in a transaction: where they will stand is not known yet."""
+        if len(self.written) >= self._written_max:
+            self.written = {token: e for token, e in self.written.items() if not e.ended}
+            self._written_max = max(WRITTEN_MAX, 2 * len(self.written))
+        for lease in leases:
+            token = (container.id, container.active is not None, lease.thing.n)
+            self.written[token] = lease.thing
+
+    def settle(self, ending: Future[object] | None) -> None:
+        """A delivery to this client is being brought to its end."""
+        if ending is not None:
+            settling = asyncio.wrap_future(ending)
+            self._settling.add(settling)
+            settling.add_done_callback(self._settled)
+
+    def _settled(self, settling: asyncio.Future[object]) -> None:
+        self._settling.discard(settling)
+        if not settling.cancelled() and settling.exception() is not None:
+            logger.warning("a delivery could not be settled: %r", settling.exception())
+
+    async def settled(self) -> None:
+        """Wait until what this client was delivered before is settled: what it has taken is gone
+        for its next operation."""
+        while self._settling:
+            await asyncio.wait(list(self._settling))
+
+
+Wait = float | None
+Txn = SharedTransaction | None
+
+
+class Call(NamedTuple):
+    """A call of a client, with the door that it uses."""
+
+    client: Client
+    capi: ServingCapi
+    message: links.Invoke
+
+
+class SiteService:
+    """The service "xvsm" of a host."""
+
+    def __init__(self, embedded: Embedded, core: HostCore, aspects: dict[str, Any]) -> None:
+        self.embedded = embedded
+        self._core = core
+        self._aspects = aspects
+        self._clients: dict[str, Client] = {}
+        self._registrations: dict[str, Registration] = {}
+        self._count = 0
+
+    def begin(self, doubtful: dict[Holder, list[tuple[Port, Prepared]]]) -> None:
+        """The service is offered. Deliveries that a crash has left in doubt wait for their takers
+        to come back."""
+        for holder, branches in doubtful.items():
+            if holder.kind == "client":
+                # A host without a folder has another id in every life, and its clients' names end
+                # with it.
+                who = f"{holder.who.rpartition('@')[0]}@{self._core.id}"
+                owner = Holder("client", who, holder.incarnation).owner
+                self._core.doubts.leave(owner, {holder.call: self._recovered(branches)})
+
+    def _recovered(self, branches: list[tuple[Port, Prepared]]) -> HandOver:
+        def end(confirmed: bool) -> None:
+            self.embedded.end_soon(partial(self.embedded.end_delivery, branches, confirmed))
+
+        return HandOver(None, partial(end, True), partial(end, False), space=GATE)
+
+    # As a service
+
+    async def invoke(self, caller: Caller, message: links.Invoke) -> Any:
+        method = METHODS.get(message.method)
+        if method is None:
+            raise BadArgument("method", f"one of {', '.join(METHODS)}", message.method)
+        for rule in method.rules:
+            caller.hosted(GATE, rule)
+        client = self._clients.get(caller.session)
+        if client is None:
+            client = self._clients[caller.session] = Client(self, caller)
+        *sent, context = parts(message.args, method.sent + 1)
+        capi = client.capi if context is None else ServingCapi(self, context_from_wire(context))
+        await client.settled()
+        call = Call(client, capi, message)
+        args: list[Any] = []
+        for kind in method.arguments:
+            if kind == "site":
+                args.append(None)
+            elif kind == "timeout":
+                args.append(message.wait)
+            elif kind == "selectors":
+                args.append(self._selectors(client, args[0], sent.pop(0)))
+            else:
+                args.append(await self._argument(call, kind, sent.pop(0)))
+        handler = getattr(self, f"_{message.method}", None)
+        if handler is not None:
+            return await handler(call, *args)
+        if method.arguments[-1] == "selectors":
+            args += args.pop()
+        return _told(await getattr(capi, message.method)(*args))
+
+    async def _argument(self, call: Call, kind: str, sent: Any) -> Any:
+        if kind == "tx":
+            return call.client.transaction(sent)
+        if kind == "cref":
+            return None if sent is None else await self._container(call.capi, sent)
+        return FROM_WIRE[kind](sent) if kind in FROM_WIRE else sent
+
+    def _selectors(self, client: Client, container: Container, sent: Any) -> list[Selector]:
+        selectors = selectors_from_wire(sent)
+        for selector in selectors:
+            if isinstance(selector, LindaSelector) and selector.wanted is not None:
+                try:
+                    selector.entry = self._entry(client, container, selector.wanted)
+                except LeaseLost:  # Nothing matches what is gone.
+                    selector.entry = Lease(container.port, None)
+        return selectors
+
+    def left(self, caller: Caller) -> None:
+        client = self._clients.pop(caller.session, None)
+        if client is None:
+            return
+        client.gone = True
+        for watch in list(client.watches.values()):
+            watch.destroy()
+        for txn in list(client.transactions.values()):
+            if not txn.ended:
+                self.embedded.end_soon(partial(_abort, txn))
+
+    # Containers
+
+    async def _container(self, capi: ServingCapi, cref: Any) -> Container:
+        """The container of a reference: its id and name, or its name alone."""
+        container_id, name = parts(cref, 2)
+        if type(name) is not str or type(container_id) not in (str, type(None)):
+            raise BadFrame("a container is named by its id and name")
+        if container_id is not None:
+            container = self.embedded.known(container_id)
+            if container is not None:
+                return container
+        row: Row | None = await self.embedded.registry_aio.read(
+            ("container", name, ANY if container_id is None else container_id, ANY, tuple), wait=0
+        )
+        if row is not None:
+            opened: Container = await capi._do(partial(self.embedded.opened, row))
+            return opened
+        if container_id is None:
+            raise ContainerNotFound(f"there is no container named {name!r}")
+        raise ContainerNotFound(f"the container {name!r} was destroyed")
+
+    # The space itself
+
+    async def _create_container(
+        self, call: Call, txn: Txn, site: None, name: Any, size: Any, *coordinators: Any
+    ) -> Any:
+        if await self.embedded.registry_aio.count() >= SPACES_MAX:
+            raise NotAllowed("make one more container", str(name), "a client")
+        create = call.capi.create_container
+        given, optional = coordinators
+        return _told(await create(txn, site, name, size, *given, optional=optional))
+
+    async def _create_transaction(self, call: Call, site: None, timeout: Any) -> Any:
+        client = call.client
+        client.require_room()
+        txn: SharedTransaction = await call.capi.create_transaction(site, timeout)
+        if client.gone:
+            self.embedded.end_soon(partial(_abort, txn))
+        client.transactions[txn.id] = txn
+        return [txn.id, txn.expires]
+
+    async def _commit_transaction(self, call: Call, txn: SharedTransaction | None) -> None:
+        try:
+            await getattr(call.capi, call.message.method)(txn)
+        finally:
+            if txn is not None and txn.ended:
+                call.client.transactions.pop(txn.id, None)
+
+    _rollback_transaction = _commit_transaction
+
+    # Entries
+
+    async def _write(
+        self, call: Call, container: Container, wait: Wait, txn: Txn, entries: list[Any]
+    ) -> Any:
+        leases: list[Lease] | None = None
+        if call.message.method == "shift":
+            leases = await call.capi.shift(container, txn, *entries)
+        elif txn is None and container.quick and len(entries) == 1 and self.embedded.path is None:
+            leases = container.write_quickly(entries[0], wait)
+        if leases is None:  # It is not as simple as that, or waits for the disk.
+            leases = await call.capi.write(container, wait, txn, *entries)
+        if txn is not None:
+            call.client.wrote(container, leases)
+        work = container.active is not None
+        return [
+            [container.id, work, lease.thing.n, lease.thing.arrival, lease.thing.expires]
+            for lease in leases
+        ]
+
+    _shift = _write
+
+    async def _read(
+        self, call: Call, container: Container, wait: Wait, txn: Txn, selectors: list[Any]
+    ) -> Any:
+        if txn is not None or not container.quick:
+            values = await call.capi.read(container, wait, txn, *selectors)
+            return [payload_to_wire(value) for value in values]
+        question = container.question(tuple(selectors))
+        try:
+            entries = await fetch(container, question, False, seconds(wait), None)
+        except SpaceClosed as error:
+            raise gone(container, error) from None
+        return [_spelled(container, entry) for entry in entries] or _nothing(question)
+
+    async def _take(
+        self, call: Call, container: Container, wait: Wait, txn: Txn, selectors: list[Any]
+    ) -> Any:
+        client, holder = call.client, call.client.holder.of_call(call.message.call)
+        if txn is None and container.quick:
+            question = container.question(tuple(selectors))
+            return await self._reserve(client, container, question, seconds(wait), holder)
+        inner = self.embedded.begin(None, txn_id=holder.id) if txn is None else txn.transaction()
+        try:
+            values = await call.capi.take(container, wait, inner, *selectors)
+            answer = [payload_to_wire(value) for value in values]
+            if txn is None:  # From here on nothing can keep it from being committed.
+                await self._ended(partial(inner.promise, holder))
+        except BaseException:
+            self._settle(client, inner, "abort")
+            raise
+        return self._handed_over(
+            client,
+            answer,
+            lambda: self._settle(client, inner, "commit"),
+            lambda: self._settle(client, inner, "abort"),
+        )
+
+    async def _ended(self, work: Callable[[], object]) -> None:
+        ending = self.embedded.end_soon(work)
+        if ending is not None:
+            await asyncio.wrap_future(ending)
+
+    def _settle(
+        self, client: Client, txn: SharedTransaction, how: Literal["commit", "abort"]
+    ) -> None:
+        """End the transaction of a delivery. A nested one never waits for the disk."""
+
+        def end() -> None:
+            try:
+                txn.commit() if how == "commit" else txn.abort()
+            except TransactionEnded:
+                pass
+            except TupeloError:
+                logger.exception("a delivery of %s could not be settled", txn)
+
+        if txn.parent is not None:
+            end()
+        else:
+            client.settle(self.embedded.end_soon(end))
+
+    def _handed_over(
+        self,
+        client: Client,
+        answer: Any,
+        keep: Callable[[], object],
+        give_back: Callable[[], object],
+        forget: Callable[[], object] | None = None,
+    ) -> HandOver:
+        """A delivery; if the client has gone meanwhile, it goes back."""
+        if client.gone:
+            give_back()
+            raise SpaceClosed("the client has left")
+        return HandOver(answer, keep, give_back, forget, GATE)
+
+    async def _reserve(
+        self, client: Client, container: Container, question: Question, wait: Wait, holder: Holder
+    ) -> Any:
+        """The short way to take: no transaction, and no aspects to heed."""
+        port = container.port
+        delivery: Delivery | None = None
+        try:
+            if question.one and question.first is not None:
+                first = _query(container, question, True, 0, None, first=True)
+                delivery = await port.reserve(first, holder)
+            if delivery is None:
+                delivery = await port.reserve(_query(container, question, True, wait, None), holder)
+        except SpaceClosed as error:
+            raise gone(container, error) from None
+        if delivery is None:
+            return _nothing(question)
+        taken = delivery
+        return self._handed_over(
+            client,
+            [_spelled(container, entry) for entry in taken.entries],
+            lambda: port.flush_soon(taken.confirm()),
+            lambda: port.flush_soon(taken.give_back()),
+            taken.forget,
+        )
+
+    # Leases
+
+    def _entry(self, client: Client, container: Container, token: Token) -> AsyncLease:
+        """The lease of an entry that a client has written. LeaseLost if the entry is gone."""
+        container_id, work, n, arrival = token
+        if container_id != container.id or work is not (container.active is not None):
+            raise LeaseLost("the entry is not one of this container")
+        port = port_of(container.spaces[-1]) if work else container.port
+        entry = client.written.get((container_id, work, n))
+        if entry is None:
+            entry = port.entry_of(port.agent, n, arrival)
+        return AsyncLease(port, entry)
+
+    async def _lease(self, call: Call, name: Any, sent: Any, how: Any, asked: float | None) -> Any:
+        """Renew or cancel the lease of an entry, or of a transaction if there is no token."""
+        client = call.client
+        if sent is None:
+            txn = client.require_transaction(name)
+            lease = AsyncLease(txn, txn)
+        else:
+            client.caller.hosted(GATE, "write" if how == "renew" else "take")
+            token = token_from_wire(sent)
+            container = await self._container(call.capi, [token[0], name])
+            lease = self._entry(client, container, token)
+        await (lease.renew(asked) if how == "renew" else lease.cancel())
+        return lease.expires
+
+    # Notifications and aspects
+
+    async def _watch(self, call: Call, container: Container, operations: Any) -> int:
+        client = call.client
+        client.require_room()
+        watch = await call.capi.watch(container, tuple(listed(operations)))
+        self._count += 1
+        client.watches[self._count] = watch
+        if client.gone:
+            watch.destroy()
+        return self._count
+
+    async def _next(self, call: Call, id: Any, wait: float | None) -> Any:
+        """What a notification has to tell: how much was dropped, the rest, whether there may be
+        more."""
+        watch = call.client.watches.get(id)
+        if watch is None:
+            raise LeaseLost("this notification is over")
+        told: list[msgspec.Raw] = []
+        size = 0
+        next_one = await watch.come()
+        while next_one is not None:
+            content = _encoded(next_one)
+            if content is None:
+                watch.dropped += 1
+            elif told and size + len(content) > TOLD_BYTES:
+                watch.put_back(next_one)
+                break
+            else:
+                size += len(content)
+                told.append(msgspec.Raw(content))
+            next_one = watch.next() if len(told) < TOLD_MAX else None
+        dropped, watch.dropped = watch.dropped, 0
+        return [dropped, told, watch.active]
+
+    async def _unwatch(self, call: Call, id: Any) -> None:
+        watch = call.client.watches.pop(id, None)
+        if watch is not None:
+            watch.destroy()
+
+    async def _add_aspect(
+        self, call: Call, container: Container | None, points: Any, name: Any
+    ) -> str:
+        if type(name) is not str or name not in self._aspects:
+            offered = ", ".join(self._aspects) or "none is"
+            raise BadArgument("aspect", f"the name of one that is offered there ({offered})", name)
+        add = call.capi.add_aspect
+        added: Registration = await add(container, _points(points), self._aspects[name])
+        self._registrations[added.id] = added
+        return added.id
+
+    async def _remove_aspect(
+        self, call: Call, container: Container | None, points: Any, id: Any
+    ) -> None:
+        registration = self._registrations.get(id) if type(id) is str else None
+        if registration is None:
+            raise BadArgument("registration", "what add_aspect answered", id)
+        await call.capi.remove_aspect(container, _points(points), registration)
+
+
+async def offer(
+    embedded: Embedded,
+    is_async: bool,
+    host: object,
+    access: Access | None,
+    doubt: Doubt | None,
+    aspects: object,
+) -> str:
+    """Let a host offer these containers: see `Capi.offer`."""
+    if not isinstance(host, HostDoor):
+        raise BadArgument("host", "a tupelo.Host", host)
+    if not isinstance(aspects, dict) or not all(isinstance(name, str) for name in aspects):
+        raise BadArgument("aspects", "a dict of aspects by name", aspects)
+
+    if embedded.site is not None and not embedded.site.closed:
+        raise BadArgument("host", "left out: a host offers the containers already", host)
+    recover = embedded.deliveries_in_doubt
+    doubtful = await asyncio.to_thread(recover) if is_async else recover()
+
+    def make(core: HostCore) -> SiteService:
+        before = core.services.get(SERVICE)
+        if isinstance(before, SiteService) and not before.embedded.closed:
+            raise BadArgument("host", "one that offers no other containers", host)
+        if not core.address:
+            raise BadArgument("host", "one that listens", host)
+        return SiteService(embedded, core, aspects)
+
+    def offered(hidden: HostedSpace) -> None:
+        service = host.core.services[SERVICE]
+        assert isinstance(service, SiteService)
+        embedded.site = host.core
+        service.begin(doubtful)
+
+    host.offer(SERVICE, make, access=access, doubt=doubt, offered=offered)
+    return uri_of(host.address)
+
+
+def _told(answer: Any) -> Any:
+    """An answer, as it is sent: a container is its id and its name."""
+    return [answer.id, answer.name] if isinstance(answer, Container) else answer
+
+
+def _nothing(question: Question) -> list[Any]:
+    """The answer to a question for which nothing was found. CountNotMet if that is none."""
+    short = question.not_met()
+    if short is not None:
+        raise short
+    return []
+
+
+async def fetch(
+    container: Container, question: Question, take: bool, wait: Wait, txn: SharedTransaction | None
+) -> list[CoreEntry]:
+    """What the space of a container answers, as it is kept."""
+    port = container.port
+    if question.one and question.first is not None:
+        entries = await port.fetch(_query(container, question, take, 0, txn, first=True))
+        if entries:
+            return entries
+    return await port.fetch(_query(container, question, take, wait, txn))
+
+
+def _query(
+    container: Container,
+    question: Question,
+    take: bool,
+    wait: float | None,
+    txn: SharedTransaction | None,
+    *,
+    first: bool = False,
+) -> Query:
+    """The question of a client to the space of a container; the `first` one, for what is there."""
+    template = question.first if first else question.template
+    if question.one:
+        query = container.port.query(template, take, wait, False, 1, txn, None, False)
+    else:
+        wait = wait if question.waits else 0
+        how = (True, None, txn, question.chain, question.optional)
+        query = container.port.query(template, take, wait, *how)
+    return query.replace(known=False)
+
+
+def _spelled(container: Container, entry: CoreEntry) -> Any:
+    """An entry as it was written, without what coordinators keep in front of it."""
+    shape, fields = entry.shape, entry.fields
+    if container.width and shape.kind is None:
+        fields = fields[container.width :]
+        if len(fields) == 1 and type(fields[0]) is Typed:
+            typed = fields[0]
+            shape, fields = shape_of(typed.kind, types_of(typed.values)), typed.values
+        else:
+            shape = shape_of(None, types_of(fields))
+    return spell_entry(shape, fields)
+
+
+def _encoded(told: Told) -> bytes | None:
+    """What a notification tells, as it is sent; None if it cannot be."""
+    operation, entries = told
+    try:
+        payloads = [payload_to_wire(entry) for entry in entries]
+        content = msgspec.msgpack.encode([operation, payloads])
+    except (TupeloError, UnicodeEncodeError):
+        return None
+    return content if len(content) <= TOLD_BYTES_MAX else None
+
+
+def _points(names: Any) -> list[Point]:
+    try:
+        return [Point(name) for name in listed(names)]
+    except ValueError as error:
+        raise BadArgument("points", "points such as Point.PRE_WRITE", names) from error
+
+
+def _abort(txn: SharedTransaction) -> None:
+    with suppress(TransactionEnded):  # It may be in the middle of its commit.
+        SharedTransaction.abort(txn, "the link to its client was lost")

@@ -1,0 +1,435 @@
+"""Sites elsewhere, as a Capi sees them: a connection to a host that offers containers, and the
+references, transactions, leases and notifications that come from there.
+
+A lost link is dialled again. Then reads, takes and lookups are asked again; what may have been done
+or not raises PeerLost with `in_doubt=True`; transactions and notifications are over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from contextlib import suppress
+from typing import Any
+from weakref import WeakValueDictionary
+
+from tupelo.errors import (
+    BadArgument,
+    BadSelector,
+    BadTemplate,
+    LeaseLost,
+    PeerLost,
+    SpaceClosed,
+    TransactionEnded,
+    TupeloError,
+    UnknownService,
+)
+from tupelo.federation.client.arguments import listed, parts
+from tupelo.federation.client.handles import RemoteLandlord
+from tupelo.federation.client.services import (
+    HostConnection,
+    connect_to_host,
+    connect_to_host_async,
+    invoke,
+)
+from tupelo.federation.links import wire as links
+from tupelo.federation.links.address import Address
+from tupelo.models.xvsm.aspects import Point, Registration
+from tupelo.models.xvsm.notifications import Listener, Listening, check_operations
+from tupelo.models.xvsm.wire import (
+    GATE,
+    METHODS,
+    SERVICE,
+    TO_WIRE,
+    Token,
+    context_to_wire,
+    parse_uri,
+    payloads_from_wire,
+    require_unicode,
+    uri_of,
+)
+from tupelo.space.either import settled
+from tupelo.values.lease import AsyncLease, Lease
+
+logger = logging.getLogger("tupelo")
+
+STARTING_PAUSE_SECONDS = 0.05
+"""So long is waited before a host that is starting is asked again whether it offers containers."""
+
+
+class RemoteContainer:
+    """A container at a site elsewhere: the reference (cref) that a program holds.
+
+    `address` is that of the host that offers it. One that was made of a URI has no id: it is
+    whichever container has the name.
+    """
+
+    def __init__(self, address: Address, name: str, container_id: str | None = None) -> None:
+        self.address = address
+        self.name = name
+        self.id = container_id
+
+    @classmethod
+    def at(cls, uri: str) -> RemoteContainer:
+        """The container that a URI such as xvsm://host:7700/jobs names."""
+        address, name = parse_uri(uri, "cref")
+        if name is None:
+            raise BadArgument("cref", "the URI of a container, such as xvsm://host:7700/jobs", uri)
+        return cls(address, name)
+
+    @property
+    def site(self) -> str:
+        """The URI of its site."""
+        return uri_of(self.address)
+
+    @property
+    def uri(self) -> str:
+        return uri_of(self.address, self.name)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RemoteContainer) and self._key == other._key
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+    @property
+    def _key(self) -> tuple[Address, str, str | None]:
+        return self.address, self.name, self.id
+
+    def __repr__(self) -> str:
+        return f"<container {self.name!r} at {self.address}>"
+
+
+class RemoteTransaction:
+    """A transaction at a site elsewhere, over any number of its containers. It ends with its
+    timeout, and with its link."""
+
+    def __init__(self, site: Site, txn_id: str, expires: float | None) -> None:
+        self.site = site
+        self.id = txn_id
+        self.expires = expires
+        self.state = "active"
+        self.reason = ""
+
+    @property
+    def lease(self) -> Lease | AsyncLease:
+        return self.site.lease_of(self)
+
+    def require_active(self) -> None:
+        if self.state != "active":
+            raise TransactionEnded(self.id, self.state, self.reason)
+
+    def end(self, state: str, reason: str) -> None:
+        if self.state == "active":
+            self.state, self.reason = state, reason
+
+    def __repr__(self) -> str:
+        return f"<transaction {self.id} at {self.site.address}, {self.state}>"
+
+
+class WrittenEntry:
+    """An entry that was written at a site elsewhere, as its lease knows it."""
+
+    __slots__ = ("container", "expires", "token")
+
+    def __init__(self, container: str, token: Token, expires: float | None) -> None:
+        self.container = container
+        self.token = token
+        self.expires = expires
+
+
+class Leases(RemoteLandlord):
+    """The leases of entries and transactions at a site."""
+
+    def __init__(self, site: Site) -> None:
+        super().__init__(site.connection)
+        self._site = site
+
+    async def renew_lease_async(self, thing: Any, seconds: float | None) -> None:
+        thing.expires = await self._ask(thing, "renew", seconds)
+
+    async def cancel_lease_async(self, thing: Any) -> None:
+        await self._ask(thing, "cancel", None)
+        if isinstance(thing, RemoteTransaction):
+            thing.end("aborted", "its lease was cancelled")
+
+    async def _ask(self, thing: Any, how: str, seconds: float | None) -> Any:
+        if isinstance(thing, RemoteTransaction):
+            return await self._site.call("lease", {}, thing.id, None, how, seconds)
+        token = list(thing.token)
+        return await self._site.call("lease", {}, thing.container, token, how, seconds)
+
+
+class RemoteNotification(Listening):
+    """A listener that is told of operations on a container elsewhere. It ends with its link, which
+    `error` says."""
+
+    def __init__(
+        self,
+        site: Site,
+        container: RemoteContainer,
+        listener: Listener,
+        times: int | None,
+    ) -> None:
+        super().__init__(site.connection.is_async, listener, times)
+        self.container = container
+        self._site = site
+        self._name: int | None = None
+
+    def start(self, name: int) -> None:
+        self._name = name
+        self._site.connection.channel.start(self._serve, "tupelo-notification")
+
+    async def _serve(self) -> None:
+        try:
+            while self.active:
+                answer = await self._site.call("next", {}, self._name, None)
+                dropped, told, goes_on = parts(answer, 3)
+                self.dropped += dropped
+                for one in listed(told):
+                    operation, entries = parts(one, 2)
+                    told_of = (operation, payloads_from_wire(entries))
+                    if not self.active or not await self._tell(told_of):
+                        return
+                self.active = self.active and goes_on
+        except (LeaseLost, SpaceClosed):
+            self.active = False
+        except TupeloError as error:
+            if self.active:
+                self.error, self.active = error, False
+                logger.warning("a notification of %r has ended: %s", self.container, error)
+
+    def destroy(self) -> None:
+        """Tell the listener no more."""
+        self.active = False
+        if self._name is not None:
+            message = links.Invoke(0, SERVICE, "unwatch", "", [self._name, None])
+            self._site.connection.channel.tell(message)
+            self._name = None
+
+
+class Site:
+    """A connection to a host that offers containers. Each operation is a call there."""
+
+    def __init__(self, address: Address, connection: HostConnection, patience: float) -> None:
+        self.address = address
+        self.connection = connection
+        self._patience = patience
+        self._met = False
+        self._leases = Leases(self)
+        self._known: WeakValueDictionary[str, RemoteContainer] = WeakValueDictionary()
+
+    async def call(self, name: str, context: dict[str, Any], *args: Any) -> Any:
+        """Call a method of the Capi at the site, with the arguments that it has there. `context`
+        is what aspects are told."""
+        method = METHODS[name]
+        txn: RemoteTransaction | None = None
+        wait: float | None = 0
+        sent: list[Any] = []
+        try:
+            for kind, value in zip(method.arguments, args, strict=True):
+                if kind == "tx":
+                    txn = self.transaction(value)
+                    sent.append(None if txn is None else txn.id)
+                elif kind == "timeout":
+                    wait = value
+                elif kind != "site":
+                    sent.append(TO_WIRE[kind](value) if kind in TO_WIRE else value)
+            sent.append(context_to_wire(context))
+            again = method.again and txn is None
+            return await self._invoke(name, sent, wait, again)
+        except UnicodeEncodeError as error:
+            raise BadSelector(f"a selector is not valid Unicode: {error}") from error
+        except PeerLost as lost:
+            if txn is None:
+                raise
+            # Nothing is in doubt: the transaction is gone, and all of it.
+            txn.end("aborted", "the link to its site was lost")
+            raise PeerLost(lost.peer, lost.during, "its transaction was aborted") from lost
+        except TransactionEnded as ended:
+            known = ended.state in ("aborted", "committed")
+            if known and txn is not None and ended.txn_id == txn.id:
+                txn.end(ended.state, ended.reason)
+            raise
+
+    async def _invoke(
+        self, method: str, sent: list[Any], wait: float | None = 0, again: bool = False
+    ) -> Any:
+        """A host that has offered containers before, and does not now, is starting again: it is
+        asked once more, for as long as a lost link is dialled."""
+        channel = self.connection.channel
+        takes = method == "take"
+        until: float | None = None
+        while True:
+            try:
+                answer = await invoke(
+                    *(self.connection, SERVICE, method, *sent),
+                    wait=wait,
+                    again=again,
+                    handed_over=takes,
+                    build=payloads_from_wire if takes else _as_it_is,
+                )
+                self._met = True
+                return answer
+            except UnknownService:
+                until = channel.time() + self._patience if until is None else until
+                if not self._met or channel.time() >= until:
+                    raise
+            if channel.is_async:
+                await asyncio.sleep(STARTING_PAUSE_SECONDS)
+            else:
+                time.sleep(STARTING_PAUSE_SECONDS)
+
+    def lease_of(self, thing: Any) -> Lease | AsyncLease:
+        if self.connection.is_async:
+            return AsyncLease(self._leases, thing)
+        return Lease(self._leases, thing)
+
+    # What comes from there
+
+    def container(self, told: Any) -> RemoteContainer:
+        """The reference to a container that the site has told of: always the same object."""
+        container_id, name = parts(told, 2)
+        known = self._known.get(container_id)
+        if known is None:
+            known = self._known[container_id] = RemoteContainer(self.address, name, container_id)
+        return known
+
+    async def operate(
+        self,
+        operation: str,
+        context: dict[str, Any],
+        cref: RemoteContainer,
+        timeout: float | None,
+        tx: Any,
+        asked: list[Any],
+    ) -> Any:
+        """Write, shift, read, take or destroy: entries, or what selectors choose."""
+        call = self.call(operation, context, cref, timeout, tx, asked)
+        if operation == "read":
+            return payloads_from_wire(await call)
+        if operation not in ("write", "shift"):
+            return await call
+        try:
+            granted = await call
+        except BadTemplate:
+            require_unicode(asked)
+            raise
+        leases = []
+        for one in parts(granted, len(asked)):
+            container, work, n, arrival, expires = parts(one, 5)
+            written = WrittenEntry(cref.name, (container, work, n, arrival), expires)
+            leases.append(self.lease_of(written))
+        return leases
+
+    async def end(self, txn: RemoteTransaction, commit: bool, context: dict[str, Any]) -> None:
+        if not commit and txn.state == "aborted":
+            return
+        txn.require_active()
+        sent = [txn.id, context_to_wire(context)]
+        try:
+            await self._invoke("commit_transaction" if commit else "rollback_transaction", sent)
+        except PeerLost as lost:
+            in_doubt = commit and lost.in_doubt
+            txn.end("unknown" if in_doubt else "aborted", "the link to its site was lost")
+            if commit:
+                raise
+        except TransactionEnded as ended:
+            txn.end(ended.state, ended.reason)
+            if commit or ended.state != "aborted":
+                raise
+        txn.end("committed" if commit else "aborted", "")
+
+    def transaction(self, tx: Any) -> RemoteTransaction | None:
+        """The transaction that was given as `tx`, if it is one of this site."""
+        if tx is None:
+            return None
+        if not isinstance(tx, RemoteTransaction) or tx.site is not self:
+            expected = f"a transaction that this Capi has created at {uri_of(self.address)}"
+            raise BadArgument("tx", expected, tx)
+        tx.require_active()
+        return tx
+
+    async def watch(
+        self,
+        context: dict[str, Any],
+        cref: RemoteContainer,
+        listener: Listener,
+        operations: tuple[str, ...],
+        times: int | None,
+    ) -> RemoteNotification:
+        check_operations(operations)
+        notification = RemoteNotification(self, cref, listener, times)
+        notification.start(await self.call("watch", context, cref, list(operations)))
+        return notification
+
+    async def add_aspect(
+        self,
+        context: dict[str, Any],
+        cref: RemoteContainer | None,
+        points: list[Point],
+        aspect: Any,
+    ) -> Registration:
+        if not isinstance(aspect, str):
+            expected = "the name of an aspect that is offered at the site: code is not sent"
+            raise BadArgument("aspect", expected, aspect)
+        added = Registration(aspect, points)
+        added.id = await self.call("add_aspect", context, cref, points, aspect)
+        return added
+
+
+class Sites:
+    """The sites elsewhere that one Capi uses: connected to when they are first asked."""
+
+    def __init__(self, is_async: bool, default: str | None, options: dict[str, Any]) -> None:
+        self._connect = connect_to_host_async if is_async else connect_to_host
+        self._default = None if default is None else _address(default)
+        self._password = options.pop("password", None)
+        self._options = options
+        self._open: dict[Address, Site] = {}
+        self._closed = False
+
+    def address_of(self, site: object) -> Address | None:
+        """The address of a site that was given as `site`; None for the Capi's own space."""
+        return self._default if site is None else _address(site)
+
+    async def at(self, address: Address) -> Site:
+        if self._closed:
+            raise SpaceClosed("the Capi was closed")
+        site = self._open.get(address)
+        if site is not None:
+            return site
+        options = dict(self._options)
+        if self._password is not None and address == self._default:
+            options.update(password=self._password, about=GATE)
+        try:
+            connection = await settled(self._connect(f"tupelo://{address}", **options))
+        except BadArgument as error:
+            if error.argument != "name":
+                raise
+            # A host that offers no containers has no space with their password.
+            raise UnknownService(SERVICE, str(address)) from None
+        new = Site(address, connection, self._options["reconnect"])
+        site = self._open.setdefault(address, new)
+        if site is not new:  # Another thread or task was faster.
+            await connection.leave(None)
+        return site
+
+    async def close(self) -> None:
+        self._closed = True
+        sites, self._open = list(self._open.values()), {}
+        for site in sites:
+            with suppress(TupeloError):
+                await site.connection.leave(None)
+
+
+def _address(site: object) -> Address:
+    address, name = parse_uri(site, "site")
+    if name is not None:
+        raise BadArgument("site", "a site, without the name of a container", site)
+    return address
+
+
+def _as_it_is(answer: Any) -> Any:
+    return answer

@@ -1,0 +1,234 @@
+"""Deliveries: entries on their way to whoever asked for them.
+
+Entries are *reserved* when the space has set them aside, and *delivered* when they are sent or
+handed to the caller. Then the delivery ends in one of two ways: it is *confirmed*, and what was
+taken is gone for good, or it is *given back*, and the space is as if nobody had asked. A take that
+waits for the disk, a take from another program or host, an entry that moves to its agent: all of
+them are deliveries. A delivery of a durable space has a holder (see `values.holder`), which the
+journal keeps: after a crash the space still knows for whom the entries were reserved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from tupelo.errors import SpaceClosed
+from tupelo.space.query import Query
+from tupelo.space.undoing import undo
+from tupelo.values.entry import Entry
+from tupelo.values.holder import Holder
+
+if TYPE_CHECKING:
+    from tupelo.space.engine import Engine
+    from tupelo.space.port import Port
+    from tupelo.space.transaction import Txn
+
+
+class Delivery(Protocol):
+    """What all deliveries have. `space` is the name of the space that the entries belong to."""
+
+    entries: list[Entry]
+
+    @property
+    def space(self) -> str: ...
+
+    def confirm(self) -> int:
+        """The taker has the entries: they are gone for good. The answer is the position at which
+        that is durable. SpaceClosed or TransactionEnded if the space took them back before."""
+        ...
+
+    def give_back(self) -> int:
+        """The taker does not get the entries. The answer is the position at which that is durable.
+        SpaceClosed or TransactionEnded if the space took them back before."""
+        ...
+
+    def forget(self) -> None:
+        """The taker has the entries and will not vanish: sessions need not remember them."""
+        ...
+
+
+class Reserved:
+    """A delivery of a space in memory, or one that only waits for the disk."""
+
+    __slots__ = ("_deliveries", "entries", "query")
+
+    def __init__(self, deliveries: Deliveries, entries: list[Entry], query: Query) -> None:
+        self._deliveries = deliveries
+        self.entries = entries
+        self.query = query
+
+    @property
+    def space(self) -> str:
+        return self._deliveries.engine.name
+
+    def confirm(self) -> int:
+        return self._deliveries.confirm(self)
+
+    def give_back(self) -> int:
+        return self._deliveries.give_back(self)
+
+    def forget(self) -> None:
+        """Sessions have forgotten the entries when they were confirmed."""
+
+
+class Prepared:
+    """A delivery of a durable space: a prepared transaction has taken the entries."""
+
+    __slots__ = ("_port", "entries", "holder", "txn")
+
+    def __init__(self, port: Port, txn: Txn) -> None:
+        assert txn.holder is not None
+        self.entries = list(txn.taken)
+        self.holder: Holder = txn.holder
+        self.txn = txn
+        self._port = port
+
+    @property
+    def space(self) -> str:
+        return self._port.name
+
+    def confirm(self) -> int:
+        return self._port.commit_leaving(self.txn, self.entries)
+
+    def give_back(self) -> int:
+        return self._port.abort(self.txn)
+
+    def forget(self) -> None:
+        self._port.forget_entries(self.entries)
+
+
+class Leaving(Reserved):
+    """A delivery of a space in memory to another program. Until `forget`, sessions remember the
+    entries: they may be written again under their own identity if the taker vanishes."""
+
+    __slots__ = ()
+
+    def confirm(self) -> int:
+        return self._deliveries.confirm_leaving(self)
+
+    def forget(self) -> None:
+        self._deliveries.forget(self.entries)
+
+
+class Got:
+    """What was taken within a transaction, or read in a session: it belongs to the caller at once.
+    It is given back only if the caller turns out to have vanished."""
+
+    __slots__ = ("_port", "entries", "query")
+
+    def __init__(self, port: Port, entries: list[Entry], query: Query) -> None:
+        self.entries = entries
+        self.query = query
+        self._port = port
+
+    @property
+    def space(self) -> str:
+        return self._port.name
+
+    def confirm(self) -> int:
+        return 0
+
+    def give_back(self) -> int:
+        return self._port.unget(self.entries, self.query)
+
+    def forget(self) -> None:
+        """Nothing was put aside."""
+
+
+class Arrived:
+    """Entries that have come from another host, and belong to this one. If the taker vanishes they
+    live here, under their own identity."""
+
+    __slots__ = ("_adopt", "_port", "entries")
+
+    def __init__(
+        self,
+        port: Port,
+        entries: list[Entry],
+        adopt: Callable[[Sequence[Entry]], int] | None = None,
+    ) -> None:
+        self.entries = entries
+        self._port = port
+        self._adopt = adopt or port.adopt
+
+    @property
+    def space(self) -> str:
+        return self._port.name
+
+    def confirm(self) -> int:
+        return 0
+
+    def give_back(self) -> int:
+        return self._adopt(self.entries)
+
+    def forget(self) -> None:
+        """No session of this space has seen them."""
+
+
+class Deliveries:
+    """The deliveries of one space that are under way, but for the prepared ones."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self._open: dict[Reserved, bool] = {}
+
+    def begin(self, entries: list[Entry], query: Query) -> Reserved:
+        delivery = Reserved(self, entries, query)
+        self._open[delivery] = True
+        return delivery
+
+    def begin_leaving(self, entries: list[Entry], query: Query) -> Leaving:
+        delivery = Leaving(self, entries, query)
+        self._open[delivery] = True
+        return delivery
+
+    def confirm(self, delivery: Reserved) -> int:
+        # Whoever removes the delivery decides, without a lock: its taker, or the closing space.
+        if not self._open.pop(delivery, False):
+            raise SpaceClosed("the space was closed before what was asked for was on disk")
+        query = delivery.query
+        if query.take and query.txn is None:
+            self.received(delivery.entries)
+        return 0
+
+    def confirm_leaving(self, delivery: Reserved) -> int:
+        with self.engine.lock, self.engine.core.pruning.leaving(delivery.entries):
+            return self.confirm(delivery)
+
+    def received(self, entries: list[Entry]) -> None:
+        """These were taken and will not come back: sessions may forget them, writers that wait for
+        their keys may have those, and orders with books may show others."""
+        core = self.engine.core
+        if core.pruning.memories or core.books is not None:
+            with self.engine.lock:
+                for entry in entries:
+                    core.received(entry)
+                if (core.waiting.writers.ready or core.waiting.choosing.count) and not core.closed:
+                    self.engine.settle()
+
+    def give_back(self, delivery: Reserved) -> int:
+        if not self._open.pop(delivery, False):
+            return 0
+        with self.engine.lock:
+            self._take_back(delivery)
+            return self.engine.settle()
+
+    def forget(self, entries: list[Entry]) -> None:
+        core = self.engine.core
+        with self.engine.lock:
+            for entry in entries:
+                core.pruning.gone(entry)
+
+    def under_way(self) -> list[Reserved]:
+        return list(self._open)
+
+    def take_all_back(self) -> None:
+        """The space is being closed: nobody gets anything any more."""
+        for delivery in [*self._open]:
+            if self._open.pop(delivery, False):
+                self._take_back(delivery)
+
+    def _take_back(self, delivery: Reserved) -> None:
+        for entry in delivery.entries:
+            undo(self.engine.core, entry, delivery.query)

@@ -1,0 +1,1282 @@
+"""The port of a space: every operation of its engine, under the lock, for both doors and for
+whatever stands above the space.
+
+The doors (`blocking`, `asynchronous`) and all other packages use a space through its port only:
+nobody else touches the engine, the core or the lock. A method does one step. Where a caller may
+have to wait it gets a `Waiter` or `Writer` with a signal of its own kind; where the disk has to
+follow, it gets the position to make durable before the outcome may be shown.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from inspect import iscoroutinefunction
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from tupelo.errors import (
+    BadArgument,
+    BadEntry,
+    JournalError,
+    LeaseLost,
+    Refused,
+    TupeloError,
+)
+from tupelo.space import leases, matchset, reaction, session, subscription, transaction
+from tupelo.space.checks import check_count, check_limit, check_order, check_wait
+from tupelo.space.clock import Clock
+from tupelo.space.delivery import Deliveries, Delivery, Got, Leaving, Prepared
+from tupelo.space.engine import Engine
+from tupelo.space.log import Actor
+from tupelo.space.matchset import MatchSetState
+from tupelo.space.order import Order
+from tupelo.space.protocol import TransactionLike, names_of
+from tupelo.space.query import NOW, Query, deadline_of
+from tupelo.space.reaction import ReactionState
+from tupelo.space.session import Seen, SessionState
+from tupelo.space.subscription import SubscriptionState
+from tupelo.space.tasks import Flusher, NowFlusher, TaskSignal
+from tupelo.space.transaction import Txn, Vote
+from tupelo.space.undoing import undo
+from tupelo.space.waiting import Signal, Waiter
+from tupelo.space.writers import Asked, Items, Mark, Places, Writer
+from tupelo.store.index import Accept
+from tupelo.store.sqlite import SqliteJournal
+from tupelo.store.tail import Tail
+from tupelo.values.change import Change, ChangeKind
+from tupelo.values.codec import encode_entry
+from tupelo.values.coverage import Coverage, check_coverage
+from tupelo.values.entry import Entry, Shape, freeze, plain_shapes, thaw, types_of
+from tupelo.values.holder import Holder
+from tupelo.values.kind import is_typed
+from tupelo.values.lease import Lease, LeasePolicy, check_lease
+from tupelo.values.notice import Notice
+from tupelo.values.scope import HERE, Scope, check_scope
+from tupelo.values.size import fitting
+
+if TYPE_CHECKING:
+    from tupelo.space.capacity import Capacity, Room
+
+logger = logging.getLogger("tupelo")
+
+T = TypeVar("T")
+
+_UNCHANGED = nullcontext()
+
+
+class TransactionHandle:
+    """What a user holds of a transaction; both doors' transactions are one."""
+
+    def __init__(self, port: Port, state: Txn) -> None:
+        self._port = port
+        self._state = state
+
+    @property
+    def core_state(self) -> Txn:
+        """The transaction as the core knows it."""
+        return self._state
+
+    @property
+    def id(self) -> str:
+        return self._state.id
+
+    @property
+    def state(self) -> transaction.State:
+        """active, prepared, committed or aborted."""
+        self._port.expire()
+        return self._state.state
+
+    def abort_if_active(self) -> None:
+        """Its user is gone. What it has promised to commit stands."""
+        if self._state.state == "active":
+            self._port.abort(self._state)
+
+    @property
+    def must_commit(self) -> bool:
+        """At the end of a `with` block: commit, or learn why it cannot?"""
+        state = self._state
+        return self.state == "active" or state.left or state.reason == transaction.LEASE_RAN_OUT
+
+    def __dir__(self) -> list[str]:
+        return names_of(TransactionLike)
+
+
+class Spanning(ABC):
+    """A transaction that may span several spaces; it has a branch in each that it was used in."""
+
+    @abstractmethod
+    def branch_at(self, port: Port) -> Txn:
+        """The branch in this space, which is begun when first asked for."""
+
+
+Transactional = TransactionHandle | Spanning
+
+
+class Port:
+    """The operations of one space. It is the landlord of everything leased there."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._core = engine.core
+        self._lock = engine.lock
+        self._acquire = engine.lock.acquire
+        self._release = engine.lock.release
+        self._spells = engine.saved is not None
+        self.deliveries = Deliveries(engine)
+        engine.on_close = self.deliveries.take_all_back
+        self.clock: Clock = engine.clock
+        self.name = engine.name
+        self.id = engine.id
+        """By which a coordinator knows the space again; agents and names may be shared."""
+        self.agent = engine.core.agent
+        self.journaled = engine.journal is not None
+        self.durable = engine.saved is not None
+        self.new_id = engine.new_id
+        self.flusher = Flusher(engine)
+        """How tasks wait for the disk."""
+        self._flushing: set[asyncio.Task[None]] = set()
+
+    # The space as a whole
+
+    @property
+    def position(self) -> int:
+        """The position of the last change."""
+        return self._core.log.position
+
+    @property
+    def latest_arrival(self) -> int:
+        """The arrival of the last entry that was written; what comes later has a greater one."""
+        core = self._core
+        with self._lock:
+            return core.log.position if core.log.on else core.arrivals
+
+    @property
+    def lease_policy(self) -> LeasePolicy | None:
+        return self._core.lease_policy
+
+    @property
+    def shapes(self) -> Mapping[Shape, None]:
+        """The shapes of all entries that the space has ever had."""
+        return self._core.store.shapes
+
+    @property
+    def closed(self) -> bool:
+        return self._core.closed
+
+    @property
+    def is_ordered(self) -> bool:
+        """Does the order of the space decide which match comes first, and not the arrival?"""
+        return self._core.order is not None
+
+    @property
+    def keeps_books(self) -> bool:
+        """Does the order of the space keep books about its entries?"""
+        return self._core.books is not None
+
+    def atomic(self) -> AbstractContextManager[object]:
+        """`with port.atomic():` several calls of the port are one step for everybody else."""
+        return self._lock
+
+    def acting(self, actor: Actor | None) -> AbstractContextManager[None]:
+        """In this block the log names this actor; None: the space's own agent."""
+        return self._acting(actor) if actor and self._core.log.on else _UNCHANGED
+
+    @contextmanager
+    def _acting(self, actor: Actor) -> Iterator[None]:
+        with self._lock, self._core.log.by(actor):
+            yield
+
+    def flush(self, position: int) -> None:
+        """Block until the changes up to here are as durable as the space promises."""
+        self._engine.flush(position)
+
+    def flush_undone(self, position: int) -> None:
+        """Make durable that something was given back; 0 if there was nothing to give back."""
+        if position:
+            self._engine.flush(position)
+
+    def is_durable(self, position: int) -> bool:
+        """Need nobody wait for the disk, for the changes up to here?"""
+        return self._engine.is_durable(position)
+
+    async def flushed(self, position: int) -> None:
+        """`flush`, for tasks: other tasks go on meanwhile."""
+        await self.flusher.flush(position)
+
+    def flush_soon(self, position: int) -> None:
+        """On a loop: make the changes up to here durable, though nobody waits for it."""
+        if position and self.durable:
+            task = asyncio.ensure_future(self._flush_quietly(position))
+            self._flushing.add(task)
+            task.add_done_callback(self._flushing.discard)
+
+    async def _flush_quietly(self, position: int) -> None:
+        with suppress(JournalError):  # The space is closed then, and says so to everyone.
+            await self.flusher.flush(position)
+
+    def changes(self, since: int, limit: int | None) -> list[Change]:
+        return self._engine.changes(since, limit)
+
+    def log_columns(self, names: Sequence[str], first: int, last: int) -> Tail:
+        """The first and the last position of the log, and these columns of some of it."""
+        return self._engine.log_columns(names, first, last)
+
+    def trim(self, before: int) -> None:
+        self._engine.trim(before)
+
+    def compact(self) -> None:
+        self._engine.compact()
+
+    def close(self) -> None:
+        """Close the space. It blocks until the journal is on disk."""
+        self._engine.close()
+        self.flusher.close()
+
+    async def close_async(self) -> None:
+        with self._lock:
+            self._engine.refuse_inside()
+        if self._engine.saved is None:
+            self._engine.close()
+        else:  # It waits for the disk.
+            await asyncio.to_thread(self._engine.close)
+        await asyncio.to_thread(self.flusher.close)
+
+    def crash(self) -> None:
+        """For the lab: drop the space as a killed process does. Its file stays as it is."""
+        self._engine.crash()
+
+    def commit_in_place(self) -> None:
+        """Let tasks commit themselves: for loops in which no thread may be waited for."""
+        self.flusher = NowFlusher(self._engine)
+
+    @property
+    def saved(self) -> SqliteJournal | None:
+        """The journal on disk, for whoever archives it."""
+        return self._engine.saved
+
+    def was_committed(self, holder: Holder) -> bool:
+        """Does the log remember that the delivery to this holder was confirmed?"""
+        saved = self._engine.saved
+        return saved is not None and saved.was_committed(holder.id)
+
+    def accepted(self) -> list[tuple[str, int]]:
+        """Origin and number of entries that came from elsewhere, as far as the log remembers."""
+        saved = self._engine.saved
+        return [] if saved is None else saved.accepted()
+
+    # The short way, which most operations on most spaces can take. The lock's bound methods cost
+    # half of what a `with` does.
+
+    def write_plainly(self, entry: object, actor: Actor | None = None) -> Lease | None:
+        """Write to a plain space. None: it takes the longer way, and nothing was done."""
+        core = self._core
+        if type(entry) is tuple:
+            shape = plain_shapes.get(types_of(entry))
+            fields = entry
+            if shape is None:
+                return None
+        elif core.plain and is_typed(entry):
+            shape, fields = freeze(entry)
+        else:
+            return None
+        payload = encode_entry(shape, fields) if self._spells else None
+        self._acquire()
+        try:
+            if not core.plain:
+                return None
+            written = core.write_plainly(shape, fields, payload, actor)
+            if core.woken:
+                if core.woken[0].wake():  # There is one at most: the plain taker.
+                    core.woken.clear()
+                else:
+                    self._engine.wake()
+            if self.journaled:
+                self._engine.keep_changes()
+        finally:
+            self._release()
+        return None if written is None else Lease(self, written)
+
+    def get_plainly(self, template: Any, take: bool) -> Any:
+        """The fields of a match in a plain space, or None. NotImplemented: take the longer way."""
+        if self.journaled:
+            return NotImplemented
+        core = self._core
+        self._acquire()
+        try:
+            if not core.plain:
+                return NotImplemented
+            entry = core.store.first_plainly(template, take)
+            if core.books is not None and take and isinstance(entry, Entry):
+                core.books.forget(entry)
+        finally:
+            self._release()
+        if entry is None or entry is NotImplemented:
+            return entry
+        shape = entry.shape
+        return entry.fields if shape.plain else thaw(shape, entry.fields)
+
+    # Writing
+
+    def write(
+        self,
+        entry: object,
+        lease: float | None,
+        txn: Transactional | None,
+        at: Any,
+        signal: Callable[[], Signal],
+        wait: float | None,
+        mark: Mark | None = None,
+    ) -> tuple[list[Lease] | Writer, int]:
+        item = freeze(entry)
+        if lease is not None:
+            lease = check_lease(lease)
+        places = None if at is None else [at]
+        return self.write_items([item], lease, txn, places, signal, wait, mark)
+
+    def write_all(
+        self,
+        entries: Iterable[object],
+        lease: Asked,
+        txn: Transactional | None,
+        at: Sequence[Any] | None,
+        signal: Callable[[], Signal],
+        wait: float | None,
+        mark: Mark | None = None,
+    ) -> tuple[list[Lease] | Writer, int]:
+        items, lease = check_entries(entries, lease, at)
+        return self.write_items(items, lease, txn, at, signal, wait, mark)
+
+    def write_items(
+        self,
+        items: Items,
+        lease: Asked,
+        txn: Transactional | None,
+        at: Places,
+        signal: Callable[[], Signal],
+        wait: float | None,
+        mark: Mark | None = None,
+    ) -> tuple[list[Lease] | Writer, int]:
+        """The leases of what was written, or a writer that waits; the position to make durable."""
+        check_wait(wait)
+        core = self._core
+        with self._lock:
+            self._engine.begin()
+            before = core.log.position
+            try:
+                state = self.state_of(txn)
+                written = core.write_all(items, lease, state, at, mark)
+            except Refused as refusal:
+                if wait == 0 or refusal.hopeless:
+                    raise
+                writers = core.waiting.writers
+                return writers.park(items, lease, state, at, signal(), refusal, mark), 0
+            finally:
+                self._engine.settle()
+            position = core.log.position
+            leases = [Lease(self, entry) for entry in written]
+            return leases, 0 if position == before else position
+
+    def written(self, writer: Writer) -> tuple[list[Lease], int]:
+        """The outcome of a write that has waited long enough: what it wrote, or why it did not."""
+        if not writer.done:
+            with self._lock:
+                self._core.waiting.writers.unpark(writer)
+        if writer.entries is None:
+            raise writer.error
+        return [Lease(self, entry) for entry in writer.entries], writer.position
+
+    def stop_writing(self, writer: Writer) -> None:
+        """The one who waited is gone. What was not written by now never will be."""
+        with self._lock:
+            self._core.waiting.writers.unpark(writer)
+
+    async def writing_of(self, writer: Writer, wait: float | None) -> tuple[list[Lease], int]:
+        """For tasks: wait until the writer has written, or so many seconds have passed."""
+        try:
+            if not writer.done:
+                assert isinstance(writer.signal, TaskSignal)
+                await writer.signal.wait_until(self.clock, deadline_of(self.clock, wait))
+        except BaseException:  # cancelled
+            self.stop_writing(writer)
+            raise
+        return self.written(writer)
+
+    # Reading and taking
+
+    def query(
+        self,
+        template: object,
+        take: bool,
+        wait: float | None,
+        many: bool,
+        limit: int | None,
+        txn: Transactional | None,
+        order: Order | None,
+        if_exists: bool,
+        scope: Scope | None = None,
+        coverage: Coverage | None = None,
+        session: SessionState | None = None,
+    ) -> Query:
+        """What a user asks, checked; its deadline is on the clock of this space."""
+        if scope is not None or coverage is not None:
+            self.require_here(scope, coverage)
+        if many and limit is not None:
+            check_limit(limit)
+        if order is not None:
+            check_order(order)
+        deadline = None if wait is None else deadline_of(self.clock, wait)
+        state = None if txn is None else self.state_of(txn)
+        return Query(template, take, deadline, many, limit, order, state, session, if_exists)
+
+    def require_here(self, scope: Scope | None, coverage: Coverage | None = None) -> None:
+        """A space that spans no hosts looks here only, whatever it is asked."""
+        check_scope(scope)
+        if scope is not None and scope != HERE:
+            what = "HERE or None: this space does not span hosts, as host.space() does"
+            raise BadArgument("scope", what, scope)
+        if coverage is not None:
+            check_coverage(coverage)
+            coverage.fill([self.name])
+
+    def get(
+        self, query: Query, signal: Callable[[], Signal], reserve: bool = False
+    ) -> tuple[list[Entry] | Waiter, int]:
+        """The matches, or a waiter; and the position to make durable before they are shown.
+
+        What is taken in `reserve` may yet be given back: see `delivery`.
+        """
+        core = self._core
+        if query.actor is not None and core.log.on:
+            with self._lock, core.log.by(query.actor):
+                return self._get(query, signal, reserve)
+        return self._get(query, signal, reserve)
+
+    def _get(
+        self, query: Query, signal: Callable[[], Signal], reserve: bool
+    ) -> tuple[list[Entry] | Waiter, int]:
+        core, take = self._core, query.take
+        with self._lock:
+            if (
+                core.plain
+                and not query.many
+                and query.txn is None
+                and query.order is None
+                and query.session is None
+                and query.only is None
+                and not (reserve and core.books is not None)
+            ):
+                entry = core.first_plainly(query.template, take)
+                if entry is not NotImplemented:
+                    if entry is not None:
+                        if not self.journaled:
+                            return [entry], 0
+                        self._engine.keep_changes()
+                        return [entry], self._position(query, [entry])
+                    if query.deadline == NOW:
+                        return [], 0
+                    waiter = core.waiting.park(query, signal())
+                    core.plain = waiter.plain
+                    return waiter, 0
+            self._engine.begin()
+            try:
+                if query.many and query.if_exists and query.deadline != NOW:
+                    if core.deadlines.heap:
+                        core.expire()
+                    if transaction.blockers(core, query):
+                        # There may be more to come, or fewer.
+                        return core.waiting.park(query, signal()), 0
+                found = core.get(query, received=not (self.journaled or reserve))
+                if not found and query.deadline != NOW and not (query.many and query.if_exists):
+                    return core.waiting.park(query, signal()), 0
+                if not found or not self.journaled:
+                    return found, 0
+                return found, self._position(query, found)
+            finally:
+                self._engine.settle()
+
+    def ticket(self) -> int:
+        """A place in the queue of those who wait here: see `Query`."""
+        with self._lock:
+            return self._core.waiting.ticket()
+
+    def get_now(self, query: Query) -> tuple[list[Entry], int]:
+        """`get`, for a query that does not wait."""
+        found, position = self.get(query, _nobody_waits)
+        assert isinstance(found, list)
+        return found, position
+
+    def count(self, template: Any, txn: Transactional | None) -> int:
+        return self._step(lambda: self._core.count(template, self.state_of(txn)))[0]
+
+    def give_up(self, waiter: Waiter) -> bool:
+        """The deadline has come. True if the answer came just before that."""
+        if not waiter.done:
+            with self._lock:
+                if not waiter.done:
+                    self._core.waiting.unpark(waiter)
+                    if waiter.query.txn is not None and not self._core.closed:
+                        self._engine.settle()
+                    return False
+        return True
+
+    def vanish(self, waiter: Waiter) -> int:
+        """The caller that waited is gone (cancelled, interrupted); nothing may be lost with it.
+        The position to make durable."""
+        with self._lock:
+            if self._core.closed:
+                return 0
+            self._core.waiting.refused(waiter)
+            return self._engine.settle()
+
+    def unget(self, entries: list[Entry], query: Query) -> int:
+        """The caller did not get these after all: what was taken goes back, unless its transaction
+        has ended, and the session has not seen what was read. The position to make durable."""
+
+        def work() -> None:
+            for entry in entries:
+                if query.take or self._core.store.at(entry.arrival) is entry:
+                    undo(self._core, entry, query)
+                elif query.session is not None:  # It is gone, or of another space of this name.
+                    query.session.seen.discard(entry)
+
+        return self._step(work)[1]
+
+    def collect(self, waiter: Waiter, reserve: bool = False) -> tuple[list[Entry], int]:
+        """The answer of a waiter that was woken, and the position to make durable."""
+        waiting, query = self._core.waiting, waiter.query
+        if not waiting.received(waiter):
+            with self._lock:  # until whoever has closed the space has told the waiter
+                pass
+        if waiter.error is not None:
+            raise waiter.error
+        position = 0
+        if self.journaled:
+            with self._lock:
+                position = self._position(query, waiter.entries)
+        if not position and not reserve and query.take and query.txn is None:
+            self.deliveries.received(waiter.entries)  # without a wait for the disk
+        return waiter.entries, position
+
+    def _position(self, query: Query, entries: list[Entry]) -> int:
+        """What must be durable before these may be shown to the caller."""
+        if query.take and query.txn is None:
+            return self._core.log.position
+        return self._engine.position_for(entries)
+
+    # Reading and taking, for tasks
+
+    async def fetch(self, query: Query, reserve: bool = False) -> list[Entry]:
+        """What matches, until the deadline. What was read is on disk by then; what was taken in
+        `reserve`, or within a transaction, need not be."""
+        found, position = await self.answer(query, reserve)
+        if position and not query.take:
+            await self.flusher.flush(position)
+        return found
+
+    async def answer(self, query: Query, reserve: bool = False) -> tuple[list[Entry], int]:
+        """What matches, until the deadline, and the position to make durable before it is shown."""
+        found, position = self.get(query, TaskSignal, reserve)
+        if isinstance(found, list):
+            return found, position
+        answer = await self._answer_of(found, reserve)
+        if query.many and query.if_exists and not found.done:  # What is there now?
+            return await self.answer(query.replace(deadline=NOW, if_exists=False), reserve)
+        return answer
+
+    async def _answer_of(self, waiter: Waiter, reserve: bool) -> tuple[list[Entry], int]:
+        """Wait until the waiter is answered, or its deadline has come."""
+        try:
+            if not waiter.done:
+                assert isinstance(waiter.signal, TaskSignal)
+                await waiter.signal.wait_until(self.clock, waiter.query.deadline)
+            if not self.give_up(waiter):
+                return [], 0
+            return self.collect(waiter, reserve)
+        except TupeloError:
+            raise
+        except BaseException:  # cancelled, perhaps just when the answer came
+            self.flush_undone(self.vanish(waiter))
+            raise
+
+    async def reserve(self, query: Query, holder: Holder) -> Delivery | None:
+        """Take what matches out of the space, to be delivered to the holder; None if nothing
+        matches before the deadline."""
+        if not self.durable:
+            entries = await self.fetch(query, reserve=True)
+            return self.deliveries.begin_leaving(entries, query) if entries else None
+        with self.acting(query.actor):
+            txn = self.begin_delivery(holder)
+        try:
+            entries = await self.fetch(query.replace(txn=txn))
+            if entries:
+                _, position = self.prepare(txn)
+                await self.flusher.flush(position)
+                return Prepared(self, txn)
+            self.abort(txn)
+            return None
+        except BaseException:
+            with suppress(TupeloError):
+                self.abort(txn)
+            raise
+
+    # Deliveries
+
+    def begin_delivery(self, holder: Holder) -> Txn:
+        """A transaction whose takings will be delivered to this holder."""
+        txn = self.begin_branch(None, None, holder.id)
+        txn.holder = holder
+        return txn
+
+    def put_aside(self, entries: Iterable[Entry], holder: Holder) -> tuple[Prepared | None, int]:
+        """Reserve these very entries for the holder, as far as they are free; and the position at
+        which that is durable. Also where the space is in memory."""
+        txn = self.begin_delivery(holder)
+        taken = [entry for entry in entries if self.take_entry(entry, txn)]
+        if not taken:
+            self.abort(txn)
+            return None, 0
+        _, position = self.prepare(txn)
+        return Prepared(self, txn), position
+
+    def deliveries_in_doubt(self) -> list[Prepared]:
+        """Those that were neither confirmed nor given back, also before a crash."""
+        return [Prepared(self, txn) for txn in self.in_doubt() if txn.holder is not None]
+
+    def reserved_now(self, entry: Entry, query: Query) -> Leaving:
+        """The delivery of an entry that was just taken in reserve, from a space in memory."""
+        return self.deliveries.begin_leaving([entry], query)
+
+    def got(self, entries: list[Entry], query: Query) -> Got:
+        return Got(self, entries, query)
+
+    def commit_leaving(self, txn: Txn, entries: list[Entry]) -> int:
+        """Commit; until `forget_entries`, sessions remember the entries, which may come back."""
+        with self._lock, self._core.pruning.leaving(entries):
+            return self.commit(txn)
+
+    def forget_entries(self, entries: list[Entry]) -> None:
+        self.deliveries.forget(entries)
+
+    # Entries
+
+    def entries_and_taken(self) -> list[Entry]:
+        """The entries of the space, and whatever transactions have taken."""
+        core = self._core
+        with self._lock:
+            return [*core.store, *(entry for txn in core.transactions for entry in txn.taken)]
+
+    def entries(self, *, held: bool = False) -> list[Entry]:
+        """The entries of the space, in order of arrival; with those that transactions have taken
+        out of it, if they are wanted too."""
+        core = self._core
+        with self._lock:
+            found = list(core.store)
+            if held:
+                found += [
+                    entry
+                    for txn in core.transactions
+                    for entry, home in txn.taken.items()
+                    if home is None
+                ]
+                found.sort(key=lambda entry: entry.arrival)
+        return found
+
+    def has(self, entry: Entry) -> bool:
+        """Is this very object an entry of the space?"""
+        with self._lock:
+            return self._core.store.at(entry.arrival) is entry
+
+    def find(self, query: Query) -> list[Entry]:
+        """What matches now, neither read nor taken."""
+        return self._step(lambda: self._core.find(query))[0]
+
+    def entry_of(self, origin: str, n: int, arrival: int) -> Entry:
+        """The entry that this agent wrote under this number; LeaseLost if it is gone."""
+        core = self._core
+        with self._lock:
+            entry = core.store.at(arrival)
+            if entry is None:  # A transaction may hold it.
+                taken = (held for txn in core.transactions for held in txn.taken)
+                entry = next((held for held in taken if held.arrival == arrival), None)
+        if entry is None or entry.n != n or entry.origin != origin:
+            raise LeaseLost("the entry is gone, or was never written by you")
+        return entry
+
+    def take_entry(self, entry: Entry, txn: Txn) -> bool:
+        """Take this very entry; False if it is gone or held."""
+
+        def work() -> bool:
+            if entry.gone or entry.txn is not None or not transaction.may_take(entry, txn):
+                return False
+            self._core.acquire(entry, True, txn, None)
+            return True
+
+        return self._step(work)[0]
+
+    def directed_to(self, agent: str) -> list[Entry]:
+        """The entries that are for this agent, and not in anybody's hands."""
+        with self._lock:
+            return self._core.directed.to(agent)
+
+    def take_in(self, entry: Entry) -> int:
+        """Write an entry that comes from elsewhere, under its own identity; the position at which
+        that is durable. If the space refuses it, nothing was done."""
+        lease = None if entry.expires is None else entry.expires - self.clock.now()
+        if lease is not None and lease <= 0:
+            return 0
+        mark = Mark(entry.origin, entry.n, entry.to)
+        item = (entry.shape, entry.fields)
+        return self.write_items([item], lease, None, None, TaskSignal, 0, mark)[1]
+
+    def adopt(self, entries: Sequence[Entry]) -> int:
+        """Let entries live here that have no other place any more. What the space would refuse is
+        let in all the same, as what is given back is; only a space that is closed cannot have it.
+        The position at which that is durable."""
+        position = 0
+        for entry in entries:
+            try:
+                try:
+                    position = max(position, self.take_in(entry))
+                except Exception as refusal:
+                    logger.info("%r is over its limits: %r", self.name, refusal)
+                    position = max(position, self.let_in([entry]))
+            except Exception as error:
+                logger.warning("an entry for %r is lost: %r", self.name, error)
+        return position
+
+    def let_in(self, entries: Sequence[Entry]) -> int:
+        """Take in entries past the capacity, the keys and the reactions of the space, in one step;
+        the position at which that is durable."""
+        core = self._core
+
+        def work() -> None:
+            come = [self._moved_in(entry) for entry in entries]
+            for entry in come:
+                core.subscriptions.notify(entry, "visible")
+            if core.reactions and reaction.wanted(core, come):
+                reaction.catch_up(core, come)
+            for entry in come:
+                if not entry.gone:
+                    core.offer(entry)
+
+        self._step(work)
+        return self.position
+
+    def _moved_in(self, entry: Entry) -> Entry:
+        core = self._core
+        here = self.copy_of(entry)
+        if core.log.on:
+            here.arrival = core.log.position + 1
+        if core.books is not None:
+            core.books.readmit(here)
+        if core.room is not None:
+            core.room.add([here])
+        core.store.add(here)
+        core.deadlines.add(here)
+        core.directed.add(here)
+        core.log.add("written", here)
+        return here
+
+    def copy_of(self, entry: Entry) -> Entry:
+        """An entry with the same identity, to be kept here."""
+        with self._lock:
+            arrival = self._core.next_arrival()
+        return Entry(
+            entry.fields, entry.shape, entry.origin, entry.n, arrival, entry.expires, to=entry.to
+        )
+
+    def new_entry(self, shape: Shape, fields: tuple[Any, ...]) -> Entry:
+        """An entry of the space's own agent, to be put in by `exchange`."""
+        with self._lock:
+            self._core.store.know(shape)
+            arrival = self._core.next_arrival()
+        return Entry(fields, shape, self.agent, arrival, arrival)
+
+    def exchange(self, come: list[Entry], ended: list[Entry]) -> int:
+        """Put entries in and end others, in one step; the position at which that is durable."""
+        core = self._core
+
+        def work() -> None:
+            core.publish(come)
+            for entry in come:
+                core.deadlines.add(entry)
+            if core.reactions and reaction.wanted(core, come):
+                reaction.catch_up(core, come)
+            for entry in ended:
+                if not entry.ended:
+                    leases.end(core, entry, "cancelled", "")
+                    entry.expires = 0.0  # If a transaction holds it, it does not come back.
+
+        self._step(work)
+        return self.position
+
+    def remark(self, kind: ChangeKind, entry: Entry) -> int:
+        """Log what has happened to what this entry speaks of; the position to make durable."""
+        return self._step(lambda: self._core.log.add(kind, entry))[1]
+
+    def count_from(self, arrival: int) -> None:
+        """Number the entries from here on: a space in memory would else begin with 1 in every life,
+        and a new entry be taken for one that was told of before."""
+        with self._lock:
+            self._core.arrivals = max(self._core.arrivals, arrival)
+
+    def under_way(self) -> dict[str, list[Any]]:
+        """What has begun in the space and has not ended: for the lab, and for whoever looks."""
+        core = self._core
+        with self._lock:
+            return {
+                "transactions": [txn.id for txn in core.transactions],
+                "deliveries": self.deliveries.under_way(),
+                "subscriptions": list(core.subscriptions.watchers),
+                "waiters": list(core.waiting),
+            }
+
+    @property
+    def has_reactions(self) -> bool:
+        return bool(self._core.reactions)
+
+    # Whoever follows what leaves
+
+    def listen_to_removals(self, listener: Callable[[Entry], None], memory: Seen) -> None:
+        """Call the listener for every entry that is gone for good, under the lock, on whichever
+        thread; `memory` forgets those entries."""
+        core = self._core
+        with self._lock:
+            core.removal_listeners.append(listener)
+            core.pruning.memories[memory] = None
+            core.reconsider()
+
+    def ignore_removals(self, listener: Callable[[Entry], None], memory: Seen) -> None:
+        core = self._core
+        with self._lock:
+            core.removal_listeners.remove(listener)
+            core.pruning.memories.pop(memory, None)
+
+    def bound(self, room: Room, capacity: Capacity) -> None:
+        """Bound a space that is there already. BadArgument if it has a capacity."""
+        core = self._core
+        with self._lock:
+            if core.room is not None:
+                what = f"left out: the space {self.name!r} has a capacity"
+                raise BadArgument("bound", what, capacity)
+            room.add([*core.store, *(entry for txn in core.transactions for entry in txn.taken)])
+            core.set_room(room)
+
+    # Leases, transactions, sessions
+
+    def expire(self) -> None:
+        """End what has run out, so that what is asked next is answered as of now."""
+        with self._lock:
+            if not (self._core.closed or self._core.running):
+                self._step(lambda: None)
+
+    def refuse_inside(self) -> None:
+        """BadInput to a function that runs inside a step and would wait for another thread."""
+        if self._core.running:
+            with self._lock:  # Or else the step of another thread would be taken for ours.
+                self._engine.refuse_inside()
+
+    def now(self) -> float:
+        return self.clock.now()
+
+    def renew_lease(self, thing: Any, seconds: float | None) -> None:
+        self._engine.flush(self.renew(thing, seconds))
+
+    def cancel_lease(self, thing: Any) -> None:
+        self._engine.flush(self.cancel(thing))
+
+    async def renew_lease_async(self, thing: Any, seconds: float | None) -> None:
+        await self.flusher.flush(self.renew(thing, seconds))
+
+    async def cancel_lease_async(self, thing: Any) -> None:
+        await self.flusher.flush(self.cancel(thing))
+
+    def renew(self, thing: Any, seconds: float | None) -> int:
+        """Renew a lease; the position to make durable."""
+        return self._step(lambda: leases.renew(self._core, thing, seconds))[1]
+
+    def cancel(self, thing: Any) -> int:
+        """Cancel a lease; the position to make durable."""
+        return self._step(lambda: leases.cancel(self._core, thing))[1]
+
+    def renew_leases(self, wanted: list[tuple[Any, float | None]]) -> list[TupeloError | None]:
+        """Renew many leases in one step; for each, None or why it could not be."""
+
+        def work() -> list[TupeloError | None]:
+            return [_tried(leases.renew, self._core, thing, asked) for thing, asked in wanted]
+
+        outcomes, position = self._step(work)
+        self._engine.flush(position)
+        return outcomes
+
+    def cancel_leases(self, things: list[Any]) -> list[TupeloError | None]:
+        """Cancel many leases in one step; for each, None or why it could not be."""
+
+        def work() -> list[TupeloError | None]:
+            return [_tried(leases.cancel, self._core, thing) for thing in things]
+
+        outcomes, position = self._step(work)
+        self._engine.flush(position)
+        return outcomes
+
+    def begin(self, lease: float | None, parent: Txn | None = None) -> Txn:
+        lease = check_lease(lease)
+        return self._step(
+            lambda: transaction.begin(self._core, self._engine.new_id(), lease, parent)
+        )[0]
+
+    def begin_branch(self, lease: float | None, parent: Txn | None, txn_id: str) -> Txn:
+        """A branch of a shared transaction, whose lease is its own and not for us to grant."""
+
+        def work() -> Txn:
+            branch = transaction.begin(self._core, txn_id, None, parent)
+            branch.expires = None if lease is None else self.now() + lease
+            self._core.deadlines.add(branch)
+            return branch
+
+        return self._step(work)[0]
+
+    def renew_branch(self, branch: Txn, lease: float | None) -> None:
+        def work() -> None:
+            branch.require("active")
+            branch.expires = None if lease is None else self.now() + lease
+            self._core.deadlines.add(branch)
+
+        self._step(work)
+
+    def prepare(self, txn: Txn) -> tuple[Vote, int]:
+        return self._step(lambda: transaction.prepare(self._core, txn))
+
+    def commit(self, txn: Txn) -> int:
+        return self._step(lambda: transaction.commit(self._core, txn))[1]
+
+    def abort(self, txn: Txn) -> int:
+        return self._step(lambda: transaction.abort(self._core, txn, "it was called off"))[1]
+
+    def leave(self, txn: TransactionHandle) -> None:
+        """The space is closed where this transaction was begun: call it off, unless it has promised
+        to commit. From now on it answers with SpaceClosed."""
+
+        def left(state: Txn) -> None:
+            state.left = True
+            for child in state.children:
+                left(child)
+
+        def work() -> None:
+            state = txn.core_state
+            if state.state == "active":
+                left(state)
+                reason = f"the space {self._engine.name!r} was closed"
+                transaction.abort(self._core, state, reason)
+
+        self.flush_soon(self._step(work)[1])
+
+    def in_doubt(self) -> list[Txn]:
+        return self._step(
+            lambda: [txn for txn in self._core.transactions if txn.state == "prepared"]
+        )[0]
+
+    def grant(self, kind: str, seconds: float | None) -> float | None:
+        """When something that is leased for so many seconds ends, by the policy of this space."""
+        with self._lock:
+            return self._core.grant(kind, seconds, self.clock.now())
+
+    def open_session(
+        self,
+        lease: float | None,
+        like: SessionState | None = None,
+        seen: Seen | None = None,
+    ) -> SessionState:
+        """A session that has seen the same as another, or this."""
+        lease = check_lease(lease)
+
+        def work() -> SessionState:
+            known = like.seen.copy() if like else seen
+            return session.begin(self._core, self._engine.new_id(), lease, known)
+
+        return self._step(work)[0]
+
+    def remember(self, seen: Seen) -> None:
+        """Let this forget, for as long as it is there, what is gone for good."""
+
+        def work() -> None:
+            self._core.pruning.memories[seen] = None
+
+        self._step(work)
+
+    def forget(self, seen: Seen) -> None:
+        with self._lock:
+            self._core.pruning.memories.pop(seen, None)
+
+    def unread(
+        self,
+        template: Any,
+        state: SessionState,
+        limit: int | None,
+        agent: str | None,
+        bytes_max: int | None,
+    ) -> tuple[list[Entry], bool, int]:
+        """What a session has not seen, whether there is more than has room, and the position to
+        make durable before it is shown."""
+
+        def work() -> tuple[list[Entry], bool, int]:
+            found, cut = session.unread(self._core, template, state, limit, agent, bytes_max)
+            return found, cut, self._engine.position_for(found)
+
+        return self._step(work)[0]
+
+    def room_for(self, query: Query, bytes_max: int) -> tuple[int | None, bool]:
+        """How many of the matches, of so many that are asked for, have room in so many bytes; and
+        whether that is not all of them."""
+
+        def work() -> tuple[int | None, bool]:
+            found, cut = fitting(self._core.find(query), bytes_max)
+            return (len(found), True) if cut else (query.limit, False)
+
+        return self._step(work)[0]
+
+    def peek(
+        self, template: Any, order: Order | None, hint: Callable[[], object]
+    ) -> Callable[[], None]:
+        """Call `hint`, on any thread and under the lock, whenever the order of this operation, or
+        else the space's, may show a match that it left out before; never if it leaves out none. The
+        answer ends that."""
+        choosing = self._core.waiting.choosing
+        with self._lock:
+            peek = choosing.peek(template, order, hint)
+
+        def end() -> None:
+            if peek is not None:
+                with self._lock:
+                    choosing.end_peek(peek)
+
+        return end
+
+    def end_session(self, state: SessionState) -> None:
+        with self._lock:
+            session.end(self._core, state)
+            self._engine.settle()
+
+    def open_match_set(
+        self, template: Any, limit: int | None, txn: Transactional | None, lease: float | None
+    ) -> MatchSetState:
+        check_limit(limit)
+        lease = check_lease(lease)
+        state = self.state_of(txn)
+        return self._step(lambda: matchset.begin(self._core, template, limit, state, lease))[0]
+
+    def next_match(self, state: MatchSetState, known: bool = True) -> tuple[Entry | None, int]:
+        """The next entry of a match set, and the position to make durable before it is shown. One
+        whose class this program lacks is left out, if it must be `known`."""
+
+        def work() -> tuple[Entry | None, int]:
+            entry = state.next(known)
+            return entry, 0 if entry is None else self._engine.position_for([entry])
+
+        return self._step(work)[0]
+
+    def end_match_set(self, state: MatchSetState) -> None:
+        with self._lock:
+            state.end("it was closed")
+
+    # Subscriptions and reactions
+
+    def subscribe(
+        self,
+        template: Any,
+        callback: object,
+        lease: float | None,
+        txn: Transactional | None,
+        handback: Any,
+        backlog_max: int,
+        available: bool,
+        returned: bool = True,
+        *,
+        unleased: bool = False,
+    ) -> SubscriptionState:
+        """`unleased` is for those who listen on behalf of somebody whose lease is kept elsewhere:
+        the policy of the space is not asked."""
+        if callback is not None and not callable(callback):
+            raise BadArgument("callback", "a function of a notice", callback)
+        check_count(backlog_max, "backlog_max")
+        lease = check_lease(lease)
+
+        def work() -> SubscriptionState:
+            return subscription.register(
+                self._core,
+                template,
+                available=bool(available),
+                returned=bool(returned),
+                txn=self.state_of(txn),
+                handback=handback,
+                backlog_max=backlog_max,
+                lease=lease,
+                unleased=unleased,
+            )
+
+        return self._step(work)[0]
+
+    def awaits_notice(self, state: SubscriptionState) -> bool:
+        """Does somebody wait for the next notice, with none there?"""
+        with self._lock:
+            return bool(state.waiting) and not state.backlog
+
+    def next_notice(
+        self, state: SubscriptionState, signal: Callable[[], Signal], deadline: float | None
+    ) -> tuple[Notice | Signal | None, int]:
+        """A notice; None if there is none, and the deadline has come or none will come; or a signal
+        to wait for."""
+        with self._lock:
+            self._engine.refuse_inside()
+            if self._core.deadlines.heap and not self._core.closed:
+                self._core.expire()
+                self._engine.settle()
+            notice = state.next()
+            if notice is not None:
+                return notice, self._engine.position_for([notice.subject])
+            if state.error is not None:
+                raise state.error
+            if state.ended or (deadline is not None and deadline <= self.clock.now()):
+                return None, 0
+            waiting = signal()
+            state.waiting.append(waiting)
+            return waiting, 0
+
+    def return_notice(self, state: SubscriptionState, notice: Notice) -> None:
+        """The one who was given this notice vanished before it got it."""
+        with self._lock:
+            state.backlog.appendleft(notice)
+            if state.waiting:
+                state.waiting.popleft().wake()
+
+    def forget_signal(self, state: SubscriptionState, signal: Signal) -> None:
+        """The one who waited for a notice does so no more; the next one gets its turn."""
+        with self._lock:
+            if signal in state.waiting:
+                state.waiting.remove(signal)
+            elif state.backlog and state.waiting:
+                state.waiting.popleft().wake()
+
+    def end_subscription(self, state: SubscriptionState, error: Exception | None = None) -> None:
+        with self._lock:
+            self._core.end_subscription(state, error)
+            self._engine.settle()
+
+    def react(
+        self,
+        template: Any,
+        function: reaction.Function,
+        once: bool,
+        existing: bool,
+        only: Accept | None = None,
+        whole: bool = False,
+        fired: Seen | None = None,
+    ) -> tuple[ReactionState, int]:
+        if not callable(function):
+            raise BadArgument("function", "a function of an entry and a step", function)
+        if iscoroutinefunction(function):
+            raise BadArgument("function", "a plain function: a step cannot await", function)
+
+        def work() -> ReactionState:
+            return reaction.register(
+                self._core, template, function, bool(once), bool(existing), only, whole, fired
+            )
+
+        return self._step(work)
+
+    def catch_up(self, entries: list[Entry]) -> int:
+        """Let the reactions work on entries that they did not want before, but may now; the
+        position to make durable."""
+        return self._step(lambda: reaction.catch_up(self._core, entries))[1]
+
+    def end_reaction(self, state: ReactionState) -> None:
+        with self._lock:
+            self._core.end_reaction(state)
+
+    def _step(self, work: Callable[[], T]) -> tuple[T, int]:
+        """Do some work as one step; its answer, and the position to make durable."""
+        with self._lock:
+            self._engine.begin()
+            before = self._core.log.position
+            try:
+                if self._core.deadlines.heap:
+                    self._core.expire()
+                answer = work()
+            finally:
+                self._engine.settle()
+            position = self._core.log.position
+            return answer, 0 if position == before else position
+
+    def state_of(self, txn: Transactional | None) -> Txn | None:
+        if txn is None:
+            return None
+        if isinstance(txn, Spanning):
+            return txn.branch_at(self)
+        if not isinstance(txn, TransactionHandle) or txn._port is not self:
+            raise BadArgument("txn", f"a transaction of the space {self._engine.name!r}", txn)
+        return txn._state
+
+
+def _tried(work: Callable[..., None], *args: Any) -> TupeloError | None:
+    try:
+        work(*args)
+    except TupeloError as error:
+        return error
+    return None
+
+
+def _nobody_waits() -> Signal:
+    raise AssertionError("a query that does not wait has waited")
+
+
+def value_of(entry: Entry) -> Any:
+    """What the reader of an entry gets."""
+    return entry.fields if entry.shape.plain else thaw(entry.shape, entry.fields)
+
+
+def mark_to(to: str | None) -> Mark | None:
+    """For an entry that is for an agent. BadArgument if that has no id."""
+    if to is None:
+        return None
+    if not isinstance(to, str) or not to:
+        raise BadArgument("to", "the id of an agent, or None", to)
+    return Mark(to=to)
+
+
+def port_of(space: Any) -> Port:
+    """The port of a space of this program, whichever door it was opened by."""
+    port = find_port(space)
+    if port is None:
+        raise BadArgument("space", "a space of this program: a tupelo.Space or .here", space)
+    return port
+
+
+def find_port(thing: Any) -> Port | None:
+    """The port of a space of this program, or of what stands on one; None if it is neither."""
+    port = getattr(thing, "_port", None)
+    return port if isinstance(port, Port) else None
+
+
+def check_entries(entries: Any, lease: Asked, at: Any) -> tuple[Items, Asked]:
+    """The entries of a `write_all`, frozen, and their leases. BadArgument or BadEntry if they, or
+    their places, cannot be used."""
+    if isinstance(entries, (str, bytes, dict)) or not isinstance(entries, Iterable):
+        raise BadArgument("entries", "a list of entries", entries)
+    items = []
+    for i, entry in enumerate(entries):
+        try:
+            items.append(freeze(entry))
+        except BadEntry as error:
+            raise BadEntry(
+                f"entry {i}: {error}", where=f"entry {i}, {error.where}", found=error.found
+            ) from None
+    if at is not None and (not isinstance(at, (list, tuple)) or len(at) != len(items)):
+        raise BadArgument("at", "a list with a place for each entry", at)
+    if not isinstance(lease, list):
+        return items, check_lease(lease)
+    if len(lease) != len(items):
+        raise BadArgument("lease", f"one lease, or a list of {len(items)}", lease)
+    return items, [check_lease(seconds) for seconds in lease]

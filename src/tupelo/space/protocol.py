@@ -1,0 +1,772 @@
+"""The protocol of a space: every kind of space has these operations, with these parameters.
+
+A space in memory or in a file (`tupelo.Space`), at a host elsewhere (`tupelo.connect`), spanning
+hosts (`host.space`) and what is at one host (`host.space(...).here`) are all `SpaceLike`, and the
+models' doors use nothing else of a space. What a kind of space cannot do it refuses with a clear
+error; docs/SPACES.md lists these exceptions.
+
+| parameter | meaning |
+| --- | --- |
+| `wait` | seconds to wait: None for ever, 0 not at all |
+| `lease` | seconds that something lives: None for ever |
+| `txn` | the transaction that the operation is part of |
+| `order` | which of several matches comes first |
+| `limit` | how many matches at most |
+| `if_exists` | wait only while a transaction may reveal or release a match |
+| `scope` | which hosts and agents the operation looks at |
+| `coverage` | a `Coverage()` that the operation fills: which hosts it has reached |
+| `at` | a place, for orders that have places |
+| `to` | the agent that an entry is for |
+"""
+
+from __future__ import annotations
+
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Generator,
+    Iterable,
+    Iterator,
+    Sequence,
+)
+from typing import Any, Protocol, Self, TypeVar
+
+from tupelo.space.matchset import Skipped
+from tupelo.space.order import Order
+from tupelo.space.transaction import State, Vote
+from tupelo.space.typed import async_many, async_matches, async_one, many, matches, one
+from tupelo.values.change import Change
+from tupelo.values.coverage import Coverage
+from tupelo.values.lease import AsyncLease, Lease
+from tupelo.values.notice import Notice
+from tupelo.values.parts import ANY
+from tupelo.values.scope import Scope
+
+T_co = TypeVar("T_co", covariant=True)
+
+NOT_AT_ALL = 0  # to be told by `is`, which is quicker
+
+
+def _takes_longer(template: object, take: bool) -> Any:
+    return NotImplemented
+
+
+def _takes_longer_to_write(entry: object) -> Any:
+    return None
+
+
+class SpaceLike(Protocol):
+    """A space of any kind, for threads.
+
+    The parameters of all operations are here, once. A kind of space derives from this, and says by
+    the methods with an underscore how an operation is done; what they return, the operation
+    returns. So a kind that serves both doors returns what is awaited at the async one.
+    """
+
+    _get: Callable[..., Any]
+    """(template, take, wait, many, limit, txn, order, if_exists, scope, coverage): a match or None;
+    if `many`, a list."""
+    _count: Callable[..., int]
+    """(template, txn, scope, coverage)."""
+    _match_set: Callable[..., MatchSetLike[Any]]
+    """(template, limit, txn, lease)."""
+    _write: Callable[..., Lease]
+    """(entry, lease, txn, at, wait, to): its lease."""
+    _write_all: Callable[..., list[Lease]]
+    """(entries, lease, txn, at, wait, to): a list of leases."""
+    _subscribe: Callable[..., SubscriptionLike]
+    """(template, callback, lease, txn, handback, backlog_max, available, returned, scope)."""
+    _react: Callable[..., ReactionLike]
+    """(template, function, once, existing, scope)."""
+    _get_plainly: Any = staticmethod(_takes_longer)
+    """(template, take): the short way of `Port.get_plainly`, where there is one."""
+    _write_plainly: Callable[[object], Lease | None] = staticmethod(_takes_longer_to_write)
+    """(entry): the short way of `Port.write_plainly`."""
+
+    @property
+    def name(self) -> str: ...
+
+    def write(
+        self,
+        entry: object,
+        *,
+        lease: float | None = None,
+        txn: Any = None,
+        at: Any = None,
+        wait: float | None = NOT_AT_ALL,
+        to: str | None = None,
+    ) -> Lease:
+        """Write an entry: a tuple, or an instance of a dataclass. The space keeps a copy.
+
+        `at` is for orders with places. If the space cannot take it now (it is full, or the order
+        refuses the entry) it may `wait` until something leaves; then the refusal is raised. `to` is
+        the agent that the entry is for; where spaces span hosts it goes there.
+        """
+        if lease is None and txn is None and at is None and wait is NOT_AT_ALL and to is None:
+            granted = self._write_plainly(entry)
+            if granted is not None:
+                return granted
+        return self._write(entry, lease, txn, at, wait, to)
+
+    def write_all(
+        self,
+        entries: Iterable[object],
+        *,
+        lease: float | list[float | None] | None = None,
+        txn: Any = None,
+        at: Sequence[Any] | None = None,
+        wait: float | None = 0,
+        to: str | None = None,
+    ) -> list[Lease]:
+        """Write many entries in one step: all of them become visible together, or none. The lease
+        may be a list, with one for each.
+
+        `at` has a place for each, for orders with places; `wait` and `to` are as for `write`.
+        """
+        return self._write_all(entries, lease, txn, at, wait, to)
+
+    @one
+    def read(
+        self,
+        template: object = ANY,
+        *,
+        wait: float | None = None,
+        txn: Any = None,
+        order: Order | None = None,
+        if_exists: bool = False,
+        scope: Scope | None = None,
+        coverage: Coverage | None = None,
+    ) -> Any:
+        """A copy of a matching entry; None if there is none in time.
+
+        With `if_exists`, wait only while a transaction may still reveal or release a match. Over
+        several hosts, NotAllAnswered if there was no match and some hosts did not answer.
+        """
+        if (
+            (wait is None or (wait == 0 and wait is not False))
+            and txn is None
+            and order is None
+            and scope is None
+            and coverage is None
+        ):
+            fields = self._get_plainly(template, False)
+            if fields is not NotImplemented and (fields is not None or wait == 0):
+                return fields
+        return self._get(template, False, wait, False, 1, txn, order, if_exists, scope, coverage)
+
+    @one
+    def take(
+        self,
+        template: object = ANY,
+        *,
+        wait: float | None = None,
+        txn: Any = None,
+        order: Order | None = None,
+        if_exists: bool = False,
+        scope: Scope | None = None,
+        coverage: Coverage | None = None,
+    ) -> Any:
+        """Remove a matching entry and get it; nobody else will. None if there is none in time."""
+        if (
+            (wait is None or (wait == 0 and wait is not False))
+            and txn is None
+            and order is None
+            and scope is None
+            and coverage is None
+        ):
+            fields = self._get_plainly(template, True)
+            if fields is not NotImplemented and (fields is not None or wait == 0):
+                return fields
+        return self._get(template, True, wait, False, 1, txn, order, if_exists, scope, coverage)
+
+    @many
+    def read_all(
+        self,
+        template: object = ANY,
+        *,
+        wait: float | None = 0,
+        limit: int | None = None,
+        txn: Any = None,
+        order: Order | None = None,
+        if_exists: bool = False,
+        scope: Scope | None = None,
+        coverage: Coverage | None = None,
+    ) -> list[Any]:
+        """Copies of all matching entries, at most `limit`. It waits for the first, if told to;
+        or with `if_exists` while a transaction may still reveal or release a match, and then
+        answers with all there is, perhaps nothing. Over several hosts, of those that answer."""
+        found: list[Any] = self._get(
+            template, False, wait, True, limit, txn, order, if_exists, scope, coverage
+        )
+        return found
+
+    @many
+    def take_all(
+        self,
+        template: object = ANY,
+        *,
+        wait: float | None = 0,
+        limit: int | None = None,
+        txn: Any = None,
+        order: Order | None = None,
+        if_exists: bool = False,
+        scope: Scope | None = None,
+        coverage: Coverage | None = None,
+    ) -> list[Any]:
+        """Remove all matching entries, at most `limit`, in one step; over several hosts, of
+        those that answer: `coverage` says which."""
+        found: list[Any] = self._get(
+            template, True, wait, True, limit, txn, order, if_exists, scope, coverage
+        )
+        return found
+
+    def count(
+        self,
+        template: object = ANY,
+        *,
+        txn: Any = None,
+        scope: Scope | None = None,
+        coverage: Coverage | None = None,
+    ) -> int:
+        """How many entries match at this moment."""
+        return self._count(template, txn, scope, coverage)
+
+    @matches
+    def match_set(
+        self,
+        template: object = ANY,
+        *,
+        limit: int | None = None,
+        txn: Any = None,
+        lease: float | None = None,
+    ) -> MatchSetLike[Any]:
+        """What matches at this moment, to be read bit by bit. It is over when one of its entries
+        is taken; of entries at other hosts it has copies."""
+        return self._match_set(template, limit, txn, lease)
+
+    def transaction(self, *, lease: float | None = None) -> TransactionLike:
+        """All or nothing: pass it as `txn=`. It aborts itself when its lease runs out. Over several
+        hosts it is of what is here."""
+        ...
+
+    def in_doubt(self) -> Sequence[TransactionLike]:
+        """The transactions that were prepared and not decided, also before a crash."""
+        ...
+
+    def session(self, *, lease: float | None = None) -> SessionLike:
+        """A reader that never sees the same entry twice."""
+        ...
+
+    def subscribe(
+        self,
+        template: object = ANY,
+        callback: Callable[[Notice], object] | None = None,
+        *,
+        lease: float | None = None,
+        txn: Any = None,
+        handback: Any = None,
+        backlog_max: int = 1_000,
+        available: bool = False,
+        returned: bool = True,
+        scope: Scope | None = None,
+    ) -> SubscriptionLike:
+        """Be told of entries that become visible; with `available`, also of those that a
+        transaction had read and lets go, or whose taker vanished; unless `returned`, not of those
+        that one had taken and gives back.
+
+        Iterate over the subscription, or give a callback, which a thread (or task) of its own will
+        call. When `backlog_max` notices wait, the oldest is dropped; the next one tells how many
+        were. A space that spans hosts tells once of every entry that becomes visible anywhere, also
+        because its host engages; within a transaction, or with scope=HERE, of what is here.
+        """
+        return self._subscribe(
+            template, callback, lease, txn, handback, backlog_max, available, returned, scope
+        )
+
+    def react(
+        self,
+        template: object,
+        function: Callable[[Any, Any], object],
+        *,
+        once: bool = False,
+        existing: bool = True,
+        scope: Scope | None = None,
+    ) -> ReactionLike:
+        """Call `function(entry, step)` inside the atomic step in which a match becomes visible.
+
+        It is called once for every entry (or `once` only), for those already there too unless
+        `existing` is False. What it does through `step` is part of the step: before anybody sees
+        the entry, and undone with it if a function raises.
+
+        A space at a host elsewhere, or one that spans hosts without scope=HERE, calls it after the
+        step, on a thread or task of its own. What it does through `step` is one transaction, which
+        commits when it returns; if it raises, the reaction's `error` says why.
+        """
+        return self._react(template, function, once, existing, scope)
+
+    def changes(self, *, since: int = 0, limit: int | None = None) -> list[Change]:
+        """What happened after position `since`, oldest first."""
+        ...
+
+    def trim(self, *, before: int) -> None:
+        """Forget the changes before a position. What the space holds is not touched."""
+        ...
+
+    def compact(self) -> None:
+        """Trim the log by the space's policy and give the room back to the disk."""
+        ...
+
+    def close(self) -> None:
+        """Close: those who wait get SpaceClosed. A durable space can be opened again; one at a host
+        goes on there, and what was opened through this is over."""
+        ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *error: Any) -> None: ...
+
+
+class TransactionLike(Protocol):
+    """All or nothing. A `with` block commits at its end, or aborts on an error."""
+
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def state(self) -> State: ...
+
+    @property
+    def lease(self) -> Lease: ...
+
+    def commit(self) -> None: ...
+
+    def abort(self) -> None: ...
+
+    def prepare(self) -> Vote: ...
+
+    def transaction(self, *, lease: float | None = None) -> TransactionLike: ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *error: Any) -> None: ...
+
+
+class SessionLike(Protocol):
+    """Reads that never give the same entry twice. `clone` makes another that has seen the same."""
+
+    _read: Callable[..., Any]
+    """(template, wait, many, limit, scope, coverage): a match or None; if `many`, a list."""
+
+    @one
+    def read(
+        self,
+        template: object = ANY,
+        *,
+        wait: float | None = None,
+        scope: Scope | None = None,
+        coverage: Coverage | None = None,
+    ) -> Any:
+        return self._read(template, wait, False, 1, scope, coverage)
+
+    @many
+    def read_all(
+        self,
+        template: object = ANY,
+        *,
+        wait: float | None = 0,
+        limit: int | None = None,
+        scope: Scope | None = None,
+        coverage: Coverage | None = None,
+    ) -> list[Any]:
+        found: list[Any] = self._read(template, wait, True, limit, scope, coverage)
+        return found
+
+    def clone(self, *, lease: float | None = None) -> SessionLike: ...
+
+    @property
+    def seen(self) -> int: ...
+
+    @property
+    def lease(self) -> Lease: ...
+
+    def close(self) -> None: ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *error: Any) -> None: ...
+
+
+class SubscriptionLike(Protocol):
+    """Notices, in order: iterate, or `get` them."""
+
+    def get(self, *, wait: float | None = None) -> Notice | None: ...
+
+    def __iter__(self) -> Iterator[Notice]: ...
+
+    @property
+    def active(self) -> bool: ...
+
+    @property
+    def error(self) -> Exception | None: ...
+
+    @property
+    def event_id(self) -> int: ...
+
+    @property
+    def sequence(self) -> int: ...
+
+    @property
+    def lease(self) -> Lease: ...
+
+    def close(self) -> None: ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *error: Any) -> None: ...
+
+
+class MatchSetLike(Protocol[T_co]):
+    """What matched at one moment, in order of arrival: iterate, or call `next`."""
+
+    def next(self) -> T_co | None: ...
+
+    def __iter__(self) -> Iterator[T_co]: ...
+
+    @property
+    def skipped(self) -> list[Skipped]: ...
+
+    @property
+    def lease(self) -> Lease: ...
+
+    def close(self) -> None: ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *error: Any) -> None: ...
+
+
+class ReactionLike(Protocol):
+    """A registered reaction."""
+
+    @property
+    def active(self) -> bool: ...
+
+    @property
+    def error(self) -> Exception | None: ...
+
+    def cancel(self) -> Any: ...
+
+
+class AsyncSpaceLike(Protocol):
+    """A space of any kind, for coroutines: see `SpaceLike`. `transaction`, `session` and
+    `subscribe` are awaited, or used by `async with`."""
+
+    _get: Callable[..., Awaitable[Any]]
+    _count: Callable[..., Awaitable[int]]
+    _match_set: Callable[..., Awaitable[AsyncMatchSetLike[Any]]]
+    _write: Callable[..., Awaitable[AsyncLease]]
+    _write_all: Callable[..., Awaitable[list[AsyncLease]]]
+    _subscribe: Callable[..., Opening[AsyncSubscriptionLike]]
+    _react: Callable[..., Awaitable[ReactionLike]]
+
+    @property
+    def name(self) -> str: ...
+
+    async def write(
+        self,
+        entry: object,
+        *,
+        lease: float | None = None,
+        txn: Any = None,
+        at: Any = None,
+        wait: float | None = 0,
+        to: str | None = None,
+    ) -> AsyncLease:
+        return await self._write(entry, lease, txn, at, wait, to)
+
+    async def write_all(
+        self,
+        entries: Iterable[object],
+        *,
+        lease: float | list[float | None] | None = None,
+        txn: Any = None,
+        at: Sequence[Any] | None = None,
+        wait: float | None = 0,
+        to: str | None = None,
+    ) -> list[AsyncLease]:
+        return await self._write_all(entries, lease, txn, at, wait, to)
+
+    @async_one
+    async def read(
+        self,
+        template: object = ANY,
+        *,
+        wait: float | None = None,
+        txn: Any = None,
+        order: Order | None = None,
+        if_exists: bool = False,
+        scope: Scope | None = None,
+        coverage: Coverage | None = None,
+    ) -> Any:
+        return await self._get(
+            template, False, wait, False, 1, txn, order, if_exists, scope, coverage
+        )
+
+    @async_one
+    async def take(
+        self,
+        template: object = ANY,
+        *,
+        wait: float | None = None,
+        txn: Any = None,
+        order: Order | None = None,
+        if_exists: bool = False,
+        scope: Scope | None = None,
+        coverage: Coverage | None = None,
+    ) -> Any:
+        return await self._get(
+            template, True, wait, False, 1, txn, order, if_exists, scope, coverage
+        )
+
+    @async_many
+    async def read_all(
+        self,
+        template: object = ANY,
+        *,
+        wait: float | None = 0,
+        limit: int | None = None,
+        txn: Any = None,
+        order: Order | None = None,
+        if_exists: bool = False,
+        scope: Scope | None = None,
+        coverage: Coverage | None = None,
+    ) -> list[Any]:
+        found: list[Any] = await self._get(
+            template, False, wait, True, limit, txn, order, if_exists, scope, coverage
+        )
+        return found
+
+    @async_many
+    async def take_all(
+        self,
+        template: object = ANY,
+        *,
+        wait: float | None = 0,
+        limit: int | None = None,
+        txn: Any = None,
+        order: Order | None = None,
+        if_exists: bool = False,
+        scope: Scope | None = None,
+        coverage: Coverage | None = None,
+    ) -> list[Any]:
+        found: list[Any] = await self._get(
+            template, True, wait, True, limit, txn, order, if_exists, scope, coverage
+        )
+        return found
+
+    async def count(
+        self,
+        template: object = ANY,
+        *,
+        txn: Any = None,
+        scope: Scope | None = None,
+        coverage: Coverage | None = None,
+    ) -> int:
+        return await self._count(template, txn, scope, coverage)
+
+    @async_matches
+    async def match_set(
+        self,
+        template: object = ANY,
+        *,
+        limit: int | None = None,
+        txn: Any = None,
+        lease: float | None = None,
+    ) -> AsyncMatchSetLike[Any]:
+        return await self._match_set(template, limit, txn, lease)
+
+    def transaction(self, *, lease: float | None = None) -> Opening[AsyncTransactionLike]: ...
+
+    async def in_doubt(self) -> Sequence[AsyncTransactionLike]: ...
+
+    def session(self, *, lease: float | None = None) -> Opening[AsyncSessionLike]: ...
+
+    def subscribe(
+        self,
+        template: object = ANY,
+        callback: Callable[[Notice], object] | None = None,
+        *,
+        lease: float | None = None,
+        txn: Any = None,
+        handback: Any = None,
+        backlog_max: int = 1_000,
+        available: bool = False,
+        returned: bool = True,
+        scope: Scope | None = None,
+    ) -> Opening[AsyncSubscriptionLike]:
+        return self._subscribe(
+            template, callback, lease, txn, handback, backlog_max, available, returned, scope
+        )
+
+    def react(
+        self,
+        template: object,
+        function: Callable[[Any, Any], object],
+        *,
+        once: bool = False,
+        existing: bool = True,
+        scope: Scope | None = None,
+    ) -> Awaitable[ReactionLike]:
+        return self._react(template, function, once, existing, scope)
+
+    async def changes(self, *, since: int = 0, limit: int | None = None) -> list[Change]: ...
+
+    async def trim(self, *, before: int) -> None: ...
+
+    async def compact(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+    async def __aenter__(self) -> Self: ...
+
+    async def __aexit__(self, *error: Any) -> None: ...
+
+
+class AsyncTransactionLike(Protocol):
+    """All or nothing, for coroutines. `async with` commits at its end, or aborts on an error."""
+
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def state(self) -> State: ...
+
+    @property
+    def lease(self) -> AsyncLease: ...
+
+    async def commit(self) -> None: ...
+
+    async def abort(self) -> None: ...
+
+    async def prepare(self) -> Vote: ...
+
+    def transaction(self, *, lease: float | None = None) -> Opening[AsyncTransactionLike]: ...
+
+    async def __aenter__(self) -> Self: ...
+
+    async def __aexit__(self, *error: Any) -> None: ...
+
+
+class AsyncSessionLike(Protocol):
+    """Reads that never give the same entry twice, for coroutines."""
+
+    _read: Any
+
+    @async_one
+    async def read(
+        self,
+        template: object = ANY,
+        *,
+        wait: float | None = None,
+        scope: Scope | None = None,
+        coverage: Coverage | None = None,
+    ) -> Any:
+        return await self._read(template, wait, False, 1, scope, coverage)
+
+    @async_many
+    async def read_all(
+        self,
+        template: object = ANY,
+        *,
+        wait: float | None = 0,
+        limit: int | None = None,
+        scope: Scope | None = None,
+        coverage: Coverage | None = None,
+    ) -> list[Any]:
+        found: list[Any] = await self._read(template, wait, True, limit, scope, coverage)
+        return found
+
+    def clone(self, *, lease: float | None = None) -> Opening[AsyncSessionLike]: ...
+
+    @property
+    def seen(self) -> int: ...
+
+    @property
+    def lease(self) -> AsyncLease: ...
+
+    async def close(self) -> None: ...
+
+    async def __aenter__(self) -> Self: ...
+
+    async def __aexit__(self, *error: Any) -> None: ...
+
+
+class AsyncSubscriptionLike(Protocol):
+    """Notices, in order, for coroutines."""
+
+    async def get(self, *, wait: float | None = None) -> Notice | None: ...
+
+    def __aiter__(self) -> AsyncIterator[Notice]: ...
+
+    @property
+    def active(self) -> bool: ...
+
+    @property
+    def error(self) -> Exception | None: ...
+
+    @property
+    def event_id(self) -> int: ...
+
+    @property
+    def sequence(self) -> int: ...
+
+    @property
+    def lease(self) -> AsyncLease: ...
+
+    async def close(self) -> None: ...
+
+    async def __aenter__(self) -> Self: ...
+
+    async def __aexit__(self, *error: Any) -> None: ...
+
+
+class AsyncMatchSetLike(Protocol[T_co]):
+    """What matched at one moment, in order of arrival, for coroutines."""
+
+    async def next(self) -> T_co | None: ...
+
+    def __aiter__(self) -> AsyncIterator[T_co]: ...
+
+    @property
+    def skipped(self) -> list[Skipped]: ...
+
+    @property
+    def lease(self) -> AsyncLease: ...
+
+    async def close(self) -> None: ...
+
+    async def __aenter__(self) -> Self: ...
+
+    async def __aexit__(self, *error: Any) -> None: ...
+
+
+class Opening(Protocol[T_co]):
+    """A thing of the async door that is to be awaited, or used by `async with`."""
+
+    def __await__(self) -> Generator[Any, Any, T_co]: ...
+
+    async def __aenter__(self) -> T_co: ...
+
+    async def __aexit__(self, *error: Any) -> None: ...
+
+
+OPERATIONS: tuple[str, ...] = tuple(
+    name for name in vars(SpaceLike) if not name.startswith("_") and name != "name"
+)
+"""The names of all operations of a space."""
+
+
+def names_of(protocol: type, *more: str) -> list[str]:
+    """For `__dir__` of what keeps the protocol: what a user may call."""
+    return sorted([*(name for name in vars(protocol) if not name.startswith("_")), *more])

@@ -1,0 +1,487 @@
+"""Checking a journal as a whole, and saving what is good of a damaged one.
+
+`examine` reads every row of a file and changes nothing; `salvage` writes what is good to a new
+file. A log has no holes: what is saved of it begins after the last change that is lost, and living
+entries that were written before are kept, as those of a log that was trimmed there.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+from uuid import uuid4
+
+import msgspec
+
+from tupelo.errors import DamagedFile, JournalError, JournalFailed, SpaceInUse
+from tupelo.errors.damage import Damage
+from tupelo.store.checksums import (
+    CHECKED_SINCE,
+    bounded,
+    entry_crc,
+    entry_weights,
+    is_entry_crc,
+    lease_crc,
+    meta_crc,
+    promise_crc,
+    promise_weight,
+)
+from tupelo.store.filelock import FileLock, draft_of, sync_folder
+from tupelo.store.format import (
+    CHANGE,
+    KINDS,
+    add_functions,
+    create,
+    delete_before,
+    make_checksums,
+    require_crc,
+    write_meta,
+)
+from tupelo.store.header import check_header
+from tupelo.store.highwater import ENDING, read_mark
+from tupelo.store.sqlite import SavedPromise
+from tupelo.values.change import ENDINGS
+from tupelo.values.codec import BadBytes, decode_entry
+
+_CHECKED = [*CHANGE.split(", "), "newest", "living", "crc"]
+_COLUMNS = [*_CHECKED, "origin", "n", "payload", "dest", "ended", "lease", "lease_crc"]
+_PLACE = {name: place for place, name in enumerate(_COLUMNS)}
+_SINCE = {"dest": "NULL", "session": "NULL", "lease": "expires"}
+"""Columns that older formats have not, and what they have instead; without those of checksums."""
+_WRITTEN = KINDS.index("written")
+_SPLITS_MAX = 10_000  # so often a part of a file that cannot be read is looked at in halves
+_TOLD_MAX = 20  # of what SQLite says
+_LISTED = 5  # of what is wrong, in one message
+_BESIDE = ("", "-wal", "-shm", ENDING)
+
+Row = tuple[Any, ...]
+"""The columns of a row, in the order of `_COLUMNS`."""
+
+
+class Examination(NamedTuple):
+    """What was found in a file: how much of it is good, and what is not."""
+
+    path: Path
+    name: str
+    format: int
+    first: int
+    last: int
+    changes: int
+    entries: int
+    found: list[Damage]
+
+
+def examine(path: str | Path) -> Examination:
+    """Look at every row of a journal that is not in use, and change nothing.
+
+    ForeignFile if it is none, SpaceInUse if a space has it open, JournalFailed if it cannot be
+    read.
+    """
+    with _Locked(Path(path)) as file, closing(_connect(file)) as db:
+        return _Examiner(file, db).examine()
+
+
+def salvage(path: str | Path, to: str | Path) -> Examination:
+    """Write what is good of a journal to a new file, and tell what is not."""
+    if Path(to).exists():
+        raise JournalFailed(f"{to} exists already")
+    with _Locked(Path(path)) as file, closing(_connect(file)) as db:
+        examiner = _Examiner(file, db)
+        examination = examiner.examine()
+        try:
+            examiner.write_good(Path(to).resolve())
+        except BaseException as error:
+            _remove(Path(to))
+            if isinstance(error, sqlite3.Error):
+                raise JournalFailed(f"{to} cannot be made: {error}") from error
+            raise
+    return examination
+
+
+def salvage_in_place(path: str | Path) -> Examination | None:
+    """If a journal is damaged, put what is good of it in its place, and keep the damaged one beside
+    it, as `NAME.damaged-1`, with `NAME.damaged-1.txt` that says what is lost. None if it was whole,
+    or is not there."""
+    file = Path(path).resolve()
+    if not file.exists() or (file.is_file() and not file.stat().st_size):
+        return None
+    examination = examine(file)
+    if not examination.found:
+        return None
+    good = draft_of(file)
+    _remove(good)
+    salvage(file, good)
+    try:
+        _replace(file, good, examination.found)
+    except OSError as error:
+        raise JournalFailed(f"{file} cannot be kept beside: {error.strerror}") from error
+    return examination
+
+
+def _replace(file: Path, good: Path, found: list[Damage]) -> None:
+    """Put what is good in the place of the damaged file, which is kept, with what is lost."""
+    number = 1
+    while (kept := file.with_name(f"{file.name}.damaged-{number}")).exists():
+        number += 1
+    for ending in _BESIDE:
+        with suppress(FileNotFoundError):
+            file.with_name(file.name + ending).rename(kept.with_name(kept.name + ending))
+    listed = "".join(f"{damage}\n" for damage in found)
+    kept.with_name(kept.name + ".txt").write_text(listed, "utf-8")
+    good.rename(file)
+    sync_folder(file.parent)
+
+
+def explained(path: str | Path, error: DamagedFile) -> DamagedFile:
+    """The same error, with all that is wrong with the file."""
+    with suppress(JournalError, sqlite3.Error):
+        found = examine(path).found
+        listed = "; ".join(map(str, found[:_LISTED]))
+        more = f"; and {len(found) - _LISTED} more" if len(found) > _LISTED else ""
+        if found:
+            return DamagedFile(f"{error}: {listed}{more}", found)
+    return error
+
+
+def _remove(path: Path) -> None:
+    for ending in _BESIDE:
+        path.with_name(path.name + ending).unlink(missing_ok=True)
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    """To read only. Where there is no write-ahead log, SQLite leaves no file beside it."""
+    wal = path.with_name(path.name + "-wal")
+    at_rest = "" if wal.exists() and wal.stat().st_size else "&immutable=1"
+    return sqlite3.connect(f"{path.as_uri()}?mode=ro{at_rest}", uri=True, isolation_level=None)
+
+
+class _Locked:
+    """While in there, no space opens the file."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path.resolve()
+        self._lock = FileLock(self._path.with_name(self._path.name + ".lock"))
+
+    def __enter__(self) -> Path:
+        try:
+            with suppress(DamagedFile):  # What is torn is told when it is examined.
+                check_header(self._path)
+            if not self._lock.acquire():
+                raise SpaceInUse(f"{self._path} is open in another space, here or elsewhere")
+        except OSError as error:
+            raise JournalFailed(f"{self._path} cannot be opened: {error.strerror}") from error
+        return self._path
+
+    def __exit__(self, *error: object) -> None:
+        self._lock.release()
+
+
+class _Told(NamedTuple):
+    """What the log tells of an entry: the row that wrote it, the position at which it has ended,
+    its lease, and the last change that speaks of it."""
+
+    row: Row
+    ended: int | None
+    lease: float | None
+    at: int
+
+
+class _Examiner:
+    """Looks at the file of one journal."""
+
+    def __init__(self, path: Path, db: sqlite3.Connection) -> None:
+        self._path = path
+        self._db = db
+        self._found: list[Damage] = []
+        self._lost_upto = 0  # the last position at which a change is lost
+        self._splits = 0
+        self._newest = 0
+        self._told: dict[int, _Told] = {}
+        self._living: dict[int, float | None] = {}
+        self._unclear: set[int] = set()
+        self._promises: dict[str, SavedPromise] = {}
+
+    def _add(self, lost: str, text: str, first: int = 0, last: int = 0) -> None:
+        self._found.append(Damage(lost, first, last or first, text))
+
+    def examine(self) -> Examination:
+        self._check_file()
+        self._load_meta()
+        mark = read_mark(self._path, str(self._meta.get("id", "")))
+        self._end = max(self._meta["position"], mark.position if mark else 0)
+        state: Row = (0, self._meta["n"], self._meta.get("living"))
+        expected = self._first
+        changes = 0
+        for row in self._rows():
+            position, newest, living = (row[_PLACE[k]] for k in ("position", "newest", "living"))
+            if position >= self._first:
+                self._tell_gap(expected, position - 1)
+                expected = position + 1
+                changes += 1
+            if newest is not None and position > self._meta["position"]:
+                state = position, newest, living
+            self._newest = max(self._newest, row[_PLACE["n"]] or 0, newest or 0)
+            self._follow(row)
+        self._last = max(expected - 1, self._end)
+        self._newest = max(self._newest, mark.newest if mark else 0, self._meta["n"])
+        self._tell_gap(expected, self._last)
+        self._settle()
+        self._load_promises()
+        self._check_living(mark.living if mark and mark.position == self._last else state[2])
+        return Examination(
+            self._path,
+            self._meta["name"],
+            self._format,
+            self._first,
+            self._last,
+            changes,
+            len(self._living),
+            list(self._found),
+        )
+
+    # What describes the file
+
+    def _check_file(self) -> None:
+        self._format = 0
+        try:
+            check_header(self._path)
+        except DamagedFile as error:
+            self._add("nothing", str(error))
+        try:
+            (self._format,) = self._db.execute("PRAGMA user_version").fetchone()
+            for (text,) in self._db.execute(f"PRAGMA integrity_check({_TOLD_MAX})"):
+                if text != "ok":
+                    self._add("nothing", f"SQLite: {' '.join(text.split())}")
+        except sqlite3.Error as error:
+            self._add("nothing", f"SQLite: {error}")
+        try:
+            rows = self._db.execute("PRAGMA table_info(change)").fetchall()
+        except sqlite3.Error:
+            rows = []
+        self._columns = {name for _, name, *_ in rows}
+        self._checked = {"crc", "lease_crc", "newest", "living"} <= self._columns
+        if self._checked != (self._format >= CHECKED_SINCE):
+            self._add("nothing", f"it has format {self._format}, and not the columns of it")
+
+    def _load_meta(self) -> None:
+        meta: dict[str, Any] = {}
+        try:
+            meta = dict(self._db.execute("SELECT key, value FROM meta"))
+            if self._checked and meta_crc(meta) != meta.get("crc"):
+                self._add("description", "the checksum of the description of the space is wrong")
+                meta |= {"position": 0, "n": 0}
+        except (sqlite3.Error, TypeError, ValueError) as error:
+            self._add("description", f"the description of the space cannot be read: {error}")
+        needed = {"name": self._path.stem, "agent": uuid4().hex, "first": 1, "position": 0, "n": 0}
+        for key, default in needed.items():
+            if type(meta.get(key)) is not type(default):
+                self._add("description", f"the {key} of the space is not there")
+                meta[key] = default
+        self._meta = meta
+        last = max(meta["position"], self._greatest())
+        self._first: int = meta["first"] if meta["first"] <= last + 1 else 1
+
+    # Rows
+
+    def _rows(self) -> Iterator[Row]:
+        """The good rows, in order; the others are told of."""
+        if not self._columns:
+            self._add("change", "no change can be read", self._first, max(1, self._end))
+            return
+        have = {name: _SINCE.get(name, "NULL") for name in _COLUMNS if name not in self._columns}
+        query = (
+            f"SELECT {', '.join(have.get(name, name) for name in _COLUMNS)} FROM change"
+            " WHERE position BETWEEN ? AND ? ORDER BY position"
+        )
+        before = 0
+        for row in self._read(query, 1, max(self._end, self._greatest())):
+            try:
+                if type(row[0]) is not int or row[0] <= before:
+                    raise ValueError("it is out of order")
+                self._require_good(row)
+            except (BadBytes, LookupError, OverflowError, TypeError, ValueError) as error:
+                self._tell_row(row, error)
+                continue
+            before = row[0]
+            yield row
+
+    def _greatest(self) -> int:
+        try:
+            return self._db.execute("SELECT max(position) FROM change").fetchone()[0] or 0
+        except sqlite3.Error:
+            return 0
+
+    def _read(self, query: str, first: int, last: int) -> Iterator[Row]:
+        """The rows from one position to another; where SQLite cannot read one, those around it."""
+        at = first
+        try:
+            for row in self._db.execute(query, (first, last)):
+                yield row
+                at = max(at, row[0] + 1)
+            return
+        except (sqlite3.Error, TypeError) as error:
+            self._splits += 1
+            if at >= last or self._splits > _SPLITS_MAX:
+                self._add("change", f"{_span(at, last)} not readable: {error}", at, last)
+                return
+        middle = (at + last) // 2
+        yield from self._read(query, at, middle)
+        yield from self._read(query, middle + 1, last)
+
+    def _require_good(self, row: Row) -> None:
+        if self._checked:
+            require_crc(row[: len(_CHECKED)])
+        if KINDS[row[2]] == "written":
+            crc, origin, n, payload, dest = row[_PLACE["crc"] : _PLACE["ended"]]
+            if self._checked and not is_entry_crc(crc, entry_crc(row[0], origin, n, payload, dest)):
+                raise ValueError("the checksum of its entry is wrong")
+            decode_entry(payload)
+
+    def _tell_row(self, row: Row, error: Exception) -> None:
+        position, code = row[0], row[2]
+        kind = KINDS[code] if type(code) is int and 0 <= code < len(KINDS) else "of unknown kind"
+        whose = " with its entry" if kind == "written" else ""
+        text = f"the change at {position!r} ({kind}){whose}: {error}"
+        self._add("change", text, position if type(position) is int else 0)
+
+    def _tell_gap(self, first: int, last: int) -> None:
+        """These changes are lost. Those that are there, but wrong, were told before."""
+        if first > last:
+            return
+        self._lost_upto = last
+        told = [d for d in self._found if d.lost == "change" and first <= d.first <= d.last <= last]
+        if sum(d.last - d.first + 1 for d in told) < last - first + 1:
+            self._add("change", f"{_span(first, last)} not there", first, last)
+
+    # Entries
+
+    def _follow(self, row: Row) -> None:
+        """What the log tells of an entry."""
+        position, arrival, expires = row[0], row[_PLACE["arrival"]], row[_PLACE["expires"]]
+        kind = KINDS[row[2]]
+        if kind == "written":
+            self._told[position] = _Told(row, None, expires, position)
+        elif arrival in self._told:
+            told = self._told[arrival]
+            ended = position if kind in ENDINGS else None
+            lease = expires if kind in ("renewed", "returned") else told.lease
+            self._told[arrival] = _Told(told.row, ended, lease, position)
+            if ended is not None and ended == told.row[_PLACE["ended"]]:
+                del self._told[arrival]  # as it should be
+        elif arrival is not None and self._is_lost(arrival):
+            text = f"the change at {position} ({kind}) is of the entry at {arrival}, which is lost"
+            self._add("change", text, position)
+            self._lost_upto = position
+
+    def _is_lost(self, arrival: int) -> bool:
+        """Was the row that wrote this entry lost? It is not among those of which the log tells."""
+        lost = any(d.lost == "change" and d.first <= arrival <= d.last for d in self._found)
+        return lost or arrival < self._first
+
+    def _settle(self) -> None:
+        """Which entries live: as the log says, where nothing of it is missing that could speak of
+        them; else as their rows say, unless these are wrong; else it is not known."""
+        for arrival, told in self._told.items():
+            ended, lease, of_lease = told.row[_PLACE["ended"] :]
+            good = not self._checked or _is_lease_crc(of_lease, arrival, lease)
+            if told.at > self._lost_upto or self._lost_upto < self._first:
+                if told.ended is None:
+                    self._living[arrival] = told.lease
+                if ended != told.ended or (ended is None and not (good and lease == told.lease)):
+                    text = f"the row of the entry at {arrival} is wrong; the log has what is right"
+                    self._add("nothing", text, arrival)
+            elif ended is None and told.ended is None and good:
+                self._living[arrival] = lease
+            elif ended is None or ended > self._lost_upto or told.ended is not None:
+                self._unclear.add(arrival)
+                text = f"whether the entry at {arrival} lives is not known; it is left out"
+                self._add("entry", text, arrival)
+
+    def _load_promises(self) -> None:
+        crc = "crc" if self._checked else "NULL"
+        try:
+            for txn, payload, found in self._db.execute(f"SELECT txn, payload, {crc} FROM promise"):
+                try:
+                    if self._checked and found != promise_crc(txn, payload):
+                        raise ValueError("its checksum is wrong")
+                    promise = msgspec.msgpack.decode(payload, type=SavedPromise)
+                except (AttributeError, TypeError, ValueError) as error:
+                    self._add("promise", f"the promise of transaction {txn!r}: {error}")
+                    continue
+                self._promises[txn] = promise
+                for arrival in promise.taken:
+                    if arrival not in self._living:
+                        text = f"the entry at {arrival}, which transaction {txn!r} has taken"
+                        self._add("entry", text, arrival)
+        except sqlite3.Error as error:
+            self._add("promise", f"the promises cannot be read: {error}")
+
+    def _sum(self) -> int:
+        weights = sum(promise_weight(txn) for txn in self._promises)
+        return bounded(entry_weights(list(self._living)) + weights)
+
+    def _check_living(self, expected: object) -> None:
+        """Is it all that lives? If something else is lost, that is why it is not."""
+        if (
+            self._checked
+            and expected != self._sum()
+            and all(damage.lost == "nothing" for damage in self._found)
+        ):
+            text = "entries that were written before the log begins, or promises, are missing"
+            self._add("entry", text)
+
+    # Saving
+
+    def write_good(self, path: Path) -> None:
+        """Write what was found good to a new file."""
+        self._splits = 0
+        with closing(sqlite3.connect(path, isolation_level=None)) as db:
+            create(db)
+            add_functions(db)
+            names = f"({', '.join(_COLUMNS)})"
+            marks = f"({', '.join('?' * len(_COLUMNS))})"
+            db.executemany(f"INSERT INTO change {names} VALUES {marks}", self._good_rows())
+            if not self._checked:
+                make_checksums(db)
+            for txn, promise in self._promises.items():
+                promise.taken = [arrival for arrival in promise.taken if arrival in self._living]
+                payload = msgspec.msgpack.encode(promise)
+                values = (txn, payload, promise_crc(txn, payload))
+                db.execute("INSERT INTO promise VALUES (?, ?, ?)", values)
+            kept = ("name", "agent", "id", "log_keep")
+            known = {key: self._meta[key] for key in kept if key in self._meta}
+            first = max(self._first, self._lost_upto + 1)
+            counts = {"position": self._last, "n": self._newest, "living": self._sum()}
+            write_meta(db, {**known, **counts, "first": first})
+            delete_before(db, first)
+            db.execute("COMMIT")
+        sync_folder(path.parent)
+
+    def _good_rows(self) -> Iterator[Row]:
+        for row in self._rows():
+            arrival = row[0]
+            if arrival in self._unclear:
+                continue
+            if arrival in self._told:
+                lease = self._living.get(arrival)
+                ended = None if arrival in self._living else self._ended(arrival)
+                row = (*row[: _PLACE["ended"]], ended, lease, lease_crc(arrival, lease))
+            yield row
+
+    def _ended(self, arrival: int) -> int | None:
+        told = self._told[arrival]
+        return told.ended or told.row[_PLACE["ended"]]
+
+
+def _is_lease_crc(crc: object, arrival: int, lease: Any) -> bool:
+    try:
+        return crc == lease_crc(arrival, lease)
+    except TypeError:
+        return False
+
+
+def _span(first: int, last: int) -> str:
+    return f"the change at {first} is" if first == last else f"changes {first} to {last} are"

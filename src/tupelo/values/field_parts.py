@@ -1,0 +1,34 @@
+"""The parts of templates as programs write them, in the place of a field's value.
+
+To a type checker each is Any, so that `Job(name=ANY, size=Between(1, 5))` is accepted whatever the
+types of the fields are. At run time they are the classes of `tupelo.values.parts`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    ANY: Any
+
+    def Between(low: Any, high: Any) -> Any:  # noqa: N802
+        """A value of the bounds' type from `low` to `high`, both included."""
+
+    def Exactly(cls: type) -> Any:  # noqa: N802
+        """A value of exactly this type, subclasses excluded."""
+
+    def Not(part: Any) -> Any:  # noqa: N802
+        """A value that does not match."""
+
+    def OneOf(*choices: Any) -> Any:  # noqa: N802
+        """A value that matches one of the choices: values, types or parts."""
+
+    def Where(function: Callable[[Any], Any]) -> Any:  # noqa: N802
+        """A value for which the function is true."""
+else:
+    from tupelo.values.parts import ANY, Between, Exactly, Not, OneOf, Where
+
+__all__ = ["ANY", "Between", "Exactly", "Not", "OneOf", "Where"]

@@ -1,0 +1,42 @@
+"""Scopes: which hosts and agents an operation looks at. Without one it is the whole federation."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from tupelo.errors import BadArgument
+
+
+class Scope(msgspec.Struct, frozen=True, array_like=True):
+    """Where to look: `HERE`, `Scope.host(name)` or `Scope.agent(id)`."""
+
+    kind: Literal["here", "host", "agent"]
+    name: str = ""
+
+    @staticmethod
+    def host(name: str) -> Scope:
+        """What the host of this name keeps."""
+        return Scope("host", _named(name, "name"))
+
+    @staticmethod
+    def agent(agent_id: str) -> Scope:
+        """What was written for the agent with this id, where that agent is."""
+        return Scope("agent", _named(agent_id, "agent_id"))
+
+
+HERE = Scope("here")
+"""What the host keeps that is asked, and no other."""
+
+
+def check_scope(scope: object) -> Scope | None:
+    if scope is not None and not isinstance(scope, Scope):
+        raise BadArgument("scope", "HERE, Scope.host(name), Scope.agent(id) or None", scope)
+    return scope
+
+
+def _named(name: object, argument: str) -> str:
+    if not isinstance(name, str) or not name:
+        raise BadArgument(argument, "a text that is not empty", name)
+    return name

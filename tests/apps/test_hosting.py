@@ -1,0 +1,39 @@
+"""What a host says of others, and in its log: nobody's name looks like another line."""
+
+import io
+import logging
+
+import pytest
+
+from tupelo.apps.files import one_line
+from tupelo.apps.hosting import OneLine
+
+FORGED = "ben\n2026-01-01 INFO tupelo: root was let in\r\x1b[2K\u2028\x85\x00"
+
+
+@pytest.mark.parametrize("text", ["ben", "caf\N{LATIN SMALL LETTER E WITH ACUTE} #3", "a 'b' \\c"])
+def test_what_can_be_shown_is_shown_as_it_is(text):
+    assert one_line(text) == text
+
+
+def test_what_could_look_like_another_line_is_escaped():
+    line = one_line(FORGED)
+    assert len(line.splitlines()) == 1 and line.isprintable()
+    assert line.startswith("ben\\n2026-01-01 INFO")
+
+
+def test_no_client_forges_a_line_of_the_log():
+    stream = io.StringIO()
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(OneLine("%(levelname)s %(message)s"))
+    logger = logging.Logger("test")
+    logger.addHandler(handler)
+    logger.warning("%s showed a wrong password", FORGED)
+    try:
+        raise ValueError(FORGED)
+    except ValueError:
+        logger.exception("a call of %s failed", FORGED)
+    first, second, *others = stream.getvalue().splitlines()
+    assert first.startswith("WARNING ben\\n2026") and first.endswith("showed a wrong password")
+    assert second.startswith("ERROR a call of ben\\n2026")
+    assert others and all(line.startswith("    ") for line in others)

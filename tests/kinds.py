@@ -1,0 +1,173 @@
+"""The kinds of space, in one list: the laws run on each of them, blocking and async.
+
+`KINDS` says how each kind is opened; `PLACES` which doors are tried on which kind. A store is the
+same code below every door, so the kinds of a host are tried on two stores only. The laws of models
+run on `MODEL_PLACES` or `HOSTED`.
+"""
+
+import itertools
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import tupelo
+from tests.laws.doors import Door, LoopThread
+from tupelo.federation.hosts.core import HostCore
+from tupelo.federation.hosts.doors import AsyncHost, Host
+from tupelo.federation.hosts.presence import SpacePresence
+from tupelo.federation.links.tcp import TcpNetwork
+from tupelo.space.clock import Clock, SystemClock
+
+PATIENCE_SECONDS = 20.0
+
+Where = Literal["local", "afar", "spanning", "here"]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of space: where it is, and the options of its store."""
+
+    where: Where
+    store: dict[str, Any]
+
+    @property
+    def is_durable(self) -> bool:
+        return "durability" in self.store
+
+    @property
+    def has_log(self) -> bool:
+        return bool(self.store)
+
+
+MEMORY: dict[str, Any] = {}
+FULL: dict[str, Any] = {"durability": "full"}
+
+KINDS: dict[str, Kind] = {
+    "memory": Kind("local", MEMORY),
+    "memory+log": Kind("local", {"log_keep": 10_000}),
+    "full": Kind("local", FULL),
+    "process": Kind("local", {"durability": "process"}),
+    "none": Kind("local", {"durability": "none"}),
+    "memory afar": Kind("afar", MEMORY),  # tupelo.connect(...), over a socket
+    "full afar": Kind("afar", FULL),
+    "memory spanning": Kind("spanning", MEMORY),  # host.space(...) of two engaged hosts
+    "full spanning": Kind("spanning", FULL),
+    "memory here": Kind("here", MEMORY),  # host.space(...).here
+}
+DOORS = ("blocking", "async")
+ONCE = {"full afar": "async", "full spanning": "blocking"}
+"""Kinds that are tried at one door: the other store of their kind is tried at both."""
+
+PLACES = [(door, name) for door in DOORS for name in KINDS if ONCE.get(name, door) == door]
+MODEL_PLACES = [place for place in PLACES if KINDS[place[1]].store in (MEMORY, FULL)]
+"""For models: a model uses a space by its protocol, and does not see which journal it has."""
+HOSTED = [place for place in MODEL_PLACES if KINDS[place[1]].where in ("afar", "spanning")]
+"""For models whose entries are at hosts: they stand on a host, or on a client of one."""
+
+
+class SpaceMaker:
+    """Opens spaces of one kind at one door, and closes them, and their hosts, in the end."""
+
+    def __init__(
+        self,
+        place: tuple[str, str],
+        clock: Any,
+        folder: Path,
+        loop: LoopThread,
+        host_loop: LoopThread,
+    ) -> None:
+        door, name = place
+        self.kind = KINDS[name]
+        self.is_async = door == "async"
+        self._clock = clock
+        self._folder = folder
+        self._loop = loop
+        self._host_loop = host_loop
+        self._made: list[Any] = []
+        self._closing: list[Callable[[], object]] = []
+
+    def __call__(self, **options: Any) -> Any:
+        """A new space with these options; one of the async door is called like a blocking one."""
+        space = self.open("laws", **options)
+        return Door(space, self._loop) if self.is_async else space
+
+    def open(self, name: str, **options: Any) -> Any:
+        """A new space of this name, as it is."""
+        if self.kind.is_durable:
+            options.setdefault("path", self._folder / f"{len(self._made)}.tupelo")
+        options = {"clock": self._clock, **self.kind.store, **options}
+        space = {
+            "local": self._open_local,
+            "afar": self._open_afar,
+            "spanning": self._open_spanning,
+            "here": self._open_here,
+        }[self.kind.where](name, options)
+        self._made.append(space)
+        return space
+
+    def close(self) -> None:
+        for space in self._made:
+            self._loop.call(space.close) if self.is_async else space.close()
+        for close in reversed(self._closing):
+            close()
+
+    def _open_local(self, name: str, options: dict[str, Any]) -> Any:
+        if not self.is_async:
+            return tupelo.Space(name, **options)
+        return self._loop.call(tupelo.aio.Space, name, **options)
+
+    def _open_afar(self, name: str, options: dict[str, Any]) -> Any:
+        host = self._host_elsewhere(self._clock)
+        kept = self._host_loop.call(host.make_space, name, **options)
+        url = f"tupelo://{host.address}/{name}"
+        if self.is_async:
+            space: Any = self._loop.call(tupelo.aio.connect, url)
+        else:
+            space = tupelo.connect(url)
+        space._port = kept.port  # To see which calls wait there.
+        return space
+
+    def _open_spanning(self, name: str, options: dict[str, Any]) -> Any:
+        """A space of a host that is engaged with another, which has a space of this name too."""
+        # Its own clock is the real one, or the hosts would lose each other when a law moves time.
+        neighbour = self._host_elsewhere(SystemClock())
+        self._host_loop.call(neighbour.make_space, name, clock=self._clock)
+        host: Any
+        if self.is_async:
+            host = self._loop.call(AsyncHost, "near", listen=0, peers=[neighbour.address])
+            self._loop.call(host.start)
+            self._closing.append(lambda: self._loop.call(host.close))
+            space = self._loop.call(host.space, name, **options)
+        else:
+            host = Host("near", listen=0, peers=[neighbour.address])
+            self._closing.append(host.close)
+            space = host.space(name, **options)
+        seen = SpacePresence(name, neighbour.id)
+        found = host.core.presence.space.read(seen, wait=PATIENCE_SECONDS)
+        assert found is not None, "the hosts did not meet in time"
+        return space
+
+    def _open_here(self, name: str, options: dict[str, Any]) -> Any:
+        return self._open_spanning(name, options).here
+
+    def _host_elsewhere(self, clock: Clock) -> HostCore:
+        host: HostCore = self._host_loop.call(start_host, f"h{len(self._closing)}", clock)
+        self._closing.append(lambda: self._host_loop.call(host.stop))
+        return host
+
+
+async def start_host(host_id: str, clock: Clock) -> HostCore:
+    ids = itertools.count()
+    host = HostCore(
+        "host",
+        host_id=host_id,
+        network=TcpNetwork(),
+        clock=clock,
+        rng=random.Random(0),
+        new_id=lambda: f"id{next(ids)}",
+        listen="127.0.0.1:0",
+    )
+    await host.start()
+    return host

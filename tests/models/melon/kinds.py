@@ -1,0 +1,74 @@
+"""The garden on every kind of space: a Melon at each of the hosts that a module's tests share, or
+at a client of each."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from tests.models.melon.garden import PATIENCE_SECONDS, Bed, Garden
+from tests.models.neighbours import Neighbour, Neighbourhood
+from tupelo.models.melon import Melon
+
+BRIEFLY_SECONDS = 0.05
+
+
+class KindBed(Bed):
+    """A neighbour and its first Melon."""
+
+    def __init__(self, neighbour: Neighbour, space: str, melon: Melon) -> None:
+        self.neighbour = neighbour
+        self.core = neighbour.host.core
+        self.melon = melon
+        self._space = space
+
+    async def another(self) -> Melon:
+        melon: Melon = await self.neighbour.open(Melon, self._space)
+        return melon
+
+    async def space(self, suffix: str = "") -> Any:
+        return await self.neighbour.space(self._space + suffix)
+
+    def do(self, work: Any) -> asyncio.Task[Any]:
+        return asyncio.ensure_future(work)
+
+
+class KindGarden(Garden):
+    """Beds whose time is ours: what takes long in virtual time is made short here."""
+
+    def __init__(self, beds: dict[str, KindBed], space: str) -> None:
+        self.beds = dict(beds)
+        self.spaces = {space, f"{space}.written"}
+
+    async def pause(self, seconds: float) -> None:
+        await asyncio.sleep(min(seconds, BRIEFLY_SECONDS))
+
+    def soon(self, seconds: float) -> float:
+        return min(seconds, BRIEFLY_SECONDS)
+
+    async def promptly(self, work: Awaitable[Any]) -> Any:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            return await work
+
+
+def play_on_kind(
+    neighbourhood: Neighbourhood,
+    place: tuple[str, str],
+    scene: Callable[[Garden], Awaitable[None]],
+    *edges: str,
+    names: str,
+) -> None:
+    """A scene with hosts that have met, or with a client of each."""
+
+    async def main(neighbours: dict[str, Neighbour]) -> None:
+        space = neighbourhood.new_name()
+        beds = {}
+        for name in names:
+            melon = await neighbours[name].open(Melon, space)
+            beds[name] = KindBed(neighbours[name], space, melon)
+        garden = KindGarden(beds, space)
+        await garden.met(*edges)
+        await scene(garden)
+
+    neighbourhood.play(place, main)
