@@ -389,3 +389,24 @@ def test_what_strangers_write_among_the_records_is_passed_over():
             assert views[name].cloned == []
 
     meet(scene, "ba")
+
+
+def test_a_put_that_comes_as_another_ends_is_served():
+    async def scene(room: Room) -> None:
+        view = (await open_all(room, "a"))["a"]
+
+        async def steps(count: int) -> None:
+            for _ in range(count):
+                await asyncio.sleep(0)
+
+        first_is_done_after = 0
+        for offset in range(100):  # The second put comes at each step of the loop once.
+            first = room["a"].do(view.put(Event("n", i=offset)))
+            await steps(offset)
+            first_is_done_after += not first.done()
+            second = room["a"].do(view.put(Event("n", i=offset)))
+            async with asyncio.timeout(30.0):
+                await asyncio.gather(first, second)
+        assert 0 < first_is_done_after < 100
+
+    meet(scene, *ROW)

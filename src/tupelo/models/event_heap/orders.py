@@ -119,8 +119,10 @@ class Orders:
             serving.cancel()
 
     def _start(self, name: str, work: Callable[[], Any]) -> None:
-        """One of a name at a time; when it has ended it is looked again whether there is more."""
-        if name in self._tasks or self._closed:
+        """Run `work` unless a task of this name is running; look for more when it has ended."""
+        running = self._tasks.get(name)
+        # A task that has returned looks at nothing any more, though its callback may not have run.
+        if self._closed or (running is not None and not running.done()):
             return
         task = self._tasks[name] = asyncio.ensure_future(work())
 
