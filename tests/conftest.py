@@ -27,7 +27,7 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "replay"))
 # A shell lets what it starts in the background ignore Ctrl-C, which some tests send to themselves.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-PATIENCE_SECONDS = 10.0
+PATIENCE_SECONDS = 60.0
 
 ON_SPARK = re.compile(
     r"tests/pipeline/(jobs/|test_(cluster|recording|report|sink_on|source_on|sql|starting))"

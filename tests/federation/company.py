@@ -21,7 +21,8 @@ from tupelo.federation.spanning.space import FederatedSpace
 from tupelo.space.asynchronous import Space, Subscription
 from tupelo.space.weak import WeakReaction
 
-PATIENCE_SECONDS = 20.0
+PATIENCE_SECONDS = 60.0
+HEARTBEAT_SECONDS = 1.0  # So that no link is lost on a busy machine.
 ASYNC_THINGS = (
     FederatedSpace,
     FederatedSession,
@@ -52,14 +53,17 @@ class Driven:
 class Company:
     """Makes hosts, and sees to it that all of them are gone in the end."""
 
-    def __init__(self, loop: LoopThread | None = None) -> None:
+    def __init__(
+        self, loop: LoopThread | None = None, heartbeat: float = HEARTBEAT_SECONDS
+    ) -> None:
         self._loop = loop
+        self._heartbeat = heartbeat
         self._hosts: list[Any] = []
         self._children: list[ChildHost] = []
 
     def host(self, name: str, *, space: bool = True, **options: Any) -> Any:
         """A host at loopback, with a space "jobs"."""
-        options = {"listen": 0, "heartbeat": 0.2, **options}
+        options = {"listen": 0, "heartbeat": self._heartbeat, **options}
         host: Any = Host(name, **options) if self._loop is None else self._driven(name, options)
         self._hosts.append(host)
         if space:

@@ -13,7 +13,7 @@ from tupelo import ANY, Fifo, Order, Queue, Stack
 from tupelo.models import linda
 
 NAME = "line"
-PATIENCE = 20.0
+PATIENCE = 60.0
 
 
 class Doors:

@@ -21,7 +21,7 @@ from tupelo.federation.links import reception, tcp, wire
 from tupelo.values.coverage import Coverage
 from tupelo.values.scope import HERE, Scope
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 JOBS = spelled("job", int)
 
 

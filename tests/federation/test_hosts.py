@@ -29,7 +29,7 @@ from tupelo.federation.spaces.hosted import Doubt
 from tupelo.values.coverage import Coverage
 from tupelo.values.scope import HERE, Scope
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 GLIMPSE = 0.05
 
 
@@ -216,8 +216,8 @@ def on_a_loop(work: Coroutine[Any, Any, None]) -> None:
 @asynccontextmanager
 async def two_hosts() -> AsyncIterator[tuple[Any, Any]]:
     async with (
-        AsyncHost("a", listen=0, heartbeat=0.2) as a,
-        AsyncHost("b", listen=0, heartbeat=0.2) as b,
+        AsyncHost("a", listen=0, heartbeat=5.0) as a,
+        AsyncHost("b", listen=0, heartbeat=5.0) as b,
     ):
         a.space("jobs"), b.space("jobs")
         a.engage(b.address)

@@ -11,7 +11,7 @@ from tupelo import HERE, Access, Coverage
 from tupelo.errors import NotAllAnswered
 
 ROUNDS = 200
-PATIENCE = 20.0
+PATIENCE = 60.0
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ from tupelo.federation.identity.trust import Trust
 from tupelo.federation.links import tcp, wire
 from tupelo.values.coverage import Coverage
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 
 
 @pytest.fixture(scope="module")

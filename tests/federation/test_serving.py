@@ -16,7 +16,7 @@ from tupelo.federation.links import calls, wire
 from tupelo.federation.spaces import doubts
 from tupelo.values.spelling import template_to_wire
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 UNSAYABLE = ("s", "\ud800")
 """An entry that a space in memory accepts, and no frame does."""
 MEBI = 2**20

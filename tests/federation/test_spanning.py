@@ -21,7 +21,7 @@ from tupelo.federation.spaces.hosted import Doubt
 from tupelo.values.coverage import Coverage
 from tupelo.values.scope import HERE, Scope
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 GLIMPSE = 0.05
 FOR_EVER = 3_600.0
 JOBS = ("job", int)

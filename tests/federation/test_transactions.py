@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import tupelo
-from tests.federation.company import meet, port_of
+from tests.federation.company import Company, meet, port_of
 from tupelo.errors import (
     BadArgument,
     CannotCommit,
@@ -28,7 +28,7 @@ from tupelo.federation.transactions import BranchElsewhere, HostedBranch, transa
 from tupelo.space.decisions import DecisionLog
 from tupelo.space.either import finished
 
-PATIENCE_SECONDS = 20.0
+PATIENCE_SECONDS = 60.0
 TOKEN = ("token", 1)
 ANY_TOKEN = ("token", int)
 
@@ -45,6 +45,14 @@ def connect():
     yield call
     for space in made:
         space.close()
+
+
+@pytest.fixture
+def threads():
+    """Hosts that ask every so often for the outcome of a transaction: with each heartbeat."""
+    company = Company(heartbeat=0.3)
+    yield company
+    company.close()
 
 
 @pytest.fixture
@@ -371,8 +379,8 @@ def test_one_who_is_cancelled_while_a_branch_begins(hosts, until):
 def test_an_async_host_decides(tmp_path):
     async def play() -> None:
         async with (
-            tupelo.aio.Host("ours", listen=0, path=tmp_path / "ours", heartbeat=0.2) as ours,
-            tupelo.aio.Host("other", listen=0, heartbeat=0.2) as other,
+            tupelo.aio.Host("ours", listen=0, path=tmp_path / "ours", heartbeat=5.0) as ours,
+            tupelo.aio.Host("other", listen=0, heartbeat=5.0) as other,
         ):
             other.space("jobs")
             async with await tupelo.aio.connect(other.url + "jobs") as remote:

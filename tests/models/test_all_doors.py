@@ -38,7 +38,7 @@ from tupelo.models.xvsm import (
 )
 
 PAGE = Path(__file__).parents[2] / "docs" / "DOORS.md"
-PATIENCE_SECONDS = 8.0
+PATIENCE_SECONDS = 30.0
 PLACES = ("here", "there", "beyond")
 WORDS = ("see", "wait", "take", "react")
 CONTROL = ("control", 0)

@@ -19,7 +19,7 @@ from tupelo.space.either import finished
 WAIT = 0.05
 """On a clock that is moved by hand. In real time it is soon over."""
 REAL_SECONDS = 0.2
-PATIENCE = 20.0
+PATIENCE = 60.0
 JOB = ("job", int)
 
 

@@ -14,7 +14,7 @@ from tupelo import aio
 from tupelo.lab.loop import VirtualLoop
 from tupelo.space.loopclock import LoopClock
 
-PATIENCE_SECONDS = 10.0
+PATIENCE_SECONDS = 60.0
 
 
 def new_uvloop() -> asyncio.AbstractEventLoop:

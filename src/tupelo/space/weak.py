@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Generator
+from contextlib import suppress
 from inspect import isawaitable
 from typing import Any, Self
 
+from tupelo.errors import HostClosed, SpaceClosed
 from tupelo.space.either import awaited, either, settled
 from tupelo.values.parts import ANY
 
@@ -78,10 +80,12 @@ class WeakReaction:
         await settled(self._listening.close())
 
     async def run(self) -> None:
-        """React until it is cancelled, or has done so once."""
-        while (notice := await settled(self._listening.get())) is not None:
-            if await self._react(notice.entry) and self._once:
-                await settled(self._listening.close())
+        """React until it is cancelled, has reacted once, or its space or host is closed."""
+        with suppress(SpaceClosed, HostClosed):
+            while (notice := await settled(self._listening.get())) is not None:
+                if await self._react(notice.entry) and self._once:
+                    await settled(self._listening.close())
+                    return
 
     async def _react(self, entry: Any) -> bool:
         txn = self._space.transaction()

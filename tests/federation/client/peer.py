@@ -5,7 +5,7 @@ from typing import Any
 
 from tupelo.federation.links import wire
 
-PATIENCE_SECONDS = 10.0
+PATIENCE_SECONDS = 60.0
 PLAIN = b"TUPELO" + bytes([wire.VERSION]) + b"P"
 REFUSED = PLAIN[:-1] + b"X"
 

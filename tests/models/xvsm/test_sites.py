@@ -74,6 +74,7 @@ from tupelo.models.xvsm.wire import METHODS
 from tupelo.space.either import at_once
 from tupelo.values import kind
 
+HEARTBEAT_SECONDS = 2.0  # So that a busy machine loses no link.
 SHORT_DOUBT = Doubt(0.05)
 
 
@@ -88,7 +89,7 @@ class Place:
     """A program with containers, and the host that offers them."""
 
     def __init__(self, folder: Path | None, **options: Any) -> None:
-        self.host = tupelo.Host("site", listen="127.0.0.1:0", heartbeat=0.2)
+        self.host = tupelo.Host("site", listen="127.0.0.1:0", heartbeat=HEARTBEAT_SECONDS)
         self.capi = Capi(folder)
         self.uri = self.capi.offer(self.host, **{"doubt": SHORT_DOUBT, **options})
 

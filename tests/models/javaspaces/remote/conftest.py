@@ -71,6 +71,7 @@ class Async:
         return Async(answer, self._loop) if isinstance(answer, ASYNC_THINGS) else answer
 
 
+HEARTBEAT_SECONDS = 2.0  # So that a busy machine loses no link.
 ASYNC_THINGS = (
     *(ServiceRegistration, RemoteMailboxRegistration, RemoteLeaseRenewalSet),
     *(Lease, EventRegistration, RemoteEventIterator, MailboxListener),
@@ -89,7 +90,7 @@ class Town:
         self.is_async = door == "async"
         self.loop = loop
         self.clock = clock
-        self.host = tupelo.Host("town", listen="127.0.0.1:0", heartbeat=0.2)
+        self.host = tupelo.Host("town", listen="127.0.0.1:0", heartbeat=HEARTBEAT_SECONDS)
         self.lookup, self.mailbox, self.renewals = (
             LookupService(clock=clock),
             EventMailbox(clock=clock),

@@ -401,7 +401,7 @@ def test_a_lost_link_loses_nothing(town, registrar):
 
 
 def test_a_host_that_is_gone(town):
-    with LookupService() as own, tupelo.Host("other", listen="127.0.0.1:0", heartbeat=0.2) as host:
+    with LookupService() as own, tupelo.Host("other", listen="127.0.0.1:0", heartbeat=2.0) as host:
         location = offer(host, own)
         registrar = town.connect("lookup", location.url, reconnect=0.3)
         registration = registrar.register(item(JOBS), 60)

@@ -399,7 +399,7 @@ def test_a_lost_link_loses_nothing_and_repeats_nothing(town, mailbox):
 
 
 def test_a_host_that_is_gone(town):
-    with EventMailbox() as own, tupelo.Host("other", listen="127.0.0.1:0", heartbeat=0.2) as host:
+    with EventMailbox() as own, tupelo.Host("other", listen="127.0.0.1:0", heartbeat=2.0) as host:
         offer(host, own)
         mailbox = town.connect("mailbox", host.url, reconnect=0.3)
         registration = mailbox.register(60)

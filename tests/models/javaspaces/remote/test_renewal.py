@@ -196,7 +196,7 @@ def test_a_lost_link(town, renewals):
 def test_a_host_that_is_gone(town):
     with (
         LeaseRenewalService() as own,
-        tupelo.Host("other", listen="127.0.0.1:0", heartbeat=0.2) as host,
+        tupelo.Host("other", listen="127.0.0.1:0", heartbeat=2.0) as host,
     ):
         offer(host, own)
         renewals = town.connect("renewals", host.url, reconnect=0.3)
