@@ -25,20 +25,22 @@ from tupelo.errors import (
     Refused,
     TupeloError,
 )
-from tupelo.space import leases, matchset, reaction, session, subscription, transaction
+from tupelo.space import leases, matchset, reaction, session, subscription, survey, transaction
 from tupelo.space.checks import check_count, check_limit, check_order, check_wait
 from tupelo.space.clock import Clock
 from tupelo.space.delivery import Deliveries, Delivery, Got, Leaving, Prepared
 from tupelo.space.engine import Engine
+from tupelo.space.finding import acceptance, stores_of
 from tupelo.space.log import Actor
 from tupelo.space.matchset import MatchSetState
-from tupelo.space.order import Order
+from tupelo.space.order import Order, needed
 from tupelo.space.protocol import TransactionLike, names_of
 from tupelo.space.query import NOW, Query, deadline_of
 from tupelo.space.reaction import ReactionState
 from tupelo.space.session import Seen, SessionState
 from tupelo.space.subscription import SubscriptionState
-from tupelo.space.tasks import Flusher, NowFlusher, TaskSignal
+from tupelo.space.survey import Survey, Unfinished
+from tupelo.space.tasks import Flusher, NowFlusher, TaskSignal, turn
 from tupelo.space.transaction import Txn, Vote
 from tupelo.space.undoing import undo
 from tupelo.space.waiting import Signal, Waiter
@@ -511,6 +513,15 @@ class Port:
     def count(self, template: Any, txn: Transactional | None) -> int:
         return self._step(lambda: self._core.count(template, self.state_of(txn)))[0]
 
+    async def count_in_slices(self, template: Any, txn: Transactional | None) -> int:
+        """`count`, for a request from elsewhere: how many match at the step that ends it."""
+        asked = Query(template, many=True, limit=None, txn=self.state_of(txn), in_slices=True)
+
+        def step(query: Query) -> int:
+            return self._step(lambda: self._core.count(template, query.txn, query.survey))[0]
+
+        return await self._in_slices(asked, step, plain=True)
+
     def give_up(self, waiter: Waiter) -> bool:
         """The deadline has come. True if the answer came just before that."""
         if not waiter.done:
@@ -578,13 +589,70 @@ class Port:
 
     async def answer(self, query: Query, reserve: bool = False) -> tuple[list[Entry], int]:
         """What matches, until the deadline, and the position to make durable before it is shown."""
-        found, position = self.get(query, TaskSignal, reserve)
+        if query.in_slices:
+            found, position = await self._in_slices(
+                query, lambda asked: self.get(asked, TaskSignal, reserve)
+            )
+        else:
+            found, position = self.get(query, TaskSignal, reserve)
         if isinstance(found, list):
             return found, position
         answer = await self._answer_of(found, reserve)
         if query.many and query.if_exists and not found.done:  # What is there now?
             return await self.answer(query.replace(deadline=NOW, if_exists=False), reserve)
         return answer
+
+    def is_long(self, query: Query) -> bool:
+        """May the search take longer than others should have to wait?"""
+        with self._lock:
+            found = self._survey(query, plain=False)
+            if found is not None:
+                found.close()
+        return found is not None
+
+    def _survey(self, query: Query, plain: bool, agent: str | None = None) -> Survey | None:
+        core, order = self._core, query.order or self._core.order
+        stores = stores_of(core, query.txn)
+        if plain:  # Whatever the order, and whoever holds them: all count.
+            return survey.begin(core, stores, query.template, None, None)
+        if order is not None and order.head_only:
+            return None
+        after, state = 0, query.session
+        accept = acceptance(core, query)
+        if state is not None and (order or query.only) is None:
+            accept = session.unseen(state, agent)
+            after = state.cursor((core.store.question(query.template), agent), core.returns)
+        enough = query.limit if order is None else needed(order, query.limit)
+        backwards = order is not None and order.backwards
+        return survey.begin(core, stores, query.template, accept, enough, backwards, after)
+
+    async def _in_slices(
+        self,
+        query: Query,
+        step: Callable[[Query], T],
+        *,
+        plain: bool = False,
+        agent: str | None = None,
+    ) -> T:
+        """Do a step that begins with a search; if that is long, in slices, and others get their
+        turn in between."""
+        with self._lock:
+            found = None if query.survey else self._survey(query, plain, agent)
+        if found is None and query.survey is None:
+            return step(query)
+        if found is not None:
+            query = query.replace(survey=found)
+        try:
+            while True:
+                async with turn():
+                    try:
+                        return step(query)
+                    except Unfinished:
+                        await asyncio.sleep(0)
+        finally:
+            if found is not None:
+                with self._lock:
+                    found.close()
 
     async def _answer_of(self, waiter: Waiter, reserve: bool) -> tuple[list[Entry], int]:
         """Wait until the waiter is answered, or its deadline has come."""
@@ -1018,25 +1086,45 @@ class Port:
         limit: int | None,
         agent: str | None,
         bytes_max: int | None,
+        survey: Survey | None = None,
     ) -> tuple[list[Entry], bool, int]:
         """What a session has not seen, whether there is more than has room, and the position to
         make durable before it is shown."""
 
         def work() -> tuple[list[Entry], bool, int]:
-            found, cut = session.unread(self._core, template, state, limit, agent, bytes_max)
+            found, cut = session.unread(
+                self._core, template, state, limit, agent, bytes_max, survey
+            )
             return found, cut, self._engine.position_for(found)
 
         return self._step(work)[0]
 
-    def room_for(self, query: Query, bytes_max: int) -> tuple[int | None, bool]:
+    async def unread_in_slices(
+        self, query: Query, state: SessionState, agent: str | None, bytes_max: int | None
+    ) -> tuple[list[Entry], bool, int]:
+        """`unread`, for a request from elsewhere; the query has the template, limit and actor."""
+
+        def step(asked: Query) -> tuple[list[Entry], bool, int]:
+            with self.acting(query.actor):
+                return self.unread(
+                    query.template, state, query.limit, agent, bytes_max, asked.survey
+                )
+
+        asked = query.replace(session=state, order=None, only=None)
+        return await self._in_slices(asked, step, agent=agent)
+
+    async def room_for(self, query: Query, bytes_max: int) -> tuple[int | None, bool]:
         """How many of the matches, of so many that are asked for, have room in so many bytes; and
         whether that is not all of them."""
 
-        def work() -> tuple[int | None, bool]:
-            found, cut = fitting(self._core.find(query), bytes_max)
-            return (len(found), True) if cut else (query.limit, False)
+        def step(asked: Query) -> tuple[int | None, bool]:
+            def work() -> tuple[int | None, bool]:
+                found, cut = fitting(self._core.find(asked), bytes_max)
+                return (len(found), True) if cut else (query.limit, False)
 
-        return self._step(work)[0]
+            return self._step(work)[0]
+
+        return await self._in_slices(query, step) if query.in_slices else step(query)
 
     def peek(
         self, template: Any, order: Order | None, hint: Callable[[], object]
@@ -1063,10 +1151,25 @@ class Port:
     def open_match_set(
         self, template: Any, limit: int | None, txn: Transactional | None, lease: float | None
     ) -> MatchSetState:
-        check_limit(limit)
+        query = self._query_of_match_set(template, limit, txn)
         lease = check_lease(lease)
-        state = self.state_of(txn)
-        return self._step(lambda: matchset.begin(self._core, template, limit, state, lease))[0]
+        return self._step(lambda: matchset.begin(self._core, query, lease))[0]
+
+    async def open_match_set_in_slices(
+        self, template: Any, limit: int | None, txn: Transactional | None, lease: float | None
+    ) -> MatchSetState:
+        """`open_match_set`, for a request from elsewhere."""
+        query = self._query_of_match_set(template, limit, txn)
+        lease = check_lease(lease)
+        return await self._in_slices(
+            query, lambda asked: self._step(lambda: matchset.begin(self._core, asked, lease))[0]
+        )
+
+    def _query_of_match_set(
+        self, template: Any, limit: int | None, txn: Transactional | None
+    ) -> Query:
+        check_limit(limit)
+        return Query(template, many=True, limit=limit, txn=self.state_of(txn), known=False)
 
     def next_match(self, state: MatchSetState, known: bool = True) -> tuple[Entry | None, int]:
         """The next entry of a match set, and the position to make durable before it is shown. One

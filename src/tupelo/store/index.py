@@ -88,6 +88,28 @@ class Bucket(Run):
                     best = held
         return best
 
+    def candidates_max(self, positions: tuple[int, ...], values: tuple[Any, ...]) -> int:
+        """How many entries a search has to look at, at most."""
+        held = self.narrowest(positions, values)
+        return len(held) if isinstance(held, Run) else held is not None
+
+    def candidates(
+        self, positions: tuple[int, ...], values: tuple[Any, ...], after: int
+    ) -> Iterator[Entry]:
+        """Those that a search has to look at, of those that arrived later than `after`."""
+        held = self.narrowest(positions, values)
+        if isinstance(held, Run):
+            return held.after(after)
+        return iter(() if held is None or held.arrival <= after else (held,))
+
+    def index_for(self, positions: tuple[int, ...]) -> bool:
+        """Build an index of the first of these positions that has none; False if all have one."""
+        for position in positions:
+            if position not in self.indexes:
+                self.build_index(position)
+                return True
+        return False
+
     def first_match(self, positions: tuple[int, ...], values: tuple[Any, ...]) -> Entry | None:
         """The first match where only values are asked for: `search` without its generality."""
         index = self.indexes.get(positions[0])
@@ -100,7 +122,7 @@ class Bucket(Run):
         if held is None:
             return None
         if isinstance(held, Entry):
-            return held if _holds(held.fields, positions, values) else None
+            return held if holds(held.fields, positions, values) else None
         rejections = 0
         held.first()
         items = held.items
@@ -291,7 +313,7 @@ class Store:
             if shape == entry.shape:
                 asked = values if fixed is None else fixed
                 fields = entry.fields
-                return _holds(fields, positions, asked) and (check is None or check(fields))
+                return holds(fields, positions, asked) and (check is None or check(fields))
         return False
 
     def count(self, question: Question) -> int:
@@ -310,7 +332,8 @@ class Store:
         return heapq.merge(*self.buckets.values(), key=_arrival)
 
 
-def _holds(fields: tuple[Any, ...], positions: tuple[int, ...], values: tuple[Any, ...]) -> bool:
+def holds(fields: tuple[Any, ...], positions: tuple[int, ...], values: tuple[Any, ...]) -> bool:
+    """Do the fields have these values at these positions?"""
     for position, value in zip(positions, values):  # noqa: SIM110 (twice as fast)
         if fields[position] != value:  # also for NaN, which a dict finds by identity
             return False
