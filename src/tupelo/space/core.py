@@ -83,6 +83,7 @@ class Core:
         self.lease_policy = lease_policy
         self.running: str | None = None
         self.closed = False
+        self.disk_low = False  # Must the disk be asked before a change?
         # Who must be heeded when an entry comes: how many wait, listen or react.
         self.watched = 0
         self._logs = logging
@@ -106,6 +107,7 @@ class Core:
             or self.pruning.memories
             or self.match_sets
             or self.closed
+            or self.disk_low
         )
 
     def set_room(self, room: Room) -> None:

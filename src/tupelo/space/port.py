@@ -57,7 +57,7 @@ from tupelo.values.kind import is_typed
 from tupelo.values.lease import Lease, LeasePolicy, check_lease
 from tupelo.values.notice import Notice
 from tupelo.values.scope import HERE, Scope, check_scope
-from tupelo.values.size import fitting
+from tupelo.values.size import about_bytes, fitting
 
 if TYPE_CHECKING:
     from tupelo.space.capacity import Capacity, Room
@@ -67,6 +67,8 @@ logger = logging.getLogger("tupelo")
 T = TypeVar("T")
 
 _UNCHANGED = nullcontext()
+_FEW = 16
+"""More entries than this are weighed before they are written: the disk may have no room for them."""
 
 
 class TransactionHandle:
@@ -167,6 +169,11 @@ class Port:
     @property
     def closed(self) -> bool:
         return self._core.closed
+
+    @property
+    def health(self) -> str:
+        """ "ok", or what is wrong."""
+        return self._engine.health
 
     @property
     def is_ordered(self) -> bool:
@@ -364,11 +371,15 @@ class Port:
         """The leases of what was written, or a writer that waits; the position to make durable."""
         check_wait(wait)
         core = self._core
+        size = 0
+        if self._spells and len(items) > _FEW:
+            size = sum(about_bytes(fields) for _, fields in items)
         with self._lock:
             self._engine.begin()
             before = core.log.position
             try:
                 state = self.state_of(txn)
+                self._engine.require_room(size=size)
                 written = core.write_all(items, lease, state, at, mark)
             except Refused as refusal:
                 if wait == 0 or refusal.hopeless:
@@ -484,6 +495,8 @@ class Port:
                     return waiter, 0
             self._engine.begin()
             try:
+                if take:
+                    self._engine.require_room(taking=True)
                 if query.many and query.if_exists and query.deadline != NOW:
                     if core.deadlines.heap:
                         core.expire()
@@ -964,7 +977,12 @@ class Port:
 
     def renew(self, thing: Any, seconds: float | None) -> int:
         """Renew a lease; the position to make durable."""
-        return self._step(lambda: leases.renew(self._core, thing, seconds))[1]
+
+        def work() -> None:
+            self._engine.require_room()
+            leases.renew(self._core, thing, seconds)
+
+        return self._step(work)[1]
 
     def cancel(self, thing: Any) -> int:
         """Cancel a lease; the position to make durable."""
@@ -1016,10 +1034,24 @@ class Port:
         self._step(work)
 
     def prepare(self, txn: Txn) -> tuple[Vote, int]:
-        return self._step(lambda: transaction.prepare(self._core, txn))
+        def work() -> Vote:
+            self._require_room_for(txn)
+            return transaction.prepare(self._core, txn)
+
+        return self._step(work)
 
     def commit(self, txn: Txn) -> int:
-        return self._step(lambda: transaction.commit(self._core, txn))[1]
+        def work() -> None:
+            self._require_room_for(txn)
+            transaction.commit(self._core, txn)
+
+        return self._step(work)[1]
+
+    def _require_room_for(self, txn: Txn) -> None:
+        """DiskFull if the disk has no room for what a transaction has done; it stays as it is. What
+        was promised is committed all the same."""
+        if self._core.disk_low and txn.state == "active" and txn.parent is None:
+            self._engine.require_room(taking=not len(txn.store))
 
     def abort(self, txn: Txn) -> int:
         return self._step(lambda: transaction.abort(self._core, txn, "it was called off"))[1]
