@@ -32,8 +32,6 @@ SECONDS = 8.0
 Request = Callable[[Any], object]
 Row = tuple[str, ...]
 
-NOTHING = ("none", int, str)
-
 
 def _patterns(many: int) -> Any:
     """Choices that no hash can find: each is asked of each entry."""
@@ -61,6 +59,7 @@ def _written_and_taken(space: Any) -> None:
 
 
 REQUESTS: dict[str, Request] = {
+    "read: a value without an index": lambda s: s.read(("none", int, str), wait=0),
     "read: Between, no match": lambda s: s.read((ANY, Between(-2, -1), ANY), wait=0),
     "take: Between, no match": lambda s: s.take((ANY, Between(-2, -1), ANY), wait=0),
     "take: Between, waits 10 ms": lambda s: s.take((ANY, Between(-2, -1), ANY), wait=0.01),
@@ -180,9 +179,9 @@ def tables(settings: Settings, show: Callable[[Row], object] = lambda row: None)
             f"Write and take of one client while another asks the worst, {stored:,} entries",
             ("the other's request", "median", "p99", "max", "longest turn", "measured", "sent"),
             rows,
-            "benchmarks/worst.py: milliseconds; the longest turn of the host's loop is of processor "
-            "time. The host, the client that asks and the one that measures are "
-            "processes of their own on this machine; a request is sent when the last is answered.",
+            "benchmarks/worst.py, in milliseconds; the longest turn of the host's loop is in "
+            "processor time. The host, the client that asks and the one that measures are each a "
+            "process of their own on this machine; a request is sent when the last is answered.",
         )
     ]
 

@@ -59,6 +59,22 @@ def test_others_get_their_turn_during_a_long_search(full):
     assert asyncio.run(run()) > 10
 
 
+def test_an_index_is_built_in_slices(full):
+    port = port_of(full)
+    query = Query(("job", MANY - 1), in_slices=True)
+    assert port.is_long(query)
+
+    async def run() -> None:
+        late = during(
+            port.fetch(query),
+            lambda: full.write(full.take((ANY, Between(MANY - 1, None)), wait=0)),
+        )
+        assert fields(await late) == [("job", MANY - 1)]
+
+    asyncio.run(run())
+    assert not port.is_long(query)
+
+
 def test_searches_take_turns(full):
     """A round of the loop does one slice, however many search."""
     port = port_of(full)
@@ -151,6 +167,7 @@ def test_a_search_that_is_cancelled_takes_nothing(full):
         {"many": True, "limit": 3, "order": Lifo()},
         {"many": True, "limit": None, "order": Lifo()},
         {"many": True, "limit": 5, "order": Key(1)},
+        {"many": True, "limit": None, "order": Key(0)},
     ],
 )
 @pytest.mark.parametrize("take", [False, True])

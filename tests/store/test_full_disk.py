@@ -13,6 +13,7 @@ import pytest
 import tupelo
 from tupelo import aio
 from tupelo.errors import DiskFull
+from tupelo.space.port import port_of
 from tupelo.store.diskroom import ENOUGH_BYTES, RESERVE_BYTES, TAKING_BYTES
 
 DISK_BYTES = 96 * 2**20
@@ -43,7 +44,7 @@ def leave_free(disk: Path, free: int) -> Path:
 def test_a_full_disk_is_left_behind(disk, durability, caplog):
     with tupelo.Space("jobs", path=disk / "jobs", durability=durability) as space:
         lease = space.write(("before", 1), lease=60)
-        assert space.health == "ok"
+        assert port_of(space).health == "ok"
         ballast = leave_free(disk, RESERVE_BYTES - 4096)
         space.write(("the last", 2))  # The commit sees that there is little left.
         for attempt in (
@@ -54,13 +55,13 @@ def test_a_full_disk_is_left_behind(disk, durability, caplog):
             with pytest.raises(DiskFull, match="nothing was done") as raised:
                 attempt()
             assert not raised.value.in_doubt
-        assert "the disk is full" in space.health
+        assert "the disk is full" in port_of(space).health
         assert space.read_all() == [("before", 1), ("the last", 2)]
         assert space.count(("late", int)) == 0
         assert caplog.text.count("the disk is full") == 1
 
         ballast.unlink()
-        assert space.health == "ok"
+        assert port_of(space).health == "ok"
         space.write(("after", 3))
         assert caplog.text.count("the disk has room again") == 1
     with tupelo.Space(path=disk / "jobs") as space:
@@ -133,6 +134,7 @@ def test_a_commit_without_room_is_in_doubt_and_kept_later(disk):
 FILLS = """
 import sys, tupelo
 from tupelo.errors import DiskFull
+from tupelo.space.port import port_of
 space = tupelo.Space("jobs", path=sys.argv[1])
 written, refused = 0, 0
 while refused < 3:

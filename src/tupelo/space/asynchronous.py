@@ -86,11 +86,6 @@ class Space(AsyncSpaceLike):
     def name(self) -> str:
         return self._port.name
 
-    @property
-    def health(self) -> str:
-        """ "ok", or what is wrong: the disk is full, or the space is closed, and why."""
-        return self._port.health
-
     # Writing
 
     async def _write(

@@ -91,11 +91,6 @@ class Space(Closing, SpaceLike):
     def name(self) -> str:
         return self._port.name
 
-    @property
-    def health(self) -> str:
-        """ "ok", or what is wrong: the disk is full, or the space is closed, and why."""
-        return self._port.health
-
     # Writing
 
     def _write_durably(self, entry: object) -> Lease | None:

@@ -33,7 +33,7 @@ from tupelo.space.engine import Engine
 from tupelo.space.finding import acceptance, stores_of
 from tupelo.space.log import Actor
 from tupelo.space.matchset import MatchSetState
-from tupelo.space.order import Order, needed
+from tupelo.space.order import Key, Order, needed
 from tupelo.space.protocol import TransactionLike, names_of
 from tupelo.space.query import NOW, Query, deadline_of
 from tupelo.space.reaction import ReactionState
@@ -68,7 +68,7 @@ T = TypeVar("T")
 
 _UNCHANGED = nullcontext()
 _FEW = 16
-"""More entries than this are weighed before they are written: the disk may have no room for them."""
+"""More entries than this are weighed before they are written: will the disk have room for them?"""
 
 
 class TransactionHandle:
@@ -479,6 +479,7 @@ class Port:
                 and query.order is None
                 and query.session is None
                 and query.only is None
+                and query.survey is None
                 and not (reserve and core.books is not None)
             ):
                 entry = core.first_plainly(query.template, take)
@@ -618,6 +619,8 @@ class Port:
     def is_long(self, query: Query) -> bool:
         """May the search take longer than others should have to wait?"""
         with self._lock:
+            if type(query.template) is tuple and not query.many:
+                return self._core.store.lacks_index(query.template)
             found = self._survey(query, plain=False)
             if found is not None:
                 found.close()
@@ -637,7 +640,8 @@ class Port:
             after = state.cursor((core.store.question(query.template), agent), core.returns)
         enough = query.limit if order is None else needed(order, query.limit)
         backwards = order is not None and order.backwards
-        return survey.begin(core, stores, query.template, accept, enough, backwards, after)
+        rank = order if type(order) is Key else None
+        return survey.begin(core, stores, query.template, accept, enough, backwards, after, rank)
 
     async def _in_slices(
         self,

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_left
-from itertools import islice
-from operator import attrgetter
+from collections.abc import Iterable
+from itertools import chain, islice
+from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any
 
 from tupelo.store.index import REJECTIONS_BEFORE_INDEX, Accept, Bucket, Store, holds
@@ -23,6 +24,7 @@ from tupelo.values.template import Template
 
 if TYPE_CHECKING:
     from tupelo.space.core import Core
+    from tupelo.space.order import Key
 
 SLICE_STEPS = 4_000
 """So many comparisons of a part of a template with a value are made in a slice: about 1 ms."""
@@ -31,6 +33,7 @@ _BYTES_A_STEP = 64
 """So many bytes of a value in lists or dicts count as one more comparison."""
 
 _arrival = attrgetter("arrival")
+_rank = itemgetter(0)
 
 
 class Unfinished(Exception):
@@ -40,7 +43,17 @@ class Unfinished(Exception):
 class _Track:
     """The entries of one shape: which matched, and the arrival up to which they were looked at."""
 
-    __slots__ = ("at_end", "bucket", "check", "edge", "found", "positions", "values", "weighs")
+    __slots__ = (
+        "at_end",
+        "bucket",
+        "check",
+        "edge",
+        "found",
+        "indexing",
+        "positions",
+        "values",
+        "weighs",
+    )
 
     def __init__(self, bucket: Bucket, target: Target, values: tuple[Any, ...], after: int) -> None:
         shape, self.positions, fixed, self.check = target
@@ -50,6 +63,7 @@ class _Track:
         self.found: list[Entry] = []
         self.edge = after
         self.at_end = False
+        self.indexing: int | None = None  # the position whose index is being built
 
     def matches(self, entry: Entry) -> bool:
         fields = entry.fields
@@ -59,6 +73,11 @@ class _Track:
 
     def scan(self, steps: int, cost: int, accept: Accept | None, enough: int | None) -> int:
         """Look on until enough have matched or nothing is left of the steps; how many are left."""
+        if self.indexing is not None:
+            self.at_end = False
+            if not self.bucket.grow_index(self.indexing, steps):
+                return 0
+            self.indexing = None
         rejections = 0
         found = self.found
         for entry in self.bucket.candidates(self.positions, self.values, after=self.edge):
@@ -71,7 +90,7 @@ class _Track:
                 steps -= cost * (about_bytes(entry.fields) // _BYTES_A_STEP)
             if not holds(entry.fields, self.positions, self.values):
                 rejections += 1
-                if rejections == REJECTIONS_BEFORE_INDEX and self.bucket.index_for(self.positions):
+                if rejections == REJECTIONS_BEFORE_INDEX and self._lacks_index(entry):
                     return self.scan(steps, cost, accept, enough)
             elif (self.check is None or self.check(entry.fields)) and (
                 accept is None or accept(entry)
@@ -79,6 +98,14 @@ class _Track:
                 found.append(entry)
         self.at_end = True
         return steps
+
+    def _lacks_index(self, entry: Entry) -> bool:
+        """Would an index have spared us this entry? Then it is built."""
+        for position, value in zip(self.positions, self.values, strict=True):
+            if entry.fields[position] != value and position not in self.bucket.indexes:
+                self.indexing = position
+                return True
+        return False
 
     def add(self, entry: Entry) -> None:
         """One that was passed over, and may be had now."""
@@ -90,7 +117,8 @@ class _Track:
 class Survey:
     """One search in slices, over what a request sees. It is heeded by the core until it is closed.
 
-    It ends when `enough` have matched in each shape, in order of arrival, or all were looked at.
+    It ends when `enough` have matched in each shape, in order of arrival, or all were looked at. If
+    the order is by a key, matches are ranked slice by slice.
     """
 
     def __init__(
@@ -101,6 +129,7 @@ class Survey:
         enough: int | None,
         backwards: bool,
         after: int,
+        rank: Key | None,
     ) -> None:
         self.enough = None if backwards else enough
         self._few = enough if backwards else None  # that may stand near the end
@@ -111,6 +140,9 @@ class Survey:
         self._tracks: dict[tuple[Store, Shape], _Track] = {}
         self._returned: dict[Entry, None] = {}
         core.surveys[self] = None
+        self.rank = rank
+        self._ranked: list[list[tuple[Any, Entry]]] = []  # of each slice
+        self._unranked: list[Entry] = []
         self.at_hand = False
         """In this step: are the matches those that were noted, or few and near the end?"""
 
@@ -144,6 +176,11 @@ class Survey:
                 if len(track.found) >= self.enough:
                     continue
             steps = track.scan(steps, self._cost, accept, self.enough)
+            if self.rank is not None and track.found:
+                ranked, others = self.rank.rank(track.found)
+                self._ranked.append(ranked)
+                self._unranked += others
+                track.found = []
             if not track.at_end and len(track.found) != self.enough:
                 raise Unfinished
 
@@ -186,6 +223,27 @@ class Survey:
             found.reverse()
         return found
 
+    def first_choices(self, limit: int | None, accept: Accept | None) -> list[Entry]:
+        """In the step in which it came to its end: the matches, in the order of their ranks."""
+        assert self.rank is not None
+        chosen: dict[Entry, None] = {}
+        reverse = self.rank.reverse
+        with self.rank.comparing():
+            ranked: Iterable[tuple[Any, Entry]]
+            if limit is None:  # All of them: sorted runs are sorted soon.
+                ranked = sorted(chain(*self._ranked), key=_rank, reverse=reverse)
+            else:
+                ranked = heapq.merge(*self._ranked, key=_rank, reverse=reverse)
+            for _, entry in ranked:
+                if not entry.gone and (accept is None or accept(entry)):
+                    chosen[entry] = None
+                    if len(chosen) == limit:
+                        return list(chosen)
+        for entry in sorted(self._unranked, key=_arrival):
+            if not entry.gone and (accept is None or accept(entry)):
+                chosen[entry] = None
+        return list(chosen)[:limit]
+
     def count(self) -> int:
         """In the step in which it came to its end: how many match."""
         return sum(
@@ -202,6 +260,7 @@ def begin(
     enough: int | None,
     backwards: bool = False,
     after: int = 0,
+    rank: Key | None = None,
 ) -> Survey | None:
     """A survey; None if the search is short enough for one slice."""
     cost = cost_of(template)
@@ -221,7 +280,7 @@ def begin(
                     if steps <= 0:
                         break
             if steps <= 0:
-                return Survey(core, stores, template, enough, backwards, after)
+                return Survey(core, stores, template, enough, backwards, after, rank)
     return None
 
 

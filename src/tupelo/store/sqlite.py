@@ -37,6 +37,7 @@ from tupelo.store.checksums import (
     promise_weight,
     row_crc,
 )
+from tupelo.store.diskroom import DiskRoom
 from tupelo.store.filelock import FileLock, draft_of, sync_folder
 from tupelo.store.format import (
     CHANGE,
@@ -53,7 +54,6 @@ from tupelo.store.groupcommit import GroupCommit, execute_many
 from tupelo.store.header import FORMAT_VERSION, check_header, refuse
 from tupelo.store.highwater import HighWater, Mark, file_of, read_mark, this_boot
 from tupelo.store.journal import require_kept
-from tupelo.store.diskroom import DiskRoom
 from tupelo.values.change import ENDINGS, Change, Promise
 from tupelo.values.codec import BadBytes, decode_entry, encode_entry
 from tupelo.values.holder import Holder

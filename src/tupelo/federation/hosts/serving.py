@@ -141,7 +141,7 @@ class Serving:
             or message.order is not None
             or message.coverage
             or (hosted.durable and (message.take or message.wait != 0))
-            or (type(query.template) is not tuple and hosted.port.is_long(query))
+            or hosted.port.is_long(query)
         )
         anywhere = message.txn is None and not message.if_exists
         waits = anywhere and message.wait != 0 and message.scope is None
