@@ -78,7 +78,7 @@ class _Track:
         """Look on until enough have matched or nothing is left of the steps; how many are left."""
         if self.indexing is not None:
             self.at_end = False
-            if not self.bucket.grow_index(self.indexing, steps):
+            if steps <= 0 or not self.bucket.grow_index(self.indexing, steps):
                 return 0
             self.indexing = None
         rejections = 0
