@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
-from collections import Counter
+import shutil
+import tempfile
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
 from enum import Enum
 from pathlib import Path
@@ -13,6 +15,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 from rich.progress import Progress, track
+from rich.table import Table
 
 from tupelo.apps.commands import clear_errors, complain
 from tupelo.lab.event_heap.simulate import simulate as simulate_event_heap
@@ -20,6 +23,8 @@ from tupelo.lab.lime.simulate import simulate as simulate_lime
 from tupelo.lab.melon.simulate import simulate as simulate_melon
 from tupelo.lab.recording.record import Plan, RecordingFailed, record
 from tupelo.lab.simulate import Report, simulate, simulate_many
+from tupelo.lab.torture.campaign import ALL_MODELS, Totals, run_campaign
+from tupelo.lab.torture.processes import TortureFailed
 from tupelo.pipeline.commands.prompt import packages
 
 FAULTS_SHOWN = 5
@@ -125,6 +130,88 @@ def record_command(
             _print_counts(console, f"changes of {host}", kinds)
             every += kinds
         _print_counts(console, "changes", every)
+
+
+@app.command("torture")
+def torture_command(
+    model: Annotated[
+        str, typer.Option(metavar="NAME", help=f"One of {', '.join(ALL_MODELS)}; or all of them.")
+    ] = "all",
+    minutes: Annotated[
+        float, typer.Option(min=0.01, metavar="M", help="How long to go on; each model once.")
+    ] = 5.0,
+    seed: Annotated[int, typer.Option(min=0, metavar="S", help="What rules chance.")] = 0,
+    hosts: Annotated[int, typer.Option(min=2, metavar="N", help="How many hosts.")] = 3,
+    tls: Annotated[bool, typer.Option("--tls", help="All links under TLS.")] = False,
+    keep: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Keep histories and logs here: empty, or new."),
+    ] = None,
+) -> None:
+    """Run hosts and clients as processes, break their links, kill and pause them, fill their disks,
+    and compare what every client was told with what is so.
+
+    With anomalies the exit code is 1, and the histories are kept.
+    """
+    if model != "all" and model not in ALL_MODELS:
+        raise typer.BadParameter(f"all, or one of {', '.join(ALL_MODELS)}", param_hint="--model")
+    if keep is not None and keep.exists() and any(keep.iterdir()):
+        raise typer.BadParameter(f"{keep} is not empty", param_hint="--keep")
+    logging.getLogger("tupelo").setLevel(logging.CRITICAL)  # Every loss would be told there.
+    console = Console(highlight=False, soft_wrap=True)
+    models = ALL_MODELS if model == "all" else (model,)
+    folder = keep or Path(tempfile.mkdtemp(prefix="tupelo-torture-"))
+    totals: dict[str, Totals] = defaultdict(Totals)
+    bad: list[str] = []
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+        bar = progress.add_task("torture", total=1.0)
+
+        def told(name: str, share: float) -> None:
+            progress.update(bar, description=f"torture {name}", completed=share)
+
+        rounds = run_campaign(folder, models, 60 * minutes, seed, hosts, tls, told)
+        try:
+            for name, round_seed, place, result in rounds:
+                totals[name].add(result)
+                if not result.anomalies:
+                    continue
+                bad.append(f"{name}: seed {round_seed}, histories in {place}")
+                for anomaly in result.anomalies[:FAULTS_SHOWN]:
+                    console.print(f"{name} {anomaly}", markup=False)
+        except TortureFailed as failure:
+            complain(f"{failure}; the logs are in {folder}")
+            raise typer.Exit(1) from failure
+    console.print(_torture_table(totals))
+    for what in ("faults", "errors"):
+        every = sum((getattr(one, what) for one in totals.values()), Counter[str]())
+        _print_counts(console, what, every)
+    if bad:
+        for line in bad:
+            console.print(line, markup=False)
+        raise typer.Exit(1)
+    if keep is None:
+        shutil.rmtree(folder)
+
+
+def _torture_table(totals: Mapping[str, Totals]) -> Table:
+    table = Table("model", "rounds", "operations", "failed", "in doubt", "faults", "anomalies")
+    for name, one in totals.items():
+        in_doubt = one.operations["unknown"] + one.operations["pending"]
+        table.add_row(
+            name,
+            *(
+                str(number)
+                for number in (
+                    one.rounds,
+                    one.operations.total(),
+                    one.operations["fail"],
+                    in_doubt,
+                    one.faults.total(),
+                    len(one.anomalies),
+                )
+            ),
+        )
+    return table
 
 
 def _print_counts(console: Console, what: str, counts: Mapping[str, int]) -> None:
