@@ -10,9 +10,8 @@ from pathlib import Path
 
 from tupelo.lab.torture.checker import Anomaly
 from tupelo.lab.torture.journal import run_journal
-from tupelo.lab.torture.round import MODELS, Plan, Result, run_round
+from tupelo.lab.torture.round import Plan, Result, run_round
 
-ALL_MODELS = (*MODELS, "journal")
 ROUND_SECONDS = 45.0
 """So long are there faults in one round; then all is healed and checked."""
 WITH_IDENTITIES = frozenset({"melon"})

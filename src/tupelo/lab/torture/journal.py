@@ -28,7 +28,7 @@ import tupelo
 from tupelo.errors import TupeloError
 from tupelo.lab.torture.checker import DRAIN, Anomaly, Facts, check
 from tupelo.lab.torture.history import History, Log, Operation, read_history
-from tupelo.lab.torture.processes import Process
+from tupelo.lab.torture.processes import Command, TortureFailed
 from tupelo.lab.torture.round import Plan, Result
 
 WRITER = "writer"
@@ -128,7 +128,7 @@ async def stop_and_look(plan: Plan, told: Callable[[float], None]) -> Result:
     rng = Random(plan.seed)
     result = Result(plan.models)
     command = [sys.executable, "-m", __name__, str(plan.folder), str(plan.seed)]
-    process = await Process.start(WRITER, command, plan.folder, plan.folder / "home")
+    process = await Command.start(WRITER, command, plan.folder, plan.folder / "home")
     try:
         await process.line()
         began = time.monotonic()
@@ -137,8 +137,10 @@ async def stop_and_look(plan: Plan, told: Callable[[float], None]) -> Result:
             elapsed = time.monotonic() - began
             share = elapsed / plan.seconds if plan.faults is None else images / plan.faults
             told(min(1.0, share))
-            if share >= 1.0 or not process.running:
+            if share >= 1.0:
                 break
+            if not process.running:
+                raise TortureFailed("the writer has ended: see writer.log")
             await asyncio.sleep(rng.uniform(0.0, PAUSE_SECONDS_MAX))
             process.pause()
             image = plan.folder / "image"
@@ -150,8 +152,6 @@ async def stop_and_look(plan: Plan, told: Callable[[float], None]) -> Result:
             result.faults[kind] += 1
             lose_power(image, kind, rng)
             result.anomalies += await asyncio.to_thread(check_image, image)
-        if not process.running:
-            result.anomalies.append(Anomaly("stuck", "the writer has ended: see writer.log"))
     finally:
         await process.kill()
     for one in read_history([plan.folder / HISTORY]).operations:

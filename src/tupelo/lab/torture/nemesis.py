@@ -84,11 +84,12 @@ class Nemesis:
         began = time.monotonic()
         while True:
             elapsed = time.monotonic() - began
-            share = elapsed / seconds if faults is None else len(self.records) / max(1, faults)
+            share = elapsed / seconds if faults is None else (1 + len(self.records)) / (1 + faults)
             told(min(1.0, share))
             if share >= 1.0:
                 break
-            self._begin_one()
+            if self.kinds:
+                self._begin_one()
             await asyncio.sleep(self.rng.expovariate(1 / BETWEEN_SECONDS))
             for task in list(self._tasks):
                 if task.done():

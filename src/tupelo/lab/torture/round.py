@@ -25,7 +25,13 @@ from tupelo.lab.torture import worker
 from tupelo.lab.torture.checker import DRAIN, Anomaly, Facts, check, may_mend
 from tupelo.lab.torture.history import History, Log, read_history
 from tupelo.lab.torture.nemesis import FAULTS, FaultRecord, Nemesis
-from tupelo.lab.torture.processes import HOST_COMMAND, Process, TortureFailed
+from tupelo.lab.torture.processes import (
+    HOST_COMMAND,
+    Command,
+    Nursery,
+    Process,
+    TortureFailed,
+)
 from tupelo.lab.torture.proxy import Proxy
 from tupelo.lab.torture.worker import Born, Done, Go, HostOrders, Task
 from tupelo.lab.torture.workloads import (
@@ -41,7 +47,6 @@ from tupelo.lab.torture.workloads import (
 if sys.platform != "win32":
     import resource
 
-MODELS = ("space", "linda", "javaspaces", "xvsm", "melon", "event-heap", "lime", "pubsub")
 MEMBERS_OF = {"lime": 3, "xvsm": 1, "melon": 2, "event-heap": 3}
 """How many programs with a host of their own a model needs."""
 HOSTS_OF = frozenset({"space", "linda", "javaspaces", "pubsub", "melon", "event-heap"})
@@ -53,6 +58,7 @@ ENGAGED_SECONDS = 90.0
 PATIENCE_SECONDS = 60.0
 """What has not come to light after so long is lost. A client that is gone keeps what it has not
 confirmed for 30 s (`tupelo.Doubt`)."""
+ENOUGH_SECONDS = 120.0
 LOOK_SECONDS = 1.0
 SPACE_FOR_ENGAGEMENT = "engaged"
 FULL_DISK_BYTES = 4_096
@@ -61,8 +67,8 @@ FULL_DISK_BYTES = 4_096
 
 @dataclass(frozen=True)
 class Plan:
-    """What a round is. `faults` is how many there are, if `seconds` do not say; `operations_max`
-    bounds each client; `durable_all` leaves no host without a folder."""
+    """What a round is. `faults` is how many there are, if `seconds` do not say. The clients go on
+    until they have done `operations`, and none of them does more than `operations_max`."""
 
     folder: Path
     models: Sequence[str]
@@ -72,12 +78,13 @@ class Plan:
     tls: bool = False
     faults: int | None = None
     kinds: Sequence[str] = FAULTS
+    operations: int = 0
     operations_max: int = 1_000_000
     client_processes: int = CLIENT_PROCESSES
-    durable_all: bool = False
     patience_seconds: float = PATIENCE_SECONDS
     host_command: Sequence[str] = HOST_COMMAND
-    worker_command: Sequence[str] = (sys.executable, "-m", worker.__name__)
+    worker_command: Sequence[str] = ()
+    """What runs workers, if they are not to be forked from one process."""
 
 
 @dataclass
@@ -119,8 +126,12 @@ class Member:
         plan = self._round.plan
         home = plan.folder / f"{self.name}.home"
         name = f"{self.name}.{self.life}"
-        command = self._worker_command(home) if self._is_program else self._host_command()
-        self.process = process = await Process.start(name, command, plan.folder, home)
+        process: Process
+        if self._is_program:
+            process = await self._round.work(self._task(home))
+        else:
+            process = await Command.start(name, self._host_command(), plan.folder, home)
+        self.process = process
         if self._is_program:
             born = await process.hear(Born)
             self.node.direct, self.node.identity = born.address, born.identity
@@ -154,7 +165,7 @@ class Member:
             command += ["--peer", line.address]
         return command
 
-    def _worker_command(self, home: Path) -> list[str]:
+    def _task(self, home: Path) -> Task:
         plan = self._round.plan
         orders = HostOrders(
             self._listen,
@@ -163,7 +174,7 @@ class Member:
             self._path(),
             site="xvsm" in plan.models and self.node.site,
         )
-        task = Task(
+        return Task(
             f"{self.name}.{self.life}",
             plan.seed,
             str(plan.folder),
@@ -173,7 +184,6 @@ class Member:
             self.name,
             orders,
         )
-        return [*plan.worker_command, msgspec.json.encode(task).decode()]
 
     async def kill(self) -> None:
         assert self.process is not None
@@ -220,8 +230,7 @@ class ClientProcess:
             plan.operations_max,
             Security(plan.tls, str(home)),
         )
-        command = [*plan.worker_command, msgspec.json.encode(task).decode()]
-        self.process = await Process.start(name, command, plan.folder, home)
+        self.process = await self._round.work(task)
         await self.process.tell(self._round.go())
         await self.process.hear(Done)
 
@@ -253,9 +262,25 @@ class Round:
         self._clients: list[ClientProcess] = []
         self._records: list[FaultRecord] = []
         self._drains = 0
+        self._nursery: Nursery | None = None
+        self._nursing = asyncio.Lock()
 
     def members(self) -> list[Member]:
         return [one for one in self._nodes if one.node.member]
+
+    async def work(self, task: Task) -> Process:
+        """A process for this task."""
+        argument = msgspec.json.encode(task).decode()
+        if self.plan.worker_command:
+            command = [*self.plan.worker_command, argument]
+            return await Command.start(
+                task.name, command, self.plan.folder, Path(task.security.home)
+            )
+        async with self._nursing:
+            if self._nursery is None:
+                self._nursery = Nursery(worker.__name__, self.plan.folder)
+                await self._nursery.start()
+        return await self._nursery.fork(task.name, argument)
 
     def go(self) -> str:
         return msgspec.json.encode(Go([one.node for one in self._nodes])).decode()
@@ -277,6 +302,8 @@ class Round:
             )
             await nemesis.run(plan.seconds, plan.faults, self._told)
             await self._heal()
+            await self._enough()
+            await self._stop()
             anomalies = await self._look()
         finally:
             if nemesis is not None:
@@ -295,7 +322,7 @@ class Round:
         plan = self.plan
         members = max(MEMBERS_OF.get(model, 0) for model in plan.models)
         hosts = plan.hosts if HOSTS_OF.intersection(plan.models) else 0
-        in_memory = hosts - 1 if hosts > 2 and not plan.durable_all else None
+        in_memory = hosts - 1 if hosts > 2 else None
         nodes = [Node(f"h{place + 1}", place != in_memory, False) for place in range(hosts)]
         nodes += [Node(f"m{place + 1}", True, True, site=place == 0) for place in range(members)]
         for node in nodes:
@@ -372,6 +399,18 @@ class Round:
         for one in [*self._nodes, *self._clients]:
             one.resume()
         await self._engaged()
+
+    async def _enough(self) -> None:
+        """Wait until the clients have done as much as they are to do."""
+        until = time.monotonic() + ENOUGH_SECONDS
+        while time.monotonic() < until:
+            ended = [one for one in self._history().operations if one.outcome != "pending"]
+            if len(ended) >= self.plan.operations:
+                return
+            await asyncio.sleep(LOOK_SECONDS / 4)
+        raise TortureFailed(f"there are fewer than {self.plan.operations} operations")
+
+    async def _stop(self) -> None:
         processes = [one.process for one in [*self._clients, *self.members()]]
         for process in processes:
             assert process is not None
@@ -431,6 +470,8 @@ class Round:
         for one in [*self._clients, *self._nodes]:
             if one.process is not None:
                 await one.process.kill()
+        if self._nursery is not None:
+            await self._nursery.close()
         for link in self._links.values():
             await link.close()
 

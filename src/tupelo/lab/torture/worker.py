@@ -78,9 +78,9 @@ class Done(msgspec.Struct):
     stuck: list[str] = []
 
 
-def main() -> None:
+def main(argument: str) -> None:
     logging.getLogger("tupelo").setLevel(logging.ERROR)  # Losses of links are what this is about.
-    task = msgspec.json.decode(sys.argv[1], type=Task)
+    task = msgspec.json.decode(argument, type=Task)
     log = Log(Path(task.folder) / f"{task.name}.history")
     security = task.security
     setting = Setting(
@@ -168,4 +168,4 @@ def _hear() -> bytes:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1])
