@@ -65,11 +65,11 @@ def mark_of(file: Path) -> Path:
     return file.with_name(f"{file.name}.high")
 
 
-def count_frames(wal: bytes) -> tuple[bytes, int, int]:
+def count_frames(wal: bytes | bytearray) -> tuple[bytes, int, int]:
     """The salt of a write-ahead log, how many frames in a row have it, and the size of a frame."""
     if len(wal) < WAL_HEADER.size:
         return b"", 0, 0
-    salt = wal[SALT]
+    salt = bytes(wal[SALT])
     size = FRAME_HEADER_BYTES + struct.unpack_from(">I", wal, 8)[0]
     count = 0
     for start in range(WAL_HEADER.size, len(wal) - size + 1, size):

@@ -13,7 +13,7 @@ from typing import Protocol
 
 import msgspec
 
-from tupelo.lab.torture.proxy import LINK_FAULTS, LinkFault, Proxy
+from tupelo.lab.torture.proxy import LINK_FAULTS, Direction, LinkFault, Proxy
 
 PROCESS_FAULTS = ("kill", "pause", "full disk", "kill client", "pause client")
 FAULTS: tuple[str, ...] = (*LINK_FAULTS, *PROCESS_FAULTS)
@@ -109,10 +109,10 @@ class Nemesis:
         work: Callable[[FaultRecord], Awaitable[None]] | None = None
         if kind in LINK_FAULTS:
             target = self.rng.choice(list(self.links))
-            direction = self.rng.choice(("there", "back"))
+            direction: Direction = self.rng.choice(("there", "back"))
             fault = LinkFault(
-                kind,  # type: ignore[arg-type]
-                direction,  # type: ignore[arg-type]
+                kind,
+                direction,
                 self.rng.uniform(0.01, DELAY_SECONDS_MAX),
             )
             work = self._link(self.links[target], fault, seconds)

@@ -99,19 +99,45 @@ class Result:
     anomalies: list[Anomaly] = field(default_factory=list)
 
 
-class Member:
+class RestartedProcess:
+    """A process of the round from life to life."""
+
+    def __init__(self, round_: Round, name: str) -> None:
+        self.name = name
+        self.life = 0
+        self.process: Process | None = None
+        self._round = round_
+
+    async def start(self) -> None:
+        """Begin the next life."""
+        raise NotImplementedError
+
+    async def revive(self) -> None:
+        await self.start()
+
+    async def kill(self) -> None:
+        if self.process is not None:
+            await self.process.kill()
+
+    def pause(self) -> None:
+        if self.process is not None:
+            self.process.pause()
+
+    def resume(self) -> None:
+        if self.process is not None:
+            self.process.resume()
+
+
+class Member(RestartedProcess):
     """A node of the round from life to life: a `tupelo host`, or a program with a host."""
 
     def __init__(self, round_: Round, node: Node) -> None:
-        self.name = node.name
+        super().__init__(round_, node.name)
         self.node = node
-        self.life = 0
-        self.process: Process | None = None
         self.lines: list[Proxy] = []
         """The proxies that lead to it."""
         self.peers: list[Proxy] = []
         """The proxies by which it looks for others."""
-        self._round = round_
         self._listen = "127.0.0.1:0"
         self._is_program = node.member or round_.plan.tls
         """On this machine `tupelo host` has no identity, and so no TLS: then a program runs it."""
@@ -185,20 +211,6 @@ class Member:
             orders,
         )
 
-    async def kill(self) -> None:
-        assert self.process is not None
-        await self.process.kill()
-
-    revive = start
-
-    def pause(self) -> None:
-        if self.process is not None:
-            self.process.pause()
-
-    def resume(self) -> None:
-        if self.process is not None:
-            self.process.resume()
-
     def fill_disk(self) -> bool:
         """No file of the process may grow: writes fail as on a full disk."""
         if self.process is None or sys.platform != "linux":
@@ -208,14 +220,8 @@ class Member:
         return True
 
 
-class ClientProcess:
-    """A process of clients from life to life."""
-
-    def __init__(self, round_: Round, name: str) -> None:
-        self.name = name
-        self.life = 0
-        self.process: Process | None = None
-        self._round = round_
+class ClientProcess(RestartedProcess):
+    """A process of clients."""
 
     async def start(self) -> None:
         self.life += 1
@@ -234,20 +240,6 @@ class ClientProcess:
         await self.process.tell(self._round.go())
         await self.process.hear(Done)
 
-    async def kill(self) -> None:
-        assert self.process is not None
-        await self.process.kill()
-
-    revive = start
-
-    def pause(self) -> None:
-        if self.process is not None:
-            self.process.pause()
-
-    def resume(self) -> None:
-        if self.process is not None:
-            self.process.resume()
-
 
 class Round:
     """One round, while it is run. `told` hears how far it is, from 0 to 1."""
@@ -264,6 +256,9 @@ class Round:
         self._drains = 0
         self._nursery: Nursery | None = None
         self._nursing = asyncio.Lock()
+
+    def _restarted(self) -> list[RestartedProcess]:
+        return [*self._clients, *self._nodes]
 
     def members(self) -> list[Member]:
         return [one for one in self._nodes if one.node.member]
@@ -396,7 +391,7 @@ class Round:
     async def _heal(self) -> None:
         for link in self._links.values():
             link.heal()
-        for one in [*self._nodes, *self._clients]:
+        for one in self._restarted():
             one.resume()
         await self._engaged()
 
@@ -411,7 +406,8 @@ class Round:
         raise TortureFailed(f"there are fewer than {self.plan.operations} operations")
 
     async def _stop(self) -> None:
-        processes = [one.process for one in [*self._clients, *self.members()]]
+        talking: list[RestartedProcess] = [*self._clients, *self.members()]
+        processes = [one.process for one in talking]
         for process in processes:
             assert process is not None
             await process.tell("stop")
@@ -467,9 +463,8 @@ class Round:
         return facts
 
     async def _clear_up(self) -> None:
-        for one in [*self._clients, *self._nodes]:
-            if one.process is not None:
-                await one.process.kill()
+        for one in self._restarted():
+            await one.kill()
         if self._nursery is not None:
             await self._nursery.close()
         for link in self._links.values():

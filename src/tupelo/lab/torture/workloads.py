@@ -409,7 +409,7 @@ class JavaSpacesClient(Client):
     def open(self) -> None:
         self._node = self.nodes()[0]
         self._space: Any = JavaSpace05(self.connect(self._node, "javaspaces"))
-        self._durable = [
+        self._durable: list[tuple[Node, Any]] = [
             (node, JavaSpace05(self.connect(node, "javaspaces"))) for node in self.durable()[:2]
         ]
         self._manager = TransactionManager()
