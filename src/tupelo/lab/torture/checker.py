@@ -18,6 +18,7 @@ what they take was there at the end.
 | out of order | a session gave values of one source in another order than they were written |
 | two orders | readers of one view saw values in different orders |
 | misdirected | a value was given to a host to which it was not directed |
+| not seen | when all was well, a space could not be looked into |
 | stuck | an operation did not end, though all links and hosts were well |
 
 What no program could prevent is excused; each excuse is where it is used.
@@ -40,6 +41,7 @@ ACCOUNT = "account"
 """The class of values that have an amount, as in `ada@w1.3=40`."""
 DRAIN = "drain"
 """So begin the names of the clients that look at the end what is there."""
+NOT_SEEN = "not seen"
 STALE_READS = frozenset({"event-heap", "melon"})
 """Models whose hosts read copies: what was taken at its source may be read for a while."""
 FLEETING = frozenset({"pubsub:told"})
@@ -89,7 +91,7 @@ def check(history: History, facts: Facts) -> list[Anomaly]:
 
 def may_mend(anomaly: Anomaly) -> bool:
     """May time show that all is well: is it about something that was not seen yet?"""
-    return anomaly.kind in ("lost", "half done", "sum")
+    return anomaly.kind in ("lost", "half done", "sum", NOT_SEEN)
 
 
 class _Case:

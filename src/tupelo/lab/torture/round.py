@@ -22,7 +22,7 @@ import msgspec
 import tupelo
 from tupelo.errors import TupeloError
 from tupelo.lab.torture import worker
-from tupelo.lab.torture.checker import DRAIN, Anomaly, Facts, check, may_mend
+from tupelo.lab.torture.checker import DRAIN, NOT_SEEN, Anomaly, Facts, check, may_mend
 from tupelo.lab.torture.history import History, Log, read_history
 from tupelo.lab.torture.nemesis import FAULTS, FaultRecord, Nemesis
 from tupelo.lab.torture.processes import (
@@ -61,6 +61,7 @@ confirmed for 30 s (`tupelo.Doubt`)."""
 ENOUGH_SECONDS = 120.0
 LOOK_SECONDS = 1.0
 SPACE_FOR_ENGAGEMENT = "engaged"
+FACTS_FILE = "facts.json"
 FULL_DISK_BYTES = 4_096
 """No file may grow beyond this while the disk is full."""
 
@@ -425,18 +426,22 @@ class Round:
             for one in self.members():
                 assert one.process is not None
                 await one.process.tell("drain")
-            await asyncio.to_thread(self._drain)
+            unseen = await asyncio.to_thread(self._drain)
             for one in self.members():
                 assert one.process is not None
                 await one.process.hear(Done)
-            anomalies = check(self._history(), self._facts())
+            facts = self._facts()
+            (self.plan.folder / FACTS_FILE).write_bytes(msgspec.json.encode(facts))
+            anomalies = [*unseen, *check(self._history(), facts)]
             hopeless = any(not may_mend(one) for one in anomalies)
             if not anomalies or hopeless or time.monotonic() > until:
                 return anomalies
             await asyncio.sleep(LOOK_SECONDS)
 
-    def _drain(self) -> None:
+    def _drain(self) -> list[Anomaly]:
+        """Look what is there; which clients could not."""
         self._drains += 1
+        unseen = []
         log, setting = self._setting(DRAIN)
         kinds: dict[type[Client], None] = {}
         for model in self.plan.models:
@@ -446,11 +451,12 @@ class Round:
             client = kind(setting, f"{DRAIN}.{self._drains}.{place}", "")
             try:
                 client.drain()
-            except TupeloError:
-                pass  # The next one will see it, or it is lost.
+            except TupeloError as error:
+                unseen.append(Anomaly(NOT_SEEN, f"{client.model}: {error!r}"))
             finally:
                 log.end(client.name)
         log.close()
+        return unseen
 
     def _history(self) -> History:
         return read_history(sorted(self.plan.folder.glob("*.history")))
@@ -469,6 +475,12 @@ class Round:
             await self._nursery.close()
         for link in self._links.values():
             await link.close()
+
+
+def check_again(folder: Path) -> list[Anomaly]:
+    """The anomalies of a round that was kept."""
+    facts = msgspec.json.decode((folder / FACTS_FILE).read_bytes(), type=Facts)
+    return check(read_history(sorted(folder.glob("*.history"))), facts)
 
 
 def run_round(plan: Plan, told: Callable[[float], None] = lambda share: None) -> Result:

@@ -625,12 +625,12 @@ class MelonClient(Client):
             ):
                 found = space.take_all(("stored", str), scope=tupelo.HERE)
                 begun.told(value for _, value in found)
+            # A process that has read nothing yet; its host opens the messages for it.
             with (
-                self.connect(node, "melon.written", direct=True) as space,
-                self.logged("read", "written", node.name) as begun,
+                Melon(self.connect(node, "melon", direct=True)) as melon,
+                self.logged("read", "written", node.name, many=True) as begun,
             ):
-                found = space.read_all(("written", str), scope=tupelo.HERE)
-                begun.told(value for _, value in found)
+                begun.told(value for _, value in melon.read_all(("written", str), wait=0))
 
 
 class MelonMember(Client):
