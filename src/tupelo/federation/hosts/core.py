@@ -25,7 +25,7 @@ from tupelo.federation.hosts.possessions import Possessions
 from tupelo.federation.hosts.presence import Presence
 from tupelo.federation.hosts.services import Service, Services
 from tupelo.federation.hosts.serving import Serving
-from tupelo.federation.identity.access import Access
+from tupelo.federation.identity.access import NOBODY, Access
 from tupelo.federation.identity.ids import require_proved
 from tupelo.federation.identity.keys import Identity
 from tupelo.federation.identity.trust import Trust
@@ -34,7 +34,7 @@ from tupelo.federation.links.calls import Handlers
 from tupelo.federation.links.conversation import Conversation
 from tupelo.federation.links.link import Link, Listening, Network
 from tupelo.federation.links.reception import SPACES_MAX, Greeting, Reception, require_names
-from tupelo.federation.names import DECISIONS, PRESENCE
+from tupelo.federation.names import DECISIONS, PRESENCE, companion_name
 from tupelo.federation.spaces.doubts import Doubts, give_back
 from tupelo.federation.spaces.hosted import Doubt, HostedSpace, check_doubt
 from tupelo.federation.spanning.federated import Federation
@@ -225,7 +225,41 @@ class HostCore:
         )
         if own and self._folder is not None:
             self._folder.claim(name)
-        self.spaces[name] = hosted
+        self._add_space(hosted)
+        return hosted
+
+    def companion(self, served: HostedSpace, kind: str, access: Access) -> HostedSpace:
+        """The space in which a model keeps more of this `kind` for the space `served`, whose rules
+        hold there beside `access`. No program can open it: its name is reserved. What was kept as
+        `<name>.<kind>` in the folder by an earlier version is used where it is."""
+        name, former = companion_name(kind, served.name), f"{served.name}.{kind}"
+        found = self.spaces.get(name)
+        if found is None:
+            found = HostedSpace(
+                self.open_space(name, {}, former),
+                access,
+                served.doubt,
+                commit_in_place=self.commits_in_place,
+                serves=served,
+                former=former,
+            )
+            self._add_space(found)
+        return found
+
+    def private_space(self, name: str, former: str | None = None) -> HostedSpace:
+        """A space of a reserved name that only this host uses, and no other host or client."""
+        found = self.spaces.get(name)
+        if found is None:
+            found = self.spaces[name] = HostedSpace(
+                self.open_space(name, {}, former),
+                NOBODY,
+                Doubt(),
+                commit_in_place=self.commits_in_place,
+            )
+        return found
+
+    def _add_space(self, hosted: HostedSpace) -> None:
+        self.spaces[hosted.name] = hosted
         if self._started:
             self._recover(hosted)
         self.mover.recover(hosted)
@@ -233,7 +267,6 @@ class HostCore:
             for peer in self.peers.values():
                 peer.space_made(hosted)
         self._say_presence()
-        return hosted
 
     def _recover(self, hosted: HostedSpace) -> None:
         """Deliveries that were under way when the last life of this host ended."""
@@ -271,11 +304,18 @@ class HostCore:
         self.services[name] = service
         return hosted
 
-    def open_space(self, name: str, options: dict[str, Any]) -> blocking.Space:
-        """A space that nobody knows of yet: in the folder of the host, if it has one."""
+    def open_space(
+        self, name: str, options: dict[str, Any], former: str | None = None
+    ) -> blocking.Space:
+        """A space that nobody knows of yet: in the folder of the host, if it has one, or where it
+        was kept there under its `former` name, unless a space of that name is open."""
         options = {"clock": self.clock, "agent": self.id, "new_id": self.new_id, **options}
         if self._folder is not None and "path" not in options:
-            options["path"] = self._folder.file_of(name)
+            options["path"] = (
+                self._folder.file_of(name)
+                if former is None or former in self.spaces
+                else self._folder.file_of_either(name, former)
+            )
             if self._durability is not None:
                 options.setdefault("durability", self._durability)
         space = blocking.Space(name, **options)
@@ -297,6 +337,8 @@ class HostCore:
         """The space of this name, for someone who asks for it from elsewhere, and who may make it
         if it may write in spaces that nobody has said otherwise about."""
         found = self.spaces.get(name)
+        if found is None or found.serves is not None:
+            check_space_name(name)
         if found is None:
             self._access.check("write", name, who, False)
             if self._folder is not None and self._folder.is_claimed(name):
@@ -305,6 +347,19 @@ class HostCore:
                 raise NotAllowed("make one more space", name, "an agent")
             found = self.make_space(name)
         return found
+
+    def may(self, operation: str, name: str, neighbour: str, source: str) -> bool:
+        """May the host `source` do this in the space of this name, for which the engaged host
+        `neighbour` speaks? Both must be allowed it. A space that is not here has the rules that
+        this host gives to new ones."""
+        peer = self.peers.get(neighbour)
+        if peer is None:
+            return False
+        found = self.spaces.get(name)
+        if found is None:
+            access = self._access
+            return access.allows(operation, peer.who) and access.allows_host(operation, source)
+        return peer.may(operation, found) and found.allows_host(operation, source)
 
     def spans(self, hosted: HostedSpace, scope: Scope | None) -> bool:
         """Does an operation of this scope look beyond what is here?"""

@@ -75,7 +75,7 @@ class Peer:
         self.replaced = False
         self.hints: dict[int, Callable[[wire.Hint], None]] = {}
         self._host = host
-        self._who = who
+        self.who = who
         self._allowed: dict[tuple[str, str], bool] = {}
         self._held: dict[int, Delivery] = {}
         self._watches: dict[int, Watching | Telling | Intended | Awaiting] = {}
@@ -141,7 +141,7 @@ class Peer:
         allowed = self._allowed.get((operation, hosted.name))
         if allowed is None:
             try:
-                hosted.access.check(operation, hosted.name, self._who, False)
+                hosted.check(operation, self.who)
                 allowed = True
             except AccessError:
                 allowed = False
@@ -154,7 +154,7 @@ class Peer:
         hosted = self._host.spaces.get(space)
         if hosted is None or not hosted.shared:
             return None
-        hosted.access.check(operation, space, self._who, False)
+        hosted.check(operation, self.who)
         return hosted
 
     async def ask(self, message: wire.Ask) -> list[Any] | msgspec.Raw | None:

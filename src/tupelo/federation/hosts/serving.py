@@ -102,7 +102,7 @@ class Serving:
         hosted = self._allowed.get((space, operation))
         if hosted is None:
             hosted = self._host.hosted(space, self.who)
-            hosted.access.check(operation, space, self.who, space in self._shown)
+            hosted.check(operation, self.who, self._shown)
             self._allowed[space, operation] = hosted
         return hosted
 

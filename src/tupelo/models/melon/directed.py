@@ -82,7 +82,7 @@ class Directed:
 
         mine = {core.id} if identity is None else {core.id, identity.key}
         self.feed = replication_of(core).feed(
-            sealed.name,
+            sealed,
             copies.directed_policy,
             only=lambda entry: read_item(entry) is not None,
             lanes=Lanes(lane, frozenset(mine)),
