@@ -148,6 +148,16 @@ class Peer:
             self._allowed[operation, hosted.name] = allowed
         return allowed
 
+    def still_may(self, name: str) -> bool:
+        """The rules of the space `name` have changed: may this host do the same there as before,
+        and in what models keep for it? If it may do more or less, it is to engage anew."""
+        before, self._allowed = self._allowed, {}
+        return all(
+            self.may(operation, hosted) == allowed
+            for (operation, known), allowed in before.items()
+            if (hosted := self._host.spaces.get(known)) is not None
+        )
+
     def hosted(self, space: str, operation: str) -> HostedSpace | None:
         """The space, if there is one here that hosts share. AccessError if this host's agents may
         not do this in it."""
@@ -155,6 +165,7 @@ class Peer:
         if hosted is None or not hosted.shared:
             return None
         hosted.check(operation, self.who)
+        self._allowed[operation, space] = True
         return hosted
 
     async def ask(self, message: wire.Ask) -> list[Any] | msgspec.Raw | None:
