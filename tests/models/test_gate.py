@@ -17,7 +17,14 @@ import tupelo
 from tests.conftest import until_true
 from tests.federation.raw import Raw, spelled
 from tupelo import ANY, Access
-from tupelo.errors import AccessError, BadArgument, NotAllAnswered, NotAllowed, TupeloError
+from tupelo.errors import (
+    AccessError,
+    BadArgument,
+    MigrationFailed,
+    NotAllAnswered,
+    NotAllowed,
+    TupeloError,
+)
 from tupelo.federation.identity.access import NOBODY
 from tupelo.federation.links import wire
 from tupelo.federation.replication import messages as feeds
@@ -28,7 +35,7 @@ from tupelo.models.event_heap import served as heap_served
 from tupelo.models.event_heap.records import Destroyed, Placed
 from tupelo.models.javaspaces import JavaSpace05, LookupService, offer
 from tupelo.models.javaspaces.remote.locations import SERVICE_NAMES
-from tupelo.models.lime import LimeTupleSpace
+from tupelo.models.lime import Agent, HostLocation, LimeTupleSpace
 from tupelo.models.linda import TupleSpace
 from tupelo.models.melon import Copies, Melon
 from tupelo.models.melon import served as melon_served
@@ -49,6 +56,23 @@ COMPANIONS = [
     for kind in kinds
 ]
 PRIVATE = ["tupelo.copies.kept", "tupelo.copies.tupelo.system.kept", "tupelo.melon.kept"]
+
+
+class Spy(Agent):
+    """Goes to another host to look there, and writes where it is from."""
+
+    def __init__(self, target: str) -> None:
+        self.target = target
+        self.failed = ""
+        self.board = LimeTupleSpace("kept")
+
+    def run(self) -> None:
+        self.board.set_shared(True)
+        self.board.out(("x", 2))
+        try:
+            self.migrate(HostLocation(self.target))
+        except MigrationFailed as error:
+            self.failed = error.reason
 
 
 class House:
@@ -72,7 +96,7 @@ class House:
         self.brokers = {name: PubSub(self.host, name) for name in RULES}
         for broker in self.brokers.values():
             broker.offer(SECRET)
-        self.lime = stack.enter_context(lime.Host(self.host))
+        self.lime = stack.enter_context(lime.Host(self.host, agents=[Spy]))
         LimeTupleSpace("kept", self.lime.agent("ada")).set_shared(True)
         capi = stack.enter_context(Capi())
         capi.create_container(None, None, "kept", INFINITE, FifoCoordinator())
@@ -398,7 +422,10 @@ def test_a_broker_is_told_nothing(house: House, guest: tupelo.Host, name: str) -
 
 
 def test_an_agent_of_lime_gets_nothing(house: House, guest: tupelo.Host) -> None:
-    with lime.Host(guest) as there:
+    with lime.Host(guest, agents=[Spy]) as there:
+        spy = there.load(Spy, house.lime.location.id)
+        until_true(lambda: spy.failed, "it is sent back")
+        assert "not allowed" in spy.failed
         space = LimeTupleSpace("kept", there.agent("ben"))
         space.set_shared(True)
         assert nothing_of(lambda: space.rdp(ANY))

@@ -363,7 +363,7 @@ class Server(Operations):
             case Journey(about):
                 if self.migrations is None:
                     raise BadFrame("no agents come here")
-                return await self.migrations.asked(source, about)
+                return await self.migrations.asked(neighbour, source, about)
 
     def _look(self, neighbour: str, source: str, pattern: Pattern) -> Any:
         ground = self.spaces.find(pattern.space)
