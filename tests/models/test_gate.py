@@ -271,7 +271,7 @@ def test_a_factory_has_no_more_rights_than_who_asks(
     with tupelo.connect(house.url(requests.SPACE)) as space:
         space.write(request)
         made = space.take(requests.Made(request=request.request), wait=10)
-    assert made is not None and made.id is None
+    assert made is not None and made.id is None and made.error is not None
     assert made.error.partition(":")[0] in ("NotAllowed", "WrongPassword", "BadArgument")
     assert house.is_as_before()
 
@@ -539,7 +539,8 @@ def test_asking_for_a_heap_leaves_the_rules_of_a_space_as_they_are() -> None:
         Melon(home, "room")
         with tupelo.connect(f"{home.url}event heaps") as space:
             space.write(requests.HeapRequest("ask", "room"))
-            assert space.take(requests.Made(request="ask"), wait=10).id == "room"
+            made = space.take(requests.Made(request="ask"), wait=10)
+            assert made is not None and made.id == "room"
         for name in ("room.system", "room.written", "room.sealed"):
             assert home.core.spaces[name].access is rules
 
