@@ -260,7 +260,7 @@ for attempt in (
     except (CannotReach, IdentityUnusable) as error:
         print(error)
 access.Access(write=["ed25519:" + "0" * 64]).check("read", "jobs", None, False)
-trust.Trust.anyone().check("kitchen", "ed25519:" + "0" * 64)
+trust.Trust.anyone().check("kitchen", "ed25519:" + "0" * 64, 0.0)
 print("done")
 """
     lines = run(WITHOUT_PACKAGES + code, str(path)).splitlines()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections import Counter
 
@@ -14,6 +15,15 @@ from tupelo.lab.torture import campaign
 from tupelo.lab.torture.checker import Anomaly
 from tupelo.lab.torture.round import Result
 from tupelo.lab.torture.workloads import CLIENTS, MEMBERS
+
+
+@pytest.fixture(autouse=True)
+def level_of_the_log():
+    """The command silences the log of its process, which here is that of all tests."""
+    log = logging.getLogger("tupelo")
+    before = log.level
+    yield
+    log.setLevel(before)
 
 
 def torture(*arguments: object) -> Invoked:
