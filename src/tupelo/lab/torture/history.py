@@ -67,6 +67,7 @@ NOTHING_DONE = (
     UnknownTransaction,
 )
 """Errors by which an operation says that it was not done."""
+OUTCOME_OF_STATE: dict[str, Literal["ok", "fail"]] = {"committed": "ok", "aborted": "fail"}
 ERROR_CHARS_MAX = 300
 
 
@@ -217,7 +218,7 @@ def outcome_of(error: TupeloError) -> Literal["ok", "fail", "unknown"]:
     if isinstance(error, PeerLost):
         return "unknown" if error.in_doubt else "fail"
     if isinstance(error, TimeoutExpired | TransactionEnded):
-        return {"committed": "ok", "aborted": "fail"}.get(error.state, "unknown")  # type: ignore[return-value]
+        return OUTCOME_OF_STATE.get(error.state, "unknown")
     return "fail" if isinstance(error, NOTHING_DONE) else "unknown"
 
 

@@ -45,10 +45,12 @@ class Host(Victim, Protocol):
     """A host, whose disk may refuse to take more."""
 
     @property
-    def has_disk(self) -> bool: ...
+    def has_disk(self) -> bool:
+        """Does it keep entries on a disk that can be filled here?"""
+        ...
 
-    def fill_disk(self) -> bool:
-        """From now on the disk takes no more; False if that cannot be had here."""
+    def fill_disk(self) -> None:
+        """From now on the disk takes no more."""
         ...
 
 
@@ -118,10 +120,14 @@ class Nemesis:
                 self.rng.uniform(0.01, DELAY_SECONDS_MAX),
             )
             work = self._link(self.links[target], fault, seconds)
+        elif kind == "full disk":
+            hosts = [host for host in self.hosts if host.has_disk]
+            if not hosts:
+                return
+            host = self.rng.choice(hosts)
+            target, work = host.name, self._full_disk(host, seconds)
         else:
             victims: Sequence[Victim] = self.clients if kind.endswith("client") else self.hosts
-            if kind == "full disk":
-                victims = [host for host in self.hosts if host.has_disk]
             if not victims:
                 return
             victim = self.rng.choice(victims)
@@ -170,13 +176,20 @@ class Nemesis:
                 finally:
                     victim.resume()
                 return
-            if kind == "full disk":
-                victim.fill_disk()  # type: ignore[attr-defined]
-                await asyncio.sleep(seconds)
             await victim.kill()
             record.at = time.monotonic()
             if kind == "kill":
                 await asyncio.sleep(seconds / 2)
             await victim.revive()
+
+        return work
+
+    def _full_disk(self, host: Host, seconds: float) -> Callable[[FaultRecord], Awaitable[None]]:
+        async def work(record: FaultRecord) -> None:
+            host.fill_disk()
+            await asyncio.sleep(seconds)
+            await host.kill()
+            record.at = time.monotonic()
+            await host.revive()
 
         return work

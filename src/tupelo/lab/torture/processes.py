@@ -13,6 +13,7 @@ import os
 import signal
 import socket
 import sys
+from abc import ABC, abstractmethod
 from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
@@ -32,7 +33,7 @@ class TortureFailed(Exception):
     """The round cannot go on: a process does not start, or does not answer."""
 
 
-class Process:
+class Process(ABC):
     """A process of ours, to which lines are said and which says lines."""
 
     def __init__(
@@ -96,8 +97,9 @@ class Process:
         if self._spoken is not None:
             await self._spoken
 
+    @abstractmethod
     async def _gone(self) -> None:
-        raise NotImplementedError
+        """Wait until the process has ended and its number is free."""
 
     def _signal(self, number: int) -> None:
         """A process that has ended keeps its number until `_gone` has returned."""
@@ -176,7 +178,9 @@ class Nursery:
         with theirs, (self._folder / f"{name}.log").open("ab") as log:
             pid = int(await self._ask(argument, [theirs.fileno(), log.fileno()]))
         reader, writer = await asyncio.open_connection(sock=ours, limit=LINE_BYTES_MAX)
-        return Worker(self, name, pid, reader, writer)
+        worker = Worker(name, pid, reader, writer)
+        worker._nursery = self
+        return worker
 
     async def reap(self, pid: int) -> None:
         """Wait until a worker that was killed is gone. Until then its number stays its own."""
@@ -199,9 +203,7 @@ class Nursery:
 class Worker(Process):
     """A process that was forked in the nursery."""
 
-    def __init__(self, nursery: Nursery, *args: object) -> None:
-        super().__init__(*args)  # type: ignore[arg-type]
-        self._nursery = nursery
+    _nursery: Nursery
 
     async def _gone(self) -> None:
         await self._nursery.reap(self.pid)

@@ -212,13 +212,11 @@ class Member(RestartedProcess):
             orders,
         )
 
-    def fill_disk(self) -> bool:
+    def fill_disk(self) -> None:
         """No file of the process may grow: writes fail as on a full disk."""
-        if self.process is None or sys.platform != "linux":
-            return False
-        soft_and_hard = (FULL_DISK_BYTES, resource.RLIM_INFINITY)
-        resource.prlimit(self.process.pid, resource.RLIMIT_FSIZE, soft_and_hard)
-        return True
+        if self.process is not None:
+            soft_and_hard = (FULL_DISK_BYTES, resource.RLIM_INFINITY)
+            resource.prlimit(self.process.pid, resource.RLIMIT_FSIZE, soft_and_hard)
 
 
 class ClientProcess(RestartedProcess):
