@@ -197,7 +197,7 @@ def test_a_right_that_is_withdrawn_ends_the_links_that_have_used_it() -> None:
             for space in (reader, writer):
                 with pytest.raises((NotAllowed, PeerLost)):
                     space.write(("a", 2))
-        with pytest.raises(BadArgument, match="name="):
+        with pytest.raises(BadArgument, match="space="):
             host.change_access("no such space", Access())
         with pytest.raises(BadArgument, match="access="):
             host.change_access("jobs", "anyone")  # type: ignore[arg-type]

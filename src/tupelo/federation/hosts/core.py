@@ -510,7 +510,7 @@ class HostCore:
             raise BadArgument("access", "an Access(...)", access)
         hosted = self.spaces.get(check_space_name(name))
         if hosted is None:
-            raise BadArgument("name", "that of a space of this host", name)
+            raise BadArgument("space", "the name of a space of this host", name)
         was_shared, hosted.access = hosted.shared, access
         if was_shared != hosted.shared:
             self._say_presence()
