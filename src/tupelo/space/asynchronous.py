@@ -7,7 +7,7 @@ space: `aio.Space(space)` is an async door to a space that threads use.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Generator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Generic, Self, TypeVar
@@ -28,6 +28,7 @@ from tupelo.space.session import SessionState
 from tupelo.space.subscription import SubscriptionState
 from tupelo.space.tasks import TaskSignal
 from tupelo.space.transaction import Vote
+from tupelo.space.waiting import Waiter
 from tupelo.space.writers import Writer
 from tupelo.store.sqlite import Durability, LogKeep
 from tupelo.values.change import Change
@@ -99,11 +100,11 @@ class Space(AsyncSpaceLike):
     ) -> AsyncLease:
         port = self._port
         if lease is None and txn is None and at is None and wait == 0 and to is None:
-            granted = port.write_plainly(entry)
+            granted: AsyncLease | None = port.write_plainly(entry, None, AsyncLease)
             if granted is not None:
                 if port.journaled:
-                    await port.flushed(granted.thing.arrival)
-                return AsyncLease(port, granted.thing)
+                    await port.flusher.flush(granted.thing.arrival)
+                return granted
         written = port.write(entry, lease, txn, at, TaskSignal, wait, mark_to(to))
         return (await self._written(*written, wait))[0]
 
@@ -143,6 +144,7 @@ class Space(AsyncSpaceLike):
         if_exists: bool,
         scope: Scope | None,
         coverage: Coverage | None,
+        session: SessionState | None = None,
     ) -> Any:
         port = self._port
         if (
@@ -150,16 +152,26 @@ class Space(AsyncSpaceLike):
             and (wait is None or (wait == 0 and wait is not False))
             and txn is None
             and order is None
+            and not if_exists
             and scope is None
             and coverage is None
+            and session is None
         ):
-            fields = port.get_plainly(template, take)
-            if fields is not NotImplemented and (fields is not None or wait == 0):
-                return fields
-        found = await self._values(
-            port.query(template, take, wait, many, limit, txn, order, if_exists, scope, coverage)
+            got = port.get_plainly(template, take, TaskSignal if wait is None else None)
+            if type(got) is Waiter:
+                (entry,), _ = await port.answer_of(got)
+                return value_of(entry)
+            if got is not NotImplemented:
+                return got
+        query = port.query(
+            template, take, wait, many, limit, txn, order, if_exists, scope, coverage, session
         )
-        return found if many else found[0] if found else None
+        found, position = await port.answer(query)
+        if position and found:
+            await self._flush_got(found, position, query)
+        if many:
+            return [value_of(entry) for entry in found]
+        return value_of(found[0]) if found else None
 
     async def _count(
         self,
@@ -173,12 +185,6 @@ class Space(AsyncSpaceLike):
 
     async def _match_set(self, *asked: Any) -> MatchSet[Any]:
         return MatchSet(self._port, self._port.open_match_set(*asked))
-
-    async def _values(self, query: Query) -> list[Any]:
-        found, position = await self._port.answer(query)
-        if position and found:
-            await self._flush_got(found, position, query)
-        return [value_of(entry) for entry in found]
 
     async def _flush_got(self, entries: list[Entry], position: int, query: Query) -> None:
         port = self._port
@@ -288,15 +294,13 @@ class Session(AsyncSessionLike):
         self._space = space
         self._state = state
 
-    async def _read(
+    def _read(
         self, template: object, wait: float | None, many: bool, limit: int | None, *where: Any
-    ) -> Any:
+    ) -> Coroutine[Any, Any, Any]:
         scope, coverage = where
-        query = self._space._port.query(
+        return self._space._get(
             template, False, wait, many, limit, None, None, False, scope, coverage, self._state
         )
-        found = await self._space._values(query)
-        return found if many else found[0] if found else None
 
     def clone(self, *, lease: float | None = None) -> Session:
         return Session(self._space, self._space._port.open_session(lease, like=self._state))

@@ -94,7 +94,7 @@ class Space(Closing, SpaceLike):
     # Writing
 
     def _write_durably(self, entry: object) -> Lease | None:
-        granted = self._port.write_plainly(entry)
+        granted: Lease | None = self._port.write_plainly(entry)
         if granted is not None:
             self._flush(granted.thing.arrival)
         return granted

@@ -134,9 +134,9 @@ class Core:
         that plain, and nothing was done."""
         taker = None
         if self.watched:
-            taker = (
-                self.waiting.plain_taker(shape, fields) if self.books is None else NotImplemented
-            )
+            if self.books is not None:
+                return None
+            taker = self.waiting.takers.take_first(shape, fields)
             if taker is NotImplemented:
                 return None
         self.arrivals = n = self.arrivals + 1
@@ -160,12 +160,12 @@ class Core:
             self.waiting.hand_over(taker, entry)
         return entry
 
-    def first_plainly(self, raw: Any, take: bool) -> Any:
+    def first_plainly(self, raw: Any, take: bool, actor: Actor | None) -> Any:
         """A match in a plain space, or None, or NotImplemented: see `Store.first_plainly`."""
         entry = self.store.first_plainly(raw, take)
         if take and entry is not None and entry is not NotImplemented:
             if self.log.on:
-                self.log.add("taken", entry)
+                self.log.add("taken", entry, actor=actor)
             elif self.books is not None:
                 self.books.forget(entry)
         return entry

@@ -52,7 +52,7 @@ from tupelo.values.coverage import Coverage, check_coverage
 from tupelo.values.entry import Entry, Shape, freeze, plain_shapes, thaw, types_of
 from tupelo.values.holder import Holder
 from tupelo.values.kind import is_typed
-from tupelo.values.lease import Lease, LeasePolicy, check_lease
+from tupelo.values.lease import Lease, Leased, LeasePolicy, check_lease
 from tupelo.values.notice import Notice
 from tupelo.values.scope import HERE, Scope, check_scope
 from tupelo.values.size import fitting
@@ -270,8 +270,11 @@ class Port:
     # The short way, which most operations on most spaces can take. The lock's bound methods cost
     # half of what a `with` does.
 
-    def write_plainly(self, entry: object, actor: Actor | None = None) -> Lease | None:
-        """Write to a plain space. None: it takes the longer way, and nothing was done."""
+    def write_plainly(
+        self, entry: object, actor: Actor | None = None, handle: type[Leased] = Lease
+    ) -> Any:
+        """Write to a plain space, and return its lease, as a `handle` for one of the doors. None:
+        it takes the longer way, and nothing was done."""
         core = self._core
         if type(entry) is tuple:
             shape = plain_shapes.get(types_of(entry))
@@ -297,10 +300,13 @@ class Port:
                 self._engine.keep_changes()
         finally:
             self._release()
-        return None if written is None else Lease(self, written)
+        return None if written is None else handle(self, written)
 
-    def get_plainly(self, template: Any, take: bool) -> Any:
-        """The fields of a match in a plain space, or None. NotImplemented: take the longer way."""
+    def get_plainly(
+        self, template: Any, take: bool, signal: Callable[[], Signal] | None = None
+    ) -> Any:
+        """The fields of a match in a plain space; if there is none, a waiter with such a `signal`,
+        or None without one. NotImplemented: take the longer way."""
         if self.journaled:
             return NotImplemented
         core = self._core
@@ -311,6 +317,10 @@ class Port:
             entry = core.store.first_plainly(template, take)
             if core.books is not None and take and isinstance(entry, Entry):
                 core.books.forget(entry)
+            if entry is None and signal is not None:
+                waiter = core.waiting.park(Query(template, take, None), signal())
+                core.plain = waiter.plain
+                return waiter
         finally:
             self._release()
         if entry is None or entry is NotImplemented:
@@ -449,15 +459,6 @@ class Port:
         What is taken in `reserve` may yet be given back: see `delivery`.
         """
         core = self._core
-        if query.actor is not None and core.log.on:
-            with self._lock, core.log.by(query.actor):
-                return self._get(query, signal, reserve)
-        return self._get(query, signal, reserve)
-
-    def _get(
-        self, query: Query, signal: Callable[[], Signal], reserve: bool
-    ) -> tuple[list[Entry] | Waiter, int]:
-        core, take = self._core, query.take
         with self._lock:
             if (
                 core.plain
@@ -468,7 +469,7 @@ class Port:
                 and query.only is None
                 and not (reserve and core.books is not None)
             ):
-                entry = core.first_plainly(query.template, take)
+                entry = core.first_plainly(query.template, query.take, query.actor)
                 if entry is not NotImplemented:
                     if entry is not None:
                         if not self.journaled:
@@ -480,22 +481,32 @@ class Port:
                     waiter = core.waiting.park(query, signal())
                     core.plain = waiter.plain
                     return waiter, 0
-            self._engine.begin()
-            try:
-                if query.many and query.if_exists and query.deadline != NOW:
-                    if core.deadlines.heap:
-                        core.expire()
-                    if transaction.blockers(core, query):
-                        # There may be more to come, or fewer.
-                        return core.waiting.park(query, signal()), 0
-                found = core.get(query, received=not (self.journaled or reserve))
-                if not found and query.deadline != NOW and not (query.many and query.if_exists):
+            if query.actor is not None and core.log.on:
+                with core.log.by(query.actor):
+                    return self._get(query, signal, reserve)
+            return self._get(query, signal, reserve)
+
+    def _get(
+        self, query: Query, signal: Callable[[], Signal], reserve: bool
+    ) -> tuple[list[Entry] | Waiter, int]:
+        """The longer way, under the lock."""
+        core = self._core
+        self._engine.begin()
+        try:
+            if query.many and query.if_exists and query.deadline != NOW:
+                if core.deadlines.heap:
+                    core.expire()
+                if transaction.blockers(core, query):
+                    # There may be more to come, or fewer.
                     return core.waiting.park(query, signal()), 0
-                if not found or not self.journaled:
-                    return found, 0
-                return found, self._position(query, found)
-            finally:
-                self._engine.settle()
+            found = core.get(query, received=not (self.journaled or reserve))
+            if not found and query.deadline != NOW and not (query.many and query.if_exists):
+                return core.waiting.park(query, signal()), 0
+            if not found or not self.journaled:
+                return found, 0
+            return found, self._position(query, found)
+        finally:
+            self._engine.settle()
 
     def ticket(self) -> int:
         """A place in the queue of those who wait here: see `Query`."""
@@ -546,8 +557,8 @@ class Port:
 
     def collect(self, waiter: Waiter, reserve: bool = False) -> tuple[list[Entry], int]:
         """The answer of a waiter that was woken, and the position to make durable."""
-        waiting, query = self._core.waiting, waiter.query
-        if not waiting.received(waiter):
+        core, query = self._core, waiter.query
+        if not core.waiting.received(waiter):
             with self._lock:  # until whoever has closed the space has told the waiter
                 pass
         if waiter.error is not None:
@@ -579,27 +590,27 @@ class Port:
     async def answer(self, query: Query, reserve: bool = False) -> tuple[list[Entry], int]:
         """What matches, until the deadline, and the position to make durable before it is shown."""
         found, position = self.get(query, TaskSignal, reserve)
-        if isinstance(found, list):
-            return found, position
-        answer = await self._answer_of(found, reserve)
-        if query.many and query.if_exists and not found.done:  # What is there now?
-            return await self.answer(query.replace(deadline=NOW, if_exists=False), reserve)
-        return answer
+        return (found, position) if type(found) is list else await self.answer_of(found, reserve)
 
-    async def _answer_of(self, waiter: Waiter, reserve: bool) -> tuple[list[Entry], int]:
-        """Wait until the waiter is answered, or its deadline has come."""
+    async def answer_of(self, waiter: Any, reserve: bool = False) -> tuple[list[Entry], int]:
+        """`answer`, of a query that waits with a TaskSignal."""
+        query = waiter.query
         try:
             if not waiter.done:
-                assert isinstance(waiter.signal, TaskSignal)
-                await waiter.signal.wait_until(self.clock, waiter.query.deadline)
-            if not self.give_up(waiter):
-                return [], 0
-            return self.collect(waiter, reserve)
+                if query.deadline is None:
+                    await waiter.signal.future
+                else:
+                    await waiter.signal.wait_until(self.clock, query.deadline)
+            if waiter.done or self.give_up(waiter):
+                return self.collect(waiter, reserve)
         except TupeloError:
             raise
         except BaseException:  # cancelled, perhaps just when the answer came
             self.flush_undone(self.vanish(waiter))
             raise
+        if query.many and query.if_exists:  # What is there now?
+            return await self.answer(query.replace(deadline=NOW, if_exists=False), reserve)
+        return [], 0
 
     async def reserve(self, query: Query, holder: Holder) -> Delivery | None:
         """Take what matches out of the space, to be delivered to the holder; None if nothing

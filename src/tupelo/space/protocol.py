@@ -25,6 +25,7 @@ from collections.abc import (
     AsyncIterator,
     Awaitable,
     Callable,
+    Coroutine,
     Generator,
     Iterable,
     Iterator,
@@ -48,11 +49,13 @@ T_co = TypeVar("T_co", covariant=True)
 NOT_AT_ALL = 0  # to be told by `is`, which is quicker
 
 
-def _takes_longer(template: object, take: bool) -> Any:
+def takes_longer(template: object, take: bool) -> Any:
+    """`_get_plainly` of a kind of space without a short way."""
     return NotImplemented
 
 
-def _takes_longer_to_write(entry: object) -> Any:
+def takes_longer_to_write(entry: object) -> Any:
+    """`_write_plainly` of a kind of space without a short way."""
     return None
 
 
@@ -79,10 +82,11 @@ class SpaceLike(Protocol):
     """(template, callback, lease, txn, handback, backlog_max, available, returned, scope)."""
     _react: Callable[..., ReactionLike]
     """(template, function, once, existing, scope)."""
-    _get_plainly: Any = staticmethod(_takes_longer)
-    """(template, take): the short way of `Port.get_plainly`, where there is one."""
-    _write_plainly: Callable[[object], Lease | None] = staticmethod(_takes_longer_to_write)
-    """(entry): the short way of `Port.write_plainly`."""
+    # No defaults: an attribute of the class would slow down the one of the instance.
+    _get_plainly: Callable[[Any, bool], Any]
+    """(template, take): the short way of `Port.get_plainly`, or `takes_longer`."""
+    _write_plainly: Callable[[object], Lease | None]
+    """(entry): the short way of `Port.write_plainly`, or `takes_longer_to_write`."""
 
     @property
     def name(self) -> str: ...
@@ -462,18 +466,18 @@ class AsyncSpaceLike(Protocol):
     """A space of any kind, for coroutines: see `SpaceLike`. `transaction`, `session` and
     `subscribe` are awaited, or used by `async with`."""
 
-    _get: Callable[..., Awaitable[Any]]
-    _count: Callable[..., Awaitable[int]]
-    _match_set: Callable[..., Awaitable[AsyncMatchSetLike[Any]]]
-    _write: Callable[..., Awaitable[AsyncLease]]
-    _write_all: Callable[..., Awaitable[list[AsyncLease]]]
+    _get: Callable[..., Coroutine[Any, Any, Any]]
+    _count: Callable[..., Coroutine[Any, Any, int]]
+    _match_set: Callable[..., Coroutine[Any, Any, AsyncMatchSetLike[Any]]]
+    _write: Callable[..., Coroutine[Any, Any, AsyncLease]]
+    _write_all: Callable[..., Coroutine[Any, Any, list[AsyncLease]]]
     _subscribe: Callable[..., Opening[AsyncSubscriptionLike]]
     _react: Callable[..., Awaitable[ReactionLike]]
 
     @property
     def name(self) -> str: ...
 
-    async def write(
+    def write(
         self,
         entry: object,
         *,
@@ -482,10 +486,10 @@ class AsyncSpaceLike(Protocol):
         at: Any = None,
         wait: float | None = 0,
         to: str | None = None,
-    ) -> AsyncLease:
-        return await self._write(entry, lease, txn, at, wait, to)
+    ) -> Coroutine[Any, Any, AsyncLease]:
+        return self._write(entry, lease, txn, at, wait, to)
 
-    async def write_all(
+    def write_all(
         self,
         entries: Iterable[object],
         *,
@@ -494,11 +498,11 @@ class AsyncSpaceLike(Protocol):
         at: Sequence[Any] | None = None,
         wait: float | None = 0,
         to: str | None = None,
-    ) -> list[AsyncLease]:
-        return await self._write_all(entries, lease, txn, at, wait, to)
+    ) -> Coroutine[Any, Any, list[AsyncLease]]:
+        return self._write_all(entries, lease, txn, at, wait, to)
 
     @async_one
-    async def read(
+    def read(
         self,
         template: object = ANY,
         *,
@@ -508,13 +512,11 @@ class AsyncSpaceLike(Protocol):
         if_exists: bool = False,
         scope: Scope | None = None,
         coverage: Coverage | None = None,
-    ) -> Any:
-        return await self._get(
-            template, False, wait, False, 1, txn, order, if_exists, scope, coverage
-        )
+    ) -> Coroutine[Any, Any, Any]:
+        return self._get(template, False, wait, False, 1, txn, order, if_exists, scope, coverage)
 
     @async_one
-    async def take(
+    def take(
         self,
         template: object = ANY,
         *,
@@ -524,13 +526,11 @@ class AsyncSpaceLike(Protocol):
         if_exists: bool = False,
         scope: Scope | None = None,
         coverage: Coverage | None = None,
-    ) -> Any:
-        return await self._get(
-            template, True, wait, False, 1, txn, order, if_exists, scope, coverage
-        )
+    ) -> Coroutine[Any, Any, Any]:
+        return self._get(template, True, wait, False, 1, txn, order, if_exists, scope, coverage)
 
     @async_many
-    async def read_all(
+    def read_all(
         self,
         template: object = ANY,
         *,
@@ -541,14 +541,11 @@ class AsyncSpaceLike(Protocol):
         if_exists: bool = False,
         scope: Scope | None = None,
         coverage: Coverage | None = None,
-    ) -> list[Any]:
-        found: list[Any] = await self._get(
-            template, False, wait, True, limit, txn, order, if_exists, scope, coverage
-        )
-        return found
+    ) -> Coroutine[Any, Any, list[Any]]:
+        return self._get(template, False, wait, True, limit, txn, order, if_exists, scope, coverage)
 
     @async_many
-    async def take_all(
+    def take_all(
         self,
         template: object = ANY,
         *,
@@ -559,32 +556,29 @@ class AsyncSpaceLike(Protocol):
         if_exists: bool = False,
         scope: Scope | None = None,
         coverage: Coverage | None = None,
-    ) -> list[Any]:
-        found: list[Any] = await self._get(
-            template, True, wait, True, limit, txn, order, if_exists, scope, coverage
-        )
-        return found
+    ) -> Coroutine[Any, Any, list[Any]]:
+        return self._get(template, True, wait, True, limit, txn, order, if_exists, scope, coverage)
 
-    async def count(
+    def count(
         self,
         template: object = ANY,
         *,
         txn: Any = None,
         scope: Scope | None = None,
         coverage: Coverage | None = None,
-    ) -> int:
-        return await self._count(template, txn, scope, coverage)
+    ) -> Coroutine[Any, Any, int]:
+        return self._count(template, txn, scope, coverage)
 
     @async_matches
-    async def match_set(
+    def match_set(
         self,
         template: object = ANY,
         *,
         limit: int | None = None,
         txn: Any = None,
         lease: float | None = None,
-    ) -> AsyncMatchSetLike[Any]:
-        return await self._match_set(template, limit, txn, lease)
+    ) -> Coroutine[Any, Any, AsyncMatchSetLike[Any]]:
+        return self._match_set(template, limit, txn, lease)
 
     def transaction(self, *, lease: float | None = None) -> Opening[AsyncTransactionLike]: ...
 
@@ -661,21 +655,21 @@ class AsyncTransactionLike(Protocol):
 class AsyncSessionLike(Protocol):
     """Reads that never give the same entry twice, for coroutines."""
 
-    _read: Any
+    _read: Callable[..., Coroutine[Any, Any, Any]]
 
     @async_one
-    async def read(
+    def read(
         self,
         template: object = ANY,
         *,
         wait: float | None = None,
         scope: Scope | None = None,
         coverage: Coverage | None = None,
-    ) -> Any:
-        return await self._read(template, wait, False, 1, scope, coverage)
+    ) -> Coroutine[Any, Any, Any]:
+        return self._read(template, wait, False, 1, scope, coverage)
 
     @async_many
-    async def read_all(
+    def read_all(
         self,
         template: object = ANY,
         *,
@@ -683,9 +677,8 @@ class AsyncSessionLike(Protocol):
         limit: int | None = None,
         scope: Scope | None = None,
         coverage: Coverage | None = None,
-    ) -> list[Any]:
-        found: list[Any] = await self._read(template, wait, True, limit, scope, coverage)
-        return found
+    ) -> Coroutine[Any, Any, list[Any]]:
+        return self._read(template, wait, True, limit, scope, coverage)
 
     def clone(self, *, lease: float | None = None) -> Opening[AsyncSessionLike]: ...
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from tupelo.errors import BadTemplate, Deadlock, TupeloError
 from tupelo.space import transaction
@@ -17,7 +17,7 @@ from tupelo.space.undoing import undo
 from tupelo.space.writers import Writers
 from tupelo.store.plan import Question
 from tupelo.store.watchers import Watchers
-from tupelo.values.entry import Entry, Shape, require_known
+from tupelo.values.entry import Entry, require_known
 from tupelo.values.template import as_template
 
 if TYPE_CHECKING:
@@ -55,7 +55,6 @@ class Waiter:
         question: Question,
         ticket: int,
         signal: Signal,
-        *,
         order: Order | None,
         since: float,
         actor: Actor,
@@ -123,9 +122,9 @@ class Waiting:
             core.store.question(query.template),
             query.ticket or self.ticket(),
             signal,
-            order=query.order or core.order,
-            since=core.now() if core.log.on else 0.0,
-            actor=core.log.actor,
+            query.order or core.order,
+            core.now() if core.log.on else 0.0,
+            query.actor or core.log.actor,
         )
         if query.if_exists:
             if not query.many and not transaction.blockers(core, query):
@@ -134,7 +133,8 @@ class Waiting:
             self._conditional[waiter] = None
         if txn is not None:
             self._transactional[waiter] = None
-        self.choosing.add(waiter)
+        if waiter.order is not None:
+            self.choosing.add(waiter)
         (self.takers if query.take else self.readers).add(waiter)
         core.watched += 1
         self.plain_takers += waiter.plain
@@ -150,11 +150,6 @@ class Waiting:
                 self._core.locks_changed = True  # Its wait may have been others' hope.
             self._core.watched -= 1
             self.plain_takers -= waiter.plain
-
-    def plain_taker(self, shape: Shape, fields: tuple[Any, ...]) -> Any:
-        """Of plain takers, the one whose turn it is, which then waits no more; None if none wants
-        the entry; or NotImplemented."""
-        return self.takers.take_first(shape, fields)
 
     def hand_over(self, waiter: Waiter, entry: Entry) -> None:
         """An entry that never needs to be stored: it goes straight to a plain taker."""

@@ -32,17 +32,10 @@ Queue = OrderedDict[W, Check | None]
 Groups = dict[tuple[int, ...], dict[Any, Queue[W]]]
 """For the positions asked: for the values asked there: who asks."""
 
+Place = tuple[Queue[W], Groups[W], tuple[int, ...], Any]
+"""Where a watch stands, so that it is found again: the queue, and by what the queue is found."""
+
 _ticket = attrgetter("ticket")
-
-
-class _Places(Generic[W]):
-    """Where a watch stands, so that it is found again."""
-
-    __slots__ = ("found", "looked_at")
-
-    def __init__(self) -> None:
-        self.found: list[tuple[Queue[W], Groups[W], tuple[int, ...], Any]] = []
-        self.looked_at = 0
 
 
 class Watchers(Generic[W]):
@@ -52,8 +45,8 @@ class Watchers(Generic[W]):
     """
 
     def __init__(self, shapes: Mapping[Shape, None]) -> None:
-        # For each watch, the groups in which it stands, and how many of its targets were looked at.
-        self._watches: dict[W, _Places[W]] = {}
+        # For each watch, its place for each of its targets; None where nothing can match.
+        self._watches: dict[W, list[Place[W] | None]] = {}
         self._groups: dict[Shape, Groups[W]] = {}
         self._shapes = shapes  # those that the store knows
         self._shapes_met = 0
@@ -70,7 +63,7 @@ class Watchers(Generic[W]):
 
     def add(self, watch: W) -> None:
         self._meet()  # or those who came before would stand behind it in what is new
-        self._watches[watch] = _Places()
+        self._watches[watch] = []
         self._enter(watch)
 
     def _meet(self) -> None:
@@ -85,7 +78,10 @@ class Watchers(Generic[W]):
         places = self._watches.pop(watch, None)
         if places is None:
             return False
-        for waiting, groups, positions, key in places.found:
+        for place in places:
+            if place is None:
+                continue
+            waiting, groups, positions, key = place
             del waiting[watch]
             # Templates without values are few, and are asked again; their place is kept.
             if positions and not waiting:
@@ -147,12 +143,13 @@ class Watchers(Generic[W]):
         plan, values = watch.question
         places = self._watches[watch]
         targets = plan.meet()
-        for shape, positions, fixed, check in targets[places.looked_at :]:
+        for shape, positions, fixed, check in targets[len(places) :]:
             asked = values if fixed is None else fixed
-            if _has_nan(asked):  # It matches nothing, and a dict would find it by identity.
+            if asked and _has_nan(asked):  # It matches nothing; a dict would find it by identity.
+                places.append(None)
                 continue
             groups = self._groups.setdefault(shape, {})
-            key = _key(asked)
+            key = asked[0] if len(asked) == 1 else asked
             table = groups.setdefault(positions, {})
             waiting = table.get(key)
             if waiting is None:
@@ -162,8 +159,7 @@ class Watchers(Generic[W]):
             if late is not None and late.ticket > watch.ticket:  # It has waited before.
                 for other in sorted(waiting, key=_ticket):
                     waiting.move_to_end(other)
-            places.found.append((waiting, groups, positions, key))
-        places.looked_at = len(targets)
+            places.append((waiting, groups, positions, key))
 
     def _checked(
         self, waiting: Queue[W], fields: tuple[Any, ...], sees: Callable[[W], bool] | None
@@ -178,10 +174,6 @@ class Watchers(Generic[W]):
             else:
                 if wanted:
                     yield watch
-
-
-def _key(values: tuple[Any, ...]) -> Any:
-    return values[0] if len(values) == 1 else values
 
 
 def _has_nan(values: tuple[Any, ...]) -> bool:

@@ -23,7 +23,14 @@ from tupelo.space.checks import check_count, check_limit, check_position
 from tupelo.space.either import either
 from tupelo.space.order import Fifo, Order
 from tupelo.space.port import check_entries
-from tupelo.space.protocol import AsyncSpaceLike, Opening, SpaceLike, names_of
+from tupelo.space.protocol import (
+    AsyncSpaceLike,
+    Opening,
+    SpaceLike,
+    names_of,
+    takes_longer,
+    takes_longer_to_write,
+)
 from tupelo.space.weak import WeakFunction
 from tupelo.values.change import Change
 from tupelo.values.coverage import Coverage, check_coverage
@@ -73,6 +80,9 @@ class RemoteSpace(Reach, SpaceLike):
     and an order that is a function are refused. If the link is lost it is dialled again, and what
     only asks is asked again; see `PeerLost` for the rest.
     """
+
+    _get_plainly = staticmethod(takes_longer)
+    _write_plainly = staticmethod(takes_longer_to_write)
 
     @property
     def host(self) -> Any:

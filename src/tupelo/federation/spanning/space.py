@@ -31,7 +31,13 @@ from tupelo.space.either import Closing, either, settled
 from tupelo.space.log import Actor
 from tupelo.space.order import Order
 from tupelo.space.port import Transactional, TransactionHandle, value_of
-from tupelo.space.protocol import AsyncSpaceLike, SpaceLike, names_of
+from tupelo.space.protocol import (
+    AsyncSpaceLike,
+    SpaceLike,
+    names_of,
+    takes_longer,
+    takes_longer_to_write,
+)
 from tupelo.space.query import Query, deadline_of
 from tupelo.space.session import SessionState
 from tupelo.space.weak import WeakFunction, WeakReaction
@@ -63,6 +69,9 @@ class AsyncFederatedSpaceLike(AsyncSpaceLike, Protocol):
 
 class FederatedSpace(Closing, SpaceLike):
     """One space of a host, and of all that are engaged with it."""
+
+    _get_plainly = staticmethod(takes_longer)
+    _write_plainly = staticmethod(takes_longer_to_write)
 
     def __init__(self, host: OnLoop, hosted: HostedSpace, is_async: bool) -> None:
         self.is_async = is_async
