@@ -10,6 +10,7 @@ from tests.values.strategies import Leaf
 from tupelo import ANY, Between, Named, Not, OneOf, Template, Where
 from tupelo.store.index import REJECTIONS_BEFORE_INDEX, Store
 from tupelo.values.entry import Entry, freeze
+from tupelo.values.parts import INDEXABLE
 
 NAN = float("nan")
 # Few values, so that they meet; such as are easily mistaken for each other.
@@ -114,6 +115,19 @@ class IndexMachine(RuleBasedStateMachine):
             self.store.restore(entry)
             self.move(entry, self.gone, self.living)
         self.living.sort(key=lambda pair: pair[1].arrival)
+
+    @rule(data=st.data(), count=st.integers(1, 60))
+    def grow_an_index(self, data: st.DataObject, count: int) -> None:
+        """A part of it, as a search in slices does."""
+        lacking = [
+            (bucket, position)
+            for shape, bucket in self.store.buckets.items()
+            for position, cls in enumerate(shape.types)
+            if cls in INDEXABLE and position not in bucket.indexes
+        ]
+        if lacking:
+            bucket, position = data.draw(st.sampled_from(lacking))
+            assert bucket.grow_index(position, count) == (position in bucket.indexes)
 
     def matching(self, template: Any) -> list[Entry]:
         compiled = Template(template) if not isinstance(template, Template) else template

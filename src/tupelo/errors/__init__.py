@@ -78,6 +78,7 @@ TupeloError
     ├── ForeignFile         the file is not a Tupelo journal; it was left as it was
     ├── DamagedFile         the file is torn or corrupt; it was left as it was
     ├── JournalFailed       the disk refused; the space is closed, reopen it to recover
+    ├── DiskFull            the disk has no room; the space goes on when it has
     └── LogTrimmed          the changes asked for are no longer (or were never) kept
 
 "No match" is an answer, not an error.
@@ -453,6 +454,16 @@ class DamagedFile(JournalError):
     def __init__(self, message: str, found: Sequence[damage.Damage] = ()) -> None:
         super().__init__(message)
         self.found = tuple(found)
+
+
+class DiskFull(JournalError):
+    """The disk has no room for changes; what was there before can be read, and when there is room
+    again the space goes on. Nothing was done, unless it is `in_doubt`: then it was done in memory,
+    and is kept as soon as there is room."""
+
+    def __init__(self, message: str, *, in_doubt: bool = False) -> None:
+        super().__init__(message)
+        self.in_doubt = in_doubt
 
 
 class JournalFailed(JournalError):

@@ -26,6 +26,7 @@ from tupelo.space.query import Query
 from tupelo.space.reaction import ReactionState
 from tupelo.space.session import Pruning, SessionState, read_unread
 from tupelo.space.subscription import Subscriptions, SubscriptionState
+from tupelo.space.survey import Survey
 from tupelo.space.transaction import Txn
 from tupelo.space.waiting import Signal, Waiting
 from tupelo.space.writers import Asked, Items, Mark, Places
@@ -72,6 +73,7 @@ class Core:
         self.deadlines = Deadlines()
         self.pruning = Pruning()
         self.directed = Directed()
+        self.surveys: dict[Survey, None] = {}  # searches under way, in slices
         self.match_sets: dict[ReferenceType[MatchSetState], None] = {}
         self.subscriptions = Subscriptions(self)
         # The order that arranges, and the one that keeps books, which may be the same.
@@ -81,6 +83,7 @@ class Core:
         self.lease_policy = lease_policy
         self.running: str | None = None
         self.closed = False
+        self.disk_low = False  # Must the disk be asked before a change?
         # Who must be heeded when an entry comes: how many wait, listen or react.
         self.watched = 0
         self._logs = logging
@@ -104,6 +107,7 @@ class Core:
             or self.pruning.memories
             or self.match_sets
             or self.closed
+            or self.disk_low
         )
 
     def set_room(self, room: Room) -> None:
@@ -257,16 +261,22 @@ class Core:
         if session is not None and (self.order or query.order or query.only) is None:
             return read_unread(self, query, session)
         found = self.find(query)
-        for entry in found:
-            self.acquire(entry, query.take, query.txn, session, received=received)
+        if query.take:
+            for entry in found:
+                self.acquire(entry, True, query.txn, session, received=received)
+        else:
+            self.read(found, query.txn, session)
         return found
 
-    def count(self, raw: Any, txn: Txn | None = None) -> int:
+    def count(self, raw: Any, txn: Txn | None = None, survey: Survey | None = None) -> int:
         if self.deadlines.heap:
             self.expire()
         if txn is not None:
             txn.require("active")
         with self.user_code("a template"):
+            if survey is not None:
+                survey.advance(None)
+                return survey.count()
             return sum(store.count(store.question(raw)) for store in stores_of(self, txn))
 
     def find(self, query: Query) -> list[Entry]:
@@ -286,6 +296,12 @@ class Core:
                 if not entry.shape.plain:
                     require_known(entry)
         return found
+
+    def read(self, found: list[Entry], txn: Txn | None, session: SessionState | None) -> None:
+        """Hand over what was found, to be read: most often, there is nothing to note."""
+        if txn is not None or session is not None or self.room is not None or self.log.reads:
+            for entry in found:
+                self.acquire(entry, False, txn, session)
 
     def acquire(
         self,
@@ -374,6 +390,8 @@ class Core:
         self.returns += 1
         if self.watched:
             self._fresh.append(entry)
+        for survey in self.surveys:
+            survey.offer(entry)
 
     def serve(self) -> None:
         """At the end of a step: those who wait get what has become available in it, and those

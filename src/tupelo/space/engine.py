@@ -22,6 +22,7 @@ from tupelo.errors import (
     JournalFailed,
     LogTrimmed,
     SpaceClosed,
+    TupeloError,
 )
 from tupelo.space import recovery
 from tupelo.space.capacity import Capacity
@@ -152,6 +153,7 @@ class Engine:
             saved.stop()
             raise
         with self.lock:
+            self.core.disk_low = saved.room.is_low
             self._compare_clocks(saved.last_time)
             self.core.expire()
             self.settle()
@@ -280,6 +282,37 @@ class Engine:
             except JournalFailed as error:
                 self.fail(error)
                 raise
+            finally:
+                if self.saved is not None and self.saved.room.is_low != self.core.disk_low:
+                    self._heed_disk()
+
+    def _heed_disk(self) -> None:
+        assert self.saved is not None
+        with self.lock:
+            self.core.disk_low = self.saved.room.is_low
+            self.core.reconsider()
+
+    def require_room(self, taking: bool = False, size: int = 0) -> None:
+        """Under the lock, before a change: DiskFull if the disk has no room for it."""
+        if self.saved is not None and (self.core.disk_low or size):
+            try:
+                self.saved.require_room(taking, size)
+            finally:
+                self.core.disk_low = self.saved.room.is_low
+
+    @property
+    def health(self) -> str:
+        """ "ok", or what is wrong: the disk is full, or the space is closed, and why."""
+        with self.lock:
+            try:
+                if self.core.closed:
+                    raise self._failure or SpaceClosed("closed")
+                self.require_room()
+            except TupeloError as error:
+                return str(error)
+            finally:
+                self.core.reconsider()
+        return "ok"
 
     def is_durable(self, position: int) -> bool:
         """Need nobody wait for the disk, for the changes up to here?"""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from tupelo.space.order import Order, arranged, needed
 from tupelo.space.query import Query
+from tupelo.space.survey import Survey
 from tupelo.space.transaction import Txn, may_take
 from tupelo.store.index import Accept, Store
 from tupelo.values.entry import Entry
@@ -60,7 +61,9 @@ def search(core: Core, query: Query) -> list[Entry]:
             for head in heads
             if core.store.is_match(question, head) and (accept is None or accept(head))
         ]
-    return _ordered(core, raw, query.limit, query.txn, order, accept)
+    if query.survey is not None:
+        query.survey.advance(accept)
+    return _ordered(core, raw, query.limit, query.txn, order, accept, query.survey)
 
 
 def _ordered(
@@ -70,16 +73,34 @@ def _ordered(
     txn: Txn | None,
     order: Order | None,
     accept: Accept | None,
+    survey: Survey | None = None,
 ) -> list[Entry]:
+    if survey is not None and survey.rank is not None:
+        return survey.first_choices(limit, accept)
     found: list[Entry] = []
     stores = stores_of(core, txn)
     backwards = order is not None and order.backwards
     enough = limit if order is None else needed(order, limit)
     for store in reversed(stores) if backwards else stores:
-        if enough == 1 and not backwards:
+        if survey is not None and survey.at_hand:
+            matches = iter(survey.matches(store, accept, backwards))
+        elif enough == 1 and not backwards:
             first = store.first(store.question(raw), accept)
             matches = iter(()) if first is None else iter((first,))
         else:
             matches = store.matches(store.question(raw), accept, backwards)
         found.extend(islice(matches, None if enough is None else enough - len(found)))
     return found if order is None else arranged(order, found, limit)
+
+
+def first_choices(found: list[Entry], query: Query, order: Order | None) -> list[Entry]:
+    """Of the matches, in order of arrival, those that a query gets."""
+    if query.txn is not None and len(found) > 1:  # What it has written comes after all else.
+        line: list[Txn | None] = [None, *reversed(list(query.txn.line()))]
+        found = sorted(found, key=lambda entry: line.index(entry.txn))
+    if order is None:
+        return found[: query.limit]
+    if order.backwards:
+        found = found[::-1]
+    enough = needed(order, query.limit)
+    return arranged(order, found[:enough], query.limit)

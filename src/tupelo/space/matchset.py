@@ -4,14 +4,14 @@ is taken, so that nobody goes on with a view of the space that is no longer true
 from __future__ import annotations
 
 import weakref
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from tupelo.errors import MatchSetInvalid, UnknownType
-from tupelo.space.query import Query
 from tupelo.values.entry import Entry, require_known
 
 if TYPE_CHECKING:
     from tupelo.space.core import Core
+    from tupelo.space.query import Query
     from tupelo.space.transaction import Txn
 
 
@@ -92,14 +92,12 @@ class MatchSetState:
             self._entries, self._members = [], set()
 
 
-def begin(
-    core: Core, raw: Any, limit: int | None, txn: Txn | None, lease: float | None
-) -> MatchSetState:
-    """All that match at this moment, at most `limit`; read by the transaction, if one is given."""
-    now = core.expire()
-    found = core.find(Query(raw, many=True, limit=limit, txn=txn, known=False))
-    for entry in found:
-        core.acquire(entry, False, txn, None)
+def begin(core: Core, query: Query, lease: float | None) -> MatchSetState:
+    """All that match at this moment, at most the query's limit; read by its transaction, if it has
+    one."""
+    now, txn = core.expire(), query.txn
+    found = core.find(query)
+    core.read(found, txn, None)
     state = MatchSetState(found, core.grant("match set", lease, now), txn)
     # Who drops a match set need not cancel it.
     core.match_sets[weakref.ref(state, core.match_sets.pop)] = None

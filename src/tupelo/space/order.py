@@ -9,7 +9,9 @@ keep books; `admit` may refuse an entry. See docs/ORDERS.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from tupelo.errors import BadArgument, TupeloError
@@ -131,21 +133,34 @@ class Key(Order):
         self.reverse = reverse
 
     def arrange(self, found: list[Entry]) -> Iterable[Entry]:
-        keyed, others = [], []
+        ranked, others = self.rank(found)
+        return [entry for _, entry in ranked] + others
+
+    def rank(self, found: list[Entry]) -> tuple[list[tuple[Any, Entry]], list[Entry]]:
+        """The entries with their ranks, in this order, and those that have no key. Ranks of several
+        lists can be compared."""
+        sign = -1 if self.reverse else 1  # Of those with the same key, the oldest comes first.
+        ranked, others = [], []
         for entry in found:
             try:
-                keyed.append((self._key(entry), entry))
+                ranked.append(((self._key(entry), sign * entry.arrival), entry))
             except (LookupError, AttributeError):
                 others.append(entry)
             except Exception as error:
                 raise BadArgument(
                     "order", f"a key that does not raise ({error!r})", self
                 ) from error
+        with self.comparing():
+            ranked.sort(key=itemgetter(0), reverse=self.reverse)
+        return ranked, others
+
+    @contextmanager
+    def comparing(self) -> Iterator[None]:
+        """BadArgument if keys that are compared in this block cannot be."""
         try:
-            keyed.sort(key=lambda pair: pair[0], reverse=self.reverse)
+            yield
         except TypeError as error:
             raise BadArgument("order", f"a key that can be compared ({error})", self) from error
-        return [entry for _, entry in keyed] + others
 
     def __repr__(self) -> str:
         return f"Key({getattr(self.of, '__name__', self.of)!r})"

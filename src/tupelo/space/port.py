@@ -25,20 +25,22 @@ from tupelo.errors import (
     Refused,
     TupeloError,
 )
-from tupelo.space import leases, matchset, reaction, session, subscription, transaction
+from tupelo.space import leases, matchset, reaction, session, subscription, survey, transaction
 from tupelo.space.checks import check_count, check_limit, check_order, check_wait
 from tupelo.space.clock import Clock
 from tupelo.space.delivery import Deliveries, Delivery, Got, Leaving, Prepared
 from tupelo.space.engine import Engine
+from tupelo.space.finding import acceptance, stores_of
 from tupelo.space.log import Actor
 from tupelo.space.matchset import MatchSetState
-from tupelo.space.order import Order
+from tupelo.space.order import Key, Order, needed
 from tupelo.space.protocol import TransactionLike, names_of
 from tupelo.space.query import NOW, Query, deadline_of
 from tupelo.space.reaction import ReactionState
 from tupelo.space.session import Seen, SessionState
 from tupelo.space.subscription import SubscriptionState
-from tupelo.space.tasks import Flusher, NowFlusher, TaskSignal
+from tupelo.space.survey import Survey, Unfinished
+from tupelo.space.tasks import Flusher, NowFlusher, TaskSignal, turn
 from tupelo.space.transaction import Txn, Vote
 from tupelo.space.undoing import undo
 from tupelo.space.waiting import Signal, Waiter
@@ -55,7 +57,7 @@ from tupelo.values.kind import is_typed
 from tupelo.values.lease import Lease, Leased, LeasePolicy, check_lease
 from tupelo.values.notice import Notice
 from tupelo.values.scope import HERE, Scope, check_scope
-from tupelo.values.size import fitting
+from tupelo.values.size import about_bytes, fitting
 
 if TYPE_CHECKING:
     from tupelo.space.capacity import Capacity, Room
@@ -65,6 +67,8 @@ logger = logging.getLogger("tupelo")
 T = TypeVar("T")
 
 _UNCHANGED = nullcontext()
+_FEW = 16
+"""More entries than this are weighed before they are written: will the disk have room for them?"""
 
 
 class TransactionHandle:
@@ -165,6 +169,11 @@ class Port:
     @property
     def closed(self) -> bool:
         return self._core.closed
+
+    @property
+    def health(self) -> str:
+        """ "ok", or what is wrong."""
+        return self._engine.health
 
     @property
     def is_ordered(self) -> bool:
@@ -372,11 +381,15 @@ class Port:
         """The leases of what was written, or a writer that waits; the position to make durable."""
         check_wait(wait)
         core = self._core
+        size = 0
+        if self._spells and len(items) > _FEW:
+            size = sum(about_bytes(fields) for _, fields in items)
         with self._lock:
             self._engine.begin()
             before = core.log.position
             try:
                 state = self.state_of(txn)
+                self._engine.require_room(size=size)
                 written = core.write_all(items, lease, state, at, mark)
             except Refused as refusal:
                 if wait == 0 or refusal.hopeless:
@@ -467,6 +480,7 @@ class Port:
                 and query.order is None
                 and query.session is None
                 and query.only is None
+                and query.survey is None
                 and not (reserve and core.books is not None)
             ):
                 entry = core.first_plainly(query.template, query.take, query.actor)
@@ -493,6 +507,8 @@ class Port:
         core = self._core
         self._engine.begin()
         try:
+            if query.take:
+                self._engine.require_room(taking=True)
             if query.many and query.if_exists and query.deadline != NOW:
                 if core.deadlines.heap:
                     core.expire()
@@ -521,6 +537,15 @@ class Port:
 
     def count(self, template: Any, txn: Transactional | None) -> int:
         return self._step(lambda: self._core.count(template, self.state_of(txn)))[0]
+
+    async def count_in_slices(self, template: Any, txn: Transactional | None) -> int:
+        """`count`, for a request from elsewhere: how many match at the step that ends it."""
+        asked = Query(template, many=True, limit=None, txn=self.state_of(txn), in_slices=True)
+
+        def step(query: Query) -> int:
+            return self._step(lambda: self._core.count(template, query.txn, query.survey))[0]
+
+        return await self._in_slices(asked, step, plain=True)
 
     def give_up(self, waiter: Waiter) -> bool:
         """The deadline has come. True if the answer came just before that."""
@@ -589,8 +614,68 @@ class Port:
 
     async def answer(self, query: Query, reserve: bool = False) -> tuple[list[Entry], int]:
         """What matches, until the deadline, and the position to make durable before it is shown."""
-        found, position = self.get(query, TaskSignal, reserve)
+        if query.in_slices:
+            found, position = await self._in_slices(
+                query, lambda asked: self.get(asked, TaskSignal, reserve)
+            )
+        else:
+            found, position = self.get(query, TaskSignal, reserve)
         return (found, position) if type(found) is list else await self.answer_of(found, reserve)
+
+    def is_long(self, query: Query) -> bool:
+        """May the search take longer than others should have to wait?"""
+        with self._lock:
+            if type(query.template) is tuple and not query.many:
+                return self._core.store.lacks_index(query.template)
+            found = self._survey(query, plain=False)
+            if found is not None:
+                found.close()
+        return found is not None
+
+    def _survey(self, query: Query, plain: bool, agent: str | None = None) -> Survey | None:
+        core, order = self._core, query.order or self._core.order
+        stores = stores_of(core, query.txn)
+        if plain:  # Whatever the order, and whoever holds them: all count.
+            return survey.begin(core, stores, query.template, None, None)
+        if order is not None and order.head_only:
+            return None
+        after, state = 0, query.session
+        accept = acceptance(core, query)
+        if state is not None and (order or query.only) is None:
+            accept = session.unseen(state, agent)
+            after = state.cursor((core.store.question(query.template), agent), core.returns)
+        enough = query.limit if order is None else needed(order, query.limit)
+        backwards = order is not None and order.backwards
+        rank = order if type(order) is Key else None
+        return survey.begin(core, stores, query.template, accept, enough, backwards, after, rank)
+
+    async def _in_slices(
+        self,
+        query: Query,
+        step: Callable[[Query], T],
+        *,
+        plain: bool = False,
+        agent: str | None = None,
+    ) -> T:
+        """Do a step that begins with a search; if that is long, in slices, and others get their
+        turn in between."""
+        with self._lock:
+            found = None if query.survey else self._survey(query, plain, agent)
+        if found is None and query.survey is None:
+            return step(query)
+        if found is not None:
+            query = query.replace(survey=found)
+        try:
+            while True:
+                async with turn():
+                    try:
+                        return step(query)
+                    except Unfinished:
+                        await asyncio.sleep(0)
+        finally:
+            if found is not None:
+                with self._lock:
+                    found.close()
 
     async def answer_of(self, waiter: Any, reserve: bool = False) -> tuple[list[Entry], int]:
         """`answer`, of a query that waits with a TaskSignal."""
@@ -609,7 +694,8 @@ class Port:
             self.flush_undone(self.vanish(waiter))
             raise
         if query.many and query.if_exists:  # What is there now?
-            return await self.answer(query.replace(deadline=NOW, if_exists=False), reserve)
+            asked = query.replace(deadline=NOW, if_exists=False, survey=None)
+            return await self.answer(asked, reserve)
         return [], 0
 
     async def reserve(self, query: Query, holder: Holder) -> Delivery | None:
@@ -907,7 +993,12 @@ class Port:
 
     def renew(self, thing: Any, seconds: float | None) -> int:
         """Renew a lease; the position to make durable."""
-        return self._step(lambda: leases.renew(self._core, thing, seconds))[1]
+
+        def work() -> None:
+            self._engine.require_room()
+            leases.renew(self._core, thing, seconds)
+
+        return self._step(work)[1]
 
     def cancel(self, thing: Any) -> int:
         """Cancel a lease; the position to make durable."""
@@ -959,10 +1050,24 @@ class Port:
         self._step(work)
 
     def prepare(self, txn: Txn) -> tuple[Vote, int]:
-        return self._step(lambda: transaction.prepare(self._core, txn))
+        def work() -> Vote:
+            self._require_room_for(txn)
+            return transaction.prepare(self._core, txn)
+
+        return self._step(work)
 
     def commit(self, txn: Txn) -> int:
-        return self._step(lambda: transaction.commit(self._core, txn))[1]
+        def work() -> None:
+            self._require_room_for(txn)
+            transaction.commit(self._core, txn)
+
+        return self._step(work)[1]
+
+    def _require_room_for(self, txn: Txn) -> None:
+        """DiskFull if the disk has no room for what a transaction has done; it stays as it is. What
+        was promised is committed all the same."""
+        if self._core.disk_low and txn.state == "active" and txn.parent is None:
+            self._engine.require_room(taking=not len(txn.store))
 
     def abort(self, txn: Txn) -> int:
         return self._step(lambda: transaction.abort(self._core, txn, "it was called off"))[1]
@@ -1029,25 +1134,45 @@ class Port:
         limit: int | None,
         agent: str | None,
         bytes_max: int | None,
+        survey: Survey | None = None,
     ) -> tuple[list[Entry], bool, int]:
         """What a session has not seen, whether there is more than has room, and the position to
         make durable before it is shown."""
 
         def work() -> tuple[list[Entry], bool, int]:
-            found, cut = session.unread(self._core, template, state, limit, agent, bytes_max)
+            found, cut = session.unread(
+                self._core, template, state, limit, agent, bytes_max, survey
+            )
             return found, cut, self._engine.position_for(found)
 
         return self._step(work)[0]
 
-    def room_for(self, query: Query, bytes_max: int) -> tuple[int | None, bool]:
+    async def unread_in_slices(
+        self, query: Query, state: SessionState, agent: str | None, bytes_max: int | None
+    ) -> tuple[list[Entry], bool, int]:
+        """`unread`, for a request from elsewhere; the query has the template, limit and actor."""
+
+        def step(asked: Query) -> tuple[list[Entry], bool, int]:
+            with self.acting(query.actor):
+                return self.unread(
+                    query.template, state, query.limit, agent, bytes_max, asked.survey
+                )
+
+        asked = query.replace(session=state, order=None, only=None)
+        return await self._in_slices(asked, step, agent=agent)
+
+    async def room_for(self, query: Query, bytes_max: int) -> tuple[int | None, bool]:
         """How many of the matches, of so many that are asked for, have room in so many bytes; and
         whether that is not all of them."""
 
-        def work() -> tuple[int | None, bool]:
-            found, cut = fitting(self._core.find(query), bytes_max)
-            return (len(found), True) if cut else (query.limit, False)
+        def step(asked: Query) -> tuple[int | None, bool]:
+            def work() -> tuple[int | None, bool]:
+                found, cut = fitting(self._core.find(asked), bytes_max)
+                return (len(found), True) if cut else (query.limit, False)
 
-        return self._step(work)[0]
+            return self._step(work)[0]
+
+        return await self._in_slices(query, step) if query.in_slices else step(query)
 
     def peek(
         self, template: Any, order: Order | None, hint: Callable[[], object]
@@ -1074,10 +1199,25 @@ class Port:
     def open_match_set(
         self, template: Any, limit: int | None, txn: Transactional | None, lease: float | None
     ) -> MatchSetState:
-        check_limit(limit)
+        query = self._query_of_match_set(template, limit, txn)
         lease = check_lease(lease)
-        state = self.state_of(txn)
-        return self._step(lambda: matchset.begin(self._core, template, limit, state, lease))[0]
+        return self._step(lambda: matchset.begin(self._core, query, lease))[0]
+
+    async def open_match_set_in_slices(
+        self, template: Any, limit: int | None, txn: Transactional | None, lease: float | None
+    ) -> MatchSetState:
+        """`open_match_set`, for a request from elsewhere."""
+        query = self._query_of_match_set(template, limit, txn)
+        lease = check_lease(lease)
+        return await self._in_slices(
+            query, lambda asked: self._step(lambda: matchset.begin(self._core, asked, lease))[0]
+        )
+
+    def _query_of_match_set(
+        self, template: Any, limit: int | None, txn: Transactional | None
+    ) -> Query:
+        check_limit(limit)
+        return Query(template, many=True, limit=limit, txn=self.state_of(txn), known=False)
 
     def next_match(self, state: MatchSetState, known: bool = True) -> tuple[Entry | None, int]:
         """The next entry of a match set, and the position to make durable before it is shown. One

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from tupelo.space.log import Actor
     from tupelo.space.order import Order
     from tupelo.space.session import SessionState
+    from tupelo.space.survey import Survey
     from tupelo.space.transaction import Txn
     from tupelo.store.index import Accept
 
@@ -30,7 +31,8 @@ class Query(msgspec.Struct, frozen=True, gc=False):
     from `read` and `take`. With `if_exists` it waits only while a transaction may reveal or release
     a match. `scope` says which hosts it looks at, `actor` whom the log names. Unless it must be
     `known`, an entry may be of a class that this program lacks. `only` filters the matches. An
-    operation that has waited before keeps its place in the queue by its `ticket`.
+    operation that has waited before keeps its place in the queue by its `ticket`. A long search is
+    done `in_slices`, if it may be: its `survey` says how far it has come.
     """
 
     template: Any = ANY
@@ -47,6 +49,8 @@ class Query(msgspec.Struct, frozen=True, gc=False):
     known: bool = True
     only: Accept | None = None
     ticket: int | None = None
+    in_slices: bool = False
+    survey: Survey | None = None
 
     @property
     def verb(self) -> str:

@@ -18,6 +18,7 @@ from tupelo.values.size import fitting
 if TYPE_CHECKING:
     from tupelo.space.core import Core
     from tupelo.space.query import Query
+    from tupelo.space.survey import Survey
 
 _PRUNE_AFTER = 1_024
 _CURSORS_MAX = 256
@@ -193,7 +194,9 @@ def begin(
 
 def read_unread(core: Core, query: Query, session: SessionState) -> list[Entry]:
     """The oldest matches that a session has not seen. From now on it has."""
-    found, question, upto, _ = _look(core, query.template, session, query.limit)
+    found, question, upto, _ = _look(
+        core, query.template, session, query.limit, survey=query.survey
+    )
     for entry in found if query.known else ():
         if not entry.shape.plain:
             require_known(entry)
@@ -210,17 +213,26 @@ def unread(
     limit: int | None,
     agent: str | None,
     bytes_max: int | None,
+    survey: Survey | None = None,
 ) -> tuple[list[Entry], bool]:
     """The oldest matches that a session has not seen, of one agent if it is given, and whether
     there are more than have room in so many bytes. They are not noted as seen: whoever they are for
     says so once it has them."""
-    found, question, upto, cut = _look(core, raw, session, limit, agent, bytes_max)
+    found, question, upto, cut = _look(core, raw, session, limit, agent, bytes_max, survey)
     session.advance(question, found[0].arrival - 1 if found else upto)
     if len(found) > 1:
         session.advance_when_seen(question, upto, seen_of(found))
     for entry in found:
         core.acquire(entry, False, None, None)
     return found, cut
+
+
+def unseen(session: SessionState, agent: str | None = None) -> Accept:
+    """What a session has not seen, of one agent if it is given."""
+    seen = session.seen
+    if agent is None:
+        return lambda entry: entry not in seen
+    return lambda entry: entry not in seen and (entry.to or entry.origin) == agent
 
 
 def _look(
@@ -230,22 +242,23 @@ def _look(
     limit: int | None,
     agent: str | None = None,
     bytes_max: int | None = None,
+    survey: Survey | None = None,
 ) -> tuple[list[Entry], Hashable, int, bool]:
     """What it has not seen, the question under which its cursor is known, up to where it will have
     seen all when it has seen these, and whether there was no room for more."""
     session.require_open()
-    seen, store = session.seen, core.store
-    if agent is None:
-        accept: Accept = lambda entry: entry not in seen  # noqa: E731
-    else:
-        accept = lambda entry: entry not in seen and (entry.to or entry.origin) == agent  # noqa: E731
+    store = core.store
+    accept = unseen(session, agent)
     cut = False
     before, core.running = core.running, "a template"  # `user_code` would cost more than the rest
     try:
         question = store.question(raw)
         asked = (question, agent)
         after = session.cursor(asked, core.returns)
-        if limit == 1:
+        if survey is not None:
+            survey.advance(accept)
+            found, cut = fitting(islice(survey.matches(store, accept), limit), bytes_max)
+        elif limit == 1:
             first = store.first(question, accept, after)
             found = [] if first is None else [first]
         else:

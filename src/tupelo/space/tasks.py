@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from threading import get_ident
 from typing import Any, Protocol, TypeVar
+from weakref import WeakKeyDictionary
 
 from tupelo.space.clock import Clock, SystemClock
 
@@ -50,6 +51,19 @@ class TaskSignal:
             await self.future
         finally:
             cancel()
+
+
+_turns: WeakKeyDictionary[Loop, asyncio.Lock] = WeakKeyDictionary()
+
+
+def turn() -> asyncio.Lock:
+    """`async with turn():` one task of this loop at a time, in the order in which they came: for
+    work in slices, of which a round of the loop should do one."""
+    loop = asyncio.get_running_loop()
+    lock = _turns.get(loop)
+    if lock is None:
+        lock = _turns[loop] = asyncio.Lock()
+    return lock
 
 
 def alarm_at(

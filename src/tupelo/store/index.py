@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterator
+from itertools import islice
 from operator import attrgetter
 from typing import Any
 
@@ -25,14 +26,32 @@ REJECTIONS_BEFORE_INDEX = 32
 _arrival = attrgetter("arrival")
 
 
-class Bucket(Run):
-    """The entries of one shape, and the indexes of its fields: value → entry, or run of them."""
+Index = dict[Any, Entry | Run]
+"""Of one field: for each value the entry that has it, or the run of them."""
 
-    __slots__ = ("indexes",)
+INDEX_AT_ONCE = 4_096
+"""For a request from elsewhere, the index of more entries than this is built in slices."""
+
+
+class _Part:
+    """An index under construction: it has the entries that arrived up to the `edge`."""
+
+    __slots__ = ("edge", "index")
+
+    def __init__(self) -> None:
+        self.index: Index = {}
+        self.edge = 0
+
+
+class Bucket(Run):
+    """The entries of one shape, and the indexes of its fields, complete or `growing`."""
+
+    __slots__ = ("growing", "indexes")
 
     def __init__(self) -> None:
         super().__init__()
-        self.indexes: dict[int, dict[Any, Entry | Run]] = {}
+        self.indexes: dict[int, Index] = {}
+        self.growing: dict[int, _Part] = {}
 
     def enter(self, entry: Entry) -> None:
         """Into the indexes, of an entry that was appended to the run."""
@@ -45,9 +64,8 @@ class Bucket(Run):
         self.dead = dead = self.dead + 1  # as `removed` does, without the call
         if dead > SWEEP_MIN and dead + dead > len(self.items):
             self.sweep()
-        if self.indexes:
-            for position, index in self.indexes.items():
-                value = entry.fields[position]
+        if self.indexes or self.growing:
+            for index, value in self._indexes_with(entry):
                 held = index[value]
                 if isinstance(held, Run):
                     held.removed()
@@ -59,8 +77,7 @@ class Bucket(Run):
     def restore(self, entry: Entry) -> None:
         entry.gone = False
         self.restored(entry)
-        for position, index in self.indexes.items():
-            value = entry.fields[position]
+        for index, value in self._indexes_with(entry):
             held = index.get(value)
             if isinstance(held, Run):
                 held.restored(entry)
@@ -69,11 +86,32 @@ class Bucket(Run):
             else:
                 index[value] = _run_of(*sorted((held, entry), key=_arrival))
 
+    def _indexes_with(self, entry: Entry) -> Iterator[tuple[Index, Any]]:
+        """The indexes that have this entry, or should, and its value there."""
+        for position, index in self.indexes.items():
+            yield index, entry.fields[position]
+        for position, part in self.growing.items():
+            if entry.arrival <= part.edge:
+                yield part.index, entry.fields[position]
+
     def build_index(self, position: int) -> None:
-        index: dict[Any, Entry | Run] = {}
-        for entry in self:
+        self.grow_index(position, len(self.items) + 1)
+
+    def grow_index(self, position: int, count: int) -> bool:
+        """Put so many more entries into the index of a field; True when it is complete."""
+        part = self.growing.get(position)
+        if part is None:
+            part = self.growing[position] = _Part()
+        index, added = part.index, 0
+        for entry in islice(self.after(part.edge), count):
             _add(index, entry.fields[position], entry)
+            part.edge = entry.arrival
+            added += 1
+        if added == count:
+            return False
         self.indexes[position] = index
+        del self.growing[position]
+        return True
 
     def narrowest(self, positions: tuple[int, ...], values: tuple[Any, ...]) -> Run | Entry | None:
         """The shortest run known to hold every match, or the only candidate, or None."""
@@ -88,6 +126,20 @@ class Bucket(Run):
                     best = held
         return best
 
+    def candidates_max(self, positions: tuple[int, ...], values: tuple[Any, ...]) -> int:
+        """How many entries a search has to look at, at most."""
+        held = self.narrowest(positions, values)
+        return len(held) if isinstance(held, Run) else held is not None
+
+    def candidates(
+        self, positions: tuple[int, ...], values: tuple[Any, ...], after: int
+    ) -> Iterator[Entry]:
+        """Those that a search has to look at, of those that arrived later than `after`."""
+        held = self.narrowest(positions, values)
+        if isinstance(held, Run):
+            return held.after(after)
+        return iter(() if held is None or held.arrival <= after else (held,))
+
     def first_match(self, positions: tuple[int, ...], values: tuple[Any, ...]) -> Entry | None:
         """The first match where only values are asked for: `search` without its generality."""
         index = self.indexes.get(positions[0])
@@ -100,7 +152,7 @@ class Bucket(Run):
         if held is None:
             return None
         if isinstance(held, Entry):
-            return held if _holds(held.fields, positions, values) else None
+            return held if holds(held.fields, positions, values) else None
         rejections = 0
         held.first()
         items = held.items
@@ -178,6 +230,9 @@ class Store:
         bucket.items.append(entry)
         if bucket.indexes:
             bucket.enter(entry)
+        for position, part in bucket.growing.items():
+            if entry.arrival <= part.edge:  # It was numbered earlier than it was added.
+                _add(part.index, entry.fields[position], entry)
 
     def know(self, shape: Shape) -> Bucket:
         """Make room for entries of this shape, so that plans meet it."""
@@ -240,6 +295,16 @@ class Store:
             bucket.remove(entry)
         return entry
 
+    def lacks_index(self, raw: Any) -> bool:
+        """Would the search for a template of values build an index of many entries?"""
+        plan, _ = self._planner.plain_question(raw) or (None, ())
+        return plan is not None and any(
+            positions
+            and len(self.buckets[shape].items) > INDEX_AT_ONCE
+            and self.buckets[shape].indexes.keys().isdisjoint(positions)
+            for shape, positions, _, _ in plan.meet()
+        )
+
     def first(
         self, question: Question, accept: Accept | None = None, after: int = 0
     ) -> Entry | None:
@@ -291,7 +356,7 @@ class Store:
             if shape == entry.shape:
                 asked = values if fixed is None else fixed
                 fields = entry.fields
-                return _holds(fields, positions, asked) and (check is None or check(fields))
+                return holds(fields, positions, asked) and (check is None or check(fields))
         return False
 
     def count(self, question: Question) -> int:
@@ -310,7 +375,8 @@ class Store:
         return heapq.merge(*self.buckets.values(), key=_arrival)
 
 
-def _holds(fields: tuple[Any, ...], positions: tuple[int, ...], values: tuple[Any, ...]) -> bool:
+def holds(fields: tuple[Any, ...], positions: tuple[int, ...], values: tuple[Any, ...]) -> bool:
+    """Do the fields have these values at these positions?"""
     for position, value in zip(positions, values):  # noqa: SIM110 (twice as fast)
         if fields[position] != value:  # also for NaN, which a dict finds by identity
             return False

@@ -21,7 +21,7 @@ from uuid import uuid4
 
 import msgspec
 
-from tupelo.errors import DamagedFile, JournalFailed, SpaceInUse
+from tupelo.errors import DamagedFile, DiskFull, JournalFailed, SpaceInUse
 from tupelo.store.checksums import (
     CHECKED_SINCE,
     bounded,
@@ -37,6 +37,7 @@ from tupelo.store.checksums import (
     promise_weight,
     row_crc,
 )
+from tupelo.store.diskroom import DiskRoom
 from tupelo.store.filelock import FileLock, draft_of, sync_folder
 from tupelo.store.format import (
     CHANGE,
@@ -137,6 +138,7 @@ class SqliteJournal:
         self._commit_lock = threading.Lock()
         self._commits = GroupCommit(self._commit)
         self._failure: JournalFailed | None = None
+        self.room = DiskRoom(self.path)
         self._uncertain = False  # whether what was last begun has been done
         self.last_time = 0.0  # of the last change when the file was opened; 0 if there is none
         self._living = self._read_living = 0  # the sum of what lives: as kept, and as read
@@ -235,6 +237,7 @@ class SqliteJournal:
         except OSError as error:
             raise JournalFailed(f"{self.path} cannot be opened: {error.strerror}") from error
         self._high.write(self.durable, self.n, self._living)
+        self.room.look()
 
     def _keep_meta(self, **more: Any) -> None:
         """Keep how far the log goes, and this, within a transaction of SQLite."""
@@ -402,6 +405,19 @@ class SqliteJournal:
             self._commits.share(position)
         if self._failure is not None:
             raise self._failure
+        if self.waits and self.durable < position and self.room.has_refused:
+            raise self.room.in_doubt()
+
+    def require_room(self, taking: bool, size: int = 0) -> None:
+        """DiskFull if the disk has no room for a take, or for a write of so many bytes. What had no
+        room before is committed first, if there is room now."""
+        if self.room.is_low:
+            with self._commit_lock:
+                if self._failure is None:
+                    self._commit_pending()
+                    self.room.look()
+        if self.room.is_low or size:
+            self.room.require(taking, size)
 
     def _commit(self) -> int:
         with self._commit_lock:
@@ -411,6 +427,8 @@ class SqliteJournal:
 
     def _commit_pending(self) -> None:
         """Commit all that is pending as one transaction of SQLite. Holds the commit lock."""
+        if not self.room.may_commit:
+            return
         self._reconcile()
         count = len(self._pending)
         batch = self._pending[:count]
@@ -437,8 +455,11 @@ class SqliteJournal:
                     self._delete_before(last - (self._keep or 0) + 1, last)
                 self._db.execute("COMMIT")
         except Exception as error:
-            self._failure = JournalFailed(f"{self.path} refused a commit: {error}")
-            self._failure.__cause__ = error
+            if _is_full(error):
+                self.room.refused(error)
+            else:
+                self._failure = JournalFailed(f"{self.path} refused a commit: {error}")
+                self._failure.__cause__ = error
             with suppress(sqlite3.Error):
                 self._db.execute("ROLLBACK")
             return
@@ -448,6 +469,7 @@ class SqliteJournal:
         self._uncertain = False
         if self._high is not None:
             self._high.write(last, rows.newest, rows.living)
+        self.room.committed()
 
     def _reconcile(self) -> None:
         """After a commit that was interrupted, by Ctrl-C say: did it happen? Holds the lock."""
@@ -638,9 +660,11 @@ class SqliteJournal:
             self._db.execute("COMMIT")
             self._uncertain = False
         except sqlite3.Error as error:
-            self._failure = JournalFailed(f"{self.path} refused a commit: {error}")
             with suppress(sqlite3.Error):
                 self._db.execute("ROLLBACK")
+            if _is_full(error):
+                raise DiskFull(f"{self.path}: the disk is full; nothing was done") from error
+            self._failure = JournalFailed(f"{self.path} refused a commit: {error}")
             raise self._failure from error
 
     def close(self) -> None:
@@ -648,11 +672,16 @@ class SqliteJournal:
             if self._failure is None:
                 self._commit_pending()
             if self._failure is None and self._described != (self.durable, self.n, self._living):
-                with suppress(JournalFailed):  # which is then raised below
+                with suppress(JournalFailed, DiskFull):  # The former is then raised below.
                     self._run(self._keep_meta)
             self._close_files()
         if self._failure is not None:
             raise self._failure
+        if self._pending:
+            raise DiskFull(
+                f"{self.path}: the disk is full, and the last {len(self._pending):,} changes are "
+                "not in the file"
+            )
 
     def _close_files(self) -> None:
         self._db.close()
@@ -667,3 +696,7 @@ class SqliteJournal:
             self._failure = JournalFailed("its process is gone")
             self._pending.clear()
             self._close_files()
+
+
+def _is_full(error: Exception) -> bool:
+    return isinstance(error, sqlite3.Error) and error.sqlite_errorcode == sqlite3.SQLITE_FULL

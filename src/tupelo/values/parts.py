@@ -12,6 +12,7 @@ from uuid import UUID
 from tupelo.errors import BadEntry, BadTemplate, UnknownType
 from tupelo.values.entry import SCALARS, Typed, freeze_value, same, thaw_value
 from tupelo.values.kind import Kind, class_if_known, is_typed, kind_of, name_of, values_of
+from tupelo.values.size import about_bytes
 
 INDEXABLE = frozenset({NoneType, bool, int, float, str, bytes, datetime, UUID})
 """Values of these types are found by their hash."""
@@ -27,6 +28,11 @@ class Part:
     def fits(self, cls: type) -> bool:
         """Could a value of exactly this type be acceptable? (True when in doubt.)"""
         return True
+
+    @property
+    def cost(self) -> int:
+        """How many comparisons it takes to ask a value, at most."""
+        return 1
 
     def __and__(self, other: Any) -> Part:
         return Both(self, as_part(other, "&"))
@@ -67,6 +73,10 @@ class Equal(Part):
     def fits(self, cls: type) -> bool:
         own: type = type(self.value)
         return cls is own
+
+    @property
+    def cost(self) -> int:
+        return 1 if type(self.value) in SCALARS else 1 + about_bytes(self.value) // 8
 
     def __repr__(self) -> str:
         return repr(self.value)
@@ -198,6 +208,10 @@ class OneOf(Part):
     def fits(self, cls: type) -> bool:
         return cls in self._values or any(choice.fits(cls) for choice in self._others)
 
+    @property
+    def cost(self) -> int:
+        return 1 + sum(choice.cost for choice in self._others)
+
     def __repr__(self) -> str:
         return f"OneOf({', '.join(map(repr, self.choices))})"
 
@@ -210,6 +224,10 @@ class Not(Part):
 
     def matches(self, value: Any) -> bool:
         return not self.part.matches(value)
+
+    @property
+    def cost(self) -> int:
+        return 1 + self.part.cost
 
     def __repr__(self) -> str:
         return f"Not({self.part!r})"
@@ -253,6 +271,10 @@ class Both(Part):
     def fits(self, cls: type) -> bool:
         return self.first.fits(cls) and self.second.fits(cls)
 
+    @property
+    def cost(self) -> int:
+        return 1 + self.first.cost + self.second.cost
+
     def __repr__(self) -> str:
         return f"{self.first!r} & {self.second!r}"
 
@@ -273,6 +295,10 @@ class Nested(Part):
     def fits(self, cls: type) -> bool:
         return cls is tuple
 
+    @property
+    def cost(self) -> int:
+        return 1 + sum(part.cost for part in self.parts)
+
     def __repr__(self) -> str:
         return repr(self.parts)
 
@@ -291,6 +317,10 @@ class NestedTyped(Part):
 
     def fits(self, cls: type) -> bool:
         return cls is Typed
+
+    @property
+    def cost(self) -> int:
+        return 1 + sum(part.cost for part in self.fields.values())
 
     def __repr__(self) -> str:
         return f"{_shown(self.cls)}({self.fields!r})"

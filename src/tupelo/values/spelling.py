@@ -15,7 +15,7 @@ from uuid import UUID
 
 from msgspec.msgpack import Ext
 
-from tupelo.errors import BadTemplate
+from tupelo.errors import BadTemplate, TupeloError
 from tupelo.values.codec import BadBytes, decode_entry, encode_entry, read_extension
 from tupelo.values.entry import DEPTH_MAX, NATIVE, shape_of, types_of
 from tupelo.values.kind import name_of
@@ -36,9 +36,14 @@ from tupelo.values.parts import (
     Where,
     as_part,
 )
-from tupelo.values.template import AllOf, AnyOf, Combined, Named, NoneOf, Template
+from tupelo.values.template import AllOf, AnyOf, Combined, Named, NoneOf, Template, as_template
 
 Spelled = tuple[Any, ...]
+
+TEMPLATE_BYTES_MAX = 128 * 1024
+"""So long may a template be that is sent to another program, which has to read it."""
+TEMPLATE_COST_MAX = 1_000
+"""So many comparisons may it take to ask one entry. The values of a OneOf count as one."""
 
 _TYPES: dict[str, type] = {
     cls.__name__: cls
@@ -81,19 +86,41 @@ def read_template(spelled: Any) -> Template:
 
 
 def template_to_wire(raw: Any) -> Any:
-    """A template as msgpack can hold it: the everyday ones as a list of their fields."""
+    """A template as msgpack can hold it: the everyday ones as a list of their fields. BadTemplate
+    if it holds what cannot be sent, or is over a limit."""
     if type(raw) is tuple:
         fields = [_spell_field(field) for field in raw]
         if NotImplemented not in fields:
+            _check_cost(len(fields), BadTemplate)
             return fields
     spelled = spell_template(raw)
-    return Ext(_TEMPLATE, encode_entry(shape_of(None, types_of(spelled)), spelled))
+    encoded = encode_entry(shape_of(None, types_of(spelled)), spelled)
+    _check_size(len(encoded), BadTemplate)
+    _check_cost(as_template(raw).cost, BadTemplate)
+    return Ext(_TEMPLATE, encoded)
+
+
+def _check_size(size: int, error: type[TupeloError]) -> None:
+    if size > TEMPLATE_BYTES_MAX:
+        raise error(
+            f"the template needs {size:,} bytes, and {TEMPLATE_BYTES_MAX:,} can be sent to another"
+            " program; ask several times, with a part of it each"
+        )
+
+
+def _check_cost(cost: int, error: type[TupeloError]) -> None:
+    if cost > TEMPLATE_COST_MAX:
+        raise error(
+            f"the template makes {cost:,} comparisons with each entry, and another program allows"
+            f" {TEMPLATE_COST_MAX:,}; ask several times, with a part of it each"
+        )
 
 
 def template_from_wire(value: Any) -> Any:
     """The template that was sent so, `read_wire_extension` having been used. BadBytes if none."""
     if type(value) is list:
         fields = tuple(value)
+        _check_cost(len(fields), BadBytes)
         for field in fields:
             cls = type(field)
             if not (cls in NATIVE or cls is type or field is ANY):
@@ -117,7 +144,9 @@ def read_wire_extension(code: int, data: memoryview) -> Any:
         spelled = bytes(data)
         known = _known.get(spelled)  # Asked again and again: it is read, and planned, once.
         if known is None:
+            _check_size(len(spelled), BadBytes)
             known = read_template(decode_entry(spelled)[1])
+            _check_cost(known.cost, BadBytes)
             if len(spelled) <= _SHORT:
                 if len(_known) >= _READ_MAX:
                     _known.clear()

@@ -84,13 +84,21 @@ def _kept(raw: Any) -> Any:
 class Template:
     """A whole template, compiled once and used often; combine with `&`, `|` and `~`."""
 
-    __slots__ = ("_bind_shape", "_bindings", "raw")
+    __slots__ = ("_bind_shape", "_bindings", "_cost", "raw")
     _bind_shape: Callable[[Shape], Binding | None]
 
     def __init__(self, raw: Any) -> None:
         self.raw = raw = _kept(raw)
         self._bind_shape = _compile(raw)
         self._bindings: dict[Shape, Binding | None] = {}
+        self._cost = 0
+
+    @property
+    def cost(self) -> int:
+        """How many comparisons it takes to ask an entry, at most."""
+        if not self._cost:
+            self._cost = _cost(self.raw)
+        return self._cost
 
     def bind(self, shape: Shape) -> Binding | None:
         """What is left to ask of entries of this shape, or None if none of them can match."""
@@ -177,6 +185,14 @@ class NoneOf(Combined):
 
     def __repr__(self) -> str:
         return f"~{self.parts[0]!r}"
+
+
+def _cost(raw: Any) -> int:
+    if isinstance(raw, Combined):
+        return 1 + sum(part.cost for part in raw.parts)
+    if isinstance(raw, Named):
+        return 1 + sum(part.cost for part in raw.fields.values())
+    return as_part(raw, "field").cost
 
 
 def as_template(raw: Any) -> Template:

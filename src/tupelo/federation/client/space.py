@@ -122,6 +122,9 @@ class RemoteSpace(Reach, SpaceLike):
         to: str | None,
     ) -> list[Lease | AsyncLease]:
         items, leases = check_entries(entries, lease, at)
+        if len(items) > wire.BULK_MAX:
+            what = f"at most {wire.BULK_MAX:,} at a time, at a host elsewhere"
+            raise BadArgument("entries", what, f"{len(items):,}")
         return await self.written(items, leases, txn, None if at is None else list(at), wait, to)
 
     # Reading and taking

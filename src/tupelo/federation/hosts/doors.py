@@ -103,6 +103,13 @@ class HostDoor:
         return self._plan.identity.key if self._plan.identity is not None else None
 
     @property
+    def health(self) -> dict[str, str]:
+        """What is wrong with spaces of this host, by their names: a full disk, say. Empty if all
+        are well."""
+        found = {name: hosted.port.health for name, hosted in list(self.core.spaces.items())}
+        return {name: health for name, health in found.items() if health != "ok"}
+
+    @property
     def engaged(self) -> list[str]:
         """The names of the hosts that it is engaged with."""
         return [peer.name for peer in list(self._core.peers.values())]

@@ -290,6 +290,7 @@ class Peer:
             order=read_order(message.order),
             actor=actor,
             known=False,
+            in_slices=True,
         )
         if session is not None and message.how == "read":
             entries, cut = await unread(hosted, session.state, query, message.agent, ANSWER_BYTES)
@@ -301,7 +302,7 @@ class Peer:
             return await some(hosted, query, ANSWER_BYTES)
         cut = False
         if limit != 1:
-            limit, cut = hosted.port.room_for(query, ANSWER_BYTES)
+            limit, cut = await hosted.port.room_for(query, ANSWER_BYTES)
             query = query.replace(limit=limit)
         delivery = await hosted.port.reserve(query, self.holder.of_call(message.call))
         if delivery is None:
@@ -346,7 +347,7 @@ class Peer:
         if message.existing:
             return None
         passed = Seen()  # It is not told of these, also not when we part and meet again.
-        query = Query(template, many=True, limit=None, order=Fifo(), known=False)
+        query = Query(template, many=True, limit=None, order=Fifo(), known=False, in_slices=True)
         for entry in await hosted.port.fetch(query):
             passed.add(entry)
         return spell_seen(passed)
@@ -380,7 +381,8 @@ class Peer:
         hosted = self.hosted(message.space, "read")
         if hosted is None:
             return 0
-        return hosted.port.count(template_from_wire(message.template), None)
+        template = template_from_wire(message.template)
+        return await hosted.port.count_in_slices(template, None)
 
     def under_way(self) -> dict[str, list[Any]]:
         """What has begun between this host and that one, and has not ended."""

@@ -253,7 +253,9 @@ class Possessions:
     async def _match(self, hosted: HostedSpace, message: wire.Match) -> list[Any]:
         txn = self.transaction(hosted, message.txn)
         template = template_from_wire(message.template)
-        state = hosted.port.open_match_set(template, message.limit, txn, message.lease)
+        state = await hosted.port.open_match_set_in_slices(
+            template, message.limit, txn, message.lease
+        )
         match_set_id = self._new_id()
         self._match_sets[match_set_id] = state
         return [match_set_id, state.expires]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from tupelo.errors import TupeloError, WrongPassword
+from tupelo.errors import CannotSend, TupeloError, WrongPassword
 from tupelo.federation.hosts.given import Given
 from tupelo.federation.hosts.parked import Parked
 from tupelo.federation.hosts.possessions import Possessions
@@ -17,7 +17,12 @@ from tupelo.federation.hosts.writing import Writing
 from tupelo.federation.links import wire
 from tupelo.federation.links.calls import Handlers, Requests
 from tupelo.federation.links.conversation import Conversation
-from tupelo.federation.links.spelled import read_order, spell_change, spell_whole
+from tupelo.federation.links.spelled import (
+    read_order,
+    spell_change,
+    spell_in_slices,
+    spell_whole,
+)
 from tupelo.federation.spaces.hosted import HostedSpace
 from tupelo.federation.spanning.question import Taken
 from tupelo.space.delivery import Delivery
@@ -136,6 +141,7 @@ class Serving:
             or message.order is not None
             or message.coverage
             or (hosted.durable and (message.take or message.wait != 0))
+            or hosted.port.is_long(query)
         )
         anywhere = message.txn is None and not message.if_exists
         waits = anywhere and message.wait != 0 and message.scope is None
@@ -187,6 +193,7 @@ class Serving:
             message.scope,
             self.actor if session is None else Actor(self.agent, session.id),
             known=False,
+            in_slices=True,
         )
 
     def _deliver(self, hosted: HostedSpace, message: wire.Get, query: Query, entry: Entry) -> None:
@@ -226,23 +233,34 @@ class Serving:
         await hosted.flush(position)
         return self._spelled(message, [entry])
 
-    async def _get_slowly(self, hosted: HostedSpace, message: wire.Get, query: Query) -> list[Any]:
+    async def _get_slowly(self, hosted: HostedSpace, message: wire.Get, query: Query) -> Any:
         call = message.call
+        await self._require_few(hosted, message, query)
         if message.take and message.txn is None:
             delivery = await hosted.port.reserve(query, self.holder.of_call(call))
             if delivery is None:
-                return self._answer(message, [])
+                return await self._answer(message, [])
             self._given.hold(call, delivery)
-            return self._answer(message, delivery.entries)
+            return await self._answer(message, delivery.entries)
         entries = await hosted.port.fetch(query)
         if message.session is not None or (message.take and message.txn is not None):
             self._given.got(call, hosted.port.got(entries, query))
-        return self._answer(message, entries)
+        return await self._answer(message, entries)
 
-    async def _get_anywhere(
-        self, hosted: HostedSpace, message: wire.Get, query: Query
-    ) -> list[Any]:
+    async def _require_few(self, hosted: HostedSpace, message: wire.Get, query: Query) -> None:
+        """CannotSend if more would be taken than one request may."""
+        most = query.limit
+        if message.take and message.many and (most is None or most > wire.BULK_MAX):
+            txn = self.possessions.transaction(hosted, message.txn)
+            if await hosted.port.count_in_slices(query.template, txn) > wire.BULK_MAX:
+                raise CannotSend(
+                    f"more than {wire.BULK_MAX:,} entries match, and so many can be taken at a "
+                    "time; ask for fewer with limit="
+                )
+
+    async def _get_anywhere(self, hosted: HostedSpace, message: wire.Get, query: Query) -> Any:
         call = message.call
+        await self._require_few(hosted, message, query)
         taken = await self._host.federation.get(
             hosted, query, partial=message.coverage, holder=self.holder.of_call(call)
         )
@@ -250,12 +268,13 @@ class Serving:
             self._given.hold(call, taken)
         elif query.session is not None:
             self._given.got(call, hosted.port.got(taken.entries, query))
-        return self._answer(message, taken.entries, taken)
+        return await self._answer(message, taken.entries, taken)
 
-    def _answer(
+    async def _answer(
         self, message: wire.Get, entries: list[Entry], taken: Taken | None = None
-    ) -> list[Any]:
-        spelled = self._spelled(message, entries)
+    ) -> Any:
+        spell = spell_whole if message.whole else _spell_fields
+        spelled = await spell_in_slices(entries, spell)
         if not message.coverage:
             return spelled
         if taken is None:
@@ -264,9 +283,7 @@ class Serving:
 
     @staticmethod
     def _spelled(message: wire.Get, entries: list[Entry]) -> list[Any]:
-        if message.whole:
-            return [spell_whole(entry) for entry in entries]
-        return [spell_entry(entry.shape, entry.fields) for entry in entries]
+        return list(map(spell_whole if message.whole else _spell_fields, entries))
 
     def confirm(self, message: wire.Confirm) -> None:
         for call in message.calls:
@@ -324,7 +341,7 @@ class Serving:
             number = await federation.count(hosted, template, message.scope, taken)
             return [number, list(taken.covered), list(taken.missing)]
         txn = self.possessions.transaction(hosted, message.txn)
-        number = hosted.port.count(template, txn)
+        number = await hosted.port.count_in_slices(template, txn)
         return [number, [self._host.name], []] if message.coverage else number
 
     async def changes(self, message: wire.Changes) -> list[Any]:
@@ -358,3 +375,7 @@ class Serving:
         self.possessions.free()
         self._host.services.left(self)
         self._host.doubts.leave(self.holder.owner, self._given.leave(), reason)
+
+
+def _spell_fields(entry: Entry) -> Any:
+    return spell_entry(entry.shape, entry.fields)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
-from tupelo.errors import BadFrame
+from tupelo.errors import BadArgument, BadFrame
 from tupelo.federation.links import wire
-from tupelo.federation.links.spelled import read_spelled_entry
+from tupelo.federation.links.spelled import SPELLED_AT_ONCE, read_spelled_entry
 from tupelo.federation.spaces.hosted import HostedSpace
-from tupelo.space.tasks import TaskSignal
-from tupelo.space.writers import Mark, Writer
+from tupelo.space.tasks import TaskSignal, turn
+from tupelo.space.writers import Items, Mark, Writer
 from tupelo.values.lease import Lease, check_lease
 
 if TYPE_CHECKING:
@@ -43,7 +44,41 @@ class Writing:
             if lease is not None:
                 self._wrote(message.call, hosted, [lease], lease.thing.arrival)
                 return
+        if len(entries) > wire.BULK_MAX:
+            raise BadArgument(
+                "entries", f"at most {wire.BULK_MAX:,} at a time", f"{len(entries):,}"
+            )
+        if len(entries) > SPELLED_AT_ONCE:
+            serving.requests.spawn(message.call, self._write_many(message, hosted))
+            return
         items = [read_spelled_entry(entry) for entry in entries]
+        if message.wait != 0:
+            serving.requests.require_new(message.call)
+        outcome, position = self._write_items(message, hosted, items)
+        if isinstance(outcome, Writer):
+            serving.requests.spawn(message.call, self._await(hosted, message, outcome))
+            return
+        self._wrote(message.call, hosted, self._wanted(hosted, message, outcome), position)
+
+    async def _write_many(self, message: wire.Write, hosted: HostedSpace) -> list[list[Any]]:
+        """Read the entries in slices, in between of which others get their turn, and write them in
+        one step."""
+        items: Items = []
+        for start in range(0, len(message.entries), SPELLED_AT_ONCE):
+            async with turn():
+                some = message.entries[start : start + SPELLED_AT_ONCE]
+                items += [read_spelled_entry(entry) for entry in some]
+                await asyncio.sleep(0)
+        outcome, position = self._write_items(message, hosted, items)
+        if isinstance(outcome, Writer):
+            return await self._await(hosted, message, outcome)
+        return await self._flush(hosted, self._wanted(hosted, message, outcome), position)
+
+    def _write_items(
+        self, message: wire.Write, hosted: HostedSpace, items: Items
+    ) -> tuple[list[Lease] | Writer, int]:
+        """What was written, or a writer that waits; and the position to make durable."""
+        serving = self._serving
         leases = message.lease
         if isinstance(leases, list):
             asked: Any = [check_lease(seconds) for seconds in leases]
@@ -53,8 +88,6 @@ class Writing:
             asked = check_lease(leases)
         if message.at is not None and len(message.at) != len(items):
             raise BadFrame("a place for each entry")
-        if message.wait != 0:
-            serving.requests.require_new(message.call)
         txn = serving.possessions.transaction(hosted, message.txn)
         with hosted.port.acting(serving.actor):
             outcome, position = hosted.port.write_items(
@@ -68,9 +101,7 @@ class Writing:
             )
         if isinstance(outcome, Writer):
             self._waiting[message.call] = hosted, outcome
-            serving.requests.spawn(message.call, self._await(hosted, message, outcome))
-            return
-        self._wrote(message.call, hosted, self._wanted(hosted, message, outcome), position)
+        return outcome, position
 
     def _wanted(self, hosted: HostedSpace, message: wire.Write, leases: list[Lease]) -> list[Lease]:
         """The leases that the client wants to hear of: all or none."""

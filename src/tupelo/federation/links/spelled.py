@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from math import isfinite
 from typing import Any
 
@@ -13,6 +15,7 @@ from tupelo.errors import BadArgument, BadFrame, CannotSend, TupeloError
 from tupelo.federation.links.wire import FRAME_MAX, Numbers
 from tupelo.space.order import Fifo, Key, Lifo, Order, Queue, Stack
 from tupelo.space.session import Seen
+from tupelo.space.tasks import turn
 from tupelo.values.change import Change
 from tupelo.values.codec import BadBytes, read_entry, read_value, spell_entry, spell_value
 from tupelo.values.entry import NATIVE, Entry, freeze, freeze_value, thaw_value
@@ -20,6 +23,10 @@ from tupelo.values.entry import NATIVE, Entry, freeze, freeze_value, thaw_value
 ENTRIES_BYTES_MAX = FRAME_MAX - 64 * 1024
 """So much may the entries of one message need; the rest of it needs less than is left."""
 
+SPELLED_AT_ONCE = 500
+"""So many entries of a long answer, or of a long write, are spelled or read in one slice."""
+
+_ARRAY = b"\xdd"  # msgpack: an array, whose length follows in four bytes
 _FEW = 8
 _ORDERS: dict[str, type[Order]] = {"fifo": Fifo, "lifo": Lifo, "queue": Queue, "stack": Stack}
 _encode = msgspec.msgpack.Encoder().encode
@@ -70,6 +77,29 @@ def spell_answer(entries: list[Entry], now: float, cut: bool) -> msgspec.Raw:
     or a text in it is none."""
     spelled: list[Any] = [spell_whole(entry, now) for entry in entries]
     return msgspec.Raw(_encoded([*spelled, None] if cut else spelled))
+
+
+async def spell_in_slices(
+    entries: list[Entry], spell: Callable[[Entry], Any]
+) -> list[Any] | msgspec.Raw:
+    """The entries of an answer, spelled; if they are many, in slices, and others get their turn in
+    between. CannotSend if they are too long for an answer."""
+    if len(entries) <= SPELLED_AT_ONCE:
+        return [spell(entry) for entry in entries]
+    size, parts = 0, [_ARRAY + len(entries).to_bytes(4)]
+    for start in range(0, len(entries), SPELLED_AT_ONCE):
+        async with turn():
+            some = entries[start : start + SPELLED_AT_ONCE]
+            part = b"".join([_encoded(spell(entry)) for entry in some])
+            await asyncio.sleep(0)
+        size += len(part)
+        if size > ENTRIES_BYTES_MAX:
+            raise CannotSend(
+                f"these {len(entries):,} entries need more than the {ENTRIES_BYTES_MAX:,} bytes "
+                "that can be sent at a time; ask for fewer with limit="
+            )
+        parts.append(part)
+    return msgspec.Raw(b"".join(parts))
 
 
 def _encoded(spelled: Any) -> bytes:

@@ -225,11 +225,11 @@ class Federation:
         result = partial or Taken(hosted)
         total = 0
         if agent is not None:
-            query = Query(template, many=True, limit=None, scope=scope, known=False)
+            query = Query(template, many=True, limit=None, scope=scope, known=False, in_slices=True)
             result.join(await self.get(hosted, query, partial=True))
             total, here, wanted = len(result.entries), False, nobody
         if here:
-            total = hosted.port.count(template, None)
+            total = await hosted.port.count_in_slices(template, None)
             result.covered[self.host.name] = None
 
         async def ask(peer: Peer) -> int:

@@ -29,8 +29,7 @@ async def unread(
     port = hosted.port
     if query.order is not None or port.is_ordered:
         return await some(hosted, query.replace(only=choosing(session.seen, agent)), bytes_max)
-    with port.acting(query.actor):
-        entries, cut, position = port.unread(query.template, session, query.limit, agent, bytes_max)
+    entries, cut, position = await port.unread_in_slices(query, session, agent, bytes_max)
     if position:
         await hosted.flush(position)
     return entries, cut
@@ -42,6 +41,6 @@ async def some(
     """What is read here, and whether there is more than has room in so many bytes."""
     cut = False
     if bytes_max is not None and query.limit != 1:
-        limit, cut = hosted.port.room_for(query, bytes_max)
+        limit, cut = await hosted.port.room_for(query, bytes_max)
         query = query.replace(limit=limit)
     return await hosted.port.fetch(query), cut

@@ -63,6 +63,7 @@ class Telling:
         if existing is not None:
             template, only = existing
             query = Query(template, many=True, limit=None, order=Fifo(), known=False, only=only)
+            query = query.replace(in_slices=True)
             for entry in await self._hosted.port.fetch(query):
                 await self._say("visible", entry, 0)
         self._said.set()

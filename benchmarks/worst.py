@@ -1,0 +1,201 @@
+"""What one client can do to the others: a host of 200,000 entries in a process of its own, a client
+that sends the worst requests it may, one after another, and another that measures how long a write
+and a take of its own last meanwhile. The host itself measures how much of the processor's time went
+by between two turns of a task that wants one every millisecond: that does not depend on what else
+the machine does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable
+from itertools import islice
+from multiprocessing.connection import Connection
+from statistics import median
+from time import perf_counter, thread_time
+from typing import Any
+
+import uvloop
+
+import tupelo
+from benchmarks.elsewhere import JOBS, SPACE, STORE_AT_ONCE, Elsewhere, job
+from benchmarks.measure import Settings, Table
+from tupelo import ANY, Between, Key, Lifo, Not, OneOf, Template, TupeloError, aio
+
+STORED = 200_000
+PINGS = 200
+"""So often is the latency measured under each load, at most ..."""
+SECONDS = 8.0
+"""... and for so long."""
+
+Request = Callable[[Any], object]
+Row = tuple[str, ...]
+
+
+def _patterns(many: int) -> Any:
+    """Choices that no hash can find: each is asked of each entry."""
+    return OneOf(*[Between(f"~{i}", f"~{i}x") for i in range(many)])
+
+
+def _nested(depth: int) -> Any:
+    part: Any = Between("~", "~~")
+    for _ in range(depth):
+        part = Not(Not(part))
+    return part
+
+
+def _half(space: Any) -> None:
+    with space.transaction() as txn:
+        for start in range(0, 20_000, 1_000):
+            space.write_all([("held", i, "") for i in range(start, start + 1_000)], txn=txn)
+        txn.abort()
+
+
+def _written_and_taken(space: Any) -> None:
+    space.write_all([("bulk", i, "x") for i in range(STORE_AT_ONCE)])
+    while space.take_all(("bulk", int, str), limit=STORE_AT_ONCE):
+        pass
+
+
+REQUESTS: dict[str, Request] = {
+    "read: a value without an index": lambda s: s.read(("none", int, str), wait=0),
+    "read: Between, no match": lambda s: s.read((ANY, Between(-2, -1), ANY), wait=0),
+    "take: Between, no match": lambda s: s.take((ANY, Between(-2, -1), ANY), wait=0),
+    "take: Between, waits 10 ms": lambda s: s.take((ANY, Between(-2, -1), ANY), wait=0.01),
+    "read: OneOf of 100 patterns": lambda s: s.read((_patterns(100), ANY, ANY), wait=0),
+    "read: Not of Not, 20 deep": lambda s: s.read((_nested(20), ANY, ANY), wait=0),
+    "read: & of Between": lambda s: s.read(
+        Template((Between("a", None), ANY, ANY)) & Template((ANY, Between(-2, -1), ANY)), wait=0
+    ),
+    "read: newest first, no match": lambda s: s.read(
+        (ANY, Between(-2, -1), ANY), wait=0, order=Lifo()
+    ),
+    "read: by key, all match": lambda s: s.read(JOBS, wait=0, order=Key(1, reverse=True)),
+    "count: half match": lambda s: s.count((ANY, Between(0, STORED // 2), ANY)),
+    "match_set of all, 10 read": lambda s: list(islice(s.match_set(JOBS), 10)),
+    "read_all of all": lambda s: s.read_all(JOBS),
+    "read_all of 10,000": lambda s: s.read_all((ANY, Between(0, 9_999), ANY)),
+    "write_all and take_all of 10,000": _written_and_taken,
+    "a transaction of 20,000, aborted": _half,
+    "read of a session, no match": lambda s: _in_session(s),
+}
+
+
+def _in_session(space: Any) -> None:
+    with space.session() as session:
+        for _ in range(3):
+            session.read((ANY, Between(-2, -1), ANY), wait=0)
+
+
+def run_host(pipe: Connection) -> None:
+    """A host. It says its address, and when asked the longest turn since it was asked last."""
+    uvloop.run(_run_host(pipe))
+
+
+async def _run_host(pipe: Connection) -> None:
+    longest = 0.0
+
+    async def watch() -> None:
+        nonlocal longest
+        while True:
+            before = thread_time()
+            await asyncio.sleep(0.001)
+            longest = max(longest, thread_time() - before)
+
+    async with aio.Host("host", listen=0) as host:
+        host.space(SPACE)
+        pipe.send([host.address])
+        watching = asyncio.create_task(watch())
+        while await asyncio.to_thread(pipe.recv) is not None:
+            pipe.send(longest * 1_000)
+            longest = 0.0
+        watching.cancel()
+
+
+def run_load(pipe: Connection, url: str) -> None:
+    """Send the request that is named, again and again, until another word comes; say how often,
+    and which error came last."""
+    name = pipe.recv()
+    while name is not None:
+        with tupelo.connect(url) as space:
+            sent, error = 0, ""
+            pipe.send("begun")
+            while not pipe.poll():
+                try:
+                    REQUESTS[name](space)
+                except TupeloError as raised:
+                    error = type(raised).__name__
+                sent += 1
+            pipe.recv()
+            pipe.send((sent, error))
+        name = pipe.recv()
+
+
+def _latencies(url: str) -> list[float]:
+    """In milliseconds, of a write and a take of a space of its own."""
+    found: list[float] = []
+    with tupelo.connect(url) as space:
+        end = perf_counter() + SECONDS
+        while len(found) < PINGS and perf_counter() < end:
+            start = perf_counter()
+            space.write(("ping", 1))
+            space.take(("ping", int), wait=0)
+            found.append((perf_counter() - start) * 1_000)
+    return found
+
+
+def tables(settings: Settings, show: Callable[[Row], object] = lambda row: None) -> list[Table]:
+    """The table; each row is shown as soon as it is known."""
+    stored = settings.size(STORED)
+    rows: list[Row] = []
+
+    def add(row: Row) -> None:
+        rows.append(row)
+        show(row)
+
+    with Elsewhere(run_host) as host:
+        url = f"tupelo://{host.said()[0]}/{SPACE}"
+        with tupelo.connect(url) as space:
+            for start in range(0, stored, STORE_AT_ONCE):
+                space.write_all([job(i) for i in range(start, min(start + STORE_AT_ONCE, stored))])
+        host.ask("longest")
+        add(_row("none", _latencies(url), host.ask("longest"), 0, ""))
+        with Elsewhere(run_load, url) as load:
+            for name in REQUESTS:
+                load.tell(name)
+                load.said()
+                try:
+                    found = _latencies(url)
+                except TupeloError as error:  # its link was lost: the host was away for too long
+                    add((name, type(error).__name__, "", "", "", "", ""))
+                    found = []
+                sent, error_name = load.ask("enough")
+                longest = host.ask("longest")
+                if found:
+                    add(_row(name, found, longest, sent, error_name))
+    return [
+        Table(
+            f"Write and take of one client while another asks the worst, {stored:,} entries",
+            ("the other's request", "median", "p99", "max", "longest turn", "measured", "sent"),
+            rows,
+            "benchmarks/worst.py, in milliseconds; the longest turn of the host's loop is in "
+            "processor time. The host, the client that asks and the one that measures are each a "
+            "process of their own on this machine; a request is sent when the last is answered.",
+        )
+    ]
+
+
+def _row(name: str, found: list[float], longest: float, sent: int, error: str) -> Row:
+    ordered = sorted(found)
+    p99 = ordered[math.ceil(0.99 * len(ordered)) - 1]
+    figures = [f"{figure:.1f}" for figure in (median(found), p99, ordered[-1], longest)]
+    return (name, *figures, str(len(found)), f"{sent} {error}".strip())
+
+
+def _show(row: Row) -> None:
+    print(f"{row[0]:36}", *(f"{cell:>11}" for cell in row[1:]), flush=True)
+
+
+if __name__ == "__main__":
+    tables(Settings(), _show)

@@ -1,0 +1,305 @@
+"""Surveys: the search of one request, done in slices so that others get their turn in between.
+
+A survey notes which entries match, a slice at a time. Each slice is part of a step of its own, and
+the step whose slice comes to the end decides, on what is there at that moment. That is exact: the
+fields of an entry never change, so an entry that was passed over never matches later; what arrives
+comes after the place that was reached; and what comes back to its place, or is let go by others, is
+offered to surveys as it is to those who wait.
+"""
+
+from __future__ import annotations
+
+import heapq
+from bisect import bisect_left
+from collections.abc import Iterable
+from itertools import chain, islice
+from operator import attrgetter, itemgetter
+from typing import TYPE_CHECKING, Any
+
+from tupelo.store.index import REJECTIONS_BEFORE_INDEX, Accept, Bucket, Store, holds
+from tupelo.store.plan import Question, Target
+from tupelo.values.entry import Entry, Shape
+from tupelo.values.size import about_bytes
+from tupelo.values.template import Template
+
+if TYPE_CHECKING:
+    from tupelo.space.core import Core
+    from tupelo.space.order import Key
+
+SLICE_STEPS = 4_000
+"""So many comparisons of a part of a template with a value are made in a slice: about 1 ms."""
+
+_BYTES_A_STEP = 64
+"""So many bytes of a value in lists or dicts count as one more comparison."""
+
+_arrival = attrgetter("arrival")
+_rank = itemgetter(0)
+
+
+class Unfinished(Exception):
+    """The slice is over and the search is not: repeat the step when others have had their turn."""
+
+
+class _Track:
+    """The entries of one shape: which matched, and the arrival up to which they were looked at."""
+
+    __slots__ = (
+        "at_end",
+        "bucket",
+        "check",
+        "edge",
+        "found",
+        "indexing",
+        "positions",
+        "values",
+        "weighs",
+    )
+
+    def __init__(self, bucket: Bucket, target: Target, values: tuple[Any, ...], after: int) -> None:
+        shape, self.positions, fixed, self.check = target
+        self.bucket = bucket
+        self.values = values if fixed is None else fixed
+        self.weighs = self.check is not None and not shape.flat
+        self.found: list[Entry] = []
+        self.edge = after
+        self.at_end = False
+        self.indexing: int | None = None  # the position whose index is being built
+
+    def matches(self, entry: Entry) -> bool:
+        fields = entry.fields
+        return holds(fields, self.positions, self.values) and (
+            self.check is None or self.check(fields)
+        )
+
+    def scan(self, steps: int, cost: int, accept: Accept | None, enough: int | None) -> int:
+        """Look on until enough have matched or nothing is left of the steps; how many are left."""
+        if self.indexing is not None:
+            self.at_end = False
+            if not self.bucket.grow_index(self.indexing, steps):
+                return 0
+            self.indexing = None
+        rejections = 0
+        found = self.found
+        for entry in self.bucket.candidates(self.positions, self.values, after=self.edge):
+            if steps <= 0 or len(found) == enough:
+                self.at_end = False
+                return steps
+            self.edge = entry.arrival
+            steps -= cost
+            if self.weighs:
+                steps -= cost * (about_bytes(entry.fields) // _BYTES_A_STEP)
+            if not holds(entry.fields, self.positions, self.values):
+                rejections += 1
+                if rejections == REJECTIONS_BEFORE_INDEX and self._lacks_index(entry):
+                    return self.scan(steps, cost, accept, enough)
+            elif (self.check is None or self.check(entry.fields)) and (
+                accept is None or accept(entry)
+            ):
+                found.append(entry)
+        self.at_end = True
+        return steps
+
+    def _lacks_index(self, entry: Entry) -> bool:
+        """Would an index have spared us this entry? Then it is built."""
+        for position, value in zip(self.positions, self.values, strict=True):
+            if entry.fields[position] != value and position not in self.bucket.indexes:
+                self.indexing = position
+                return True
+        return False
+
+    def add(self, entry: Entry) -> None:
+        """One that was passed over, and may be had now."""
+        place = bisect_left(self.found, entry.arrival, key=_arrival)
+        if place == len(self.found) or self.found[place] is not entry:
+            self.found.insert(place, entry)
+
+
+class Survey:
+    """One search in slices, over what a request sees. It is heeded by the core until it is closed.
+
+    It ends when `enough` have matched in each shape, in order of arrival, or all were looked at. If
+    the order is by a key, matches are ranked slice by slice.
+    """
+
+    def __init__(
+        self,
+        core: Core,
+        stores: list[Store],
+        template: Any,
+        enough: int | None,
+        backwards: bool,
+        after: int,
+        rank: Key | None,
+    ) -> None:
+        self.enough = None if backwards else enough
+        self._few = enough if backwards else None  # that may stand near the end
+        self._after = after
+        self._cost = cost_of(template)
+        self._core = core
+        self._questions = [(store, store.question(template)) for store in stores]
+        self._tracks: dict[tuple[Store, Shape], _Track] = {}
+        self._returned: dict[Entry, None] = {}
+        core.surveys[self] = None
+        self.rank = rank
+        self._ranked: list[list[tuple[Any, Entry]]] = []  # of each slice
+        self._unranked: list[Entry] = []
+        self.at_hand = False
+        """In this step: are the matches those that were noted, or few and near the end?"""
+
+    def close(self) -> None:
+        self._core.surveys.pop(self, None)
+
+    def offer(self, entry: Entry) -> None:
+        """This entry may be had again."""
+        self._returned[entry] = None
+
+    def advance(self, accept: Accept | None) -> None:
+        """Do a slice, under the lock. Unfinished if the search is not at its end."""
+        self.at_hand = True
+        if self._few is not None:
+            few, self._few = self._few, None
+            if all(
+                _stand_near_the_end(store, question, few, accept, SLICE_STEPS // self._cost)
+                for store, question in self._questions
+            ):
+                self.at_hand = False
+                return
+        self._meet()
+        steps = self._look_at_returned(SLICE_STEPS, accept)
+        for track in self._tracks.values():
+            if self.enough is not None:
+                track.found = [
+                    entry
+                    for entry in track.found
+                    if not entry.gone and (accept is None or accept(entry))
+                ]
+                if len(track.found) >= self.enough:
+                    continue
+            steps = track.scan(steps, self._cost, accept, self.enough)
+            if self.rank is not None and track.found:
+                ranked, others = self.rank.rank(track.found)
+                self._ranked.append(ranked)
+                self._unranked += others
+                track.found = []
+            if not track.at_end and len(track.found) != self.enough:
+                raise Unfinished
+
+    def _meet(self) -> None:
+        """Make tracks for the shapes that can match, also those that have come since."""
+        for store, (plan, values) in self._questions:
+            for target in plan.meet():
+                shape = target[0]
+                if (store, shape) not in self._tracks:
+                    track = _Track(store.buckets[shape], target, values, self._after)
+                    self._tracks[store, shape] = track
+
+    def _look_at_returned(self, steps: int, accept: Accept | None) -> int:
+        while self._returned:
+            if steps <= 0:
+                raise Unfinished
+            entry = next(iter(self._returned))
+            del self._returned[entry]
+            steps -= self._cost
+            store = self._core.store if entry.txn is None else entry.txn.store
+            track = None if entry.gone else self._tracks.get((store, entry.shape))
+            if (
+                track is not None
+                and entry.arrival <= track.edge
+                and (accept is None or accept(entry))
+                and track.matches(entry)
+            ):
+                track.add(entry)
+        return steps
+
+    def matches(self, store: Store, accept: Accept | None, backwards: bool = False) -> list[Entry]:
+        """In the step in which it came to its end: the matches in a store, in order of arrival."""
+        runs = [
+            [entry for entry in track.found if not entry.gone and (not accept or accept(entry))]
+            for (home, _), track in self._tracks.items()
+            if home is store
+        ]
+        found = runs[0] if len(runs) == 1 else list(heapq.merge(*runs, key=_arrival))
+        if backwards:
+            found.reverse()
+        return found
+
+    def first_choices(self, limit: int | None, accept: Accept | None) -> list[Entry]:
+        """In the step in which it came to its end: the matches, in the order of their ranks."""
+        assert self.rank is not None
+        chosen: dict[Entry, None] = {}
+        reverse = self.rank.reverse
+        with self.rank.comparing():
+            ranked: Iterable[tuple[Any, Entry]]
+            if limit is None:  # All of them: sorted runs are sorted soon.
+                ranked = sorted(chain(*self._ranked), key=_rank, reverse=reverse)
+            else:
+                ranked = heapq.merge(*self._ranked, key=_rank, reverse=reverse)
+            for _, entry in ranked:
+                if not entry.gone and (accept is None or accept(entry)):
+                    chosen[entry] = None
+                    if len(chosen) == limit:
+                        return list(chosen)
+        for entry in sorted(self._unranked, key=_arrival):
+            if not entry.gone and (accept is None or accept(entry)):
+                chosen[entry] = None
+        return list(chosen)[:limit]
+
+    def count(self) -> int:
+        """In the step in which it came to its end: how many match."""
+        return sum(
+            len(track.found) - sum(entry.gone for entry in track.found)
+            for track in self._tracks.values()
+        )
+
+
+def begin(
+    core: Core,
+    stores: list[Store],
+    template: Any,
+    accept: Accept | None,
+    enough: int | None,
+    backwards: bool = False,
+    after: int = 0,
+    rank: Key | None = None,
+) -> Survey | None:
+    """A survey; None if the search is short enough for one slice."""
+    cost = cost_of(template)
+    steps = SLICE_STEPS
+    for store in stores:
+        plan, values = store.question(template)
+        for shape, positions, fixed, check in plan.meet():
+            bucket = store.buckets[shape]
+            count = bucket.candidates_max(positions, values if fixed is None else fixed)
+            if check is None and accept is None and enough is not None and not positions:
+                count = min(count, enough)
+            steps -= count * cost
+            if check is not None and not shape.flat:
+                weights = (about_bytes(entry.fields) for entry in islice(bucket, count))
+                for weight in weights:
+                    steps -= cost * (weight // _BYTES_A_STEP)
+                    if steps <= 0:
+                        break
+            if steps <= 0:
+                return Survey(core, stores, template, enough, backwards, after, rank)
+    return None
+
+
+def cost_of(template: Any) -> int:
+    """How many comparisons it takes to ask one entry, at most."""
+    return template.cost if type(template) is Template else 1
+
+
+def _stand_near_the_end(
+    store: Store, question: Question, enough: int, accept: Accept | None, look: int
+) -> bool:
+    """Are there so many matches among the last entries of each shape, or no more entries?"""
+    plan, values = question
+    for target in plan.meet():
+        bucket = store.buckets[target[0]]
+        if len(bucket) > look:
+            track = _Track(bucket, target, values, 0)
+            last = islice(reversed(bucket), look)
+            matching = (e for e in last if track.matches(e) and (accept is None or accept(e)))
+            if sum(1 for _ in islice(matching, enough)) < enough:
+                return False
+    return True

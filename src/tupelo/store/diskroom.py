@@ -1,0 +1,82 @@
+"""Room on the disk: changes are refused before it is full, so that nothing is half done."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from pathlib import Path
+
+from tupelo.errors import DiskFull
+
+logger = logging.getLogger(__name__)
+
+RESERVE_BYTES = 8 * 2**20
+"""With less than this free on the disk nothing is written any more: it is for what is under way."""
+TAKING_BYTES = RESERVE_BYTES // 2
+"""With less than this, nothing is taken either. A take needs little, and makes room for others."""
+ENOUGH_BYTES = RESERVE_BYTES + RESERVE_BYTES // 2
+"""When so much is free again, writing goes on."""
+_OVERHEAD = 3
+"""How many times its own size a large write may need: in the log of SQLite, and in the file."""
+
+
+class DiskRoom:
+    """What the disk of one journal has room for. `is_low` is cheap to ask before every change."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.has_refused = False  # Was there no room for a commit, which is yet to be made?
+        self.is_low = False
+
+    def look(self) -> None:
+        """Look how much is free. It is logged when it becomes too little, and when it is enough."""
+        free = self._free()
+        if self.is_low:
+            if free >= ENOUGH_BYTES and not self.has_refused:
+                self.is_low = False
+                logger.warning("%s: the disk has room again, and the space goes on", self._path)
+        elif free < RESERVE_BYTES:
+            self._lower(f"{free:,} bytes are free")
+
+    def refused(self, error: Exception) -> None:
+        """There was no room for a commit, which is tried again when there is."""
+        self.has_refused = True
+        if not self.is_low:
+            self._lower(str(error))
+
+    def committed(self) -> None:
+        self.has_refused = False
+        self.look()
+
+    @property
+    def may_commit(self) -> bool:
+        """Is it worth trying to commit, after there was no room?"""
+        return not self.has_refused or self._free() >= RESERVE_BYTES
+
+    def _lower(self, reason: str) -> None:
+        self.is_low = True
+        logger.error(
+            "%s: the disk is full (%s): nothing is written until there is room", self._path, reason
+        )
+
+    def require(self, taking: bool, size: int = 0) -> None:
+        """DiskFull if there is no room for a take, or for a write of so many bytes."""
+        free = self._free()
+        needed = TAKING_BYTES if taking else RESERVE_BYTES + _OVERHEAD * size
+        if self.has_refused or free < needed or (self.is_low and not taking):
+            raise DiskFull(
+                f"{self._path}: the disk is full: {free:,} bytes are free, and "
+                f"{ENOUGH_BYTES + _OVERHEAD * size:,} are needed; nothing was done, and the space "
+                "goes on when there is room"
+            )
+
+    def in_doubt(self) -> DiskFull:
+        """For whoever waits for a commit that had no room."""
+        return DiskFull(
+            f"{self._path}: the disk is full: this was done in memory only, and is kept as soon as "
+            "there is room",
+            in_doubt=True,
+        )
+
+    def _free(self) -> int:
+        return shutil.disk_usage(self._path.parent).free
