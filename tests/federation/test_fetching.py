@@ -1,5 +1,5 @@
-"""A host is killed while it fetches an entry from another, for a program of its own or for a client:
-the entry is with the one who asked, or at its owner, and never lost.
+"""A host is killed while it fetches an entry from another, for a program of its own or a client: the
+entry is with the one who asked, or at its owner, and never lost.
 
 `TUPELO_HOST_KILLS=500` kills that often, from a new seed.
 """
@@ -35,7 +35,7 @@ if KILLS:
 
 @pytest.fixture
 def clients():
-    """`clients(child)` is the space "jobs" of that host; it finds the host again when it is back."""
+    """`clients(child)` is the space "jobs" of that host, which is dialled until it is back."""
     made: list[Any] = []
 
     def client(child: Any) -> Any:

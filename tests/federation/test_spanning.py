@@ -13,7 +13,7 @@ import pytest
 from tests.federation.company import await_space, meet
 from tests.federation.raw import Raw, spelled
 from tupelo import Capacity, Where
-from tupelo.errors import BadArgument, NotAllAnswered, PeerLost
+from tupelo.errors import BadArgument, NotAllAnswered
 from tupelo.federation.hosts.doors import AsyncHost
 from tupelo.federation.identity.access import Access
 from tupelo.federation.links import calls, wire

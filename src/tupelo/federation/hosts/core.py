@@ -137,8 +137,8 @@ class HostCore:
     def _register(self) -> None:
         """Who handles what clients and hosts say; services and groups add theirs."""
 
-        async def tell(client: Serving, message: wire.Tell) -> dict[str, Any]:
-            return self.describe()
+        async def tell(client: Serving, message: wire.Tell) -> dict[str, Any] | None:
+            return None if message.brief else self.describe()
 
         Serving.register(self.from_clients)
         Possessions.register(self.from_clients)

@@ -332,9 +332,11 @@ class Invoke(Message, tag=40):
 
 
 class Tell(Message, tag=38):
-    """Answer: what the host says of itself, as a dict."""
+    """Answer: what the host says of itself, as a dict; or None, if it is only asked `brief`ly
+    whether it answers calls at all."""
 
     call: int
+    brief: bool = False
 
 
 # Between hosts

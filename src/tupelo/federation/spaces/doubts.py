@@ -2,8 +2,8 @@
 it is not known whether they arrived. The holder settles them when it is back; if it does not come
 back, or comes back as a new life that knows nothing of them, the `Doubt` of each space decides.
 
-What a host has taken for one of its clients is settled by that client, which outlives the host: when
-it comes back to the host's next life, it says what it has received. Until then the `Doubt` waits.
+What a host has taken for one of its clients is settled by that client, which outlives the host:
+when it comes back to the host's next life, it says what it has received.
 """
 
 from __future__ import annotations
