@@ -1,5 +1,5 @@
-"""A host is killed while it fetches an entry from another, for a program of its own or a client: the
-entry is with the one who asked, or at its owner, and never lost.
+"""A host is killed while it fetches an entry from another, for a program of its own or a client:
+the entry is with the one who asked, or at its owner, and never lost.
 
 `TUPELO_HOST_KILLS=500` kills that often, from a new seed.
 """

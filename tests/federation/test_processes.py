@@ -1,9 +1,9 @@
 """Three durable hosts, each a process, are killed and stopped at random moments while all of them
 write and take.
 
-Nothing that was acknowledged is lost. Nothing is taken twice, but what a host had got just before it
-was killed, so that the owner had not heard of it. A transaction has happened as a whole or not at
-all. `TUPELO_HOST_KILLS=500` does it that often, from a new seed.
+Nothing that was acknowledged is lost. Nothing is taken twice, but what a host had got just before
+it was killed, so that the owner had not heard of it. A transaction has happened as a whole or not
+at all. `TUPELO_HOST_KILLS=500` does it that often, from a new seed.
 """
 
 from __future__ import annotations

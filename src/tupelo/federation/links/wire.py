@@ -126,7 +126,8 @@ class Open(Message, tag=22):
 
 
 class Write(Message, tag=23):
-    """Answer: for each entry [n, arrival, expires]; nothing if nobody wants the `leases`."""
+    """Answer: a list of the leases, as `spell_leases` spells them; nothing if nobody wants the
+    `leases`."""
 
     call: int
     space: str
