@@ -45,6 +45,7 @@ TupeloError
 │   │   └── SessionLost     the record of a shared session was lost with a host that crashed
 │   ├── SourceAway          the hosts at which the events live are out of reach: nothing was removed
 │   ├── CannotSend          too large for a frame, or not valid Unicode; nothing was done
+│   ├── AnswerTooLarge      it was done, but the answer is too large for a frame
 │   └── BadFrame            the other program said what cannot be understood; the link was closed
 ├── AccessError         you were recognised, or not, and refused
 │   ├── NotAllowed          the space's rules do not allow you this operation
@@ -90,6 +91,7 @@ from collections.abc import Sequence
 
 from tupelo.errors import damage
 from tupelo.errors.hosts import AccessError as AccessError
+from tupelo.errors.hosts import AnswerTooLarge as AnswerTooLarge
 from tupelo.errors.hosts import BadFrame as BadFrame
 from tupelo.errors.hosts import BadSeal as BadSeal
 from tupelo.errors.hosts import CannotReach as CannotReach

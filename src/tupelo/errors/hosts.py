@@ -111,6 +111,11 @@ class CannotSend(LinkError):
     not valid Unicode. Nothing was done."""
 
 
+class AnswerTooLarge(LinkError):
+    """What was asked for was done, but the answer is too large for a frame: the message says what
+    was done, and what is not known of it."""
+
+
 class BadFrame(LinkError):
     """What came over a link cannot be understood, or is larger than allowed."""
 

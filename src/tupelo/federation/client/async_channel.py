@@ -205,6 +205,8 @@ class AsyncChannel(Channel):
 
     def heard(self, line: Line, contents: list[bytes]) -> None:
         self._heard += 1
+        if not contents:  # a part of a frame
+            self._progress += 1
         try:
             for content in contents:
                 self.hear(content)
@@ -238,6 +240,10 @@ class AsyncChannel(Channel):
             line.link.abort()
             self.lost(line, "it is silent")
             return
+        if not self.answers():
+            line.link.abort()
+            self.lost(line, "it answers no calls")
+            return
         if sent == self._sent:
             self._send(encode(wire.Ping()))
         self._seen = self._sent, self._heard
@@ -250,8 +256,9 @@ class AsyncChannel(Channel):
     async def _dial_again(self) -> None:
         now = self._loop.time
         end = now() + self.party.reconnect
-        pause = self.pauses()
+        pause = self._next_pause
         reason, error = "", None
+        await asyncio.sleep(self.first_pause())
         while (left := end - now()) > 0:
             try:
                 self._go_on(*await self._dial(min(left, DIAL_SECONDS)))

@@ -6,6 +6,7 @@ import select
 import socket
 import ssl
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -71,10 +72,15 @@ class Line:
             raise LinkError("it hung up")
         return self.frames.feed(data)
 
-    def words(self) -> list[wire.Message]:
-        """The next messages."""
-        while not (contents := self.next()):
-            pass
+    def words(self, end: float) -> list[wire.Message]:
+        """The next messages, before that moment of the monotonic clock; else TimeoutError."""
+        contents: list[bytes] = []
+        while not contents:
+            left = end - time.monotonic()
+            if left <= 0:
+                raise TimeoutError("it does not answer in time")
+            self._socket.settimeout(left)
+            contents = self.next()
         return [wire.decode(content) for content in contents]
 
     def shut(self) -> None:

@@ -137,8 +137,8 @@ class HostCore:
     def _register(self) -> None:
         """Who handles what clients and hosts say; services and groups add theirs."""
 
-        async def tell(client: Serving, message: wire.Tell) -> dict[str, Any]:
-            return self.describe()
+        async def tell(client: Serving, message: wire.Tell) -> dict[str, Any] | None:
+            return None if message.brief else self.describe()
 
         Serving.register(self.from_clients)
         Possessions.register(self.from_clients)
@@ -431,6 +431,10 @@ class HostCore:
         if hello.resume:
             owner = Holder("client", agent, hello.resume).owner
             self.doubts.client_back(owner, hello.received)
+            # Other hosts may hold what an earlier life of this one has taken for it.
+            returned = wire.Returned([(agent, hello.resume, hello.received)])
+            for peer in self.peers.values():
+                peer.talk.say(returned)
         link.send(wire.encode(self._welcome(session, [])))
         self.servings[session] = serving
         self.presence.came(self.id, agent)
@@ -534,6 +538,8 @@ class HostCore:
         self.peers[peer.id] = peer
         self._settle_doubts(peer, received)
         peer.talk.say(wire.Presence(self.shared_spaces(), self.agents))
+        if returned := self._returned():
+            peer.talk.say(wire.Returned(returned))
         self.presence.engaged(peer.id, peer.name, peer.address)
         self.presence.has(peer.id, spaces, [])
         logger.info("%s engaged with the host %r", self.name, peer.name)
@@ -544,8 +550,17 @@ class HostCore:
         self.mover.arrived()
         self.carriers.engaged(peer)
 
+    def _returned(self) -> list[tuple[str, str, list[int]]]:
+        """The clients of this host that have come back to it, and what they have received."""
+        return [
+            (owner[1], owner[2], list(received))
+            for owner, received in self.doubts.clients_returned().items()
+            if isinstance(owner, tuple) and owner[1].endswith(f"@{self.id}")
+        ]
+
     def _settle_doubts(self, peer: Peer, unsettled: list[int]) -> None:
-        """What this host took in an earlier life, or does not speak of any more, it never got."""
+        """What this host does not speak of any more it never got. Of what it took in an earlier
+        life it knows nothing."""
         for owner in self.doubts.owners():
             if owner == peer.holder.owner:
                 for call in set(self.doubts.of(owner)) - set(unsettled):
@@ -553,7 +568,7 @@ class HostCore:
                     give_back(self.spaces.get(delivery.space), delivery)
                     self.doubts.forget(owner, call)
             elif isinstance(owner, tuple) and owner[:2] == ("host", peer.id):
-                self.doubts.back(owner, ())
+                self.doubts.new_life(owner)
 
     def _lost(self, peer: Peer, reason: str) -> None:
         peer.end(reason)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from tupelo.errors import BadArgument, BadFrame
+from tupelo.errors import AnswerTooLarge, BadArgument, BadFrame
 from tupelo.federation.links import wire
-from tupelo.federation.links.spelled import SPELLED_AT_ONCE, read_spelled_entry
+from tupelo.federation.links.spelled import SPELLED_AT_ONCE, read_spelled_entry, spell_leases
 from tupelo.federation.spaces.hosted import HostedSpace
 from tupelo.space.tasks import TaskSignal, turn
 from tupelo.space.writers import Items, Mark, Writer
@@ -16,6 +16,11 @@ from tupelo.values.lease import Lease, check_lease
 if TYPE_CHECKING:
     from tupelo.federation.hosts.core import HostCore
     from tupelo.federation.hosts.serving import Serving
+
+
+RUN_BYTES = 32
+"""No run of leases needs more, but for those that do not expire together: of these the question had
+one lease each, which were as long."""
 
 
 class Writing:
@@ -117,13 +122,13 @@ class Writing:
         if hosted.durable and position:
             self._serving.requests.spawn(call, self._flush(hosted, leases, position))
         else:
-            self._serving.talk.say(wire.Answer(call, _spell_leases(leases)))
+            self._serving.talk.say(wire.Answer(call, _answer(leases)))
 
     async def _flush(
         self, hosted: HostedSpace, leases: list[Lease], position: int
     ) -> list[list[Any]]:
         await hosted.flush(position)
-        return _spell_leases(leases)
+        return _answer(leases)
 
     async def _await(
         self, hosted: HostedSpace, message: wire.Write, writer: Writer
@@ -146,5 +151,15 @@ class Writing:
             self.stop(call)
 
 
-def _spell_leases(leases: list[Lease]) -> list[list[Any]]:
-    return [[lease.thing.n, lease.thing.arrival, lease.thing.expires] for lease in leases]
+def _answer(leases: list[Lease]) -> list[list[Any]]:
+    """The leases, as they are sent. AnswerTooLarge if they do not fit in a frame."""
+    things = [lease.thing for lease in leases]
+    if len(things) == 1:  # as most are
+        return [[things[0].n, things[0].arrival, things[0].expires]]
+    runs = spell_leases((one.n, one.arrival, one.expires) for one in things)
+    if len(runs) * RUN_BYTES > wire.FRAME_MAX:
+        raise AnswerTooLarge(
+            f"all {len(leases):,} entries were written, but their leases do not fit in an answer "
+            f"of {wire.FRAME_MAX:,} bytes; write fewer at a time, to renew or cancel them"
+        )
+    return runs

@@ -19,6 +19,7 @@ from msgspec.msgpack import Decoder, Encoder
 
 from tupelo.errors import BadFrame, CannotSend
 from tupelo.values.codec import BadBytes
+from tupelo.values.holder import ClientCall
 from tupelo.values.scope import Scope
 from tupelo.values.spelling import read_wire_extension
 
@@ -129,7 +130,8 @@ class Open(Message, tag=22):
 
 
 class Write(Message, tag=23):
-    """Answer: for each entry [n, arrival, expires]; nothing if nobody wants the `leases`."""
+    """Answer: a list of the leases, as `spell_leases` spells them; nothing if nobody wants the
+    `leases`."""
 
     call: int
     space: str
@@ -335,9 +337,11 @@ class Invoke(Message, tag=40):
 
 
 class Tell(Message, tag=38):
-    """Answer: what the host says of itself, as a dict."""
+    """Answer: what the host says of itself, as a dict; or None, if it is only asked `brief`ly
+    whether it answers calls at all."""
 
     call: int
+    brief: bool = False
 
 
 # Between hosts
@@ -375,7 +379,7 @@ class Ask(Message, tag=51):
     `seen`, or all but the entries of one agent. If nothing is found, and a `watch` is given, it
     stands from that same moment on. Answer: a list of whole entries, or of None for a peek; a None
     after the last says that there are more than have room in an answer. What is taken is reserved
-    until the asker says Settle.
+    until the asker says Settle; if it takes for a `client` of its own, that may outlive it.
 
     Who goes on in a session need not say again who asks. If what was seen is to be kept here, the
     answer is such a list and the Numbers of what is gone from here for good, or None: what came
@@ -392,6 +396,7 @@ class Ask(Message, tag=51):
     watch: int | None = None
     by: str | None = None
     session: str | None = None
+    client: ClientCall | None = None
 
 
 class Unnote(Message, tag=63):
@@ -409,6 +414,14 @@ class Settle(Message, tag=52):
     keep: bool
     space: str
     incarnation: str
+
+
+class Returned(Message, tag=70):
+    """These clients of the host that says so have come back to it, perhaps after it has crashed:
+    [agent, the session that it had before, the calls of it whose takings have reached its user].
+    What was taken for other calls of the session has not."""
+
+    clients: list[tuple[str, str, list[int]]]
 
 
 class Watch(Message, tag=53):
