@@ -90,6 +90,10 @@ _UPDATE = (
 _CHECKED = ", ".join(f"c.{name}" for name in (*CHANGE.split(", "), "newest", "living", "crc"))
 """What the checksum of a change is of, and the checksum."""
 
+LOCKED_SECONDS = 60.0
+"""How long a commit waits for another program that has locked the file, to copy it say, before the
+space is closed with JournalFailed."""
+
 
 class SavedPromise(msgspec.Struct, array_like=True):
     """A prepared transaction as it is kept: (n, expires, payload) of its writes, and arrivals;
@@ -191,6 +195,7 @@ class SqliteJournal:
         try:
             return sqlite3.connect(
                 f"{(path or self.path).as_uri()}?mode={mode}",
+                timeout=LOCKED_SECONDS,
                 uri=True,
                 isolation_level=None,
                 check_same_thread=False,
