@@ -21,7 +21,9 @@ ENDING = ".high"
 _SLOT = struct.Struct("<8sIIQQQ")
 _SLOT_SIZE = _SLOT.size + 4  # with its checksum
 _MAGIC = b"tupelo-6"
+_CRC = struct.Struct("<I")
 _PLACES = (0, 512)  # in sectors of their own
+_RANGES = [slice(place, place + _SLOT_SIZE) for place in _PLACES]
 _SIZE = 1_024
 
 
@@ -70,12 +72,10 @@ class HighWater:
 
     def write(self, position: int, newest: int, living: int) -> None:
         """Say that everything up to here is committed."""
-        slot = _SLOT.pack(_MAGIC, self._space, self._boot, position, newest, living)
-        slot += crc32(slot).to_bytes(4, "little")
-        self._turn ^= 1
-        start = _PLACES[self._turn]
         assert self._slots is not None
-        self._slots[start : start + _SLOT_SIZE] = slot
+        slot = _SLOT.pack(_MAGIC, self._space, self._boot, position, newest, living)
+        self._turn = turn = 1 - self._turn
+        self._slots[_RANGES[turn]] = slot + _CRC.pack(crc32(slot))
 
     def close(self, *, remove: bool) -> None:
         if self._slots is not None:

@@ -87,6 +87,18 @@ _UPDATE = (
     "UPDATE change SET lease = v.column1, lease_crc = v.column2, ended = v.column3"
     " FROM (VALUES {}) AS v WHERE position = v.column4"
 )
+_WRITE_ALONE = (
+    "INSERT INTO change (position, time, kind, arrival, waited, crc, n, payload, newest, living)"
+    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+)
+_END_ALONE = (
+    "INSERT INTO change (position, time, kind, arrival, waited, crc, ended, newest, living)"
+    " VALUES (?, ?, ?, ?, ?, ?, NULL, ?, ?), (?, 0, 0, NULL, NULL, NULL, ?, NULL, NULL)"
+    " ON CONFLICT (position) DO UPDATE SET ended = excluded.ended, lease = NULL, lease_crc = NULL"
+)
+"""For the everyday change that is all that a commit does: it binds no column that is NULL. The row
+of an entry that ends is there, so that its position is in conflict; one statement for both needs no
+transaction around it."""
 _CHECKED = ", ".join(f"c.{name}" for name in (*CHANGE.split(", "), "newest", "living", "crc"))
 """What the checksum of a change is of, and the checksum."""
 
@@ -108,15 +120,17 @@ class SavedPromise(msgspec.Struct, array_like=True):
 
 class _Rows(NamedTuple):
     """What a commit does: the rows to add, with `width` columns of all but the last; what to update
-    in older ones; decisions of transactions. Then what its last row says: the newest number of an
-    entry, and the sum of what lives."""
+    in older ones; decisions of transactions."""
 
     added: list[list[Any]]
     width: int
     updates: list[tuple[Any, ...]]
     decisions: list[Change]
-    newest: int
-    living: int
+
+    @property
+    def is_one(self) -> bool:
+        """Is it one row, and nothing else?"""
+        return len(self.added) == 1 and not self.updates and not self.decisions
 
 
 class SqliteJournal:
@@ -441,12 +455,13 @@ class SqliteJournal:
             return
         self._uncertain = True
         last = batch[-1].position
-        surplus = 0 if self._keep is None else last - self._first - self._keep
+        keep = last if self._keep is None else self._keep
+        trims = last - self._first - keep > keep // 4
         try:
-            rows = self._rows(batch)
-            self.n, self._living = rows.newest, rows.living
-            if len(batch) == 1 and not rows.updates and not rows.decisions and surplus <= 0:
-                # A statement is a transaction by itself.
+            # A statement is a transaction by itself.
+            if count == 1 and not trims and (alone := self._alone(batch[0])):
+                self._db.execute(*alone)
+            elif (rows := self._rows(batch)).is_one and not trims:
                 execute_many(self._db, _INSERT[_ALL], rows.added)
             else:
                 self._db.execute("BEGIN")
@@ -456,8 +471,8 @@ class SqliteJournal:
                 execute_many(self._db, _UPDATE, rows.updates)
                 for decision in rows.decisions:
                     self._keep_decision(decision)
-                if surplus > (self._keep or 0) // 4:
-                    self._delete_before(last - (self._keep or 0) + 1, last)
+                if trims:
+                    self._delete_before(last - keep + 1, last)
                 self._db.execute("COMMIT")
         except Exception as error:
             if _is_full(error):
@@ -473,7 +488,7 @@ class SqliteJournal:
         self.durable = last
         self._uncertain = False
         if self._high is not None:
-            self._high.write(last, rows.newest, rows.living)
+            self._high.write(last, self.n, self._living)
         self.room.committed()
 
     def _reconcile(self) -> None:
@@ -487,7 +502,38 @@ class SqliteJournal:
             self._pending[:] = [c for c in self._pending if c.position > self.durable]
             self._uncertain = False
 
+    def _alone(self, c: Change) -> tuple[str, tuple[Any, ...]] | None:
+        """The statement that keeps an everyday change, all that a commit does, and its values.
+        None if the change has more to keep: see `_rows`."""
+        position, kind, arrival, own = c.position, c.kind, c.arrival, self.agent
+        if c.expires is not None or c.txn is not None or c.session is not None or c.agent != own:
+            return None
+        time, waited = c.time + 0.0, c.waited + 0.0  # as SQLite returns them
+        code = _CODES[kind]
+        if kind == "written":
+            n, payload = c.n, c.payload
+            if payload is None or c.to is not None or c.origin != own:
+                return None
+            if n > self.n:
+                self.n = n
+            self._living = living = bounded(self._living + entry_weight(arrival))
+        elif kind in ENDINGS:
+            payload = None
+            self._living = living = bounded(self._living - entry_weight(arrival))
+        else:
+            return None
+        newest = self.n
+        crc = change_crc((position, time, code, arrival, None, None, waited, None, None))
+        crc = last_crc(crc, newest, living)
+        if payload is None:
+            of_both = (position, time, code, arrival, waited, crc, newest, living)
+            return _END_ALONE, (*of_both, arrival, position)
+        crc = row_crc(crc, entry_crc(position, None, n, payload, None))
+        row = (position, time, code, arrival, waited, crc, n, payload, newest, living)
+        return _WRITE_ALONE, row
+
     def _rows(self, batch: list[Change]) -> _Rows:
+        """What these changes do, the last of which says what the space is like after them."""
         own = self.agent
         newest, living = self.n, self._living
         rows: list[list[Any]] = []
@@ -549,7 +595,7 @@ class SqliteJournal:
                     row[_ENDED:] = ended, expires, lease_crc(arrival, expires)
                 else:
                     updates[arrival] = (expires, lease_crc(arrival, expires), ended, arrival)
-        living = bounded(living)
+        self.n, self._living = newest, living = newest, bounded(living)
         if len(rows) > 1 and width != _OF_CHANGE:
             for row in rows:
                 if len(row) < width:
@@ -559,7 +605,7 @@ class SqliteJournal:
         row[-2:] = newest, living
         crc = row[_CRC]
         row[_CRC] = row_crc(last_crc(crc & 0xFFFF_FFFF, newest, living), crc >> 32)
-        return _Rows(rows, width, list(updates.values()), decisions, newest, living)
+        return _Rows(rows, width, list(updates.values()), decisions)
 
     def _keep_decision(self, change: Change) -> None:
         """Keep what a prepared transaction promises; forget it when it is decided."""
