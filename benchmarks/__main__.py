@@ -26,6 +26,7 @@ from benchmarks import (
     sites,
     thesis,
     unread,
+    worst,
 )
 from benchmarks.measure import ROUNDS, ROUNDS_MIN, Line, Settings, Table, in_fresh_process
 
@@ -41,7 +42,7 @@ THEMES = {
     "federation": federation.run,
     "pipeline": pipeline.run,
 }
-NAMES = [*THEMES, "kills", "lime", "melon", "unread", "event_heap", "thesis"]
+NAMES = [*THEMES, "kills", "lime", "melon", "unread", "event_heap", "worst", "thesis"]
 
 
 def main() -> None:
@@ -59,6 +60,8 @@ def main() -> None:
             # Each in a process of its own, so that none meets the heap that another has left.
             if name == "thesis":
                 rows = in_fresh_process(thesis.run, settings)
+            elif name == "worst":
+                tables += in_fresh_process(worst.tables, settings)
             elif name == "kills":
                 tables += in_fresh_process(kills.tables, settings)
             elif name == "lime":

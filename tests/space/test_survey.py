@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tupelo import ANY, Between, Key, Lifo, Space, Template
+from tupelo import ANY, Between, Key, Lifo, Space, Template, Where
 from tupelo.space.port import Port, port_of
 from tupelo.space.query import Query
 from tupelo.values.entry import Entry
@@ -206,6 +206,33 @@ def test_counts_match_sets_and_sessions_too(full):
         assert await port.fetch(query) == []
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("take", [False, True])
+@pytest.mark.parametrize("how", [{}, {"many": True, "limit": None}, {"order": Key(1)}])
+def test_who_waits_is_not_searched_for_again(full, take, how):
+    """What has come is asked, and not all that was there before."""
+    asked_of: list[int] = []
+
+    def is_negative(n: int) -> bool:
+        asked_of.append(n)
+        return n < 0
+
+    port = port_of(full)
+
+    async def run() -> list[Entry]:
+        query = Query((ANY, Where(is_negative)), take=take, deadline=None, **how)
+        task = asyncio.ensure_future(port.fetch(query))
+        while not port.under_way()["waiters"]:
+            await asyncio.sleep(0)
+        asked_of.clear()
+        full.write_all([("other", 1), ("late", -1), ("late", -2)])
+        return await task
+
+    found = fields(asyncio.run(run()))
+    late = [("late", -1), ("late", -2)]
+    assert found == (late if how.get("many") else late[1:] if how else late[:1])
+    assert set(asked_of) <= {1, -1, -2}
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -622,12 +622,15 @@ class Port:
 
     def is_long(self, query: Query) -> bool:
         """May the search take longer than others should have to wait?"""
-        with self._lock:
+        self._acquire()
+        try:
             if type(query.template) is tuple and not query.many:
                 return self._core.store.lacks_index(query.template)
             found = self._survey(query, plain=False)
             if found is not None:
                 found.close()
+        finally:
+            self._release()
         return found is not None
 
     def _survey(self, query: Query, plain: bool, agent: str | None = None) -> Survey | None:
@@ -658,11 +661,10 @@ class Port:
         """Do a step that begins with a search; if that is long, in slices, and others get their
         turn in between."""
         with self._lock:
-            found = None if query.survey else self._survey(query, plain, agent)
-        if found is None and query.survey is None:
+            found = self._survey(query, plain, agent)
+        if found is None:
             return step(query)
-        if found is not None:
-            query = query.replace(survey=found)
+        query = query.replace(survey=found)
         try:
             while True:
                 async with turn():
@@ -671,9 +673,8 @@ class Port:
                     except Unfinished:
                         await asyncio.sleep(0)
         finally:
-            if found is not None:
-                with self._lock:
-                    found.close()
+            with self._lock:
+                found.close()
 
     async def answer_of(self, waiter: Any, reserve: bool = False) -> tuple[list[Entry], int]:
         """`answer`, of a query that waits with a TaskSignal."""

@@ -297,13 +297,17 @@ class Store:
 
     def lacks_index(self, raw: Any) -> bool:
         """Would the search for a template of values build an index of many entries?"""
-        plan, _ = self._planner.plain_question(raw) or (None, ())
-        return plan is not None and any(
-            positions
-            and len(self.buckets[shape].items) > INDEX_AT_ONCE
-            and self.buckets[shape].indexes.keys().isdisjoint(positions)
-            for shape, positions, _, _ in plan.meet()
-        )
+        question = self._planner.plain_question(raw)
+        if question is not None:
+            for shape, positions, _, _ in question[0].meet():
+                bucket = self.buckets[shape]
+                if positions and len(bucket.items) > INDEX_AT_ONCE:
+                    for position in positions:  # written out: it is asked before every read
+                        if position in bucket.indexes:
+                            break
+                    else:
+                        return True
+        return False
 
     def first(
         self, question: Question, accept: Accept | None = None, after: int = 0

@@ -52,6 +52,8 @@ _OF_THINGS: dict[wire.Thing, str] = {
 }
 """What one must be allowed to do, to have such a thing; who has it may renew it and end it."""
 
+AT_ONCE_MAX = 500
+"""So many notices, or entries of a match set, are in one answer at most."""
 NOTICES_BYTES = 4 * 2**20
 """So much do the notices of one answer have together, unless it is one alone."""
 NOTICE_BYTES_MAX = wire.FRAME_MAX - 64
@@ -231,7 +233,7 @@ class Possessions:
         deadline = deadline_of(hosted.clock, message.wait)
         state, subscription = self._subscription(message.subscription)
         size = 0
-        while len(taken) < max(1, message.limit):
+        while len(taken) < min(max(1, message.limit), AT_ONCE_MAX):
             wait = None if deadline is None else max(0.0, deadline - hosted.clock.now())
             notice = await subscription.get(wait=0 if taken else wait)
             if notice is None:
@@ -269,7 +271,7 @@ class Possessions:
     async def _next_matches(self, hosted: HostedSpace, message: wire.NextMatches) -> list[Any]:
         state = self._match_set(message.match_set)
         entries, size = [], 0
-        for _ in range(max(1, message.limit)):
+        for _ in range(min(max(1, message.limit), AT_ONCE_MAX)):
             entry, position = hosted.port.next_match(state, known=False)
             if entry is None:
                 break
