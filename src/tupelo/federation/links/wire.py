@@ -526,7 +526,7 @@ class Outcome(Message, tag=61):
 
 
 class Forget(Message, tag=62):
-    """This participant knows that the transaction was committed."""
+    """This participant knows that the branch `txn` of the transaction was committed."""
 
     call: int
     txn: str
