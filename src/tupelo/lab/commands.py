@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import logging
 import os
-from collections import Counter
+import shutil
+import tempfile
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
 from enum import Enum
+from importlib import import_module
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from rich.progress import Progress, track
+from rich.table import Table
 
 from tupelo.apps.commands import clear_errors, complain
-from tupelo.lab.event_heap.simulate import simulate as simulate_event_heap
-from tupelo.lab.lime.simulate import simulate as simulate_lime
-from tupelo.lab.melon.simulate import simulate as simulate_melon
-from tupelo.lab.recording.record import Plan, RecordingFailed, record
-from tupelo.lab.simulate import Report, simulate, simulate_many
 from tupelo.pipeline.commands.prompt import packages
+
+# Every command of `tupelo` loads this module, also one that only runs a host: what the lab is made
+# of, which is all models, is loaded when it is used.
+if TYPE_CHECKING:
+    from tupelo.lab.simulate import Report
+    from tupelo.lab.torture.campaign import Totals
 
 FAULTS_SHOWN = 5
 
@@ -34,12 +39,26 @@ class Model(Enum):
     EVENT_HEAP = "event-heap"
 
 
-PLAYS: dict[Model, Callable[[int], Report]] = {
-    Model.FEDERATION: simulate,
-    Model.LIME: simulate_lime,
-    Model.MELON: simulate_melon,
-    Model.EVENT_HEAP: simulate_event_heap,
+PLAYS = {
+    Model.FEDERATION: "tupelo.lab.simulate",
+    Model.LIME: "tupelo.lab.lime.simulate",
+    Model.MELON: "tupelo.lab.melon.simulate",
+    Model.EVENT_HEAP: "tupelo.lab.event_heap.simulate",
 }
+"""The modules whose `simulate` plays a model."""
+
+TORTURED = (
+    "space",
+    "linda",
+    "javaspaces",
+    "xvsm",
+    "melon",
+    "event-heap",
+    "lime",
+    "pubsub",
+    "journal",
+)
+"""The models of `tupelo lab torture`."""
 
 app = typer.Typer(no_args_is_help=True, help="Look for what cannot be, in worlds ruled by seeds.")
 
@@ -56,17 +75,20 @@ def simulate_command(
     ] = Model.FEDERATION,
 ) -> None:
     """Play federations in virtual time, with partitions, crashes and slow links, and judge them."""
+    from tupelo.lab.simulate import simulate_many
+
     logging.getLogger("tupelo").setLevel(logging.CRITICAL)  # Every loss would be told there.
     console = Console(highlight=False, soft_wrap=True)
+    play: Callable[[int], Report] = import_module(PLAYS[model]).simulate
     if trace:
         if seeds != 1:
             raise typer.BadParameter("with --trace it is 1", param_hint="--seeds")
-        reports = [PLAYS[model](first)]
+        reports = [play(first)]
         console.print("\n".join(reports[0].trace), markup=False)
         console.print(f"digest {reports[0].digest}")
     else:
         processes = min(seeds, os.cpu_count() or 1)
-        played = simulate_many(range(first, first + seeds), processes, PLAYS[model])
+        played = simulate_many(range(first, first + seeds), processes, play)
         shown = track(played, "playing", total=seeds, console=console, transient=True)
         reports = list(shown)
     bad = [report for report in reports if report.faults]
@@ -102,6 +124,8 @@ def record_command(
 
     The folder of each host is a log for `tupelo pipeline`.
     """
+    from tupelo.lab.recording.record import Plan, RecordingFailed, record
+
     console = Console(highlight=False, soft_wrap=True)
     with clear_errors(), packages():
         from tupelo.lab.recording.summary import kinds_in
@@ -125,6 +149,91 @@ def record_command(
             _print_counts(console, f"changes of {host}", kinds)
             every += kinds
         _print_counts(console, "changes", every)
+
+
+@app.command("torture")
+def torture_command(
+    model: Annotated[
+        str, typer.Option(metavar="NAME", help=f"One of {', '.join(TORTURED)}; or all of them.")
+    ] = "all",
+    minutes: Annotated[
+        float, typer.Option(min=0.01, metavar="M", help="How long to go on; each model once.")
+    ] = 5.0,
+    seed: Annotated[int, typer.Option(min=0, metavar="S", help="What rules chance.")] = 0,
+    hosts: Annotated[int, typer.Option(min=2, metavar="N", help="How many hosts.")] = 3,
+    tls: Annotated[bool, typer.Option("--tls", help="All links under TLS.")] = False,
+    keep: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Keep histories and logs here: empty, or new."),
+    ] = None,
+) -> None:
+    """Run hosts and clients as processes, break their links, kill and pause them, fill their disks,
+    and compare what every client was told with what is so.
+
+    With anomalies the exit code is 1, and the histories are kept.
+    """
+    from tupelo.lab.torture.campaign import Totals, run_campaign
+    from tupelo.lab.torture.processes import TortureFailed
+
+    if model != "all" and model not in TORTURED:
+        raise typer.BadParameter(f"all, or one of {', '.join(TORTURED)}", param_hint="--model")
+    if keep is not None and keep.exists() and any(keep.iterdir()):
+        raise typer.BadParameter(f"{keep} is not empty", param_hint="--keep")
+    logging.getLogger("tupelo").setLevel(logging.CRITICAL)  # Every loss would be told there.
+    console = Console(highlight=False, soft_wrap=True)
+    models = TORTURED if model == "all" else (model,)
+    folder = keep or Path(tempfile.mkdtemp(prefix="tupelo-torture-"))
+    totals: dict[str, Totals] = defaultdict(Totals)
+    bad: list[str] = []
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+        bar = progress.add_task("torture", total=1.0)
+
+        def told(name: str, share: float) -> None:
+            progress.update(bar, description=f"torture {name}", completed=share)
+
+        rounds = run_campaign(folder, models, 60 * minutes, seed, hosts, tls, told)
+        try:
+            for name, round_seed, place, result in rounds:
+                totals[name].add(result)
+                if not result.anomalies:
+                    continue
+                bad.append(f"{name}: seed {round_seed}, histories in {place}")
+                for anomaly in result.anomalies[:FAULTS_SHOWN]:
+                    console.print(f"{name} {anomaly}", markup=False)
+        except TortureFailed as failure:
+            complain(f"{failure}; the logs are in {folder}")
+            raise typer.Exit(1) from failure
+    console.print(_torture_table(totals))
+    for what in ("faults", "errors"):
+        every = sum((getattr(one, what) for one in totals.values()), Counter[str]())
+        _print_counts(console, what, every)
+    if bad:
+        for line in bad:
+            console.print(line, markup=False)
+        raise typer.Exit(1)
+    if keep is None:
+        shutil.rmtree(folder)
+
+
+def _torture_table(totals: Mapping[str, Totals]) -> Table:
+    table = Table("model", "rounds", "operations", "failed", "in doubt", "faults", "anomalies")
+    for name, one in totals.items():
+        in_doubt = one.operations["unknown"] + one.operations["pending"]
+        table.add_row(
+            name,
+            *(
+                str(number)
+                for number in (
+                    one.rounds,
+                    one.operations.total(),
+                    one.operations["fail"],
+                    in_doubt,
+                    one.faults.total(),
+                    len(one.anomalies),
+                )
+            ),
+        )
+    return table
 
 
 def _print_counts(console: Console, what: str, counts: Mapping[str, int]) -> None:

@@ -18,9 +18,9 @@ from typing import Any, TypeVar
 import msgspec
 
 from tupelo.lab.recording import member, worker
-from tupelo.lab.recording.lines import Line
 from tupelo.lab.recording.member import Doubts, Orders
 from tupelo.lab.recording.worker import Task, Told
+from tupelo.lab.torture.proxy import LinkFault, Proxy
 
 T = TypeVar("T")
 WORKERS = 2
@@ -123,7 +123,7 @@ class Child:
 class Member:
     """One host: its process, from life to life, and the lines that lead to it."""
 
-    def __init__(self, name: str, orders: Orders, lines: list[Line]) -> None:
+    def __init__(self, name: str, orders: Orders, lines: list[Proxy]) -> None:
         self.name = name
         self.orders = orders
         self.lines = lines
@@ -176,7 +176,7 @@ class Recording:
         self._recorded = Recorded()
         self._members: list[Member] = []
         self._workers: list[Child] = []
-        self._lines: dict[str, Line] = {}
+        self._lines: dict[str, Proxy] = {}
         self._changes = 0
         self._troubles: list[asyncio.Task[None]] = []
 
@@ -205,12 +205,12 @@ class Recording:
             task = Task(self._plan.seed, number, addresses, CLIENTS, self._plan.batch)
             self._workers.append(await Child.start(worker.__name__, task, f"the worker {number}"))
 
-    async def _line(self, name: str) -> Line:
-        line = self._lines[name] = Line()
+    async def _line(self, name: str) -> Proxy:
+        line = self._lines[name] = Proxy()
         await line.start()
         return line
 
-    def _orders(self, place: int, name: str, lines: list[Line]) -> Orders:
+    def _orders(self, place: int, name: str, lines: list[Proxy]) -> Orders:
         """The first host seals its logs and keeps the rest short; the last one logs reads."""
         keep = max(200, self._plan.changes // 20)
         seals = place == 0
@@ -260,12 +260,12 @@ class Recording:
             alone = rng.choice(self._members).name
             names = [n for n in self._lines if alone in n.split() and not n.startswith("clients")]
         self._recorded.cuts.update(names)
-        hard = rng.random() < 0.4
+        fault = LinkFault("cut" if rng.random() < 0.4 else "hold")
         for name in names:
-            self._lines[name].cut(hard=hard)
+            self._lines[name].fail(fault)
         await asyncio.sleep(rng.uniform(0.0, CUT_SECONDS))
         for name in names:
-            self._lines[name].mend()
+            self._lines[name].heal()
 
     async def _reach(self, changes: int) -> None:
         """Wait until so many changes are in the logs."""

@@ -1,0 +1,68 @@
+"""A campaign: rounds of one or all models, one after the other, as long as there is time."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from tupelo.lab.torture.checker import Anomaly
+from tupelo.lab.torture.journal import run_journal
+from tupelo.lab.torture.round import Plan, Result, run_round
+
+ROUND_SECONDS = 45.0
+"""So long are there faults in one round; then all is healed and checked."""
+WITH_IDENTITIES = frozenset({"melon"})
+"""Models of which a part needs hosts with an identity, so links under TLS."""
+
+
+def run_campaign(
+    folder: Path,
+    models: tuple[str, ...],
+    seconds: float,
+    seed: int,
+    hosts: int,
+    tls: bool,
+    told: Callable[[str, float], None],
+) -> Iterator[tuple[str, int, Path, Result]]:
+    """Each model in its turn, again and again: its name, its seed, its folder and what came of it.
+    Every round has a seed and a folder of its own. `told` hears which model it is and how far all
+    of it is."""
+    began = time.monotonic()
+    for number, model in enumerate(itertools.cycle(models)):
+        elapsed = time.monotonic() - began
+        if elapsed >= seconds and number >= len(models):
+            return
+        each = min(ROUND_SECONDS, max(1.0, seconds / len(models)))
+        round_seed = seed + number
+        place = folder / f"{model}-{round_seed}"
+        secure = tls or model in WITH_IDENTITIES
+        plan = Plan(place, (model,), each, round_seed, hosts, secure)
+
+        def tell(share: float, model: str = model) -> None:
+            told(model, min(1.0, (time.monotonic() - began) / seconds))
+
+        runs = run_journal if model == "journal" else run_round
+        result = runs(plan, tell)
+        (place / "anomalies.txt").write_text("".join(f"{one}\n\n" for one in result.anomalies))
+        yield model, round_seed, place, result
+
+
+class Totals:
+    """What came of all rounds of a model."""
+
+    def __init__(self) -> None:
+        self.rounds = 0
+        self.operations: Counter[str] = Counter()
+        self.errors: Counter[str] = Counter()
+        self.faults: Counter[str] = Counter()
+        self.anomalies: list[Anomaly] = []
+
+    def add(self, result: Result) -> None:
+        self.rounds += 1
+        self.operations += result.operations
+        self.errors += result.errors
+        self.faults += result.faults
+        self.anomalies += result.anomalies

@@ -1,0 +1,377 @@
+"""The checker: what every client was told, compared with what all of them saw and what was left.
+
+It knows nothing of how spaces work. It has the histories of the clients (values are unique, so each
+write is known by its value), the moments at which hosts were killed, and which hosts keep their
+spaces in a folder. The clients that drain the spaces after the faults are clients like the others:
+what they take was there at the end.
+
+| anomaly | what must not be |
+| --- | --- |
+| invented | a client got a value that nobody has written, or before anyone had begun to |
+| told wrong | an operation said that nothing was done, and its value was seen |
+| taken twice | two clients were given a value that only one may have |
+| lost | a write that was acknowledged, and its value was neither taken nor there at the end |
+| half done | of a transaction some was done and some was not |
+| sum | the accounts have more or less than what was paid in |
+| ghost | a value was read after somebody had taken it for good |
+| seen twice | a session gave a value twice |
+| out of order | a session gave values of one source in another order than they were written |
+| two orders | readers of one view saw values in different orders |
+| misdirected | a value was given to a host to which it was not directed |
+| not seen | when all was well, a space could not be looked into |
+| stuck | an operation did not end, though all links and hosts were well |
+
+What no program could prevent is excused; each excuse is where it is used.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from graphlib import CycleError, TopologicalSorter
+from itertools import pairwise
+
+from tupelo.lab.torture.history import History, Operation
+
+MANY = 1_000
+"""No operation that takes many values has had more."""
+ACCOUNT = "account"
+"""The class of values that have an amount, as in `ada@w1.3=40`."""
+DRAIN = "drain"
+"""So begin the names of the clients that look at the end what is there."""
+NOT_SEEN = "not seen"
+STALE_READS = frozenset({"event-heap", "melon"})
+"""Models whose hosts read copies: what was taken at its source may be read for a while."""
+FLEETING = frozenset({"pubsub:told"})
+"""Classes of values that nobody keeps: whoever was cut off has missed them."""
+ORDERED_BY_SOURCE = frozenset({"space", "melon", "pubsub"})
+"""Models whose sessions keep the order of each source."""
+
+
+@dataclass(frozen=True)
+class Anomaly:
+    """Something that must not be, and the operations that show it."""
+
+    kind: str
+    text: str
+    evidence: tuple[Operation, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.text}"
+
+
+@dataclass
+class Facts:
+    """What the nemesis knows and no client can: when hosts were killed, and which are durable."""
+
+    durable: set[str] = field(default_factory=set)
+    kills: dict[str, list[float]] = field(default_factory=dict)
+    mortal: set[str] = field(default_factory=set)
+    """Models whose values go with the host of the program that wrote them: agents of LIME."""
+
+
+def check(history: History, facts: Facts) -> list[Anomaly]:
+    """All anomalies of a history, those that more time cannot mend first."""
+    case = _Case(history, facts)
+    return [
+        *case.inventions(),
+        *case.doubles(),
+        *case.transfers(),
+        *case.ghosts(),
+        *case.readers(),
+        *case.views(),
+        *case.directed(),
+        *case.stuck(),
+        *case.losses(),
+        *case.sums(),
+    ]
+
+
+def may_mend(anomaly: Anomaly) -> bool:
+    """May time show that all is well: is it about something that was not seen yet?"""
+    return anomaly.kind in ("lost", "half done", "sum", NOT_SEEN)
+
+
+class _Case:
+    def __init__(self, history: History, facts: Facts) -> None:
+        self.facts = facts
+        self.operations = history.operations
+        self.ended = history.ended
+        self.writer: dict[str, Operation] = {}
+        for one in self.operations:
+            if one.verb in ("write", "transfer"):
+                self.writer |= dict.fromkeys(one.wrote, one)
+        self.takers: dict[str, list[Operation]] = defaultdict(list)
+        self.readers_of: dict[str, list[Operation]] = defaultdict(list)
+        for one in self.operations:
+            if one.verb == "take" or (one.verb == "transfer" and one.outcome == "ok"):
+                for value in one.got:
+                    self.takers[value].append(one)
+            elif one.verb != "transfer":
+                for value in one.got:
+                    self.readers_of[value].append(one)
+
+        self.left = {
+            value
+            for value, some in self.readers_of.items()
+            if any(one.client.startswith(DRAIN) for one in some)
+        }
+
+    def killed(self, one: Operation) -> bool:
+        return one.client not in self.ended
+
+    def host_killed(self, one: Operation, until: float | None = None) -> bool:
+        """Was the host of an operation killed, at any time after the operation began, or before
+        `until`?"""
+        return any(
+            at >= one.began and (until is None or at <= until)
+            for at in self.facts.kills.get(one.where, ())
+        )
+
+    def sunk(self, writing: Operation) -> bool:
+        """Was the value in a memory that is gone, or with an agent that is?"""
+        in_memory = writing.where not in self.facts.durable
+        mortal = _model(writing.key) in self.facts.mortal
+        return (in_memory or mortal) and self.host_killed(writing)
+
+    # Values
+
+    def inventions(self) -> Iterator[Anomaly]:
+        seen: dict[str, list[Operation]] = defaultdict(list)
+        for sightings in (self.takers, self.readers_of):
+            for value, some in sightings.items():
+                seen[value] += some
+        for one in self.operations:
+            if one.verb == "transfer" and one.outcome != "ok":
+                for value in one.got:
+                    seen[value].append(one)
+        for value, some in seen.items():
+            writing = self.writer.get(value)
+            if writing is None:
+                yield Anomaly("invented", f"{value} was never written; {some[0]}", (some[0],))
+                continue
+            early = [one for one in some if one.ended < writing.began]
+            if early:
+                text = f"{value} was seen before it was written; {early[0]}"
+                yield Anomaly("invented", text, (writing, early[0]))
+            if writing.outcome == "fail":
+                text = f"{value} was seen, and was not written: {writing}; {some[0]}"
+                yield Anomaly("told wrong", text, (writing, some[0]))
+
+    def doubles(self) -> Iterator[Anomaly]:
+        """A client confirms what it takes. If it is killed before the host hears that, the value
+        returns: then another may have it too."""
+        for value, takers in self.takers.items():
+            final = [one for one in takers if one.verb == "transfer" or not self.killed(one)]
+            if len(final) > 1:
+                text = f"{value}: {'; '.join(map(str, takers))}"
+                yield Anomaly("taken twice", text, tuple(takers))
+
+    def losses(self) -> Iterator[Anomaly]:
+        excuses = self.excuses
+        for value, writing in self.writer.items():
+            if (
+                writing.key in FLEETING
+                or writing.outcome != "ok"
+                or self.takers[value]
+                or value in self.left
+            ):
+                continue
+            if writing.verb == "transfer" or value in self.consumed or self.sunk(writing):
+                continue  # Of transfers `transfers` says more.
+            if excuses[writing.key]:
+                excuses[writing.key] -= 1
+                continue
+            yield Anomaly("lost", f"{value}: {writing}", (writing,))
+
+    @cached_property
+    def excuses(self) -> Counter[str]:
+        """How many values of each class may have gone with those who were about to have them: a
+        client that was killed while it took, or (decision 0013) a host that was killed while it
+        fetched from another one for its client, or after a client's take had failed there."""
+        found: Counter[str] = Counter()
+        for one in self.operations:
+            if one.verb == "take" and not one.got:
+                cut_off = one.outcome == "pending" and self.killed(one)
+                until = one.ended if one.outcome == "ok" else None
+                if cut_off or (one.spans and self.host_killed(one, until)):
+                    found[one.key] += MANY if one.many else 1
+        return found
+
+    def ghosts(self) -> Iterator[Anomaly]:
+        for value, readers in self.readers_of.items():
+            if _model(readers[0].key) in STALE_READS or not self.takers[value]:
+                continue
+            gone = [one for one in self.takers[value] if not self.killed(one)]
+            if not gone:
+                continue
+            since = min(gone, key=lambda one: one.ended)
+            for one in readers:
+                if one.verb == "read" and one.began > since.ended:
+                    text = f"{value} was taken: {since}; and read later: {one}"
+                    yield Anomaly("ghost", text, (since, one))
+                    break
+
+    # Transactions
+
+    @cached_property
+    def consumed(self) -> dict[str, Operation]:
+        """What transactions have taken whose outcome is not known, and that show signs of having
+        been committed."""
+        return {
+            value: one
+            for one in self.operations
+            if one.verb == "transfer"
+            and one.outcome in ("unknown", "pending")
+            and not self._returned(one)
+            for value in one.got
+        }
+
+    def _returned(self, one: Operation) -> list[str]:
+        """What it had taken, and others were given."""
+        return [value for value in one.got if any(taker is not one for taker in self.takers[value])]
+
+    def _shown(self, one: Operation) -> list[str]:
+        """What it wrote, and others have seen."""
+        return [
+            value for value in one.wrote if self.takers[value] or self._taken_in_doubt(value, one)
+        ]
+
+    def _taken_in_doubt(self, value: str, writing: Operation) -> bool:
+        return any(value in one.got for one in self._in_doubt if one is not writing)
+
+    @cached_property
+    def _in_doubt(self) -> list[Operation]:
+        return [
+            one
+            for one in self.operations
+            if one.verb == "transfer" and one.outcome in ("unknown", "pending", "fail")
+        ]
+
+    def transfers(self) -> Iterator[Anomaly]:
+        """Committed: all that it wrote was seen, and nobody else had what it took. Not committed:
+        the other way round. Where nobody knows, one of both."""
+        for one in self.operations:
+            if one.verb != "transfer" or self.sunk(one):
+                continue
+            shown, returned = self._shown(one), self._returned(one)
+            missing = [value for value in one.wrote if value not in shown]
+            missing = [value for value in missing if not self.excuses[one.key]]
+            if one.outcome == "ok":
+                if returned:
+                    text = f"what it took was given to others ({', '.join(returned)}): {one}"
+                    yield Anomaly("half done", text, (one,))
+                if missing:
+                    text = f"what it wrote was not seen ({', '.join(missing)}): {one}"
+                    yield Anomaly("half done" if shown else "lost", text, (one,))
+            elif one.outcome == "fail":
+                # What it wrote is a matter of `inventions`.
+                gone = [
+                    value
+                    for value in one.got
+                    if not self.takers[value]
+                    and value not in self.consumed
+                    and not self.excuses[one.key]
+                    and value in self.writer
+                    and not self.sunk(self.writer[value])
+                ]
+                if gone:
+                    text = f"it was called off, and took {', '.join(gone)} with it: {one}"
+                    yield Anomaly("half done", text, (one,))
+            elif (shown and returned) or (shown and missing):
+                text = f"seen {', '.join(shown)}; given to others {', '.join(returned) or '-'}; "
+                text += f"not seen {', '.join(missing) or '-'}: {one}"
+                yield Anomaly("half done", text, (one,))
+            elif not shown and not returned and one.got and not self.excuses[one.key]:
+                text = f"neither what it took nor what it wrote is there: {one}"
+                yield Anomaly("half done", text, (one,))
+
+    def sums(self) -> Iterator[Anomaly]:
+        """What was paid in is in the accounts that were there at the end."""
+        paid: Counter[str] = Counter()
+        final: Counter[str] = Counter()
+        for one in self.operations:
+            if one.key.endswith(f":{ACCOUNT}"):
+                if one.verb == "write":
+                    paid[one.key] += sum(map(amount_of, one.wrote))
+                elif one.verb == "take":
+                    final[one.key] += sum(map(amount_of, one.got))
+        for key, amount in paid.items():
+            opened = [one for one in self.operations if one.key == key and one.verb == "write"]
+            if any(map(self.sunk, opened)):
+                continue
+            if final[key] != amount:
+                yield Anomaly("sum", f"{key}: {amount} was paid in, and {final[key]} is there")
+
+    # Readers
+
+    def readers(self) -> Iterator[Anomaly]:
+        got: dict[tuple[str, str], list[str]] = defaultdict(list)
+        for one in sorted(self.operations, key=lambda one: one.began):
+            if one.verb in ("once", "ordered"):
+                got[one.key, one.reader] += one.got
+        for (key, reader), values in got.items():
+            for value, times in Counter(values).items():
+                if times > 1:
+                    yield Anomaly("seen twice", f"{value} by {reader}")
+            if _model(key) in ORDERED_BY_SOURCE:
+                yield from self._out_of_order(reader, values)
+
+    def _out_of_order(self, reader: str, values: list[str]) -> Iterator[Anomaly]:
+        latest: dict[tuple[str, str], Operation] = {}
+        for value in values:
+            writing = self.writer.get(value)
+            if writing is None or writing.outcome != "ok":
+                continue
+            source = writing.client, writing.where
+            before = latest.get(source)
+            if before is not None and writing.ended < before.began:
+                text = f"{reader} was given {value} after {', '.join(before.wrote)}"
+                yield Anomaly("out of order", text, (writing, before))
+            if before is None or writing.began > before.began:
+                latest[source] = writing
+
+    def views(self) -> Iterator[Anomaly]:
+        """The orders that readers of a view saw fit into one."""
+        sequences: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+        for one in sorted(self.operations, key=lambda one: one.began):
+            if one.verb == "ordered":
+                view, _, reader = one.reader.partition("/")
+                sequences[view][reader] += one.got
+        for view, readers in sequences.items():
+            sorter: TopologicalSorter[str] = TopologicalSorter()
+            for values in readers.values():
+                for before, after in pairwise(dict.fromkeys(values)):
+                    sorter.add(after, before)
+            try:
+                sorter.prepare()
+            except CycleError as error:
+                circle = " before ".join(error.args[1])
+                yield Anomaly("two orders", f"in the view {view}: {circle}")
+
+    def directed(self) -> Iterator[Anomaly]:
+        for value, takers in self.takers.items():
+            writing = self.writer.get(value)
+            if writing is not None and writing.to:
+                for one in takers:
+                    if one.where != writing.to:
+                        text = f"{value} is for {writing.to}: {one}"
+                        yield Anomaly("misdirected", text, (writing, one))
+
+    def stuck(self) -> Iterator[Anomaly]:
+        """The round waits for its clients before it ends; those of whom it has heard no more are
+        told apart from those that it killed by `stuck` among the ended."""
+        for one in self.operations:
+            if one.outcome == "pending" and not self.killed(one):
+                yield Anomaly("stuck", str(one), (one,))
+
+
+def amount_of(value: str) -> int:
+    _, _, amount = value.rpartition("=")
+    return int(amount) if amount.lstrip("-").isdigit() else 0
+
+
+def _model(key: str) -> str:
+    return key.partition(":")[0]

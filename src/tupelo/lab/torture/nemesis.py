@@ -1,0 +1,177 @@
+"""The nemesis: what befalls the links and the processes of a round, by a seed."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Protocol
+
+import msgspec
+
+from tupelo.lab.torture.proxy import LINK_FAULTS, Direction, LinkFault, Proxy
+
+PROCESS_FAULTS = ("kill", "pause", "full disk", "kill client", "pause client")
+FAULTS: tuple[str, ...] = (*LINK_FAULTS, *PROCESS_FAULTS)
+WEIGHTS = {"kill": 3, "kill client": 2}
+"""How often a fault comes; 1 if it is not named."""
+BETWEEN_SECONDS = 0.5
+"""A mean pause between the beginnings of two faults."""
+FAULT_SECONDS_MAX = 2.5
+DELAY_SECONDS_MAX = 0.4
+
+
+class Victim(Protocol):
+    """A process that may be killed and started again, or paused."""
+
+    name: str
+
+    async def kill(self) -> None: ...
+
+    async def revive(self) -> None: ...
+
+    def pause(self) -> None: ...
+
+    def resume(self) -> None: ...
+
+
+class Host(Victim, Protocol):
+    """A host, whose disk may refuse to take more."""
+
+    @property
+    def has_disk(self) -> bool: ...
+
+    def fill_disk(self) -> bool:
+        """From now on the disk takes no more; False if that cannot be had here."""
+        ...
+
+
+class FaultRecord(msgspec.Struct):
+    """A fault, from when to when; `at` is the moment of a kill."""
+
+    kind: str
+    target: str
+    began: float
+    ended: float = 0.0
+    at: float = 0.0
+
+
+@dataclass
+class Nemesis:
+    """Brings faults over links, hosts and processes of clients, each of them one at a time."""
+
+    rng: Random
+    links: dict[str, Proxy]
+    hosts: Sequence[Host]
+    clients: Sequence[Victim]
+    kinds: Sequence[str]
+    records: list[FaultRecord]
+    file: Path
+
+    def __post_init__(self) -> None:
+        self._busy: set[str] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def counts(self) -> Counter[str]:
+        return Counter(record.kind for record in self.records)
+
+    async def run(self, seconds: float, faults: int | None, told: Callable[[float], None]) -> None:
+        """Faults for so long, or so many if that is said; then wait until all of them are over."""
+        began = time.monotonic()
+        while True:
+            elapsed = time.monotonic() - began
+            share = elapsed / seconds if faults is None else (1 + len(self.records)) / (1 + faults)
+            told(min(1.0, share))
+            if share >= 1.0:
+                break
+            if self.kinds:
+                self._begin_one()
+            await asyncio.sleep(self.rng.expovariate(1 / BETWEEN_SECONDS))
+            for task in list(self._tasks):
+                if task.done():
+                    self._tasks.discard(task)
+                    task.result()
+        await asyncio.gather(*self._tasks)
+
+    async def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _begin_one(self) -> None:
+        weights = [WEIGHTS.get(kind, 1) for kind in self.kinds]
+        (kind,) = self.rng.choices(self.kinds, weights)
+        seconds = self.rng.uniform(0.05, FAULT_SECONDS_MAX)
+        work: Callable[[FaultRecord], Awaitable[None]] | None = None
+        if kind in LINK_FAULTS:
+            target = self.rng.choice(list(self.links))
+            direction: Direction = self.rng.choice(("there", "back"))
+            fault = LinkFault(
+                kind,
+                direction,
+                self.rng.uniform(0.01, DELAY_SECONDS_MAX),
+            )
+            work = self._link(self.links[target], fault, seconds)
+        else:
+            victims: Sequence[Victim] = self.clients if kind.endswith("client") else self.hosts
+            if kind == "full disk":
+                victims = [host for host in self.hosts if host.has_disk]
+            if not victims:
+                return
+            victim = self.rng.choice(victims)
+            target = victim.name
+            work = self._process(kind, victim, seconds)
+        if target not in self._busy:
+            self._busy.add(target)
+            record = FaultRecord(kind, target, time.monotonic())
+            self.records.append(record)
+            self._tasks.add(asyncio.ensure_future(self._during(record, work)))
+
+    async def _during(
+        self, record: FaultRecord, work: Callable[[FaultRecord], Awaitable[None]]
+    ) -> None:
+        try:
+            await work(record)
+        finally:
+            record.ended = time.monotonic()
+            self._busy.discard(record.target)
+            with self.file.open("ab") as lines:
+                lines.write(msgspec.json.encode(record) + b"\n")
+
+    def _link(
+        self, link: Proxy, fault: LinkFault, seconds: float
+    ) -> Callable[[FaultRecord], Awaitable[None]]:
+        async def work(record: FaultRecord) -> None:
+            link.fail(fault)
+            try:
+                await asyncio.sleep(seconds)
+            finally:
+                link.heal()
+
+        return work
+
+    def _process(
+        self, kind: str, victim: Victim, seconds: float
+    ) -> Callable[[FaultRecord], Awaitable[None]]:
+        async def work(record: FaultRecord) -> None:
+            if kind.startswith("pause"):
+                victim.pause()
+                try:
+                    await asyncio.sleep(seconds)
+                finally:
+                    victim.resume()
+                return
+            if kind == "full disk":
+                victim.fill_disk()  # type: ignore[attr-defined]
+                await asyncio.sleep(seconds)
+            await victim.kill()
+            record.at = time.monotonic()
+            if kind == "kill":
+                await asyncio.sleep(seconds / 2)
+            await victim.revive()
+
+        return work

@@ -1,0 +1,171 @@
+"""A process of a round: clients of hosts elsewhere, or a program with a host of its own.
+
+Its one argument is its `Task`. A program with a host says first where that listens. Every process
+begins when it is told which hosts there are (`Go`); "stop" ends its clients, and a program with a
+host then answers "drain" by looking what is there for it, until it is told to "leave". If nobody
+can tell it anything any more, it ends.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+import tupelo
+from tupelo.errors import TupeloError
+from tupelo.lab.torture.checker import DRAIN
+from tupelo.lab.torture.history import Log
+from tupelo.lab.torture.workloads import (
+    CLIENTS,
+    MEMBERS,
+    Client,
+    Node,
+    Security,
+    Setting,
+    offer_site,
+)
+from tupelo.models.lime import Host as LimeHost
+
+STOP_SECONDS = 60.0
+"""So long may a client need for its last operation, when all links and hosts are well."""
+
+
+class HostOrders(msgspec.Struct):
+    """The host that a program has."""
+
+    listen: str
+    peers: list[str]
+    heartbeat: float
+    path: str | None = None
+    site: bool = False
+
+
+class Task(msgspec.Struct):
+    """Who the process is, and what its clients do. `name` is its own in every life."""
+
+    name: str
+    seed: int
+    folder: str
+    models: list[str]
+    operations_max: int
+    security: Security
+    node: str = ""
+    host: HostOrders | None = None
+
+
+class Born(msgspec.Struct):
+    """Where the host of a program listens, and its identity."""
+
+    address: str = ""
+    identity: str = ""
+
+
+class Go(msgspec.Struct):
+    nodes: list[Node]
+
+
+class Done(msgspec.Struct):
+    """The clients whose last operation has not ended."""
+
+    stuck: list[str] = []
+
+
+def main(argument: str) -> None:
+    logging.getLogger("tupelo").setLevel(logging.ERROR)  # Losses of links are what this is about.
+    task = msgspec.json.decode(argument, type=Task)
+    log = Log(Path(task.folder) / f"{task.name}.history")
+    security = task.security
+    setting = Setting(
+        Path(task.folder), log, [], security, threading.Event(), task.operations_max, node=task.node
+    )
+    kinds = CLIENTS
+    if task.host is not None:
+        kinds = MEMBERS
+        setting.host = _start_host(task, task.host)
+        if "lime" in task.models:
+            setting.lime = LimeHost(setting.host)
+        if task.host.site:
+            setting.site = offer_site(setting.host, Path(task.folder) / f"{task.node}.site")
+        _say(Born(setting.host.address or "", setting.host.identity or ""))
+    setting.nodes = msgspec.json.decode(_hear(), type=Go).nodes
+    clients = [
+        kind(setting, f"{task.name}.{place}", f"{task.seed} {task.name} {place}")
+        for place, kind in enumerate(
+            kind
+            for model in task.models
+            for kind in kinds.get(model, ())
+            if kind.needs_identity <= security.tls
+        )
+    ]
+    threads = [threading.Thread(target=one.run, name=one.name, daemon=True) for one in clients]
+    for thread in threads:
+        thread.start()
+    _say(Done())
+    rounds = 0
+    while (order := _hear()) != b"leave":
+        if order == b"stop":
+            setting.stop.set()
+            _say(Done(_stuck(clients, threads, log)))
+        else:
+            rounds += 1
+            for number, client in enumerate(clients):
+                _drain(type(client), setting, f"{DRAIN}.{task.name}.{rounds}.{number}")
+            _say(Done())
+    os._exit(0)
+
+
+def _start_host(task: Task, orders: HostOrders) -> tupelo.Host:
+    options: dict[str, Any] = {}
+    if task.security.tls:
+        identity = tupelo.Identity.at(Path(task.security.home) / "identity.pem")
+        options = {"identity": identity, "trust": tupelo.Trust.anyone()}
+    return tupelo.Host(
+        task.node,
+        listen=orders.listen,
+        path=orders.path,
+        peers=orders.peers,
+        heartbeat=orders.heartbeat,
+        **options,
+    )
+
+
+def _stuck(clients: list[Client], threads: list[threading.Thread], log: Log) -> list[str]:
+    """Wait for the clients; those that are still at their last operation."""
+    until = time.monotonic() + STOP_SECONDS
+    found = []
+    for client, thread in zip(clients, threads, strict=True):
+        thread.join(max(0.0, until - time.monotonic()))
+        if thread.is_alive():
+            log.end(client.name)  # It was not killed: its operation, without an end, is stuck.
+            found.append(client.name)
+    return found
+
+
+def _drain(kind: type[Client], setting: Setting, name: str) -> None:
+    client = kind(setting, name, name)
+    with suppress(TupeloError):
+        client.drain()
+    client.log.end(name)
+
+
+def _say(what: msgspec.Struct) -> None:
+    os.write(1, msgspec.json.encode(what) + b"\n")
+
+
+def _hear() -> bytes:
+    line = sys.stdin.buffer.readline()
+    if not line:
+        os._exit(1)  # Whoever started this process is gone.
+    return line.rstrip(b"\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

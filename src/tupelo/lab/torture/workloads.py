@@ -1,0 +1,923 @@
+"""The workloads: what the clients of each model do, one operation after the other, at random.
+
+Each client is a thread with a name of its own that no other client of the round has, so the values
+that it writes are unique. It logs every operation before it begins and after it has ended.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import msgspec
+
+import tupelo
+from tupelo.errors import CountNotMet, PeerLost, TupeloError
+from tupelo.lab.torture.checker import ACCOUNT, amount_of
+from tupelo.lab.torture.history import Begun, Log, Verb
+from tupelo.models.event_heap import Event, EventHeap
+from tupelo.models.javaspaces import NO_WAIT, JavaSpace05, TransactionManager
+from tupelo.models.lime import Host as LimeHost
+from tupelo.models.lime import LimeTupleSpace
+from tupelo.models.linda import TupleSpace
+from tupelo.models.melon import Melon
+from tupelo.models.pubsub import PubSub
+from tupelo.models.xvsm import INFINITE, Capi, FifoCoordinator, FifoSelector
+from tupelo.models.xvsm.selectors import COUNT_MAX
+
+CLIENT_MODELS = ("space", "linda", "javaspaces", "xvsm", "melon", "event-heap", "pubsub")
+"""Models with clients that connect to a host."""
+MEMBER_MODELS = ("lime", "xvsm", "melon", "event-heap")
+"""Models with programs that have a host of their own."""
+
+RECONNECT_SECONDS = 3_600.0
+"""Longer than a round: a client that gave up could not tell its host what it has received."""
+CONNECT_SECONDS = 0.2
+"""A pause before a host that cannot be reached is tried again."""
+PAUSE_SECONDS = 0.01
+"""A mean pause between two operations."""
+WAITS_SECONDS = (0.0, 0.05, 0.3)
+TXN_SECONDS = 8.0
+"""The lease of a transaction."""
+FEW = 5
+ABORT_CHANCE = 0.15
+ACCOUNTS = ("ada", "ben", "cyd")
+OPENING_AMOUNT = 100
+READS_MAX = 40
+"""So many reads has a session; then another is begun."""
+VIEW_FILE = "view"
+HEARD_SECONDS = 40.0
+"""When all is well, a subscriber hears after so long of what is published again and again."""
+
+
+class Node(msgspec.Struct):
+    """A host of the round: where clients reach it (through a proxy) and where it really is. A
+    `member` is a program with clients of its own at its host; one of them offers a `site`."""
+
+    name: str
+    durable: bool
+    member: bool
+    site: bool = False
+    address: str = ""
+    direct: str = ""
+    identity: str = ""
+
+
+class Security(msgspec.Struct):
+    """Whether links go under TLS, and the folder with the identity of this process."""
+
+    tls: bool = False
+    home: str = ""
+
+    def options(self) -> dict[str, Any]:
+        if not self.tls:
+            return {}
+        identity = tupelo.Identity.at(Path(self.home) / "identity.pem")
+        return {"tls": True, "identity": identity, "trust": tupelo.Trust.anyone()}
+
+
+@dataclass
+class Setting:
+    """What the clients of a process share."""
+
+    folder: Path
+    log: Log
+    nodes: list[Node]
+    security: Security
+    stop: threading.Event
+    operations_max: int
+    host: tupelo.Host | None = None
+    """The host of this program, if it has one."""
+    node: str = ""
+    lime: LimeHost | None = None
+    site: Capi | None = None
+
+
+@dataclass
+class Job:
+    """An entry for JavaSpaces."""
+
+    key: str | None = None
+    value: str | None = None
+
+
+@dataclass
+class Account:
+    """An account, for JavaSpaces."""
+
+    name: str | None = None
+    value: str | None = None
+
+
+class Client:
+    """One client of one model. `steps` are its operations, each with a weight."""
+
+    model = ""
+    needs_identity = False
+    """Does it need a host with an identity, so links under TLS?"""
+
+    def __init__(self, setting: Setting, name: str, seed: str) -> None:
+        self.setting = setting
+        self.log = setting.log
+        self.name = name
+        self.rng = Random(seed)
+        self._values = 0
+
+    def open(self) -> None:
+        """Connect to what the operations use."""
+
+    def steps(self) -> list[tuple[int, Callable[[], None]]]:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Nothing more will be done."""
+
+    def drain(self) -> None:
+        """When all is well again: take or read all that is there, at the hosts themselves."""
+        raise NotImplementedError
+
+    def run(self) -> None:
+        stop = self.setting.stop
+        try:
+            while not stop.is_set():
+                try:
+                    self.open()
+                    break
+                except TupeloError:
+                    stop.wait(CONNECT_SECONDS)
+            else:
+                return
+            weights, works = zip(*self.steps(), strict=True)
+            done = 0
+            while not stop.is_set() and done < self.setting.operations_max:
+                (work,) = self.rng.choices(works, weights)
+                with suppress(TupeloError):
+                    work()
+                done += 1
+                stop.wait(self.rng.expovariate(1 / PAUSE_SECONDS))
+            stop.wait()
+            with suppress(TupeloError):
+                self.close()
+        finally:
+            self.log.end(self.name)
+
+    def value(self) -> str:
+        self._values += 1
+        return f"{self.name}-{self._values}"
+
+    def key(self, name: str) -> str:
+        return f"{self.model}:{name}"
+
+    @contextmanager
+    def logged(self, verb: Verb, key: str, where: str, **facts: Any) -> Iterator[Begun]:
+        """An operation, from its beginning to its end. Within, `told` says what it gave."""
+        begun = self.log.begin(self.name, verb, self.key(key), where, **facts)
+        try:
+            yield begun
+        except TupeloError as error:
+            begun.failed(error)
+            raise
+
+    def wait(self) -> float:
+        return self.rng.choice(WAITS_SECONDS)
+
+    def connect(self, node: Node, space: str, *, direct: bool = False) -> Any:
+        address = node.direct if direct else node.address
+        return tupelo.connect(
+            f"tupelo://{address}/{space}",
+            name=self.name,
+            reconnect=RECONNECT_SECONDS,
+            **self.setting.security.options(),
+        )
+
+    def nodes(self, *, members: bool = False) -> list[Node]:
+        """The hosts that serve this model, in an order of this client's own."""
+        nodes = [one for one in self.setting.nodes if one.member == members]
+        return self.rng.sample(nodes, len(nodes))
+
+    def durable(self) -> list[Node]:
+        """The hosts that keep their spaces, in one order for all clients."""
+        return [one for one in self.setting.nodes if one.durable and not one.member]
+
+
+# Spaces
+
+
+class SpaceClient(Client):
+    """write, take and read with unique values; sessions; transfers at one host and over two."""
+
+    model = "space"
+
+    def open(self) -> None:
+        self._node = self.nodes()[0]
+        self._space = self.connect(self._node, "jobs")
+        self._banks = [(node, self.connect(node, "bank")) for node in self.durable()[:2]]
+        self._session: Any = None
+        self._reads = 0
+
+    def steps(self) -> list[tuple[int, Callable[[], None]]]:
+        transfers = [(3, self.transfer)] * bool(self._banks)
+        transfers += [(3, self.transfer_between)] * (len(self._banks) > 1)
+        return [
+            (6, self.write),
+            (1, self.write_many),
+            (6, self.take),
+            (1, self.take_many),
+            (2, self.read),
+            (2, self.news),
+            (3, self.read_news),
+            *transfers,
+        ]
+
+    def write(self) -> None:
+        value = self.value()
+        with self.logged("write", "job", self._node.name, wrote=[value]) as begun:
+            self._space.write(("job", value))
+            begun.told()
+
+    def write_many(self) -> None:
+        values = [self.value() for _ in range(self.rng.randint(2, FEW))]
+        with self.logged("write", "job", self._node.name, wrote=values) as begun:
+            self._space.write_all([("job", value) for value in values])
+            begun.told()
+
+    def take(self) -> None:
+        here = self.rng.random() < 0.5
+        scope = tupelo.HERE if here else None
+        with self.logged("take", "job", self._node.name, spans=not here) as begun:
+            begun.told(_second(self._space.take(("job", str), wait=self.wait(), scope=scope)))
+
+    def take_many(self) -> None:
+        here = self.rng.random() < 0.5
+        scope = tupelo.HERE if here else None
+        with self.logged("take", "job", self._node.name, many=True, spans=not here) as begun:
+            found = self._space.take_all(("job", str), limit=FEW, scope=scope)
+            begun.told(value for _, value in found)
+
+    def read(self) -> None:
+        with self.logged("read", "job", self._node.name, spans=True) as begun:
+            begun.told(_second(self._space.read(("job", str), wait=self.wait())))
+
+    def news(self) -> None:
+        value = self.value()
+        with self.logged("write", "news", self._node.name, wrote=[value]) as begun:
+            self._space.write(("news", value))
+            begun.told()
+
+    def read_news(self) -> None:
+        if self._session is None or self._reads >= READS_MAX:
+            self._session = self._space.session()
+            self._reader, self._reads = f"{self.name}/{self.value()}", 0
+        self._reads += 1
+        try:
+            with self.logged("once", "news", self._node.name, reader=self._reader) as begun:
+                begun.told(_second(self._session.read(("news", str), wait=self.wait())))
+        except TupeloError:
+            self._session = None
+            raise
+
+    def transfer(self) -> None:
+        node, bank = self.rng.choice(self._banks)
+        one, other = self.rng.sample(ACCOUNTS, 2)
+        with self.logged("transfer", ACCOUNT, node.name) as begun:
+            txn = bank.transaction(lease=TXN_SECONDS)
+            self._move(begun, txn, bank, f"{one}.{node.name}", bank, f"{other}.{node.name}")
+
+    def transfer_between(self) -> None:
+        (here, one), (there, other) = self.rng.sample(self._banks, 2)
+        names = self.rng.choice(ACCOUNTS), self.rng.choice(ACCOUNTS)
+        with self.logged("transfer", ACCOUNT, here.name) as begun:
+            txn = tupelo.transaction(one, other, lease=TXN_SECONDS)
+            self._move(
+                begun, txn, one, f"{names[0]}.{here.name}", other, f"{names[1]}.{there.name}"
+            )
+
+    def _move(
+        self, begun: Begun, txn: Any, one: Any, name: str, other: Any, other_name: str
+    ) -> None:
+        """Take an account here and one there, and write both with an amount moved between them."""
+        try:
+            got = one.take((ACCOUNT, name, str), wait=0.5, txn=txn)
+            begun.doing(() if got is None else [got[2]])
+            more = (
+                None if got is None else other.take((ACCOUNT, other_name, str), wait=0.5, txn=txn)
+            )
+            if got is None or more is None:
+                txn.abort()
+                begun.undone("one of the accounts is in use")
+                return
+            amount = self.rng.randint(1, 10)
+            wrote = [
+                self.account(name, amount_of(got[2]) - amount),
+                self.account(other_name, amount_of(more[2]) + amount),
+            ]
+            begun.doing([got[2], more[2]], wrote)
+            one.write((ACCOUNT, name, wrote[0]), txn=txn)
+            other.write((ACCOUNT, other_name, wrote[1]), txn=txn)
+            _settle(self.rng, begun, txn.commit, txn.abort)
+        except TupeloError:
+            with suppress(TupeloError):
+                txn.abort()
+            raise
+
+    def account(self, name: str, amount: int) -> str:
+        return f"{name}@{self.value()}={amount}"
+
+    def open_accounts(self) -> None:
+        """Before there are faults: pay the opening amounts in."""
+        for node in self.durable()[:2]:
+            with self.connect(node, "bank", direct=True) as bank:
+                for name in ACCOUNTS:
+                    value = self.account(f"{name}.{node.name}", OPENING_AMOUNT)
+                    with self.logged("write", ACCOUNT, node.name, wrote=[value]) as begun:
+                        bank.write((ACCOUNT, f"{name}.{node.name}", value))
+                        begun.told()
+
+    def drain(self) -> None:
+        for node in self.nodes():
+            with self.connect(node, "jobs", direct=True) as space:
+                self._drain(space, node, ("job", str), "job")
+                self._drain(space, node, ("news", str), "news")
+            with self.connect(node, "bank", direct=True) as bank:
+                self._drain(bank, node, (ACCOUNT, str, str), ACCOUNT)
+
+    def _drain(self, space: Any, node: Node, template: Any, key: str) -> None:
+        with self.logged("take", key, node.name, many=True) as begun:
+            begun.told(one[-1] for one in space.take_all(template, scope=tupelo.HERE))
+
+
+class LindaClient(Client):
+    """out, inp, in_, ing and rdp."""
+
+    model = "linda"
+
+    def open(self) -> None:
+        self._node = self.nodes()[0]
+        self._space = TupleSpace(self.connect(self._node, "linda"))
+
+    def steps(self) -> list[tuple[int, Callable[[], None]]]:
+        return [(6, self.out), (5, self.inp), (1, self.ing), (2, self.rdp), (2, self.out_and_in)]
+
+    def out(self) -> None:
+        value = self.value()
+        with self.logged("write", "tuple", self._node.name, wrote=[value]) as begun:
+            self._space.out(("tuple", value))
+            begun.told()
+
+    def inp(self) -> None:
+        with self.logged("take", "tuple", self._node.name, spans=True) as begun:
+            begun.told(_second(self._space.inp(("tuple", str))))
+
+    def ing(self) -> None:
+        with self.logged("take", "tuple", self._node.name, many=True, spans=True) as begun:
+            begun.told(value for _, value in self._space.ing(("tuple", str)))
+
+    def rdp(self) -> None:
+        with self.logged("read", "tuple", self._node.name, spans=True) as begun:
+            begun.told(_second(self._space.rdp(("tuple", str))))
+
+    def out_and_in(self) -> None:
+        """Wait for one's own tuple, which nobody else wants: it must come."""
+        value = self.value()
+        with self.logged("write", "own", self._node.name, wrote=[value]) as begun:
+            self._space.out(("own", value))
+            begun.told()
+        if self._node.durable:  # A host in memory may have been killed meanwhile.
+            with self.logged("take", "own", self._node.name, spans=True) as begun:
+                begun.told(_second(self._space.in_(("own", value))))
+
+    def drain(self) -> None:
+        for node in self.nodes():
+            with self.connect(node, "linda", direct=True) as space:
+                for key in ("tuple", "own"):
+                    with self.logged("take", key, node.name, many=True) as begun:
+                        found = space.take_all((key, str), scope=tupelo.HERE)
+                        begun.told(value for _, value in found)
+
+
+class JavaSpacesClient(Client):
+    """write, take and read of entries, and transactions of a TransactionManager."""
+
+    model = "javaspaces"
+
+    def open(self) -> None:
+        self._node = self.nodes()[0]
+        self._space: Any = JavaSpace05(self.connect(self._node, "javaspaces"))
+        self._durable: list[tuple[Node, Any]] = [
+            (node, JavaSpace05(self.connect(node, "javaspaces"))) for node in self.durable()[:2]
+        ]
+        self._manager = TransactionManager()
+
+    def steps(self) -> list[tuple[int, Callable[[], None]]]:
+        moves = [(3, self.move)] * bool(self._durable)
+        return [(5, self.write), (4, self.take), (2, self.read), (3, self.write_move), *moves]
+
+    def write(self) -> None:
+        self._write(self._space, self._node, "job")
+
+    def write_move(self) -> None:
+        if self._durable:
+            node, space = self.rng.choice(self._durable)
+            self._write(space, node, "moved")
+
+    def _write(self, space: Any, node: Node, key: str) -> None:
+        value = self.value()
+        with self.logged("write", key, node.name, wrote=[value]) as begun:
+            space.write(Job(key, value))
+            begun.told()
+
+    def take(self) -> None:
+        with self.logged("take", "job", self._node.name, spans=True) as begun:
+            found = self._space.take(Job("job"), None, self.wait())
+            begun.told(() if found is None else [found.value])
+
+    def read(self) -> None:
+        with self.logged("read", "job", self._node.name, spans=True) as begun:
+            found = self._space.read(Job("job"), None, self.wait())
+            begun.told(() if found is None else [found.value])
+
+    def move(self) -> None:
+        """Take an entry of one space and write another in the same or another one."""
+        here, one = self.rng.choice(self._durable)
+        _, other = self.rng.choice(self._durable)
+        with self.logged("transfer", "moved", here.name) as begun:
+            txn = self._manager.create(lease=TXN_SECONDS).transaction
+            try:
+                found = one.take(Job("moved"), txn, NO_WAIT)
+                if found is None:
+                    txn.abort()
+                    begun.undone("there is nothing to move")
+                    return
+                value = self.value()
+                begun.doing([found.value], [value])
+                other.write(Job("moved", value), txn)
+                _settle(self.rng, begun, txn.commit, txn.abort)
+            except TupeloError:
+                with suppress(TupeloError):
+                    txn.abort()
+                raise
+
+    def close(self) -> None:
+        self._manager.close()
+
+    def drain(self) -> None:
+        for node in self.nodes():
+            with self.connect(node, "javaspaces", direct=True) as space:
+                for key in ("job", "moved"):
+                    with self.logged("take", key, node.name, many=True) as begun:
+                        found = space.take_all(Job(key), scope=tupelo.HERE)
+                        begun.told(one.value for one in found)
+
+
+# XVSM
+
+CONTAINERS = ("jobs", "done")
+
+
+class XvsmClient(Client):
+    """write, take and read of containers at a site, and transactions over two of them."""
+
+    model = "xvsm"
+
+    def open(self) -> None:
+        self._node = self._site()
+        self._capi = self._capi_at(self._node.address)
+        self._jobs, self._done = (
+            self._capi.lookup_container(None, None, name) for name in CONTAINERS
+        )
+
+    def _site(self) -> Node:
+        return next(node for node in self.setting.nodes if node.site)
+
+    def _capi_at(self, address: str) -> Capi:
+        options = self.setting.security.options()
+        return Capi(site=f"xvsm://{address}", reconnect=RECONNECT_SECONDS, **options)
+
+    def steps(self) -> list[tuple[int, Callable[[], None]]]:
+        return [(6, self.write), (4, self.take), (2, self.read), (3, self.move)]
+
+    def write(self) -> None:
+        value = self.value()
+        with self.logged("write", "job", self._node.name, wrote=[value]) as begun:
+            self._capi.write(self._jobs, 0, None, (value,))
+            begun.told()
+
+    def take(self) -> None:
+        with self.logged("take", "job", self._node.name) as begun:
+            begun.told(self._got(self._capi.take, self._jobs, None))
+
+    def read(self) -> None:
+        with self.logged("read", "job", self._node.name) as begun:
+            begun.told(self._got(self._capi.read, self._jobs, None))
+
+    def _got(self, verb: Any, container: Any, tx: Any) -> list[str]:
+        try:
+            return [value for (value,) in verb(container, self.wait(), tx, FifoSelector())]
+        except CountNotMet:
+            return []
+
+    def move(self) -> None:
+        with self.logged("transfer", "job", self._node.name) as begun:
+            tx = self._capi.create_transaction(None, TXN_SECONDS)
+            try:
+                got = self._got(self._capi.take, self._jobs, tx)
+                if not got:
+                    self._capi.rollback_transaction(tx)
+                    begun.undone("there is nothing to move")
+                    return
+                value = self.value()
+                begun.doing(got, [value])
+                self._capi.write(self._done, 0, tx, (value,))
+                _settle(
+                    self.rng,
+                    begun,
+                    lambda: self._capi.commit_transaction(tx),
+                    lambda: self._capi.rollback_transaction(tx),
+                )
+            except TupeloError:
+                with suppress(TupeloError):
+                    self._capi.rollback_transaction(tx)
+                raise
+
+    def close(self) -> None:
+        self._capi.close()
+
+    def drain(self) -> None:
+        node = self._site()
+        with self._capi_at(node.direct) as capi:
+            for name in CONTAINERS:
+                container = capi.lookup_container(None, None, name)
+                with self.logged("take", "job", node.name, many=True) as begun:
+                    found = capi.take(container, 0, None, FifoSelector(COUNT_MAX))
+                    begun.told(value for (value,) in found)
+
+
+def offer_site(host: tupelo.Host, path: Path) -> Capi:
+    """The containers of a program, as its last life has left them, offered by its host."""
+    capi = Capi(path)
+    known = {row[1] for row in capi.embedded.rows()}
+    for name in CONTAINERS:
+        if name not in known:
+            capi.create_container(None, None, name, INFINITE, FifoCoordinator())
+    capi.offer(host)
+    return capi
+
+
+# MELON
+
+
+class MelonClient(Client):
+    """store and take; write, and read each message once."""
+
+    model = "melon"
+
+    def open(self) -> None:
+        self._node = self.nodes(members=not self.nodes())[0]
+        self._melon = Melon(self.connect(self._node, "melon"))
+        self._reading: Any = None
+        self._reader = ""
+
+    def steps(self) -> list[tuple[int, Callable[[], None]]]:
+        return [(5, self.store), (5, self.take), (3, self.write), (4, self.read)]
+
+    def store(self) -> None:
+        value = self.value()
+        with self.logged("write", "stored", self._node.name, wrote=[value]) as begun:
+            self._melon.store(("stored", value))
+            begun.told()
+
+    def take(self) -> None:
+        with self.logged("take", "stored", self._node.name, spans=True) as begun:
+            begun.told(_second(self._melon.take(("stored", str), self.wait())))
+
+    def write(self) -> None:
+        value = self.value()
+        with self.logged("write", "written", self._node.name, wrote=[value]) as begun:
+            self._melon.write(("written", value))
+            begun.told()
+
+    def read(self) -> None:
+        if self._reading is None:
+            # A connection of its own: when its process is over it is closed, and a connection that
+            # is closed cannot tell its host any more what it has taken.
+            self._reading = Melon(self.connect(self._node, "melon"))
+            self._reader = f"{self.name}/{self.value()}"
+        try:
+            with self.logged("once", "written", self._node.name, reader=self._reader) as begun:
+                begun.told(_second(self._reading.read(("written", str), self.wait())))
+        except PeerLost:
+            with suppress(TupeloError):
+                self._reading.close()
+            self._reading = None
+            raise
+
+    def drain(self) -> None:
+        for node in self.setting.nodes:
+            with (
+                self.connect(node, "melon", direct=True) as space,
+                self.logged("take", "stored", node.name, many=True) as begun,
+            ):
+                found = space.take_all(("stored", str), scope=tupelo.HERE)
+                begun.told(value for _, value in found)
+            # A process that has read nothing yet; its host opens the messages for it.
+            with (
+                Melon(self.connect(node, "melon", direct=True)) as melon,
+                self.logged("read", "written", node.name, many=True) as begun,
+            ):
+                begun.told(value for _, value in melon.read_all(("written", str), wait=0))
+
+
+class MelonMember(Client):
+    """Messages that are directed to the identity of a host: nobody else may have them."""
+
+    model = "melon"
+    needs_identity = True
+
+    def open(self) -> None:
+        assert self.setting.host is not None
+        self._melon = Melon(self.setting.host, "melon")
+        self._others = [one for one in self.setting.nodes if one.identity and one.member]
+
+    def steps(self) -> list[tuple[int, Callable[[], None]]]:
+        return [(3, self.direct), (4, self.take)]
+
+    def direct(self) -> None:
+        value, to = self.value(), self.rng.choice(self._others)
+        where = self.setting.node
+        with self.logged("write", "directed", where, wrote=[value], to=to.name) as begun:
+            self._melon.store(("directed", value), to=to.identity)
+            begun.told()
+
+    def take(self) -> None:
+        self._take(self.rng.choice(self._others), self.wait())
+
+    def _take(self, sender: Node, wait: float) -> list[str]:
+        with self.logged("take", "directed", self.setting.node, spans=True) as begun:
+            found = self._melon.take(("directed", str), wait, sender=sender.identity)
+            begun.told(_second(found))
+        return _second(found)
+
+    def drain(self) -> None:
+        self.open()
+        for sender in self._others:
+            while self._take(sender, 0.2):
+                pass
+
+
+# The Event Heap
+
+
+class HeapClient(Client):
+    """put, wait (in a session) and remove."""
+
+    model = "event-heap"
+
+    def open(self) -> None:
+        self._node = self.nodes(members=not self.nodes())[0]
+        self._heap = EventHeap(self.connect(self._node, "heap"))
+        self._reading: Any = None
+        self._reader = ""
+
+    def steps(self) -> list[tuple[int, Callable[[], None]]]:
+        return [(5, self.put), (4, self.get), (3, self.remove)]
+
+    def put(self) -> None:
+        value = self.value()
+        kind = self.rng.choice(("event", "lasting"))
+        with self.logged("write", kind, self._node.name, wrote=[value]) as begun:
+            self._heap.put(Event(kind, value=value))
+            begun.told()
+
+    def get(self) -> None:
+        if self._reading is None:  # on a connection of its own, as in `MelonClient.read`
+            self._reading = EventHeap(self.connect(self._node, "heap"))
+            self._reader = f"{self.name}/{self.value()}"
+        try:
+            with self.logged("once", "lasting", self._node.name, reader=self._reader) as begun:
+                begun.told(_events(self._reading.wait(Event("lasting"), wait=self.wait())))
+        except PeerLost:
+            with suppress(TupeloError):
+                self._reading.close()
+            self._reading = None
+            raise
+
+    def remove(self) -> None:
+        with self.logged("take", "event", self._node.name, spans=True) as begun:
+            begun.told(_events(self._heap.remove(Event("event"))))
+
+    def drain(self) -> None:
+        for node in self.setting.nodes:
+            with EventHeap(self.connect(node, "heap", direct=True)) as heap:
+                for kind in ("event", "lasting", "viewed"):
+                    with self.logged("read", kind, node.name) as begun:
+                        begun.told(_events(*heap.snoop_all(Event(kind))))
+
+
+class HeapMember(Client):
+    """Puts and reads in a view of total order, that all members share."""
+
+    model = "event-heap"
+
+    def open(self) -> None:
+        assert self.setting.host is not None
+        self._heap = EventHeap(self.setting.host, "heap")
+        self._view: Any = None
+
+    def steps(self) -> list[tuple[int, Callable[[], None]]]:
+        return [(4, self.put), (6, self.read)]
+
+    def view(self) -> Any:
+        """The view, which the first member makes; its id is in a file of the round."""
+        if self._view is None:
+            file = self.setting.folder / VIEW_FILE
+            first = next(node for node in self.setting.nodes if node.member)
+            if file.exists():
+                known = file.read_text()
+                self._view = self._heap.view(known, wait=2.0, on_clone=self._cloned)
+            elif first.name == self.setting.node:
+                self._view = self._heap.view(order="total", on_clone=self._cloned)
+                self._tell(self._view.id)
+        return self._view
+
+    def _cloned(self, clone: Any) -> None:
+        self._tell(clone.new)
+
+    def _tell(self, view: str) -> None:
+        file = self.setting.folder / VIEW_FILE
+        written = file.with_suffix(f".{self.name}")
+        written.write_text(view)
+        written.replace(file)
+
+    def put(self) -> None:
+        if (view := self.view()) is not None:
+            value = self.value()
+            with self.logged("write", "viewed", self.setting.node, wrote=[value]) as begun:
+                view.put(Event("viewed", value=value), wait=1.0)
+                begun.told()
+
+    def read(self) -> None:
+        if (view := self.view()) is not None:
+            self._read(view, self.wait())
+
+    def _read(self, view: Any, wait: float) -> list[str]:
+        # The view may be cloned while it is read: what is read then has a place in both.
+        before = view.id
+        reader = f"{before}/{self.name}"
+        with self.logged("ordered", "viewed", self.setting.node, reader=reader) as begun:
+            got = _events(view.wait(Event("viewed"), wait=wait))
+            begun.told(got if view.id == before else ())
+        return got
+
+    def drain(self) -> None:
+        self.open()
+        with suppress(TupeloError):
+            view = self.view()
+            while view is not None and self._read(view, 0.2):
+                pass
+
+
+# LIME
+
+
+class LimeMember(Client):
+    """An agent that writes and takes tuples in a space that agents of all members share."""
+
+    model = "lime"
+
+    def open(self) -> None:
+        assert self.setting.lime is not None
+        agent = self.setting.lime.agent(self.name)
+        self._space = LimeTupleSpace("lime", agent)
+        self._space.set_shared(True)
+
+    def steps(self) -> list[tuple[int, Callable[[], None]]]:
+        return [(5, self.out), (4, self.inp), (3, self.in_), (2, self.rdp)]
+
+    def out(self) -> None:
+        value = self.value()
+        with self.logged("write", "tuple", self.setting.node, wrote=[value]) as begun:
+            self._space.out(("tuple", value))
+            begun.told()
+
+    def inp(self) -> None:
+        with self.logged("take", "tuple", self.setting.node, spans=True) as begun:
+            begun.told(_second(self._space.inp(("tuple", str))))
+
+    def in_(self) -> None:
+        with self.logged("take", "tuple", self.setting.node, spans=True) as begun:
+            begun.told(_second(self._space.in_(("tuple", str), wait=self.wait())))
+
+    def rdp(self) -> None:
+        with self.logged("read", "tuple", self.setting.node, spans=True) as begun:
+            begun.told(_second(self._space.rdp(("tuple", str))))
+
+    def drain(self) -> None:
+        for node in self.setting.nodes:
+            with (
+                self.connect(node, "lime", direct=True) as space,
+                self.logged("take", "tuple", node.name, many=True) as begun,
+            ):
+                found = space.take_all(("tuple", str), scope=tupelo.HERE)
+                begun.told(value for _, value in found)
+
+
+# Publish-subscribe
+
+
+class PubSubClient(Client):
+    """Publishes, and hears of what others publish."""
+
+    model = "pubsub"
+
+    def open(self) -> None:
+        self._node, self._elsewhere = (self.nodes() * 2)[:2]
+        self._publisher = PubSub(self.connect(self._node, "news"))
+        self._replies: Any = None
+
+    def steps(self) -> list[tuple[int, Callable[[], None]]]:
+        return [(3, self.publish), (5, self.hear)]
+
+    def publish(self) -> None:
+        value = self.value()
+        with self.logged("write", "told", self._node.name, wrote=[value]) as begun:
+            self._publisher.publish(("told", value))
+            begun.told()
+
+    def hear(self) -> None:
+        if self._replies is None:
+            self._subscriber = PubSub(self.connect(self._elsewhere, "news"))
+            self._replies = self._subscriber.subscribe(("told", str))
+            self._reader = f"{self.name}/{self.value()}"
+        try:
+            with self.logged("once", "told", self._elsewhere.name, reader=self._reader) as begun:
+                reply = self._replies.get(wait=self.wait())
+                begun.told(value for _, value in ([] if reply is None else reply.items))
+        except PeerLost:
+            with suppress(TupeloError):
+                self._subscriber.close()
+            self._replies = None
+            raise
+
+    def drain(self) -> None:
+        """Nothing is kept. When all is well, whoever subscribes hears of what is published."""
+        here, there = (self.nodes() * 2)[:2]
+        with (
+            PubSub(self.connect(here, "news", direct=True)) as publisher,
+            PubSub(self.connect(there, "news", direct=True)) as subscriber,
+            subscriber.subscribe(("told", str)) as replies,
+        ):
+            with self.logged("write", "kept", here.name, wrote=[kept := self.value()]) as begun:
+                begun.told()
+            until = time.monotonic() + HEARD_SECONDS
+            while time.monotonic() < until:
+                publisher.publish(("told", kept))
+                reply = replies.get(wait=1.0)
+                if reply is not None and ("told", kept) in reply.items:
+                    with self.logged("read", "kept", there.name) as begun:
+                        begun.told([kept])
+                    return
+
+
+def _settle(
+    rng: Random, begun: Begun, commit: Callable[[], object], abort: Callable[[], object]
+) -> None:
+    """Commit, or call it off; both are told to the history."""
+    if rng.random() < ABORT_CHANCE:
+        abort()
+        begun.undone("called off")
+    else:
+        begun.committing()
+        commit()
+        begun.told()
+
+
+def _second(found: Any) -> list[str]:
+    return [] if found is None else [found[1]]
+
+
+def _events(*found: Any) -> list[str]:
+    return [one["value"] for one in found if one is not None]
+
+
+CLIENTS: dict[str, list[type[Client]]] = {
+    "space": [SpaceClient, SpaceClient],
+    "linda": [LindaClient],
+    "javaspaces": [JavaSpacesClient],
+    "xvsm": [XvsmClient],
+    "melon": [MelonClient],
+    "event-heap": [HeapClient],
+    "pubsub": [PubSubClient],
+}
+"""The clients that a process of clients has of each model."""
+MEMBERS: dict[str, list[type[Client]]] = {
+    "lime": [LimeMember],
+    "melon": [MelonMember],
+    "event-heap": [HeapMember],
+}
+"""The clients that a program with a host of its own has of each model."""
