@@ -139,8 +139,6 @@ class Port:
         self.journaled = engine.journal is not None
         self.durable = engine.saved is not None
         self.new_id = engine.new_id
-        self.flush = engine.flush
-        """(position): block until the changes up to there are as durable as the space promises."""
         self.flusher = Flusher(engine)
         """How tasks wait for the disk."""
         self._flushing: set[asyncio.Task[None]] = set()
@@ -199,6 +197,10 @@ class Port:
     def _acting(self, actor: Actor) -> Iterator[None]:
         with self._lock, self._core.log.by(actor):
             yield
+
+    def flush(self, position: int) -> None:
+        """Block until the changes up to here are as durable as the space promises."""
+        self._engine.flush(position)
 
     def flush_undone(self, position: int) -> None:
         """Make durable that something was given back; 0 if there was nothing to give back."""

@@ -14,6 +14,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from itertools import zip_longest
 from pathlib import Path
 from types import NoneType
 from typing import Any, Literal, NamedTuple
@@ -74,15 +75,8 @@ _COLUMNS = [
     *CHANGE.split(", "),
     *("crc", "origin", "n", "payload", "dest", "ended", "lease", "lease_crc", "newest", "living"),
 ]
-_CRC, _ENDED, _LEASE, _LEASE_CRC = map(_COLUMNS.index, ("crc", "ended", "lease", "lease_crc"))
-_OF_CHANGE, _OF_ENTRY, _ALL = _CRC + 1, _LEASE + 1, len(_COLUMNS)
-_NOTHING = (None,) * _ALL
-_INSERT = {
-    width: f"INSERT INTO change ({', '.join(_COLUMNS[:width])}) VALUES {{}}"
-    for width in (_OF_CHANGE, _OF_ENTRY, _ALL)
-}
-"""For rows of so many columns: of a change, with its entry, with a lease or as the last of a
-commit. Each column that is bound costs time."""
+_CRC, _ENDED = map(_COLUMNS.index, ("crc", "ended"))
+_NOTHING = (None,) * len(_COLUMNS)
 _UPDATE = (
     "UPDATE change SET lease = v.column1, lease_crc = v.column2, ended = v.column3"
     " FROM (VALUES {}) AS v WHERE position = v.column4"
@@ -119,11 +113,10 @@ class SavedPromise(msgspec.Struct, array_like=True):
 
 
 class _Rows(NamedTuple):
-    """What a commit does: the rows to add, with `width` columns of all but the last; what to update
-    in older ones; decisions of transactions."""
+    """What a commit does: the rows to add, whose last columns are left out if they are NULL; what
+    to update in older ones; decisions of transactions."""
 
     added: list[list[Any]]
-    width: int
     updates: list[tuple[Any, ...]]
     decisions: list[Change]
 
@@ -462,12 +455,12 @@ class SqliteJournal:
             if count == 1 and not trims and (alone := self._alone(batch[0])):
                 self._db.execute(*alone)
             elif (rows := self._rows(batch)).is_one and not trims:
-                execute_many(self._db, _INSERT[_ALL], rows.added)
+                _insert(self._db, rows.added)
             else:
                 self._db.execute("BEGIN")
                 *added, final = rows.added
-                execute_many(self._db, _INSERT[rows.width], added)
-                execute_many(self._db, _INSERT[_ALL], [final])
+                _insert(self._db, added)
+                _insert(self._db, [final])
                 execute_many(self._db, _UPDATE, rows.updates)
                 for decision in rows.decisions:
                     self._keep_decision(decision)
@@ -540,7 +533,8 @@ class SqliteJournal:
         written: dict[int, list[Any]] = {}
         updates: dict[int, tuple[Any, ...]] = {}
         decisions: list[Change] = []
-        width = _OF_CHANGE
+        arrived: list[int] = []
+        gone: list[int] = []
         for c in batch:
             kind, arrival, position = c.kind, c.arrival, c.position
             expires = c.expires
@@ -569,11 +563,8 @@ class SqliteJournal:
                 row += (crc, origin, c.n, payload, c.to, None, expires)
                 if expires is not None:
                     row.append(lease_crc(position, expires))
-                    width = _ALL
-                elif width == _OF_CHANGE:
-                    width = _OF_ENTRY
                 written[arrival] = row
-                living += entry_weight(arrival)
+                arrived.append(arrival)
                 if c.n > newest:
                     newest = c.n
                 continue
@@ -586,26 +577,22 @@ class SqliteJournal:
                 ended = position if kind in ENDINGS else None
                 if ended is not None:
                     expires = None
-                    living -= entry_weight(arrival)
+                    gone.append(arrival)
                 elif kind == "returned":
-                    living += entry_weight(arrival)
+                    arrived.append(arrival)
                 if arrival in written:
-                    width = _ALL
                     row = written[arrival]
                     row[_ENDED:] = ended, expires, lease_crc(arrival, expires)
                 else:
                     updates[arrival] = (expires, lease_crc(arrival, expires), ended, arrival)
-        self.n, self._living = newest, living = newest, bounded(living)
-        if len(rows) > 1 and width != _OF_CHANGE:
-            for row in rows:
-                if len(row) < width:
-                    row += _NOTHING[len(row) : width]
+        living = bounded(living + entry_weights(arrived) - entry_weights(gone))
+        self.n, self._living = newest, living
         row = rows[-1]  # It also says what the space is like.
-        row += _NOTHING[len(row) : _ALL]
+        row += _NOTHING[len(row) :]
         row[-2:] = newest, living
         crc = row[_CRC]
         row[_CRC] = row_crc(last_crc(crc & 0xFFFF_FFFF, newest, living), crc >> 32)
-        return _Rows(rows, width, list(updates.values()), decisions)
+        return _Rows(rows, list(updates.values()), decisions)
 
     def _keep_decision(self, change: Change) -> None:
         """Keep what a prepared transaction promises; forget it when it is decided."""
@@ -751,3 +738,14 @@ class SqliteJournal:
 
 def _is_full(error: Exception) -> bool:
     return isinstance(error, sqlite3.Error) and error.sqlite_errorcode == sqlite3.SQLITE_FULL
+
+
+def _insert(db: sqlite3.Connection, rows: list[list[Any]]) -> None:
+    """Add rows. A column that is NULL in all of them is left out: each that is bound costs time."""
+    names, columns = [], []
+    for name, column in zip(_COLUMNS, zip_longest(*rows), strict=False):
+        if column[0] is not None or column.count(None) < len(column):
+            names.append(name)
+            columns.append(column)
+    statement = f"INSERT INTO change ({', '.join(names)}) VALUES {{}}"
+    execute_many(db, statement, list(zip(*columns, strict=True)))
