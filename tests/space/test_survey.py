@@ -75,6 +75,26 @@ def test_an_index_is_built_in_slices(full):
     assert not port.is_long(query)
 
 
+def test_two_searches_build_the_same_index_once(full):
+    port = port_of(full)
+    full.write_all([("job", "text", n) for n in range(MANY)])
+
+    async def run() -> None:
+        either = Template(("job", MANY - 1)) | Template(("job", str, MANY - 1))
+        found = await asyncio.gather(
+            *(port.fetch(Query(("job", n), in_slices=True)) for n in (MANY - 1, MANY - 2)),
+            port.fetch(asked(either, many=True, limit=None)),
+        )
+        assert [fields(some) for some in found] == [
+            [("job", MANY - 1)],
+            [("job", MANY - 2)],
+            [("job", MANY - 1), ("job", "text", MANY - 1)],
+        ]
+
+    asyncio.run(run())
+    assert not port.is_long(Query(("job", 1)))
+
+
 def test_searches_take_turns(full):
     """A round of the loop does one slice, however many search."""
     port = port_of(full)

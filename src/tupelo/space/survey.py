@@ -32,6 +32,9 @@ SLICE_STEPS = 4_000
 _BYTES_A_STEP = 64
 """So many bytes of a value in lists or dicts count as one more comparison."""
 
+_RANKING_STEPS = 8
+"""To rank a match costs as much as so many comparisons."""
+
 _arrival = attrgetter("arrival")
 _rank = itemgetter(0)
 
@@ -75,7 +78,7 @@ class _Track:
         """Look on until enough have matched or nothing is left of the steps; how many are left."""
         if self.indexing is not None:
             self.at_end = False
-            if not self.bucket.grow_index(self.indexing, steps):
+            if steps <= 0 or not self.bucket.grow_index(self.indexing, steps):
                 return 0
             self.indexing = None
         rejections = 0
@@ -134,7 +137,7 @@ class Survey:
         self.enough = None if backwards else enough
         self._few = enough if backwards else None  # that may stand near the end
         self._after = after
-        self._cost = cost_of(template)
+        self._cost = cost_of(template) + (_RANKING_STEPS if rank is not None else 0)
         self._core = core
         self._questions = [(store, store.question(template)) for store in stores]
         self._tracks: dict[tuple[Store, Shape], _Track] = {}

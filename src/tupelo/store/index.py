@@ -99,6 +99,8 @@ class Bucket(Run):
 
     def grow_index(self, position: int, count: int) -> bool:
         """Put so many more entries into the index of a field; True when it is complete."""
+        if position in self.indexes:
+            return True
         part = self.growing.get(position)
         if part is None:
             part = self.growing[position] = _Part()
@@ -230,9 +232,10 @@ class Store:
         bucket.items.append(entry)
         if bucket.indexes:
             bucket.enter(entry)
-        for position, part in bucket.growing.items():
-            if entry.arrival <= part.edge:  # It was numbered earlier than it was added.
-                _add(part.index, entry.fields[position], entry)
+        if bucket.growing:
+            for position, part in bucket.growing.items():
+                if entry.arrival <= part.edge:  # It was numbered earlier than it was added.
+                    _add(part.index, entry.fields[position], entry)
 
     def know(self, shape: Shape) -> Bucket:
         """Make room for entries of this shape, so that plans meet it."""

@@ -77,6 +77,7 @@ class Writing:
         outcome, position = self._write_items(message, hosted, items)
         if isinstance(outcome, Writer):
             return await self._await(hosted, message, outcome)
+        await asyncio.sleep(0)  # The step was long, and so is the answer.
         return await self._flush(hosted, self._wanted(hosted, message, outcome), position)
 
     def _write_items(
