@@ -33,8 +33,9 @@ async def main(options: dict[str, Any]) -> None:
         space = host.space("jobs")
         say("ready", host.address, host.id)
         while True:
-            _, number = await space.take(("job", int))
-            say("took", number)
+            taken = await space.take(("job", int))
+            assert taken is not None
+            say("took", taken[1])
 
 
 if __name__ == "__main__":
