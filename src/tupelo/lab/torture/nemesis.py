@@ -23,6 +23,8 @@ BETWEEN_SECONDS = 0.5
 """A mean pause between the beginnings of two faults."""
 FAULT_SECONDS_MAX = 2.5
 DELAY_SECONDS_MAX = 0.4
+REST_SECONDS_MAX = 15.0
+"""Nothing befalls a target for as long as its last fault took, and no longer than this."""
 
 
 class Victim(Protocol):
@@ -138,9 +140,12 @@ class Nemesis:
             await work(record)
         finally:
             record.ended = time.monotonic()
-            self._busy.discard(record.target)
             with self.file.open("ab") as lines:
                 lines.write(msgspec.json.encode(record) + b"\n")
+        # On a busy machine a process takes long to start: it is to work for as long as it was away.
+        loop = asyncio.get_running_loop()
+        rest = min(REST_SECONDS_MAX, record.ended - record.began)
+        loop.call_later(rest, self._busy.discard, record.target)
 
     def _link(
         self, link: Proxy, fault: LinkFault, seconds: float

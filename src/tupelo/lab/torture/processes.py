@@ -7,6 +7,7 @@ need: a round kills many of them, and to load the models takes longer than most 
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import importlib
 import os
 import signal
@@ -23,6 +24,7 @@ ANSWER_SECONDS = 120.0
 """A process that says nothing for so long is stuck."""
 LINE_BYTES_MAX = 2**24
 REQUEST_BYTES_MAX = 2**16
+PR_SET_PDEATHSIG = 1
 HOST_COMMAND = (sys.executable, "-m", "tupelo.apps.cli")
 
 
@@ -103,6 +105,12 @@ class Process:
             os.kill(self.pid, number)
 
 
+def _end_with_parent() -> None:
+    """In the new process: be killed when whoever started it is gone, also by a signal."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
 class Command(Process):
     """A process that runs a command. What it says on its standard error is kept in its log."""
 
@@ -121,6 +129,7 @@ class Command(Process):
                 stderr=errors,
                 env=environment,
                 pass_fds=files,
+                preexec_fn=_end_with_parent,
                 limit=LINE_BYTES_MAX,
             )
         assert process.stdin is not None and process.stdout is not None
@@ -212,6 +221,7 @@ def serve(number: int, module: str) -> None:
             continue
         pid = os.fork()
         if pid == 0:
+            _end_with_parent()
             asked.close()
             for number in (0, 1):
                 os.dup2(files[0], number)
