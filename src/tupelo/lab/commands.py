@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+import sys
 import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
@@ -175,6 +176,9 @@ def torture_command(
     from tupelo.lab.torture.campaign import Totals, run_campaign
     from tupelo.lab.torture.processes import TortureFailed
 
+    if sys.platform == "win32":
+        complain("torture needs a system that can stop processes and fork them, such as Linux")
+        raise typer.Exit(2)
     if model != "all" and model not in TORTURED:
         raise typer.BadParameter(f"all, or one of {', '.join(TORTURED)}", param_hint="--model")
     if keep is not None and keep.exists() and any(keep.iterdir()):
