@@ -27,7 +27,7 @@ VERSION = 2
 FRAME_MAX = 16 * 2**20
 """The longest frame that is sent or accepted, in bytes."""
 
-BULK_MAX = 10_000
+BULK_MAX = 100_000
 """So many entries may one request of a client write or take. That is one step of the space, during
 which the host serves nobody else."""
 
