@@ -237,6 +237,9 @@ class BlockingChannel(Channel):
     # Losing and dialling
 
     def _lost(self, line: Line, reason: str) -> None:
+        line.reason = (
+            line.reason or reason
+        )  # The reader only sees that it is shut, and may be first.
         line.shut()  # A thread may hold the lock because its sending is stuck.
         with self._lock:
             self._lose(line, reason)
@@ -247,6 +250,7 @@ class BlockingChannel(Channel):
         line.shut()
         self._line = None
         self._dead.append(line)
+        reason = line.reason or reason
         self.lose(reason, time.monotonic())
         if not self.party.reconnect or self.closed:
             self.give_up(None, reason)

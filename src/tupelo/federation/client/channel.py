@@ -40,9 +40,9 @@ TICKS = 2
 
 PAUSE_FIRST, PAUSE_MAX = 0.05, 2.0
 STEADY_SECONDS = 10.0
-"""A link that has stood so long was a good one: when it is lost, the host is dialled at once and as
-long as after the first loss. Else there is a pause before, and calls that were asked again over it
-have only the rest of their time."""
+"""A link that has stood so long was a good one: calls that are lost with it are asked again as if
+for the first time. Those that were asked again over a shorter one have only the rest of their time,
+and there is a pause before the host is dialled."""
 
 CONFIRMED_MAX = 4_096
 """So many takes are remembered as received; a host commits far fewer at a time."""
@@ -156,6 +156,7 @@ class Channel(ABC):
         self._progress = 0  # what was heard beside that the host is there
         self._unanswered = (0, 0)  # progress at the last tick, and the ticks since it changed
         self._stood_since = 0.0
+        self._begun_at = 0  # the progress when this link began
         self._next_pause = self.pauses()
         self._dials_at_once = True
         self._forked = False
@@ -273,6 +274,7 @@ class Channel(ABC):
         self._received.clear()
         self._resuming = False
         self._stood_since = self.time()
+        self._begun_at = self._progress
         self._unanswered = (self._progress, 0)
 
     def reopening(self) -> dict[int, tuple[Owner, bytes]]:
@@ -395,14 +397,17 @@ class Channel(ABC):
         """The link is lost. Who can be asked again waits for the next one, for as long as the host
         is dialled after a loss; the others are told."""
         self.serial += 1
-        self._dials_at_once = now - self._stood_since >= STEADY_SECONDS
+        under_way = self._asked.pop_all()
+        is_steady = now - self._stood_since >= STEADY_SECONDS
+        again = any(asked.lost_since is not None for asked in under_way)
+        self._dials_at_once = is_steady or (self._progress > self._begun_at and not again)
         if self._dials_at_once:
             self._next_pause = self.pauses()
         self._resuming = False
         self._received.extend(self._confirmed)
         self._confirmed.clear()
-        for asked in reversed(self._asked.pop_all()):
-            if asked.lost_since is None or self._dials_at_once:
+        for asked in reversed(under_way):
+            if asked.lost_since is None or is_steady:
                 asked.lost_since = now
             in_time = now - asked.lost_since <= self.party.reconnect
             if asked.within is None and may_ask_again(asked.message) and in_time:

@@ -34,6 +34,8 @@ class Line:
         self.frames = wire.Frames()
         self._seal: Callable[[bytes], bytes] | None = None
         self.receive: Callable[[int], bytes] = sock.recv
+        self.reason = ""
+        """Why it was shut, by whoever was first."""
         self.torn = False
         """Has only a part of a frame been sent? Then no other can follow."""
 
