@@ -21,7 +21,8 @@ import pytest
 import tupelo
 from tests.conftest import Call, until_true
 from tupelo import ANY, Identity, Named, Trust
-from tupelo.errors import BadArgument, CountNotMet, NotAllAnswered, NotAllowed, PeerLost, SourceAway
+from tupelo.errors import BadArgument, CountNotMet, NotAllAnswered, NotAllowed
+from tupelo.federation.names import companion_name
 from tupelo.models import lime
 from tupelo.models.event_heap import Event, EventHeap
 from tupelo.models.javaspaces import NO_WAIT, JavaSpace05
@@ -169,8 +170,7 @@ class MelonStore(Added):
 
 
 class MelonStoreTo(Added):
-    space = "field.sealed"
-    shown = "`field.sealed`"
+    shown = "–"
 
     def add(self) -> None:
         self.farm.melon("here").store(("x", 1), to=self.farm.hosts["there"].identity)
@@ -180,8 +180,7 @@ class MelonStoreTo(Added):
 
 
 class MelonWrite(Added):
-    space = "field.written"
-    shown = "`field.written`"
+    shown = "–"
 
     def add(self) -> None:
         self.farm.melon("here").write(("x", 1))
@@ -201,8 +200,7 @@ class HeapPutTyped(SpaceWrite):
 
 
 class HeapView(Added):
-    space = "field.system"
-    shown = "`field.system`"
+    shown = "–"
 
     def add(self) -> None:
         self.farm.heap("here", "field").view(order="source")
@@ -443,14 +441,6 @@ class Xvsm(Looker):
         self.capi.write(self.container, TRY_ONCE, None, CONTROL)
 
 
-def heap_at(farm: Farm, place: str, added: Added) -> Looker:
-    """There is no heap of a name under which MELON makes copies."""
-    try:
-        return Heap(farm, place, added)
-    except BadArgument:
-        return Looker(farm, place, added)
-
-
 COLUMNS: dict[str, Callable[[Farm, str, Added], Looker]] = {
     "a space": PlainSpace,
     "Linda": Linda,
@@ -458,7 +448,7 @@ COLUMNS: dict[str, Callable[[Farm, str, Added], Looker]] = {
     "LIME": Lime,
     "MELON read": MelonRead,
     "MELON take": MelonTake,
-    "Event Heap": heap_at,
+    "Event Heap": Heap,
     "pubsub": Pubsub,
     "XVSM": Xvsm,
 }
@@ -523,6 +513,10 @@ def clear(farm: Farm, added: Added) -> None:
     for place in PLACES:
         for name in {"field", added.name}:
             farm.hosts[place].space(name).here.take_all()
+        for kind in ("written", "sealed"):
+            kept = farm.hosts[place].core.spaces.get(companion_name(kind, "field"))
+            if kept is not None:
+                kept.space.take_all()
         farm.containers[place].space.take_all()
         farm.pubsub[place].withdraw(ANY)
 
@@ -714,42 +708,23 @@ def test_a_heap_has_what_is_written_where_there_is_one(farm):
     assert heap.wait(wait=PATIENCE_SECONDS) == ("x", 1)
 
 
-def test_what_is_sealed_shows_other_doors_nothing_of_the_message(farm):
-    farm.melon("here").store(("secret", "soup"), to=farm.hosts["there"].identity)
-    sealed = farm.hosts["beyond"].space("field.sealed").read(wait=PATIENCE_SECONDS)
-    assert sealed.to == farm.hosts["there"].identity
-    assert b"soup" not in sealed.seal
-    assert farm.hosts["here"].identity not in repr(sealed)
-
-
-def is_refused(heap: EventHeap) -> bool:
-    try:
-        assert heap.remove() is None
-    except NotAllowed:
-        return True
-    except (SourceAway, PeerLost):  # The group has yet to hear which hosts have the heap.
-        pass
-    return False
-
-
 def test_what_was_written_for_reading_is_taken_by_no_other_host(farm):
     farm.melon("here").write(("x", 1))
-    heap = farm.heap("there", "field.written")
-    farm.heap("here", "field.written")
-    assert heap.wait(wait=PATIENCE_SECONDS) == ("x", 1)
-    until_true(lambda: is_refused(heap), "the host that has it refuses")
-    with pytest.raises(NotAllAnswered):
-        farm.hosts["there"].space("field.written").take(wait=0)
-    assert farm.melon("beyond").read(ANY, PATIENCE_SECONDS) == ("x", 1)
+    for place in ("there", "beyond"):
+        assert farm.melon(place).read(ANY, PATIENCE_SECONDS) == ("x", 1)
+        assert farm.melon(place).take(ANY, 0) is None
+    assert farm.hosts["there"].space("field").count() == 0
 
 
-def test_copies_are_in_no_space_that_anyone_can_open(farm):
+def test_what_models_keep_is_in_no_space_that_anyone_can_open(farm):
     writer = Melon(farm.hosts["here"], "news", copies=Copies(hosts=2))
     Melon(farm.hosts["there"], "news", copies=Copies())
     writer.write(("x", 1))
     farm.heap("here", "field").put(("x", 1))
     assert farm.heap("there", "field").wait(wait=PATIENCE_SECONDS) == ("x", 1)
-    for name in ("tupelo.copies.field", "tupelo.copies.news.written", "tupelo.melon.news"):
+    kept = ("melon.news", "written.news", "sealed.news", "system.field")
+    copies = ("copies.field", "copies.tupelo.written.news", "copies.tupelo.system.field")
+    for name in (f"tupelo.{one}" for one in kept + copies):
         for place in ("here", "there"):
             host = farm.hosts[place]
             assert host.presence.read(tupelo.SpacePresence(name=name), wait=0) is None
@@ -759,4 +734,4 @@ def test_copies_are_in_no_space_that_anyone_can_open(farm):
             with pytest.raises(BadArgument):
                 farm.shared(place, name)
     assert farm.hosts["there"].space("field").read_all() == [("x", 1)]  # The copy does not count.
-    assert farm.hosts["beyond"].space("news.written").count() == 1
+    assert Melon(farm.hosts["beyond"], "news").read(ANY, PATIENCE_SECONDS) == ("x", 1)

@@ -396,7 +396,7 @@ def test_what_a_client_of_melon_cannot_do(host):
         with pytest.raises(BadArgument, match="copies="):
             Melon(connected(host, "news"), copies=Copies())
         with pytest.raises(BadArgument, match="name="):
-            melon_of(host, "news.written")
+            melon_of(host, "tupelo.written.news")
     with pytest.raises(HostClosed):
         ada.write(("a", 1))
 
@@ -606,7 +606,7 @@ def test_what_a_client_of_a_heap_cannot_do(host):
         with pytest.raises(BadArgument, match="patience="):
             EventHeap(connected(host, "room"), patience=1.0)
         with pytest.raises(BadArgument, match="name="):
-            heap_of(host, "room.system")
+            heap_of(host, "tupelo.system.room")
     closed: list[Callable[[], object]] = [
         ada.get,
         lambda: ada.put(("a", 1)),

@@ -102,9 +102,18 @@ def host(
         typer.Option(
             metavar="HOW",
             help='Who is let in from beyond this machine: "first-use", "anyone", or a file with'
-            " an identity on each line. Without it nobody is.",
+            " an identity on each line, perhaps with a moment until which it is trusted."
+            " Without it nobody is. SIGHUP makes the host read the file again.",
         ),
     ] = None,
+    local_trust: Annotated[
+        bool,
+        typer.Option(
+            "--local-trust/--no-local-trust",
+            help="Whether programs on this machine need no identity. Not behind a tunnel or a"
+            " proxy, where everyone seems to be one.",
+        ),
+    ] = True,
     heartbeat: Annotated[
         float, typer.Option(metavar="SECONDS", help="Lost is who is silent for three of these.")
     ] = 1.0,
@@ -124,6 +133,7 @@ def host(
             trust=trust,
             heartbeat=heartbeat,
             archive=archive,
+            local_trust=local_trust,
         )
 
 

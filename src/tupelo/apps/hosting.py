@@ -7,6 +7,7 @@ import signal
 import threading
 from collections.abc import Iterable
 from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,8 @@ TRUST_FILE = "known_hosts"
 
 
 def trust_of(spelled: str | None) -> tupelo.Trust | None:
-    """How strangers are met: "first-use", "anyone", or a file with an identity on each line."""
+    """How strangers are met: "first-use", "anyone", or a file with an identity on each line, and
+    perhaps a moment until which it is trusted."""
     if spelled is None:
         return None
     if spelled == "anyone":
@@ -31,8 +33,23 @@ def trust_of(spelled: str | None) -> tupelo.Trust | None:
     file = Path(spelled)
     if not file.is_file():
         raise BadArgument("trust", '"first-use", "anyone" or a file of known identities', spelled)
-    lines = [line.partition("#")[0].strip() for line in file.read_text().splitlines()]
-    return tupelo.Trust.known([line for line in lines if line])
+    until: dict[str, float] = {}
+    keys: list[str] = []
+    for line in file.read_text().splitlines():
+        key, _, moment = line.partition("#")[0].strip().partition(" ")
+        if key:
+            keys.append(key)
+        if moment.strip():
+            until[key] = _moment(moment.strip(), file)
+    return tupelo.Trust.known(keys, until=until)
+
+
+def _moment(spelled: str, file: Path) -> float:
+    try:
+        return datetime.fromisoformat(spelled).astimezone().timestamp()
+    except ValueError:
+        expected = f'in {file}, after an identity, a moment such as "2027-01-31T12:00+01:00"'
+        raise BadArgument("trust", expected, spelled) from None
 
 
 def run_host(
@@ -45,12 +62,24 @@ def run_host(
     trust: str | None,
     heartbeat: float,
     archive: Path | None,
+    local_trust: bool = True,
 ) -> None:
-    """Run a host until SIGINT or SIGTERM; then say goodbye."""
+    """Run a host until SIGINT or SIGTERM; then say goodbye. At SIGHUP the file of known identities
+    is read again, and the links of those that are not in it any more end."""
     log_to_stderr()
-    stop = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stop.set())
+    stop, reload, wake = threading.Event(), threading.Event(), threading.Event()
+
+    def on(number: int, event: threading.Event) -> None:
+        def heard(*_: object) -> None:
+            event.set()
+            wake.set()
+
+        signal.signal(number, heard)
+
+    on(signal.SIGINT, stop)
+    on(signal.SIGTERM, stop)
+    if hasattr(signal, "SIGHUP"):  # not on Windows
+        on(signal.SIGHUP, reload)
     with tupelo.Host(
         name,
         listen=listen,
@@ -60,14 +89,32 @@ def run_host(
         trust=trust_of(trust),
         heartbeat=heartbeat,
         archive=archive,
+        local_trust=local_trust,
     ) as host:
         print(f"{host.name} listens at {host.url}SPACE", flush=True)
         if host.identity is not None:
             print(f"identity {host.identity}", flush=True)
         host.presence.subscribe(tupelo.HostPresence(), lambda notice: _say(host, notice.entry))
         with suppress(KeyboardInterrupt):
-            stop.wait()
+            while not stop.is_set():
+                wake.wait()
+                wake.clear()
+                if reload.is_set():
+                    reload.clear()
+                    _reload(host, trust)
     print(f"{name} has left", flush=True)
+
+
+def _reload(host: tupelo.Host, spelled: str | None) -> None:
+    """Read again who is trusted. If that cannot be read, all stays as it is."""
+    try:
+        trust = trust_of(spelled)
+    except (BadArgument, OSError, ValueError) as error:
+        logging.getLogger("tupelo").error("who is trusted stays as it was: %s", error)
+        return
+    if trust is not None:
+        host.set_trust(trust)
+        print("who is trusted was read again", flush=True)
 
 
 def _say(host: tupelo.Host, seen: tupelo.HostPresence) -> None:

@@ -5,3 +5,16 @@ PRESENCE = "tupelo.presence"
 
 DECISIONS = "tupelo.decisions"
 """The outcomes of transactions over several hosts that were decided here."""
+
+RESERVED = "tupelo."
+"""How the names begin that no program can give a space."""
+
+
+def is_reserved(name: str) -> bool:
+    """Is it the name of a space that a host keeps for itself, or for a model?"""
+    return name.startswith(RESERVED)
+
+
+def companion_name(kind: str, name: str) -> str:
+    """The name of the space in which a model keeps more of this `kind` for the space `name`."""
+    return f"{RESERVED}{kind}.{name}"

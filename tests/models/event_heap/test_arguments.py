@@ -211,9 +211,9 @@ def test_tasks_that_wait_lose_nothing_and_are_told():
     asyncio.run(tasks())
 
 
-def test_a_name_that_something_else_uses_is_refused(host: tupelo.Host) -> None:
+def test_a_name_that_the_host_keeps_for_itself_is_refused(host: tupelo.Host) -> None:
     with Melon(host, "notes", copies=Copies(1)), EventHeap(host, "board"):
-        for name in ("notes.sealed", "notes.written", "board.system"):
+        for name in ("tupelo.sealed.notes", "tupelo.written.notes", "tupelo.system.board"):
             for make in (EventHeap, EventHeap.create):
                 with pytest.raises(BadArgument) as raised:
                     make(host, name)

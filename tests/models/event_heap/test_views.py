@@ -192,7 +192,7 @@ def test_a_clone_waits_for_what_another_has_of_its_events(monkeypatch):
         assert await read(room["c"], views["c"], 1) == [0]
         await room["a"].citizen.crash()
         slow = room["b"].heap._replica.feed.exchange
-        monkeypatch.setattr(slow, "_take_in", lambda stream, parcel: None)
+        monkeypatch.setattr(slow, "_take_in", lambda far, stream, parcel: True)
         room.network.heal()
         putting = room["c"].do(views["c"].put(Event("n", i=1)))
         await asyncio.sleep(20)
@@ -367,7 +367,7 @@ def test_what_strangers_write_among_the_records_is_passed_over():
     async def scene(room: Room) -> None:
         views = await open_all(room, "ab")
         citizen = room["b"].citizen
-        space = citizen.core.spaces["board.system"].door
+        space = citizen.core.spaces["tupelo.system.board"].door
         for garbage in (
             ViewMade(7, "total", views["a"].id, 0, "b"),  # type: ignore[arg-type]
             ViewMade("v", "total", views["a"].id, "long", "b"),  # type: ignore[arg-type]

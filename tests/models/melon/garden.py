@@ -12,6 +12,7 @@ from typing import Any
 from tupelo.federation.hosts.core import HostCore
 from tupelo.federation.hosts.doors import AsyncHost
 from tupelo.federation.identity.keys import Identity
+from tupelo.federation.names import companion_name
 from tupelo.lab.life import Life
 from tupelo.lab.loop import VirtualLoop, run
 from tupelo.lab.network import VirtualNetwork
@@ -80,9 +81,13 @@ class Bed:
         assert self.life is not None
         return self.life.call(lambda: Melon(self.host))
 
-    async def space(self, suffix: str = "") -> Any:
-        """The space of what is stored; with a suffix another one of MELON."""
-        return self.host.space(MELON + suffix)
+    async def space(self) -> Any:
+        """The space of what is stored."""
+        return self.host.space(MELON)
+
+    def kept(self, kind: str) -> Any:
+        """The door of the space in which MELON keeps what was "written", or is "sealed"."""
+        return self.core.spaces[companion_name(kind, MELON)].door
 
     async def crash(self) -> None:
         life, self.life = self.life, None
@@ -126,7 +131,7 @@ class Bed:
 class Garden:
     """Beds, by name."""
 
-    spaces: Set[str] = frozenset({MELON, f"{MELON}.written"})
+    spaces: Set[str] = frozenset({MELON, companion_name("written", MELON)})
     """Those that each bed has."""
 
     def __init__(

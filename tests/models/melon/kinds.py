@@ -9,6 +9,7 @@ from typing import Any
 
 from tests.models.melon.garden import PATIENCE_SECONDS, Bed, Garden
 from tests.models.neighbours import Neighbour, Neighbourhood
+from tupelo.federation.names import companion_name
 from tupelo.models.melon import Melon
 
 BRIEFLY_SECONDS = 0.05
@@ -27,8 +28,11 @@ class KindBed(Bed):
         melon: Melon = await self.neighbour.open(Melon, self._space)
         return melon
 
-    async def space(self, suffix: str = "") -> Any:
-        return await self.neighbour.space(self._space + suffix)
+    async def space(self) -> Any:
+        return await self.neighbour.space(self._space)
+
+    def kept(self, kind: str) -> Any:
+        return self.core.spaces[companion_name(kind, self._space)].door
 
     def do(self, work: Any) -> asyncio.Task[Any]:
         return asyncio.ensure_future(work)
@@ -39,7 +43,7 @@ class KindGarden(Garden):
 
     def __init__(self, beds: dict[str, KindBed], space: str) -> None:
         self.beds = dict(beds)
-        self.spaces = {space, f"{space}.written"}
+        self.spaces = {space, companion_name("written", space)}
 
     async def pause(self, seconds: float) -> None:
         await asyncio.sleep(min(seconds, BRIEFLY_SECONDS))

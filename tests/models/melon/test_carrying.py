@@ -157,7 +157,7 @@ def test_nobody_else_can_say_that_it_was_taken() -> None:
         await a.store(("n", 1), to=c.key)
         await garden.until(lambda: bool(carried(b)), "with b")
         forged = await forge(a, c.key)
-        await a.do(a.host.space("melon.sealed").write(forged))
+        await a.do(a.kept("sealed").write(forged))
         await garden.until(lambda: bool(receipts(b)), "a receipt with b")
         assert carried(a)
         assert carried(b)

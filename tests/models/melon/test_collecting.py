@@ -110,7 +110,7 @@ def test_pins_outlive_a_crash(tmp_path):
         await a.start()
         await a.write(*(("n", number) for number in range(3, 6)))
         assert await all_written(a) == [0, 4, 5]
-        log = a.core.spaces["melon.written"].space.changes()
+        log = a.core.spaces["tupelo.written.melon"].space.changes()
         assert [change.kind for change in log].count("evicted") == 3
 
     play(scene, names="a", bound=Bound(count=3), folder=tmp_path)
@@ -233,8 +233,7 @@ def test_a_melon_says_what_is_wrong_with_it():
         for options in (
             {"name": ""},
             {"name": "x" * 99},
-            {"name": "melon.written"},
-            {"name": "other.sealed"},
+            {"name": "tupelo.written.melon"},
             {"bound": 7},
             {"copies": 2},
             {"bound": Bound(count=9)},

@@ -329,7 +329,7 @@ def test_what_came_late_from_a_transaction_is_read_in_copies():
 
     async def scene(garden: Garden) -> None:
         a, b = garden["a"], garden["b"]
-        door = a.core.spaces["melon.written"].door
+        door = a.kept("written")
 
         async def begin() -> Any:
             txn = door.transaction()

@@ -125,7 +125,7 @@ def test_a_seal_that_was_altered_or_moved_is_dropped_and_counted():
         true = carried(b)[0]
         forged = true.seal[:-1] + bytes([true.seal[-1] ^ 1])
         # b passes it off as its own, alters it, and says nonsense; it cannot be opened.
-        space = b.host.space("melon.sealed")
+        space = b.kept("sealed")
         await b.do(space.write(true))
         await b.do(space.write(Sealed(c.key, true.number + 1, true.after, forged)))
         await b.do(space.write(Sealed(c.key, true.number + 2, true.after, b"")))

@@ -6,6 +6,7 @@ import asyncio
 import os
 import random
 import ssl
+import time
 from collections.abc import Callable
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
@@ -142,7 +143,11 @@ def _credentials(
     elif not isinstance(trust, Trust):
         raise BadArgument("trust", "a Trust", trust)
     known = trust
-    return identity.key, client_context(identity), lambda key: known.check(str(address), key)
+
+    def meet(key: str) -> None:
+        known.check(str(address), key, time.time())
+
+    return identity.key, client_context(identity), meet
 
 
 def network_of(party: Party) -> TcpNetwork:

@@ -43,6 +43,7 @@ class Plan:
     heartbeat: float
     clock: Clock
     archiving: Archiving | None
+    local_trust: bool
     _discovery: Discovery | None = field(default=None, init=False)
 
     async def start(self) -> HostCore:
@@ -62,6 +63,7 @@ class Plan:
             doubt=self.doubt,
             heartbeat=self.heartbeat,
             archiver=None if self.archiving is None else archiver_for(self.archiving),
+            local_trust=self.local_trust,
         )
         core.identity = self.identity
         try:
@@ -130,6 +132,7 @@ def plan_host(
     heartbeat: float,
     clock: Clock | None,
     archive: str | Path | Archiving | None = None,
+    local_trust: bool = True,
 ) -> Plan:
     """Check what was asked for, and settle what was not."""
     if not isinstance(name, str) or not name:
@@ -156,7 +159,9 @@ def plan_host(
         raise BadArgument("path", "the name of a folder", path)
     beyond = [a for a in ([place] if place else []) if not is_loopback(a.host)]
     beyond += [a for a in map(Address.parse, addresses) if not is_loopback(a.host)]
-    if identity is None and beyond:
+    if not isinstance(local_trust, bool):
+        raise BadArgument("local_trust", "True or False", local_trust)
+    if identity is None and (beyond or not local_trust):
         file = IDENTITY_FILE if folder else f"host-{quote(name, safe='')}.pem"
         identity = Identity.at((folder or default_folder()) / file)
     if trust is None and identity is not None:
@@ -174,6 +179,7 @@ def plan_host(
         float(heartbeat),
         clock or SystemClock(),
         check_archive(archive, path),
+        local_trust,
     )
 
 

@@ -25,7 +25,7 @@ from tupelo.federation.hosts.possessions import Possessions
 from tupelo.federation.hosts.presence import Presence
 from tupelo.federation.hosts.services import Service, Services
 from tupelo.federation.hosts.serving import Serving
-from tupelo.federation.identity.access import Access
+from tupelo.federation.identity.access import NOBODY, Access
 from tupelo.federation.identity.ids import require_proved
 from tupelo.federation.identity.keys import Identity
 from tupelo.federation.identity.trust import Trust
@@ -34,7 +34,7 @@ from tupelo.federation.links.calls import Handlers
 from tupelo.federation.links.conversation import Conversation
 from tupelo.federation.links.link import Link, Listening, Network
 from tupelo.federation.links.reception import SPACES_MAX, Greeting, Reception, require_names
-from tupelo.federation.names import DECISIONS, PRESENCE
+from tupelo.federation.names import DECISIONS, PRESENCE, companion_name
 from tupelo.federation.spaces.doubts import Doubts, give_back
 from tupelo.federation.spaces.hosted import Doubt, HostedSpace, check_doubt
 from tupelo.federation.spanning.federated import Federation
@@ -49,6 +49,8 @@ from tupelo.values.scope import Scope
 logger = logging.getLogger("tupelo")
 
 PRESENCE_SECONDS = 0.01
+TRUST_REVIEW_SECONDS = 3_600.0
+"""So often it is looked whether trust in somebody has ended, if no end is nearer."""
 AGENTS_MAX = 10_000
 """So many agents may be at one host."""
 
@@ -76,6 +78,7 @@ class HostCore:
         commit_in_place: bool = False,
         durability: Any = None,
         archiver: Archiver | None = None,
+        local_trust: bool = True,
     ) -> None:
         self.name = name
         self.id = host_id
@@ -103,6 +106,8 @@ class HostCore:
         self._listen = listen
         self._folder = None if path is None else Folder(path)
         self._trust = trust
+        self._trusts_here = local_trust
+        self._trust_ends: asyncio.TimerHandle | None = None
         self._access = access or Access()
         self._doubt = check_doubt(doubt)
         self._durability = durability
@@ -161,6 +166,7 @@ class HostCore:
         self.presence.engaged(self.id, self.name, self.address)
         self._say_presence()
         self.deciding.start()
+        self._review_trust()
         for address in self._first_peers:
             self.dial(address)
 
@@ -177,8 +183,9 @@ class HostCore:
         if self._closed:
             return
         self._closed = True
-        if self._saying is not None:
-            self._saying.cancel()
+        for timer in (self._saying, self._trust_ends):
+            if timer is not None:
+                timer.cancel()
         if self.listening is not None:
             self.listening.close()
         await self._dialler.stop()
@@ -225,7 +232,41 @@ class HostCore:
         )
         if own and self._folder is not None:
             self._folder.claim(name)
-        self.spaces[name] = hosted
+        self._add_space(hosted)
+        return hosted
+
+    def companion(self, served: HostedSpace, kind: str, access: Access) -> HostedSpace:
+        """The space in which a model keeps more of this `kind` for the space `served`, whose rules
+        hold there beside `access`. No program can open it: its name is reserved. What was kept as
+        `<name>.<kind>` in the folder by an earlier version is used where it is."""
+        name, former = companion_name(kind, served.name), f"{served.name}.{kind}"
+        found = self.spaces.get(name)
+        if found is None:
+            found = HostedSpace(
+                self.open_space(name, {}, former),
+                access,
+                served.doubt,
+                commit_in_place=self.commits_in_place,
+                serves=served,
+                former=former,
+            )
+            self._add_space(found)
+        return found
+
+    def private_space(self, name: str, former: str | None = None) -> HostedSpace:
+        """A space of a reserved name that only this host uses, and no other host or client."""
+        found = self.spaces.get(name)
+        if found is None:
+            found = self.spaces[name] = HostedSpace(
+                self.open_space(name, {}, former),
+                NOBODY,
+                Doubt(),
+                commit_in_place=self.commits_in_place,
+            )
+        return found
+
+    def _add_space(self, hosted: HostedSpace) -> None:
+        self.spaces[hosted.name] = hosted
         if self._started:
             self._recover(hosted)
         self.mover.recover(hosted)
@@ -233,7 +274,6 @@ class HostCore:
             for peer in self.peers.values():
                 peer.space_made(hosted)
         self._say_presence()
-        return hosted
 
     def _recover(self, hosted: HostedSpace) -> None:
         """Deliveries that were under way when the last life of this host ended."""
@@ -269,13 +309,22 @@ class HostCore:
             commit_in_place=self.commits_in_place,
         )
         self.services[name] = service
+        if before is not None:
+            self._review_access(hidden)
         return hosted
 
-    def open_space(self, name: str, options: dict[str, Any]) -> blocking.Space:
-        """A space that nobody knows of yet: in the folder of the host, if it has one."""
+    def open_space(
+        self, name: str, options: dict[str, Any], former: str | None = None
+    ) -> blocking.Space:
+        """A space that nobody knows of yet: in the folder of the host, if it has one, or where it
+        was kept there under its `former` name, unless a space of that name is open."""
         options = {"clock": self.clock, "agent": self.id, "new_id": self.new_id, **options}
         if self._folder is not None and "path" not in options:
-            options["path"] = self._folder.file_of(name)
+            options["path"] = (
+                self._folder.file_of(name)
+                if former is None or former in self.spaces
+                else self._folder.file_of_either(name, former)
+            )
             if self._durability is not None:
                 options.setdefault("durability", self._durability)
         space = blocking.Space(name, **options)
@@ -297,6 +346,8 @@ class HostCore:
         """The space of this name, for someone who asks for it from elsewhere, and who may make it
         if it may write in spaces that nobody has said otherwise about."""
         found = self.spaces.get(name)
+        if found is None or found.serves is not None:
+            check_space_name(name)
         if found is None:
             self._access.check("write", name, who, False)
             if self._folder is not None and self._folder.is_claimed(name):
@@ -305,6 +356,19 @@ class HostCore:
                 raise NotAllowed("make one more space", name, "an agent")
             found = self.make_space(name)
         return found
+
+    def may(self, operation: str, name: str, neighbour: str, source: str) -> bool:
+        """May the host `source` do this in the space of this name, for which the engaged host
+        `neighbour` speaks? Both must be allowed it. A space that is not here has the rules that
+        this host gives to new ones."""
+        peer = self.peers.get(neighbour)
+        if peer is None:
+            return False
+        found = self.spaces.get(name)
+        if found is None:
+            access = self._access
+            return access.allows(operation, peer.who) and access.allows_host(operation, source)
+        return peer.may(operation, found) and found.allows_host(operation, source)
 
     def spans(self, hosted: HostedSpace, scope: Scope | None) -> bool:
         """Does an operation of this scope look beyond what is here?"""
@@ -393,15 +457,74 @@ class HostCore:
     def _recognise(self, link: Link, name: str, role: str) -> str | None:
         """The identity of the other end: None on this machine without one. Stranger if unknown."""
         if link.identity is None:
-            if link.here:
+            if link.here and self._trusts_here:
                 return None
             if self._trust is not None:
                 raise Stranger("an identity is wanted here: connect with tls=True")
             return ""
         if self._trust is not None:
             # Who gives itself no name is known by its key alone.
-            self._trust.check(f"{role} {name}" if name else link.identity, link.identity)
+            called = f"{role} {name}" if name else link.identity
+            self._trust.check(called, link.identity, self.clock.now())
         return link.identity
+
+    # What is withdrawn
+
+    def trust_key(self, key: str, lease: float | None) -> None:
+        """Let this identity in from now on, for so many seconds or for good."""
+        until = None if lease is None else self.clock.now() + lease
+        self._trust = (self._trust or Trust.anyone()).plus(key, until)
+        self._review_trust()
+
+    def untrust_key(self, key: str) -> None:
+        """Refuse this identity from now on, and end its links."""
+        self.set_trust((self._trust or Trust.anyone()).minus(key))
+
+    def set_trust(self, trust: Trust) -> None:
+        """Decide by this from now on who may be met. The links of all others end."""
+        self._trust = trust
+        self._review_trust()
+
+    def _review_trust(self) -> None:
+        """End the links of those who are trusted no more, and look again when that may change."""
+        if self._trust_ends is not None:
+            self._trust_ends.cancel()
+            self._trust_ends = None
+        if self._trust is None:
+            return
+        now = self.clock.now()
+        for one in self._others():
+            if one.who and self._trust.is_over(one.who, now):
+                logger.warning("%s is trusted no more: its link is closed", one.label)
+                one.talk.goodbye("this identity is trusted no more")
+        end = self._trust.next_end(now)
+        if end is not None and not self._closed:
+            seconds = min(end - now, TRUST_REVIEW_SECONDS)
+            loop = asyncio.get_running_loop()
+            self._trust_ends = loop.call_later(seconds, self._review_trust)
+
+    def change_access(self, name: str, access: Access) -> None:
+        """Give a space other rules, or another password. The links of those who use it and may not
+        do so any more, or have shown a password that is withdrawn, end."""
+        if not isinstance(access, Access):
+            raise BadArgument("access", "an Access(...)", access)
+        hosted = self.spaces.get(check_space_name(name))
+        if hosted is None:
+            raise BadArgument("name", "that of a space of this host", name)
+        was_shared, hosted.access = hosted.shared, access
+        if was_shared != hosted.shared:
+            self._say_presence()
+        self._review_access(name)
+
+    def _others(self) -> list[Serving | Peer]:
+        """Those at the other ends of this host's links."""
+        return [*self.servings.values(), *self.peers.values()]
+
+    def _review_access(self, name: str) -> None:
+        for one in self._others():
+            if not one.still_may(name):
+                logger.warning("%s may not use %r any more: its link is closed", one.label, name)
+                one.talk.goodbye(f"the rules of the space {name!r} have changed")
 
     def _admit_client(self, link: Link, hello: wire.Hello, who: str | None) -> Conversation:
         if len(self.servings) >= AGENTS_MAX - 1:
@@ -466,7 +589,7 @@ class HostCore:
         link = greeting.link
         try:
             if link.identity is not None and self._trust is not None:
-                self._trust.check(address, link.identity)
+                self._trust.check(address, link.identity, self.clock.now())
             welcome = await greeting.welcome(self._hello(link))
             require_proved(link.identity, welcome.id)
         except BaseException:
@@ -475,7 +598,9 @@ class HostCore:
         if welcome.id == self.id:
             link.abort()
             return self.id
-        who = link.identity if link.identity is not None else None if link.here else ""
+        who = link.identity
+        if who is None and not (link.here and self._trusts_here):
+            who = ""
         peer = self._new_peer(
             link, welcome.id, welcome.name, welcome.incarnation, address, who, dialled=True
         )

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
-from tupelo.errors import BadInput, HostClosed
+from tupelo.errors import BadArgument, BadInput, HostClosed
 from tupelo.federation.hosts.archiving import Archiving
 from tupelo.federation.hosts.building import Plan, plan_host
 from tupelo.federation.hosts.core import HostCore
@@ -30,6 +30,7 @@ from tupelo.federation.spanning.space import (
 from tupelo.space import asynchronous, blocking
 from tupelo.space.clock import Clock
 from tupelo.space.either import finished
+from tupelo.values.lease import check_lease
 
 CLOSING_SECONDS = 10.0
 """So long is waited for a loop to close its lines."""
@@ -57,6 +58,7 @@ class HostDoor:
         heartbeat: float = 1.0,
         clock: Clock | None = None,
         archive: str | Path | Archiving | None = None,
+        local_trust: bool = True,
     ) -> None:
         self._plan = plan_host(
             name,
@@ -71,6 +73,7 @@ class HostDoor:
             heartbeat,
             clock,
             archive,
+            local_trust,
         )
         self._begin()
 
@@ -118,6 +121,36 @@ class HostDoor:
     def core(self) -> HostCore:
         """The host itself, for the models: it is used on its own loop."""
         return self._core
+
+    # Who is let in, and what is withdrawn
+
+    def trust(self, key: str, *, lease: float | None = None) -> None:
+        """Let this identity in from now on, for so many seconds, or until it is withdrawn."""
+        seconds = check_lease(lease)
+        self._at_once(lambda: self._core.trust_key(key, seconds))
+
+    def untrust(self, key: str) -> None:
+        """Refuse this identity from now on, and end its links. Where names are remembered in a file
+        (`Trust.on_first_use`) that is kept there; a list of known identities is the program's."""
+        self._at_once(lambda: self._core.untrust_key(key))
+
+    def set_trust(self, trust: Trust) -> None:
+        """Decide by this from now on who is let in. The links of all others end."""
+        if not isinstance(trust, Trust):
+            raise BadArgument("trust", "a Trust such as Trust.known([...])", trust)
+        self._at_once(lambda: self._core.set_trust(trust))
+
+    def change_access(self, space: str, access: Access) -> None:
+        """Give a space of this host other rules, or another password. They hold for all that models
+        keep for it, and at once: the links of those who have used it and may not do so any more
+        end, and so do those over which a password was shown."""
+        self._at_once(lambda: self._core.change_access(space, access))
+
+    def _at_once(self, work: Callable[[], None]) -> None:
+        async def do() -> None:
+            work()
+
+        self.now(do())
 
     def offer(
         self,
@@ -206,7 +239,10 @@ class Host(HostDoor):
     `path` a folder in which its spaces outlive it, `archive` one in which their logs are sealed
     before they are trimmed, `peers` the addresses of hosts to look for, `discover` whether to find
     others in the local network, and be found. Beyond this machine all
-    links are under TLS, and strangers are refused unless `trust` says otherwise.
+    links are under TLS, and strangers are refused unless `trust` says otherwise. With
+    `local_trust=False` programs on this machine count as strangers too: for a host behind a tunnel
+    or a proxy, where everyone seems to come from here. docs/SECURITY.md says who is trusted with
+    what.
     """
 
     is_async = False

@@ -6,6 +6,7 @@ from pathlib import Path
 from urllib.parse import quote, unquote
 
 from tupelo.errors import BadArgument
+from tupelo.federation.names import RESERVED, is_reserved
 
 SPACE_FILE = ".tupelo"
 OWN_FILE = ".own"
@@ -35,12 +36,20 @@ class Folder:
         """The spaces that are kept here, and may be opened by whoever asks for them."""
         files = sorted(self._path.glob("*" + SPACE_FILE))
         names = [unquote(file.name.removesuffix(SPACE_FILE)) for file in files]
-        return [n for n in names if not (n.startswith("tupelo.") or self.is_claimed(n))]
+        return [n for n in names if not (is_reserved(n) or self.is_claimed(n))]
+
+    def file_of_either(self, name: str, former: str) -> Path:
+        """The file of a space that a model keeps, or the one that it had under its `former` name,
+        which then goes on being used. A file of that name that clients could open is not one."""
+        file, before = self.file_of(name), self.file_of(former)
+        is_kept = is_reserved(former) or self.is_claimed(former)
+        return before if is_kept and before.exists() and not file.exists() else file
 
 
 def check_space_name(name: object) -> str:
-    if not isinstance(name, str) or not name or name.startswith("tupelo."):
-        raise BadArgument("name", "a text that does not begin with 'tupelo.'", name)
+    if not isinstance(name, str) or not name or is_reserved(name):
+        expected = f"a text that does not begin with {RESERVED!r}: such spaces are the host's own"
+        raise BadArgument("name", expected, name)
     try:
         length = len(name.encode())
     except UnicodeEncodeError:

@@ -75,7 +75,7 @@ class Peer:
         self.replaced = False
         self.hints: dict[int, Callable[[wire.Hint], None]] = {}
         self._host = host
-        self._who = who
+        self.who = who
         self._allowed: dict[tuple[str, str], bool] = {}
         self._held: dict[int, Delivery] = {}
         self._watches: dict[int, Watching | Telling | Intended | Awaiting] = {}
@@ -147,12 +147,22 @@ class Peer:
         allowed = self._allowed.get((operation, hosted.name))
         if allowed is None:
             try:
-                hosted.access.check(operation, hosted.name, self._who, False)
+                hosted.check(operation, self.who)
                 allowed = True
             except AccessError:
                 allowed = False
             self._allowed[operation, hosted.name] = allowed
         return allowed
+
+    def still_may(self, name: str) -> bool:
+        """The rules of the space `name` have changed: may this host do the same there as before,
+        and in what models keep for it? If it may do more or less, it is to engage anew."""
+        before, self._allowed = self._allowed, {}
+        return all(
+            self.may(operation, hosted) == allowed
+            for (operation, known), allowed in before.items()
+            if (hosted := self._host.spaces.get(known)) is not None
+        )
 
     def hosted(self, space: str, operation: str) -> HostedSpace | None:
         """The space, if there is one here that hosts share. AccessError if this host's agents may
@@ -160,7 +170,8 @@ class Peer:
         hosted = self._host.spaces.get(space)
         if hosted is None or not hosted.shared:
             return None
-        hosted.access.check(operation, space, self._who, False)
+        hosted.check(operation, self.who)
+        self._allowed[operation, space] = True
         return hosted
 
     async def ask(self, message: wire.Ask) -> list[Any] | msgspec.Raw | None:

@@ -159,7 +159,7 @@ class Possessions:
     async def _in_doubt_of(self, hosted: HostedSpace, txn_id: str) -> Transaction:
         for txn in await hosted.door.in_doubt():
             if txn.id == txn_id:
-                hosted.access.check("administer", hosted.name, self._who, True)
+                hosted.check("administer", self._who, (hosted.name,))
                 return txn
         # A coordinator takes this to mean that it has ended, and may let it be forgotten.
         await hosted.flush(hosted.port.position)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from tupelo.errors import JournalError
+from tupelo.federation.names import is_reserved
 from tupelo.space import blocking
 from tupelo.space.clock import Clock
 from tupelo.space.port import port_of
@@ -120,7 +121,10 @@ class Presence:
 
     def has(self, host_id: str, spaces: list[str], agents: list[str]) -> None:
         """This host now has these spaces and agents, and no others."""
-        wanted: set[Any] = {SpacePresence(name, host_id) for name in spaces}
+        # What a model keeps beside a space is no space that anybody could open.
+        wanted: set[Any] = {
+            SpacePresence(name, host_id) for name in spaces if not is_reserved(name)
+        }
         wanted |= {AgentPresence(agent, host_id) for agent in agents}
         there = self._there.get(host_id, set())
         if wanted == there:

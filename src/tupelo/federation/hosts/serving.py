@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from tupelo.errors import CannotSend, TupeloError, WrongPassword
+from tupelo.errors import AccessError, CannotSend, TupeloError, WrongPassword
 from tupelo.federation.hosts.given import Given
 from tupelo.federation.hosts.parked import Parked
 from tupelo.federation.hosts.possessions import Possessions
@@ -107,13 +107,26 @@ class Serving:
         hosted = self._allowed.get((space, operation))
         if hosted is None:
             hosted = self._host.hosted(space, self.who)
-            hosted.access.check(operation, space, self.who, space in self._shown)
+            hosted.check(operation, self.who, self._shown)
             self._allowed[space, operation] = hosted
         return hosted
 
+    def still_may(self, name: str) -> bool:
+        """The rules of this space have changed: may this client do there what it has done? A
+        password must be shown anew."""
+        self._shown.discard(name)
+        used = [one for one in self._allowed if one[0] == name]
+        try:
+            for one in used:
+                del self._allowed[one]
+                self.hosted(*one)
+        except AccessError:
+            return False
+        return True
+
     async def open(self, message: wire.Open) -> list[Any]:
         hosted = self._host.hosted(message.space, self.who)
-        if hosted.access.protected:
+        if hosted.protected:
             given = message.password or ""
             if not await asyncio.to_thread(hosted.access.matches_password, given):
                 logger.warning("%s showed a wrong password for %r", self.agent, message.space)

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from tupelo.errors import BadArgument, NotAllowed, WrongPassword
+from tupelo.federation.identity.ids import ID_CHARACTERS, id_of
 from tupelo.federation.identity.keys import is_key
 
 ANYONE: Final = "anyone"
@@ -79,18 +80,39 @@ class Access:
         `who` is an identity, None for a program on the host's own machine that shows none, or ""
         for one elsewhere that shows none. `shown` says whether it has shown the password.
         """
-        rule = self._rules.get(operation)
-        if rule is None:
-            raise BadArgument("operation", f"one of {', '.join(OPERATIONS)}", operation)
+        rule = self._rule(operation)
         if self._hash and not shown:
             logger.warning(
                 "refused: %s did not show the password of the space %r", _call(who), space
             )
             raise WrongPassword(space)
-        if ANYONE not in rule and (LOCAL if who is None else who) not in rule:
+        if not _is_in(rule, who):
             refusal = NotAllowed(operation, space, _call(who))
             logger.warning("refused: %s", refusal)
             raise refusal
+
+    def allows(self, operation: str, who: str | None) -> bool:
+        """May this one do this without showing a password?"""
+        return not self._hash and _is_in(self._rule(operation), who)
+
+    def allows_host(self, operation: str, host_id: str) -> bool:
+        """May the host of this id do this? It need not be engaged, so nothing proves that it has
+        said what somebody else tells of it: whoever tells that must be allowed it as well. A host
+        without an identity counts as a program on this machine, and passwords are not shown."""
+        rule = self._rule(operation)
+        if self._hash:
+            return False
+        if ANYONE in rule:
+            return True
+        if len(host_id) != ID_CHARACTERS:
+            return LOCAL in rule
+        return any(who != LOCAL and id_of(who) == host_id for who in rule)
+
+    def _rule(self, operation: str) -> frozenset[str]:
+        rule = self._rules.get(operation)
+        if rule is None:
+            raise BadArgument("operation", f"one of {', '.join(OPERATIONS)}", operation)
+        return rule
 
 
 def _check_rule(operation: str, rule: object) -> frozenset[str]:
@@ -106,6 +128,10 @@ def _check_rule(operation: str, rule: object) -> frozenset[str]:
     return frozenset(allowed)
 
 
+def _is_in(rule: frozenset[str], who: str | None) -> bool:
+    return ANYONE in rule or (LOCAL if who is None else who) in rule
+
+
 def _call(who: str | None) -> str:
     if who is None:
         return "a program on this machine without an identity"
@@ -116,3 +142,7 @@ def _scramble(password: str, salt: bytes) -> bytes:
     # Every text has a spelling so, even one that is no proper Unicode.
     spelled = password.encode("utf-8", "surrogatepass")
     return hashlib.scrypt(spelled, salt=salt, n=2**14, r=8, p=1)
+
+
+NOBODY: Final = Access(read=(), write=(), take=(), subscribe=(), administer=())
+"""Rules by which nobody may do anything: only the host itself uses such a space."""

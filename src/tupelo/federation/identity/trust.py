@@ -1,7 +1,8 @@
 """Who may be met: any identity, those on a list, or under each name the one that came first.
 
 The other end has proved its key when this is asked (`tls.key_of`). What it may do in a space is
-decided later, by the space's rules.
+decided later, by the space's rules. Trust in a key may end: at a moment, or when it is withdrawn
+(`Host.untrust`); a host then ends the links of that key.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ import logging
 import os
 import stat
 import sys
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 from urllib.parse import quote, unquote
@@ -38,6 +39,9 @@ NAME_MAX = 255
 NAMES_MAX = 10_000
 """How many names are remembered; then new ones are strangers. Nobody can fill the disk."""
 
+REFUSED = "refused"
+"""Before an identity that was withdrawn. No name is this word: a name has a role, key or port."""
+
 _SAFE = ":[]@"
 _WORD_MAX = NAME_MAX * len("%F0%9F%8C%B1")
 
@@ -46,10 +50,16 @@ logger = logging.getLogger("tupelo")
 
 @dataclass(frozen=True)
 class Trust:
-    """Made by `anyone()`, `known(...)` or `on_first_use(...)`."""
+    """Made by `anyone()`, `known(...)` or `on_first_use(...)`.
+
+    `until` are moments, in seconds since 1970, after which a key is trusted no more; `refused` are
+    keys whose trust was withdrawn.
+    """
 
     keys: frozenset[str] | None = None
     path: Path | None = None
+    until: frozenset[tuple[str, float]] = frozenset()
+    refused: frozenset[str] = frozenset()
 
     @classmethod
     def anyone(cls) -> Self:
@@ -57,29 +67,76 @@ class Trust:
         return cls()
 
     @classmethod
-    def known(cls, keys: Iterable[str]) -> Self:
-        """Only these identities, whatever they are called."""
+    def known(cls, keys: Iterable[str], *, until: Mapping[str, float] | None = None) -> Self:
+        """Only these identities, whatever they are called; some of them `until` a moment, in
+        seconds since 1970."""
         if isinstance(keys, str):
             raise BadArgument("keys", "several identities, such as a list of them", keys)
-        return cls(keys=frozenset(check_key(key, "keys") for key in keys))
+        known = frozenset(check_key(key, "keys") for key in keys)
+        ends = dict(until or {})
+        for key, moment in ends.items():
+            if key not in known or isinstance(moment, bool) or not isinstance(moment, (int, float)):
+                expected = "for identities of the list, moments in seconds since 1970"
+                raise BadArgument("until", expected, {key: moment})
+        return cls(keys=known, until=frozenset((key, float(end)) for key, end in ends.items()))
 
     @classmethod
     def on_first_use(cls, path: Path) -> Self:
         """Whoever is met first under a name; from then on nobody else under that name.
 
         The names are kept in a text file, one to a line with its identity. Lines may be added
-        and removed by hand. Several programs may use the file at once.
+        and removed by hand. Several programs may use the file at once. An identity that is
+        withdrawn stands there on a line "refused <identity>".
         """
         return cls(path=path)
 
-    def check(self, name: str, key: str) -> None:
-        """Stranger or IdentityChanged if this identity may not be met under this name."""
+    def plus(self, key: str, until: float | None) -> Trust:
+        """The same, and this identity too, until a moment or for good. BadArgument if a file
+        refuses it."""
+        check_key(key)
+        if self.path is not None and key in _refused(self.path):
+            expected = f"one that is not refused: remove the line 'refused {key}' from {self.path}"
+            raise BadArgument("key", expected, key)
+        return replace(
+            self,
+            keys=None if self.keys is None else self.keys | {key},
+            until=self._until_of_others(key) | ({(key, until)} if until is not None else set()),
+            refused=self.refused - {key},
+        )
+
+    def minus(self, key: str) -> Trust:
+        """The same without this identity: it is refused from now on, and if names are kept in a
+        file also by those who use that file later."""
+        check_key(key)
+        if self.path is not None and key not in _refused(self.path):
+            _append(self.path, f"{REFUSED} {key}\n")
+        keys = None if self.keys is None else self.keys - {key}
+        refused = self.refused | {key} if keys is None else self.refused
+        return replace(self, keys=keys, until=self._until_of_others(key), refused=refused)
+
+    def _until_of_others(self, key: str) -> frozenset[tuple[str, float]]:
+        return frozenset(one for one in self.until if one[0] != key)
+
+    def is_over(self, key: str, now: float) -> bool:
+        """Was trust in this identity withdrawn, or has it come to its end?"""
+        unknown = self.keys is not None and key not in self.keys
+        return unknown or key in self.refused or any(k == key and now >= t for k, t in self.until)
+
+    def next_end(self, now: float) -> float | None:
+        """The next moment at which trust in somebody ends."""
+        return min((moment for _, moment in self.until if moment > now), default=None)
+
+    def check(self, name: str, key: str, now: float) -> None:
+        """Stranger or IdentityChanged if this identity may not be met under this name, at this
+        moment."""
         try:
             if self.keys is not None and key not in self.keys:
                 raise Stranger(
                     f"{name!r} has the identity {key}, which is not among the known ones; "
                     "who is to be let in must be on the list of identities"
                 )
+            if self.is_over(key, now):
+                raise Stranger(f"{name!r} has the identity {key}, which is trusted no more")
             if self.path is not None:
                 self._compare(self.path, name, check_key(key))
         except (Stranger, IdentityChanged) as error:
@@ -89,6 +146,10 @@ class Trust:
     def _compare(self, path: Path, name: str, key: str) -> None:
         spelled = _spell(name)
         try:
+            if key in _refused(path):
+                raise Stranger(
+                    f"{name!r} has the identity {key}, which was withdrawn: {path} refuses it"
+                )
             remembered = _read(path)
             if spelled not in remembered:
                 if len(remembered) >= NAMES_MAX:
@@ -126,13 +187,27 @@ def _spell(name: str) -> str:
 def _read(path: Path) -> dict[str, str]:
     """The names that are remembered. The first line of a name counts."""
     remembered: dict[str, str] = {}
+    for word, key in _lines(path):
+        if word != REFUSED:
+            remembered.setdefault(quote(unquote(word), safe=_SAFE), key)
+    return remembered
+
+
+def _refused(path: Path) -> set[str]:
+    """The identities that were withdrawn."""
+    return {key for word, key in _lines(path) if word == REFUSED}
+
+
+def _lines(path: Path) -> list[tuple[str, str]]:
+    """The words of each line that is no remark: a name, or REFUSED, and an identity."""
+    found: list[tuple[str, str]] = []
     try:
         with path.open("rb") as file:
             require_private(path, os.fstat(file.fileno()), stat.S_IWGRP | stat.S_IWOTH)
             _lock(file.fileno(), alone=False)  # else half of a line might be seen
             lines = file.read().splitlines()
     except FileNotFoundError:
-        return remembered
+        return found
     for number, line in enumerate(lines, start=1):
         words = line.decode("utf-8", "replace").split()
         if not words or words[0].startswith("#"):
@@ -142,8 +217,8 @@ def _read(path: Path) -> dict[str, str]:
             raise IdentityUnusable(
                 f"line {number} of {path} is not a name and an identity; mend it or remove it"
             )
-        remembered.setdefault(quote(unquote(words[0]), safe=_SAFE), words[1])
-    return remembered
+        found.append((words[0], words[1]))
+    return found
 
 
 def _append(path: Path, line: str) -> None:

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 from tupelo.errors import BadArgument, CannotSend, JournalError, NotAllowed, SpaceClosed
 from tupelo.federation.links import wire
 from tupelo.federation.replication import messages as said
-from tupelo.federation.replication.feed import Feed
+from tupelo.federation.replication.feed import Admits, Feed
 from tupelo.federation.replication.placing import NOTHING, Lanes, Policy
+from tupelo.federation.spaces.hosted import HostedSpace
 from tupelo.values.entry import Entry
 
 if TYPE_CHECKING:
@@ -43,23 +44,27 @@ class Replication:
 
     def feed(
         self,
-        name: str,
+        space: str | HostedSpace,
         policy: Policy = NOTHING,
         *,
         only: Callable[[Entry], bool] | None = None,
         lanes: Lanes | None = None,
+        admits: Admits | None = None,
     ) -> Feed:
-        """Begin to take part in a feed: what is in this host's space of that name, and comes there,
-        is its own stream, or parted into `lanes`; `only` says of an entry whether it is to be
-        copied. A feed that this host has already stays as it is."""
-        found = self.feeds.get(name)
+        """Begin to take part in a feed, of the name of a space of this host: what is in that space,
+        and comes there, is its own stream, or parted into `lanes`; `only` says of an entry whether
+        it is to be copied, and `admits` whether one may come from elsewhere. A feed that this host
+        has already stays as it is. NotAllowed for a space that hosts do not share; the feed of what
+        a model keeps for such a space has no partners."""
+        hosted = self._core.make_space(space) if isinstance(space, str) else space
+        found = self.feeds.get(hosted.name)
         if found is not None:
             if found.policy != policy:
                 raise BadArgument("policy", f"{found.policy}, as it is by now", policy)
             return found
-        if not self._core.make_space(name).shared:
-            raise NotAllowed("copy", name, "other hosts")
-        feed = self.feeds[name] = Feed(self, self._core, name, policy, only, lanes)
+        if not hosted.shared and hosted.serves is None:
+            raise NotAllowed("copy", hosted.name, "other hosts")
+        feed = self.feeds[hosted.name] = Feed(self, self._core, hosted, policy, only, lanes, admits)
         for peer in list(self._core.peers.values()):
             if feed.may_partner(peer):
                 feed.exchange.engaged(peer.id, late=True)

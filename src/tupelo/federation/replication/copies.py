@@ -19,17 +19,17 @@ from pyroaring import BitMap64
 
 from tupelo.errors import BadArgument, BadFrame
 from tupelo.federation.hosts.core import HostCore
-from tupelo.federation.identity.access import Access
 from tupelo.federation.links.spelled import read_spelled_entry
 from tupelo.federation.replication.streams import Numbered, Stream, read_bits, spell_bits, up_to
-from tupelo.federation.spaces.hosted import Doubt, HostedSpace
+from tupelo.federation.spaces.hosted import HostedSpace
 from tupelo.values.codec import spell_entry
 from tupelo.values.entry import Entry, freeze, thaw
 from tupelo.values.kind import kind_of
 
 PREFIX = "tupelo.copies."
 FEED_NAME_MAX = 70
-"""In bytes."""
+"""In bytes, of the name of a space whose entries are copied, or of those that are kept for it: the
+file of the copies must have a name too."""
 
 _encode = Encoder().encode
 _decode = Decoder(list[int]).decode
@@ -63,15 +63,13 @@ _KINDS = frozenset([kind_of(Batch), kind_of(Kept)])
 class Copies:
     """What is kept of one feed. `hosted` is its space."""
 
-    def __init__(self, core: HostCore, feed: str, *, measured: bool = False) -> None:
-        if len(feed.encode()) > FEED_NAME_MAX:
-            raise BadArgument("name", f"a text of at most {FEED_NAME_MAX} bytes", feed[:50])
-        name = PREFIX + feed
-        space = core.open_space(name, {})
+    def __init__(self, core: HostCore, of: HostedSpace, *, measured: bool = False) -> None:
+        user_name = of.name if of.serves is None else of.serves.name
+        if len(user_name.encode()) > FEED_NAME_MAX:
+            raise BadArgument("name", f"a text of at most {FEED_NAME_MAX} bytes", user_name[:50])
         # Nobody but the host itself has it: what may be read is for the models to say.
-        nobody = Access(read=(), write=(), take=(), subscribe=(), administer=())
-        self.hosted = core.spaces[name] = HostedSpace(
-            space, nobody, Doubt(), commit_in_place=core.commits_in_place
+        self.hosted = core.private_space(
+            PREFIX + of.name, None if of.former is None else PREFIX + of.former
         )
         self._core = core
         self._port = self.hosted.port

@@ -8,7 +8,8 @@ one of those who have it. Where A, B and C are near each other, B need not tell 
 it: C gets it from A, and says what it has to everyone when it loses A.
 
 Of a stream whose source is near, only what the source says itself is believed. If there is more of
-it here than the source has, somebody has told us what is not so, and it is begun anew.
+it here than the source has, somebody has told us what is not so, and it is begun anew. Who may not
+say something is not believed either: then the stream waits for one who may.
 """
 
 from __future__ import annotations
@@ -68,7 +69,9 @@ class Fresh:
 class Exchange:
     """One host's part in a feed. Its own stream is `source`, and so are the lanes of it.
     `everything` says whether it takes every stream that it hears of, or only those that it holds.
-    `has_room` says whether a host can be told more just now."""
+    `has_room` says whether a host can be told more just now. `admits_source` says whether the items
+    of a stream are wanted, whoever tells of them, and `admits_item` whether a host may tell us this
+    item of a stream."""
 
     def __init__(
         self,
@@ -78,6 +81,8 @@ class Exchange:
         *,
         everything: bool = True,
         has_room: Callable[[str], bool] = lambda host: True,
+        admits_source: Callable[[str], bool] = lambda source: True,
+        admits_item: Callable[[str, str, Item], bool] = lambda host, source, item: True,
         window_bytes: int = WINDOW_BYTES,
     ) -> None:
         self.feed = feed
@@ -89,6 +94,8 @@ class Exchange:
         """To whom, and what: the same to all of them."""
         self._shelf = shelf
         self._has_room = has_room
+        self._admits_source = admits_source
+        self._admits_item = admits_item
         self._window_bytes = window_bytes
         self.wants = Wants(self.far, self._lacks, self._ask)
         self._fresh: dict[str, Fresh] = {}
@@ -130,7 +137,8 @@ class Exchange:
         return [stream for source, stream in self.streams.items() if self.owns(source)]
 
     def takes(self, source: str) -> bool:
-        return (self.everything or source in self.streams) and not self.owns(source)
+        wanted = (self.everything or source in self.streams) and not self.owns(source)
+        return wanted and self._admits_source(source)
 
     def _stream(self, source: str) -> Stream:
         stream = self.streams.get(source)
@@ -333,8 +341,10 @@ class Exchange:
                 return
         else:
             far.got(source, mark)
-        if parcel.upto > stream.upto:
-            self._take_in(stream, parcel)
+        if parcel.upto > stream.upto and not self._take_in(far, stream, parcel):
+            far.has[source] = stream.mark  # It is not asked for this again, but others are.
+            self.wants.consider(source)
+            return
         self._promised(far, source, mark)
         self.wants.consider(source)
 
@@ -347,16 +357,20 @@ class Exchange:
         self.say_here(list(self.far))
         self.wants.consider(source)
 
-    def _take_in(self, stream: Stream, parcel: said.Parcel) -> None:
+    def _take_in(self, far: Far, stream: Stream, parcel: said.Parcel) -> bool:
+        """Take in what is new. False if this host may not tell us something of it."""
         upto, read = stream.upto, self._shelf.read
         if parcel.after > upto or parcel.deaths > stream.deaths:
-            return
+            return True
         items = [(number, read(spelled)) for number, spelled in parcel.items if number > upto]
+        if not all(self._admits_item(far.id, stream.source, item) for _, item in items):
+            return False
         fresh = self._news_of(stream)
         new = stream.receive(parcel, items)
         kept = self._shelf.put(stream, new or [])
         stream.keep(kept)
         fresh.items += kept
+        return True
 
     def _hear_died(self, far: Far, died: said.Died) -> None:
         source = died.source

@@ -42,6 +42,9 @@ PUSHED_MAX = 512 * 1024
 
 __all__ = ["Feed", "host_of"]
 
+Admits = Callable[[str, str, Entry], bool]
+"""May this engaged host tell us that this host has written this item?"""
+
 
 class Feed:
     """What the hosts that have a feed of this name write in their spaces of this name, each item at
@@ -55,27 +58,31 @@ class Feed:
         self,
         replication: Replication,
         core: HostCore,
-        name: str,
+        space: HostedSpace,
         policy: Policy,
         only: Callable[[Entry], bool] | None,
         lanes: Lanes | None,
+        admits: Admits | None,
     ) -> None:
-        self.name = name
+        self.name = space.name
         self.policy = policy
-        self.space: HostedSpace = core.make_space(name)
+        self.space = space
         self.source = f"{core.id}/{self.space.port.id}"
         self._core = core
         self._replication = replication
         self._loop = asyncio.get_running_loop()
-        self._shelf = Copies(core, name, measured=isinstance(policy, Some))
+        self._shelf = Copies(core, space, measured=isinstance(policy, Some))
         self.copies = self._shelf.hosted
         self.exchange = Exchange(
-            name,
+            space.name,
             self.source,
             self._shelf,
             everything=isinstance(policy, Everything),
             has_room=self._has_room,
+            admits_source=self._admits_source,
+            admits_item=self._admits_item,
         )
+        self._admits = admits
         self._lanes = lanes
         self._lane_of: dict[int, str] = {}  # of each own item, if there are lanes
         self._placing = Placing(self.exchange, policy)
@@ -249,8 +256,20 @@ class Feed:
     # For the carrier
 
     def may_partner(self, peer: Peer) -> bool:
-        """May it have what is written here, and write here itself?"""
-        return peer.may("read", self.space) and peer.may("write", self.space)
+        """May it have what is written here, and write here itself? Of what a model keeps for a
+        space, the rules of that space say so."""
+        return peer.may("read", self._ruling) and peer.may("write", self._ruling)
+
+    @property
+    def _ruling(self) -> HostedSpace:
+        return self.space.serves or self.space
+
+    def _admits_source(self, source: str) -> bool:
+        """May the host of this stream write here, whoever has carried it?"""
+        return self._ruling.allows_host("write", host_of(source))
+
+    def _admits_item(self, host: str, source: str, item: Entry) -> bool:
+        return self._admits is None or self._admits(host, host_of(source), item)
 
     def _has_room(self, host: str) -> bool:
         peer = self._core.peers.get(host)

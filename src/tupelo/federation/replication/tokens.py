@@ -23,15 +23,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from tupelo.errors import BadFrame, HostClosed, TupeloError
+from tupelo.errors import BadFrame, HostClosed, NotAllowed, TupeloError
 from tupelo.federation.groups.group import group_of
 from tupelo.federation.groups.roster import Roster
 from tupelo.federation.hosts.core import HostCore
-from tupelo.federation.identity.access import Access
 from tupelo.federation.replication.feed import Feed
 from tupelo.federation.replication.news import Bell, Following
 from tupelo.federation.replication.token import KeptToken, Luggage, Token
-from tupelo.federation.spaces.hosted import Doubt, HostedSpace
+from tupelo.federation.spaces.hosted import HostedSpace
 from tupelo.values.entry import thaw
 from tupelo.values.kind import entry, kind_of
 
@@ -60,7 +59,7 @@ class Tokens:
     def __init__(self, core: HostCore, feed: Feed) -> None:
         self.me = core.id
         self.part = f"tokens {feed.name}"
-        self.feed = feed.name
+        self.feed = feed.space.former or feed.name  # as it stands on disk
         self.bell = Bell()
         self._core = core
         self.clock = core.clock
@@ -73,7 +72,7 @@ class Tokens:
         self._group = group_of(core)
         self._shelf = _shelf_of(core)
         if self._shelf.durable:
-            for kept in self._shelf.space.read_all(KeptToken(feed=feed.name)):
+            for kept in self._shelf.space.read_all(KeptToken(feed=self.feed)):
                 if kept.token is not None:
                     self.token(kept.token).restore(kept)
         feed.watchers.append(self._look)
@@ -227,7 +226,17 @@ class Tokens:
     def cut(self, hosts: frozenset[str]) -> None:
         pass
 
+    def _may(self, neighbour: str, source: str) -> bool:
+        """Tokens are for those who take part in the feed."""
+        ruling = self._feed.space.serves or self._feed.space
+        return all(
+            self._core.may(operation, ruling.name, neighbour, source)
+            for operation in ("read", "write")
+        )
+
     def heard(self, neighbour: str, source: str, body: Any) -> None:
+        if not self._may(neighbour, source):
+            return
         match body:
             case ["got", str(name), int(epoch)]:
                 if name in self.tokens:
@@ -250,6 +259,8 @@ class Tokens:
             self._begin(token.take_up())
 
     async def asked(self, neighbour: str, source: str, body: Any) -> Any:
+        if not self._may(neighbour, source):
+            raise NotAllowed("write", self._feed.name, f"the host {source}")
         match body:
             case ["stays"]:
                 return not (self._closed or self._leaving)
@@ -268,10 +279,4 @@ _AT = kind_of(TokenAt)
 
 def _shelf_of(core: HostCore) -> HostedSpace:
     """The space of this host in which it keeps its tokens."""
-    found = core.spaces.get(SPACE)
-    if found is None:
-        nobody = Access(read=(), write=(), take=(), subscribe=(), administer=())
-        found = core.spaces[SPACE] = HostedSpace(
-            core.open_space(SPACE, {}), nobody, Doubt(), commit_in_place=core.commits_in_place
-        )
-    return found
+    return core.private_space(SPACE)

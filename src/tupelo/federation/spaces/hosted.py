@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Container
 from typing import Literal
 
 import msgspec
 
 from tupelo.errors import BadArgument
 from tupelo.federation.identity.access import Access
+from tupelo.federation.names import is_reserved
 from tupelo.space import asynchronous, blocking
 from tupelo.space.port import port_of
 from tupelo.space.session import Seen
@@ -28,15 +30,31 @@ class Doubt(msgspec.Struct, frozen=True):
 
 class HostedSpace:
     """One space of a host. `space` is its blocking door, `door` its async one, and `port` what
-    everything at the host does with it."""
+    everything at the host does with it.
+
+    With `serves` it is a companion: a model keeps here what belongs to that space. The rules of
+    that space, its password included, hold here as well, beside the `access` of the companion.
+    `former` is the name that a companion had in earlier versions, which records on disk may have.
+    """
 
     def __init__(
-        self, space: blocking.Space, access: Access, doubt: Doubt, *, commit_in_place: bool
+        self,
+        space: blocking.Space,
+        access: Access,
+        doubt: Doubt,
+        *,
+        commit_in_place: bool,
+        serves: HostedSpace | None = None,
+        former: str | None = None,
     ) -> None:
         self.space = space
         self.port = port_of(space)
         self.name = space.name
         self.access = access
+        self.serves = serves
+        self.former = former
+        self.alone = False
+        """Do only this host and its clients use it, whatever its rules say of other hosts?"""
         self.doubt = doubt
         self.clock = self.port.clock
         self.durable = self.port.durable
@@ -48,10 +66,29 @@ class HostedSpace:
         self.unsendable = Seen()
         """Its entries that other hosts do not get, since they cannot be sent."""
 
+    def check(self, operation: str, who: str | None, shown: Container[str] = ()) -> None:
+        """WrongPassword or NotAllowed if `who` may not do this here: see `Access.check`. `shown`
+        are the names of the spaces whose passwords it has shown."""
+        if self.serves is not None:
+            self.serves.check(operation, who, shown)
+        self.access.check(operation, self.name, who, self.name in shown)
+
+    def allows_host(self, operation: str, host_id: str) -> bool:
+        """May the host of this id do this here, whoever tells of it: see `Access.allows_host`."""
+        served = self.serves is None or self.serves.allows_host(operation, host_id)
+        return served and self.access.allows_host(operation, host_id)
+
+    @property
+    def protected(self) -> bool:
+        """Is there a password, of this space or of the one that it serves?"""
+        return self.access.protected or (self.serves is not None and self.serves.protected)
+
     @property
     def shared(self) -> bool:
-        """Is it part of a federation? Those with a password are not, nor those of the system."""
-        return not self.access.protected and not self.name.startswith("tupelo.")
+        """Is it part of a federation? Those with a password are not, nor those that the host keeps
+        for itself."""
+        is_of_system = self.serves is None and is_reserved(self.name)
+        return not (self.protected or is_of_system or self.alone)
 
     def pass_over(self, entry: Entry, reason: object) -> None:
         """This cannot be sent: who asks elsewhere gets what stands behind it."""

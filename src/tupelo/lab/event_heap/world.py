@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from random import Random
 
 from tupelo.federation.hosts.core import HostCore
+from tupelo.federation.names import companion_name
 from tupelo.federation.replication.carrier import replication_of
 from tupelo.federation.replication.feed import Feed
 from tupelo.federation.replication.news import Following
@@ -172,7 +173,7 @@ class Member:
     @property
     def destroyed(self) -> int:
         """The last generation of the heap that comes and goes of whose end is known here."""
-        feed = replication_of(self.core).feeds.get(f"{BRIEF}.system")
+        feed = replication_of(self.core).feeds.get(companion_name("system", BRIEF))
         streams = [] if feed is None else feed.exchange.streams.values()
         entries = [entry for stream in streams for entry in stream.items.values()]
         records = [thaw(entry.shape, entry.fields) for entry in entries]

@@ -8,6 +8,8 @@ from typing import Any
 
 from tupelo.errors import TupeloError
 from tupelo.federation.identity.sealing import unseal
+from tupelo.federation.names import companion_name
+from tupelo.federation.replication.copies import PREFIX
 from tupelo.federation.replication.feed import host_of
 from tupelo.lab.melon.history import Found, Message, Plain
 from tupelo.lab.melon.world import SECRET, Member, World
@@ -19,9 +21,9 @@ from tupelo.values.entry import Entry
 NAME = "melon"
 WHERE = {
     NAME: "stored",
-    f"{NAME}.written": "written",
-    f"tupelo.copies.{NAME}.written": "copies",
-    f"tupelo.copies.{NAME}.sealed": "copies",
+    companion_name("written", NAME): "written",
+    PREFIX + companion_name("written", NAME): "copies",
+    PREFIX + companion_name("sealed", NAME): "copies",
 }
 _SECRET = re.compile(SECRET.encode() + rb"(\d+)")
 
@@ -100,7 +102,7 @@ def _opened(world: World, source: str, sealed: Sealed) -> Message | None:
 
 def evicted_at(member: Member) -> Iterator[Message]:
     """What the logs of a host say of what has given way."""
-    for name in (NAME, f"{NAME}.written", f"{NAME}.sealed"):
+    for name in (NAME, companion_name("written", NAME), companion_name("sealed", NAME)):
         for change in member.core.spaces[name].space.changes():
             if change.kind == "evicted":
                 message = (

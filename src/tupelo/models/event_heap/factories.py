@@ -3,9 +3,11 @@ event.
 
 Each host that has a heap has a factory. It serves the requests in the host's own space "event
 heaps", and in no other: a request is one of the program that puts it there, here or at the other
-end of a line (`connect` finds the space), and concerns this host. The answer is a `Made`, which is
-taken by whoever asked, and is gone after a while if nobody does. What `EventHeap` does for a Python
-program it does by such requests.
+end of a line (`connect` finds the space), and concerns this host; other hosts have no part in that
+space. A factory does for a client what the rules of the heap's space let that client do: to make a
+heap or a view it must be allowed to write there, to share a session to read, and to destroy the
+heap to administer. The answer is a `Made`, which is taken by whoever asked, and is gone after a
+while if nobody does. What `EventHeap` does for a Python program it does by such requests.
 """
 
 from __future__ import annotations
@@ -15,8 +17,10 @@ from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tupelo.errors import BadArgument, SpaceClosed, TupeloError
+from tupelo.errors import BadArgument, NotAllowed, SpaceClosed, TupeloError
 from tupelo.models.event_heap.records import SessionMade
+from tupelo.space.port import value_of
+from tupelo.space.query import Query
 from tupelo.values.kind import entry
 from tupelo.values.template import Template
 
@@ -81,7 +85,14 @@ class Made:
     error: str | None = None
 
 
-_REQUESTS = Template.any_of([HeapRequest, DestroyRequest, ViewRequest, SessionRequest])
+_RULES: dict[type[Request], str] = {
+    HeapRequest: "write",
+    DestroyRequest: "administer",
+    ViewRequest: "write",
+    SessionRequest: "read",
+}
+"""What a client must be allowed to do in the space of the heap, to ask for this."""
+_NEXT = Query(Template.any_of(list(_RULES)), take=True, deadline=None)
 
 
 class Factory:
@@ -90,6 +101,7 @@ class Factory:
     def __init__(self, heaps: Heaps) -> None:
         self._heaps = heaps
         self._space = heaps.core.make_space(SPACE)
+        self._space.alone = True  # Whoever asks must be known here.
         self._served: dict[str, asyncio.Future[str]] = {}
         self._free = asyncio.Semaphore(UNDER_WAY_MAX)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -119,15 +131,19 @@ class Factory:
         while True:
             await self._free.acquire()
             try:
-                request = await self._space.door.take(_REQUESTS)
+                (entry,), position = await self._space.port.answer(_NEXT)
+                await self._space.flush(position)
             except SpaceClosed:
                 return
-            self._begin(self._answer(request))
+            self._begin(self._answer(value_of(entry), entry.origin))
 
-    async def _answer(self, request: Request) -> None:
+    async def _answer(self, request: Request, agent: str) -> None:
         waiting = self._served.get(request.request or "")
         try:
-            made = Made(request.request, await self._make(request))
+            if not isinstance(request.heap, str):
+                raise BadArgument("heap", "the name of a heap", request.heap)
+            self._check_allowed(request, request.heap, agent)
+            made = Made(request.request, await self._make(request, request.heap))
             if waiting is not None and not waiting.done():
                 waiting.set_result(made.id or "")
         except TupeloError as error:
@@ -139,19 +155,29 @@ class Factory:
         if waiting is None:
             await self._space.door.write(made, lease=ANSWER_SECONDS)
 
-    async def _make(self, request: Request) -> str:
-        if not isinstance(request.heap, str):
-            raise BadArgument("heap", "the name of a heap", request.heap)
+    def _check_allowed(self, request: Request, heap: str, agent: str) -> None:
+        """AccessError if the agent that has put the request here may not have this done. The
+        program of the host may."""
+        core, rule = self._heaps.core, _RULES[type(request)]
+        if agent == core.id:
+            return
+        links = [one for one in core.servings.values() if one.agent == agent]
+        if not links:
+            raise NotAllowed(rule, heap, f"the agent {agent}, which is not connected here,")
+        for one in links:  # Another link may have the same name and fewer rights.
+            one.hosted(heap, rule)
+
+    async def _make(self, request: Request, heap: str) -> str:
         if isinstance(request, HeapRequest):
             patience = request.patience
-            check_heap(request.heap, PATIENCE_SECONDS if patience is None else patience)
-            return (await self._heaps.create(request.heap, patience or PATIENCE_SECONDS)).name
-        replica = self._heaps.replicas.get(request.heap)
+            check_heap(heap, PATIENCE_SECONDS if patience is None else patience)
+            return (await self._heaps.create(heap, patience or PATIENCE_SECONDS)).name
+        replica = self._heaps.replicas.get(heap)
         if replica is None:
-            raise BadArgument("heap", "one that this host has", request.heap)
+            raise BadArgument("heap", "one that this host has", heap)
         if isinstance(request, DestroyRequest):
             await replica.destroy()
-            return request.heap
+            return heap
         made = self._heaps.core.new_id()
         if isinstance(request, ViewRequest):
             if request.order not in ("none", "source", "total"):
@@ -166,8 +192,6 @@ class Factory:
 def check_heap(name: object, patience: object) -> str:
     if not isinstance(name, str) or not name or len(name.encode()) > NAME_BYTES_MAX:
         raise BadArgument("name", f"a text of 1 to {NAME_BYTES_MAX} bytes", name)
-    if name.endswith(".system"):
-        raise BadArgument("name", "one that does not end in .system, as records of heaps do", name)
     if isinstance(patience, bool) or not isinstance(patience, (int, float)) or not patience > 0:
         raise BadArgument("patience", "a number of seconds above 0", patience)
     return name

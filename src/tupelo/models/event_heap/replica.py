@@ -7,17 +7,18 @@ it lives, at its source, and nowhere else: so it is removed once, and cannot be 
 out of reach.
 
 What a heap must tell its replicas of itself (its views and their orders, who has a token, that it
-was destroyed) is kept as records in a second space, "<name>.system", which is copied likewise.
+was destroyed) is kept as records in a second space, its companion "tupelo.system.<name>", which is
+copied likewise.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NamedTuple
 
 from tupelo.errors import (
-    AccessError,
     BadArgument,
     BadFrame,
     CannotSend,
@@ -32,9 +33,9 @@ from tupelo.federation.groups.group import group_of
 from tupelo.federation.groups.roster import Roster
 from tupelo.federation.hosts.carrying import SilentCarrier
 from tupelo.federation.hosts.core import HostCore
-from tupelo.federation.identity.access import Access
+from tupelo.federation.identity.access import NOBODY
 from tupelo.federation.replication.carrier import Replication, replication_of
-from tupelo.federation.replication.feed import Feed, host_of
+from tupelo.federation.replication.feed import Feed
 from tupelo.federation.replication.news import Bell, Following
 from tupelo.federation.replication.placing import Everything
 from tupelo.federation.replication.tokens import TokenAt, Tokens
@@ -51,10 +52,13 @@ from tupelo.values.kind import kind_of
 from tupelo.values.parts import ANY
 from tupelo.values.template import Template
 
+logger = logging.getLogger("tupelo")
+
 CHANNEL = "event heaps"
 PLACES_KEPT = 1_024
 NAMES_KEPT = 10_000
 
+_DESTROYED = kind_of(records.Destroyed)
 _SYSTEM = {kind_of(cls) for cls in (*records.OF_ONE, records.HeapMade, records.Destroyed)}
 
 
@@ -80,8 +84,7 @@ class Heaps(SilentCarrier):
         if found is None:
             found = Replica(self, name, patience)
             if found.destroyed:
-                if found.may_be_cleared:
-                    found.clear()
+                found.clear()
                 found.close()
                 raise HeapDestroyed(name)
             self.replicas[name] = found
@@ -126,8 +129,7 @@ class Replica:
         self.generation = 0
         """Which heap of this name it is: one that is made anew has nothing of the one before."""
         self.gone = 0
-        self.gone_by = ""
-        """The host that has destroyed it."""
+        """The last generation that was destroyed."""
         self._made = 0
         self.is_new = False
         self.sessions: set[str] = set()
@@ -140,8 +142,10 @@ class Replica:
         replication = replication_of(core)
         _check_free(replication, name)
         self.feed: Feed = replication.feed(name, Everything())
-        _protect(core, f"{name}.system")
-        self.system: Feed = replication.feed(f"{name}.system", Everything())
+        # Only the replicas themselves write and read there: an order without its records would have
+        # a hole.
+        records_space = core.companion(self.feed.space, "system", NOBODY)
+        self.system: Feed = replication.feed(records_space, Everything(), admits=self._admits)
         self.tokens = Tokens(core, self.system)
         self._places: dict[Entry, Place] = {}
         self._events = Following(self.feed)
@@ -201,20 +205,19 @@ class Replica:
 
     def _look_at_records(self) -> None:
         heard = [
-            (host_of(source), thaw(entry.shape, entry.fields))
-            for source, _, entry in self._records.news()
+            thaw(entry.shape, entry.fields)
+            for _, _, entry in self._records.news()
             if entry.shape.kind in _SYSTEM
         ]
         joined = self.generation > 0
-        for host, record in heard:
-            self._heard_of_heap(host, record)
+        for record in heard:
+            self._heard_of_heap(record)
         if not joined:
             self._join()
         elif self.destroyed and not self.closed:
-            if self.may_be_cleared:
-                self.clear()
+            self.clear()
             self.close()
-        for _, record in heard:
+        for record in heard:
             self._heard_record(record)
         self._look()
 
@@ -241,10 +244,10 @@ class Replica:
                 for number, entry in one.items.items()
             }
 
-    def _heard_of_heap(self, host: str, record: Any) -> None:
+    def _heard_of_heap(self, record: Any) -> None:
         match record:
-            case records.Destroyed(generation=int(generation)) if generation > self.gone:
-                self.gone, self.gone_by = generation, host
+            case records.Destroyed(generation=int(generation)):
+                self.gone = max(self.gone, generation)
             case records.HeapMade(generation=int(generation)):
                 self._made = max(self._made, generation)
 
@@ -350,14 +353,6 @@ class Replica:
         with suppress(HeapDestroyed):  # That is what we hear.
             await self.record(records.Destroyed(self.generation))
 
-    @property
-    def may_be_cleared(self) -> bool:
-        """May the one who has destroyed it take what is in this host's space?"""
-        if self.gone_by == self.me:
-            return True
-        way = self.gone_by if self.gone_by in self.core.peers else None
-        return self._may_take(way or self.roster.toward(self.me, self.gone_by))
-
     def clear(self) -> None:
         """Remove the events of this host for good, and what it has said of them."""
         for space, template in (
@@ -417,48 +412,38 @@ class Replica:
             return None
         match body:
             case ["remove", str(stream), int(number), str(request)]:
-                self._require_may_take(neighbour)
+                self._require("take", neighbour, source)
                 if stream != self.feed.source:
                     return None
                 return await self.removing.here(number, request)
             case ["order", str(view), int(length)]:
+                self._require("read", neighbour, source)
                 return self.orders.pack(view, length)
             case ["destroy"]:
-                self._require_may_take(neighbour)
+                self._require("take", neighbour, source)
                 return None
             case ["clone", str(view)]:
+                self._require("write", neighbour, source)
                 self.orders.asked_for_clone(view)
                 return None
         raise BadFrame("nobody asks this about a heap")
 
-    def _require_may_take(self, neighbour: str) -> None:
-        if not self._may_take(neighbour):
-            raise NotAllowed("take", self.name, "another host")
+    def _require(self, operation: str, neighbour: str, source: str) -> None:
+        if not self.core.may(operation, self.name, neighbour, source):
+            raise NotAllowed(operation, self.name, f"the host {source}")
 
-    def _may_take(self, neighbour: str | None) -> bool:
-        """The rules of the space hold for whoever is behind this neighbour. One who cannot be seen
-        is a stranger."""
-        peer = self.core.peers.get(neighbour or "")
-        if peer is not None:
-            return peer.may("take", self.feed.space)
-        try:
-            self.feed.space.access.check("take", self.name, "", False)
-        except AccessError:
-            return False
-        return True
+    def _admits(self, neighbour: str, source: str, record: Entry) -> bool:
+        """The partners of a feed may write here; that the heap was destroyed may only say who may
+        take what is in it."""
+        if record.shape.kind != _DESTROYED:
+            return True
+        is_allowed = self.core.may("take", self.name, neighbour, source)
+        if not is_allowed:
+            logger.warning("refused: the host %s may not destroy the heap %r", source, self.name)
+        return is_allowed
 
 
 def _check_free(replication: Replication, name: str) -> None:
-    for one in (name, f"{name}.system"):
-        feed = replication.feeds.get(one)
-        if feed is not None and feed.policy != Everything():
-            raise BadArgument("name", "one that no MELON space of this host uses", name)
-
-
-def _protect(core: HostCore, name: str) -> None:
-    """A space in which other hosts may not take: an order without its records would have a hole."""
-    nobody = Access(take=())
-    if name in core.spaces:
-        core.spaces[name].access = nobody
-    else:
-        core.make_space(name, nobody)
+    feed = replication.feeds.get(name)
+    if feed is not None and feed.policy != Everything():
+        raise BadArgument("name", "one that is not copied in another way at this host", name)

@@ -17,8 +17,14 @@ from tupelo.models.lime.reactions import Detected, Watch
 from tupelo.models.lime.spaces import Ground, Spaces
 from tupelo.values.entry import Entry
 
-May = Callable[[str, str, Ground], bool]
-"""May this neighbour do this operation on this ground?"""
+
+class May(Protocol):
+    """May this neighbour do this on this ground, and the host `source`, if that is known?"""
+
+    def __call__(
+        self, neighbour: str, operation: str, ground: Ground, source: str | None = None
+    ) -> bool: ...
+
 
 TOGETHER_MAX = 1_000
 """So many tuples are announced at a time."""

@@ -154,7 +154,7 @@ class HandOver:
         """Reserve what another host asks for, and hand it over."""
         pattern = message.pattern
         ground = self._spaces.find(pattern.space)
-        if ground is None or not self.may(neighbour, "take", ground):
+        if ground is None or not self.may(neighbour, "take", ground, source):
             return [[], 0]
         chosen, left = self._choose(ground, pattern)
         if not chosen:
@@ -189,10 +189,12 @@ class HandOver:
             chosen[entry] = placed
         return chosen, len(matching) - len(chosen)
 
-    def may(self, neighbour: str, operation: str, ground: Ground) -> bool:
-        """May this be done for whoever is behind this neighbour?"""
-        peer = self._core.peers.get(neighbour)
-        return peer is not None and peer.may(operation, ground.hosted)
+    def may(
+        self, neighbour: str, operation: str, ground: Ground, source: str | None = None
+    ) -> bool:
+        """May this be done for whoever is behind this neighbour, and for the host `source`, if it
+        is known which that is?"""
+        return self._core.may(operation, ground.name, neighbour, source or neighbour)
 
     def confirmed(self, source: str, message: Confirm) -> None:
         held = self._given.get(source, {}).pop(message.token, None)
@@ -244,7 +246,7 @@ class HandOver:
         entries = [one.read(now) for one in message.entries]
         ground = self._spaces.find(message.space)
         sharing = self._spaces.sharing.get(message.space, {})
-        if ground is None or not self.may(neighbour, "write", ground):
+        if ground is None or not self.may(neighbour, "write", ground, source):
             return False
         if not all(home_of(entry) in sharing for entry in entries):
             return False

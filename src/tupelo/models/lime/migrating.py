@@ -30,6 +30,7 @@ from tupelo.errors import (
     BadEntry,
     HostClosed,
     MigrationFailed,
+    NotAllowed,
     TupeloError,
     UnknownAgentClass,
     UnknownHost,
@@ -233,7 +234,7 @@ class Journeys:
 
     # Arriving
 
-    async def asked(self, source: str, body: Any) -> None:
+    async def asked(self, neighbour: str, source: str, body: Any) -> None:
         match read(body, Knows | Piece | Word):
             case Knows(agent, class_name):
                 self._class_of(agent, class_name)
@@ -245,7 +246,7 @@ class Journeys:
                     raise MigrationFailed(agent, self._host.name, "it has too much luggage")
                 if last:
                     del self._pieces[source, token]
-                    self._park(source, token, agent, b"".join(pieces))
+                    self._park(neighbour, source, token, agent, b"".join(pieces))
             case Word(token, go):
                 parked = self.parked.get(token)
                 if parked is not None and parked.source == source:
@@ -261,19 +262,23 @@ class Journeys:
             raise UnknownAgentClass(agent, self._host.name, class_name)
         return found
 
-    def _park(self, source: str, token: str, agent: str, content: bytes) -> None:
+    def _park(self, neighbour: str, source: str, token: str, agent: str, content: bytes) -> None:
         incarnation = self._server.group.roster.members[source].incarnation
         try:
             luggage = msgspec.msgpack.decode(content, type=Luggage)
-            life = self._unpack(self._class_of(agent, luggage.class_name), luggage)
+            life = self._unpack(
+                self._class_of(agent, luggage.class_name), luggage, neighbour, source
+            )
         except MigrationFailed:
             raise
+        except NotAllowed as refusal:
+            raise MigrationFailed(agent, self._host.name, str(refusal)) from refusal
         except Exception as error:  # restore() is the agent's own
             reason = f"it cannot be made there again: {type(error).__name__}: {error}"
             raise MigrationFailed(agent, self._host.name, reason) from error
         self.parked[token] = Parked(source, incarnation, life)
 
-    def _unpack(self, cls: type[Agent], luggage: Luggage) -> Life:
+    def _unpack(self, cls: type[Agent], luggage: Luggage, neighbour: str, source: str) -> Life:
         agent = cls.__new__(cls)
         life = agent._life = Life(self._host, agent)
 
@@ -283,7 +288,7 @@ class Journeys:
         life.state = self._server.unpack(luggage.packed, deliver)
         life.state.state = HERE
         for its in life.state.packed:
-            self._server.spaces.require_sharable(its.name)
+            self._server.spaces.require_sharable(its.name, neighbour, source)
         kept = {name: _handle(life, key) for name, key in luggage.handles.items()}
         names_and_values = thaw(*decode_entry(luggage.state))
         own = dict(zip(names_and_values[::2], names_and_values[1::2], strict=True))

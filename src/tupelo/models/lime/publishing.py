@@ -126,7 +126,7 @@ class PublishCarriage:
             return
         neighbour = self._group.roster.toward(self._here, asker)
         operation = "take" if spelled.take else "read"
-        if neighbour is not None and self._may(neighbour, operation, ground):
+        if neighbour is not None and self._may(neighbour, operation, ground, asker):
             found = ground.for_pattern(spelled)
             for start in range(0, len(found), ANSWER_MAX):
                 answers = Answers(number, found[start : start + ANSWER_MAX])

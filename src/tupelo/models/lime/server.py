@@ -353,7 +353,7 @@ class Server(Operations):
     async def asked(self, neighbour: str, source: str, message: Asked) -> Any:
         match message:
             case Look(pattern):
-                return self._look(neighbour, pattern)
+                return self._look(neighbour, source, pattern)
             case Take():
                 return await self.handover.give(neighbour, source, message)
             case Move():
@@ -363,11 +363,11 @@ class Server(Operations):
             case Journey(about):
                 if self.migrations is None:
                     raise BadFrame("no agents come here")
-                return await self.migrations.asked(source, about)
+                return await self.migrations.asked(neighbour, source, about)
 
-    def _look(self, neighbour: str, pattern: Pattern) -> Any:
+    def _look(self, neighbour: str, source: str, pattern: Pattern) -> Any:
         ground = self.spaces.find(pattern.space)
-        if ground is None or not self.handover.may(neighbour, "read", ground):
+        if ground is None or not self.handover.may(neighbour, "read", ground, source):
             return []
         return spell(ground.for_pattern(pattern))
 

@@ -288,10 +288,15 @@ class Spaces:
         hosted = HostedSpace(space, Access(), Doubt(), commit_in_place=True)
         return Ground(hosted, self._core.id, lambda entry: agent_id, self._soon)
 
-    def require_sharable(self, name: str) -> None:
-        """NotAllowed for a space that is not for everybody. It is made if there is none."""
+    def require_sharable(self, name: str, neighbour: str = "", source: str = "") -> None:
+        """NotAllowed for a space that is not for everybody. It is made if there is none. An agent
+        that comes from another host, its `source`, brings tuples and uses those that are here: that
+        host, and the `neighbour` that speaks for it, must be allowed to."""
         if not self._core.make_space(name).shared:
             raise NotAllowed("share", name, "an agent of LIME")
+        for operation in ("read", "write", "take") if neighbour else ():
+            if not self._core.may(operation, name, neighbour, source):
+                raise NotAllowed(operation, name, f"the host {source}")
 
     def ground(self, name: str) -> Ground:
         """The host's ground of this name, from now on."""

@@ -8,7 +8,7 @@
 | take, read (template, block)     | take, read (template, wait=None); block = false is wait=0     |
 | take_all, read_all               | take_all, read_all: a list, of at least one unless time is up |
 | null                             | None                                                          |
-| message store                    | the spaces `name` (take-only) and `name.written` (read-only)  |
+| message store                    | the space `name` (take-only) and a companion (read-only)      |
 | sparse bit set (5.7)             | roaring bitmaps by writer; what is new in them is told        |
 | message replication (5.8)        | copies=Copies(hosts=2)                                        |
 | garbage collection (5.9)         | bound=Bound(count=1_000), pin=True, unpin, `collected`        |

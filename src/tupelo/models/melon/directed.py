@@ -1,8 +1,8 @@
 """Directed messages: sealed for one identity, and carried by others to where it is.
 
-They are entries of the space `name.sealed`, each in the lane of its addressee, which is copied to
-the hosts that carry it, as `Copies` says, and to the addressee from any of them. A host that merely
-carries them can neither read nor take them. What was taken is let go by receipts.
+They are entries of the companion space "sealed", each in the lane of its addressee, which is copied
+to the hosts that carry it, as `Copies` says, and to the addressee from any of them. A host that
+merely carries them can neither read nor take them. What was taken is let go by receipts.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Directed:
 
         mine = {core.id} if identity is None else {core.id, identity.key}
         self.feed = replication_of(core).feed(
-            sealed.name,
+            sealed,
             copies.directed_policy,
             only=lambda entry: read_item(entry) is not None,
             lanes=Lanes(lane, frozenset(mine)),

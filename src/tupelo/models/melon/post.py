@@ -11,7 +11,7 @@ from weakref import WeakSet
 
 from tupelo.errors import BadArgument
 from tupelo.federation.hosts.carrying import SilentCarrier
-from tupelo.federation.identity.access import Access
+from tupelo.federation.identity.access import NOBODY, Access
 from tupelo.federation.identity.keys import Identity
 from tupelo.federation.replication.carrier import replication_of
 from tupelo.federation.replication.feed import Feed, host_of
@@ -35,8 +35,6 @@ Item = tuple[Shape, tuple[Any, ...]]
 """A message as it is written: its shape, and its fields."""
 NAME_MAX = 50
 """Of a Melon: the names of its spaces are longer."""
-_SPACES = (".written", ".sealed")
-"""How these end: a Melon of such a name would share them with another."""
 _RECEIPT = kind_of(Receipt)
 _DIRECTED = frozenset([kind_of(Sealed), _RECEIPT])
 
@@ -44,8 +42,6 @@ _DIRECTED = frozenset([kind_of(Sealed), _RECEIPT])
 def check_name(name: object) -> str:
     if not isinstance(name, str) or not 0 < len(name) <= NAME_MAX:
         raise BadArgument("name", f"a text of 1 to {NAME_MAX} characters", name)
-    if name.endswith(_SPACES):
-        raise BadArgument("name", "a text that does not end with .written or .sealed", name)
     return name
 
 
@@ -85,8 +81,11 @@ class Post(SilentCarrier):
         self.listeners: WeakSet[Backlog] = WeakSet()
         self._loop = asyncio.get_running_loop()
         self.stored = core.make_space(name)
-        self.written = _made(core, f"{name}.written", Access(take=()))
-        self._sealed = _made(core, f"{name}.sealed", Access(take=()))
+        if copies is not None and not self.stored.shared:
+            raise BadArgument("copies", f"left out: {name!r} has a password", copies)
+        # Other hosts read what was written; what is sealed only travels with its feed.
+        self.written = core.companion(self.stored, "written", Access(write=(), take=()))
+        self._sealed = core.companion(self.stored, "sealed", NOBODY)
         self._private = Private(core, name)
         rooms = {} if bound is None or bound.capacity is None else self._bind(bound.capacity)
         self._pins = Pins(self._private)
@@ -94,7 +93,7 @@ class Post(SilentCarrier):
         self.feed: Feed | None = None
         self._pulling = False
         if copies is not None:
-            self.feed = replication_of(core).feed(self.written.name, copies.policy)
+            self.feed = replication_of(core).feed(self.written, copies.policy)
             self.feed.listeners.append(self._heard_of_copies)
             self.feed.gave_way.append(partial(self._tell_collected, "copy"))
         self.directed = Directed(
@@ -239,14 +238,6 @@ class Post(SilentCarrier):
         for listener in list(self.listeners):
             listener.close()
         await self.stirring.close()
-
-
-def _made(core: HostCore, name: str, access: Access) -> HostedSpace:
-    if name not in core.spaces:
-        return core.make_space(name, access)
-    hosted = core.spaces[name]
-    hosted.access = access
-    return hosted
 
 
 def _is_message(entry: Entry) -> bool:

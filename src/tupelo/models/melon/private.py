@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pyroaring import BitMap64
 
 from tupelo.errors import SpaceClosed
-from tupelo.federation.identity.access import Access
-from tupelo.federation.spaces.hosted import Doubt, HostedSpace
+from tupelo.federation.spaces.hosted import HostedSpace
 from tupelo.models.melon.collecting import PinnedRoom
 from tupelo.models.melon.sealed import Letter
 from tupelo.space.session import Seen
@@ -60,13 +59,7 @@ class Private:
     """The records of one post."""
 
     def __init__(self, core: HostCore, name: str) -> None:
-        own = PREFIX + name
-        if own not in core.spaces:
-            nobody = Access(read=(), write=(), take=(), subscribe=(), administer=())
-            core.spaces[own] = HostedSpace(
-                core.open_space(own, {}), nobody, Doubt(), commit_in_place=core.commits_in_place
-            )
-        self._hosted = core.spaces[own]
+        self._hosted = core.private_space(PREFIX + name)
 
     def all(self, cls: type[Kept]) -> Iterator[tuple[Kept, Entry]]:
         kind = kind_of(cls)
@@ -176,7 +169,7 @@ class Pins:
                 rooms[hosted].returned = partial(self._soon, self._keep, hosted)
             with hosted.port.atomic():
                 for entry in hosted.port.entries() if kept else ():
-                    record = kept.pop((hosted.name, entry.origin, entry.n), None)
+                    record = kept.pop((_label(hosted), entry.origin, entry.n), None)
                     if record is not None:
                         self._pin(hosted, entry, record)
         for record in kept.values():  # Its message is gone by now.
@@ -184,7 +177,7 @@ class Pins:
 
     def add(self, hosted: HostedSpace, entry: Entry) -> int:
         """This never gives way; the position at which that is durable."""
-        record, position = self._private.keep(Pinned(hosted.name, entry.origin, entry.n))
+        record, position = self._private.keep(Pinned(_label(hosted), entry.origin, entry.n))
         self._pin(hosted, entry, record)
         if entry.ended:  # It was given to one who waited.
             self._forget(hosted, entry)
@@ -238,3 +231,8 @@ class Pins:
         if (entry.origin, entry.n) not in self._records[hosted] and not entry.ended:
             with suppress(SpaceClosed):
                 self.add(hosted, entry)
+
+
+def _label(hosted: HostedSpace) -> str:
+    """By what a space is named in the records on disk."""
+    return hosted.former or hosted.name

@@ -1,5 +1,5 @@
-"""Sealed messages and receipts, as they stand in the space `name.sealed` and travel from there; and
-letters, which are messages that were opened at their addressee's."""
+"""Sealed messages and receipts, as they stand in the companion space "sealed" and travel from
+there; and letters, which are messages that were opened at their addressee's."""
 
 from __future__ import annotations
 

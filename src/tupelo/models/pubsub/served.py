@@ -31,7 +31,25 @@ Extent = Literal["any", "all"]
 Lasting = Literal["single", "persistent"]
 
 
-class Offers:
+class Ruled:
+    """What other hosts are told: all that is here, if they may read and subscribe in the space of
+    the broker's name, as its clients must."""
+
+    _core: HostCore
+    _name: str
+
+    def rule(self, core: HostCore, name: str) -> None:
+        """From now on it is at the broker of this name."""
+        self._core, self._name = core, name
+
+    def allows(self, neighbour: str, pattern: Any) -> bool:
+        return all(
+            self._core.may(operation, self._name, neighbour, neighbour)
+            for operation in ("read", "subscribe")
+        )
+
+
+class Offers(Ruled):
     """The entries that are offered at this host: what brokers ask if nobody says otherwise."""
 
     asks_again = False
@@ -63,9 +81,6 @@ class Offers:
         _read_template(pattern)
         return pattern.hex()
 
-    def allows(self, neighbour: str, pattern: bytes) -> bool:
-        return True
-
     # How users' values are said
 
     def spell_pattern(self, template: object) -> bytes:
@@ -78,7 +93,7 @@ class Offers:
         return thaw(*decode_entry(item))
 
 
-class Functions:
+class Functions(Ruled):
     """An application that a user has given as functions. All values are said as they are."""
 
     asks_again = True
@@ -92,9 +107,6 @@ class Functions:
         self.state = state
         self.matches = matches
         self.key = key
-
-    def allows(self, neighbour: str, pattern: Any) -> bool:
-        return True
 
     def spell_pattern(self, pattern: Any) -> Any:
         return pattern
@@ -112,6 +124,7 @@ class HostBroker(SilentCarrier):
     def __init__(
         self, core: HostCore, name: str, application: Offers | Functions, prune: bool
     ) -> None:
+        application.rule(core, name)
         self.application = application
         self.prune = prune
         self.for_clients = False
