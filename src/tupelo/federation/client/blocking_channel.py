@@ -17,7 +17,7 @@ from contextlib import suppress
 from threading import get_ident
 from typing import Any
 
-from tupelo.errors import CannotReach, LinkError, TupeloError
+from tupelo.errors import CannotReach, LimitReached, LinkError, TupeloError
 from tupelo.federation.client.channel import (
     DIAL_SECONDS,
     PARTING_SECONDS,
@@ -293,7 +293,7 @@ class BlockingChannel(Channel):
         while not self.closed and (left := end - time.monotonic()) > 0:
             try:
                 line, welcome = self._dial(min(left, DIAL_SECONDS))
-            except CannotReach as refusal:
+            except (CannotReach, LimitReached) as refusal:  # It may be less busy soon.
                 reason = str(refusal)
             except TupeloError as refusal:
                 error = refusal
@@ -328,11 +328,11 @@ class BlockingChannel(Channel):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._meet(line, sock)
             with self._lock:
-                hello = self.hello()
-            line.send(encode(hello))
-            first, *rest = line.words()
-            welcome = self.welcomed(first)
-            self._reopen(line, rest)
+                greeting = self.greeting()
+            for content in greeting:
+                line.send(content)
+            welcome = self.welcomed(line.first_word())
+            self._reopen(line)
             sock.settimeout(None)
             return line, welcome
         except (OSError, LinkError) as error:
@@ -352,13 +352,14 @@ class BlockingChannel(Channel):
         while len(first) < 8 and (part := sock.recv(8 - len(first))):
             first += part
         if first == PREAMBLE + REFUSED:
-            self.welcomed(line.words()[0])
+            self.welcomed(line.first_word())
         if first != PREAMBLE + wanted:
             raise CannotReach(self.peer, "it does not speak Tupelo, or another version of it")
         if wanted == TLS:
             line.secure(self.party)
 
-    def _reopen(self, line: Line, heard: list[wire.Message]) -> None:
+    def _reopen(self, line: Line) -> None:
+        heard: list[wire.Message] = []
         with self._lock:
             opening = self.reopening()
         for _, content in opening.values():

@@ -30,7 +30,7 @@ class Line:
 
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
-        self.frames = wire.Frames()
+        self.frames = wire.Frames(wire.HELLO_MAX, one_at_a_time=True)
         self._seal: Callable[[bytes], bytes] | None = None
         self.receive: Callable[[int], bytes] = sock.recv
         self.torn = False
@@ -70,6 +70,14 @@ class Line:
         if not data:
             raise LinkError("it hung up")
         return self.frames.feed(data)
+
+    def first_word(self) -> wire.Message:
+        """What the host says first; all that follows may be as long as any frame."""
+        contents = self.frames.feed(b"")
+        while not contents:
+            contents = self.next()
+        self.frames.frame_max, self.frames.one_at_a_time = wire.FRAME_MAX, False
+        return wire.decode_first(contents[0])
 
     def words(self) -> list[wire.Message]:
         """The next messages."""

@@ -13,6 +13,7 @@ from tupelo.errors import BadArgument
 from tupelo.federation.hosts.archiving import Archiving, archiver_for, check_archive
 from tupelo.federation.hosts.core import HostCore
 from tupelo.federation.hosts.discovery import Discovery
+from tupelo.federation.hosts.limits import Limits
 from tupelo.federation.identity.access import Access
 from tupelo.federation.identity.ids import id_of
 from tupelo.federation.identity.keys import Identity, default_folder
@@ -43,10 +44,16 @@ class Plan:
     heartbeat: float
     clock: Clock
     archiving: Archiving | None
+    limits: Limits
     _discovery: Discovery | None = field(default=None, init=False)
 
     async def start(self) -> HostCore:
-        self._network = TcpNetwork(self._security())
+        limits = self.limits.resolved()
+        self._network = TcpNetwork(
+            self._security(),
+            handshakes_max=limits.handshakes,
+            partial_bytes_max=limits.partial_bytes,
+        )
         core = HostCore(
             self.name,
             host_id=id_of(self.identity.key) if self.identity else _kept_id(self.path),
@@ -62,6 +69,7 @@ class Plan:
             doubt=self.doubt,
             heartbeat=self.heartbeat,
             archiver=None if self.archiving is None else archiver_for(self.archiving),
+            limits=limits,
         )
         core.identity = self.identity
         try:
@@ -130,6 +138,7 @@ def plan_host(
     heartbeat: float,
     clock: Clock | None,
     archive: str | Path | Archiving | None = None,
+    limits: Limits | None = None,
 ) -> Plan:
     """Check what was asked for, and settle what was not."""
     if not isinstance(name, str) or not name:
@@ -151,6 +160,8 @@ def plan_host(
     number = isinstance(heartbeat, (int, float)) and not isinstance(heartbeat, bool)
     if not (number and 0 < heartbeat < 1e6):
         raise BadArgument("heartbeat", "a number of seconds above 0", heartbeat)
+    if limits is not None and not isinstance(limits, Limits):
+        raise BadArgument("limits", "a Limits(...)", limits)
     folder = None if path is None else Path(path)
     if folder is not None and folder.exists() and not folder.is_dir():
         raise BadArgument("path", "the name of a folder", path)
@@ -174,6 +185,7 @@ def plan_host(
         float(heartbeat),
         clock or SystemClock(),
         check_archive(archive, path),
+        limits or Limits(),
     )
 
 

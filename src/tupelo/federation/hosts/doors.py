@@ -16,6 +16,7 @@ from tupelo.errors import BadInput, HostClosed
 from tupelo.federation.hosts.archiving import Archiving
 from tupelo.federation.hosts.building import Plan, plan_host
 from tupelo.federation.hosts.core import HostCore
+from tupelo.federation.hosts.limits import Limits
 from tupelo.federation.hosts.services import Service
 from tupelo.federation.identity.access import Access
 from tupelo.federation.identity.keys import Identity
@@ -57,6 +58,7 @@ class HostDoor:
         heartbeat: float = 1.0,
         clock: Clock | None = None,
         archive: str | Path | Archiving | None = None,
+        limits: Limits | None = None,
     ) -> None:
         self._plan = plan_host(
             name,
@@ -71,6 +73,7 @@ class HostDoor:
             heartbeat,
             clock,
             archive,
+            limits,
         )
         self._begin()
 
@@ -199,7 +202,8 @@ class Host(HostDoor):
     `path` a folder in which its spaces outlive it, `archive` one in which their logs are sealed
     before they are trimmed, `peers` the addresses of hosts to look for, `discover` whether to find
     others in the local network, and be found. Beyond this machine all
-    links are under TLS, and strangers are refused unless `trust` says otherwise.
+    links are under TLS, and strangers are refused unless `trust` says otherwise. `limits` says how
+    much programs elsewhere may use of it.
     """
 
     is_async = False
