@@ -19,7 +19,7 @@ from tupelo.federation.identity.access import Access
 from tupelo.federation.identity.keys import Identity
 from tupelo.federation.identity.trust import Trust
 from tupelo.federation.links import wire
-from tupelo.federation.links.turns import ROUND_MESSAGES, TURN_MESSAGES, Turns
+from tupelo.federation.links.turns import ROUND_MESSAGES, Turns
 from tupelo.values import entry as entry_module
 from tupelo.values import kind as kind_module
 from tupelo.values.codec import spell_entry
@@ -295,6 +295,16 @@ def test_durable_spaces_leave_descriptors_for_others_also_after_a_restart(thread
     raw.close()
 
 
+def test_shapes_of_a_space_are_bounded(at):
+    quarters = at(shapes=5)
+    with pytest.raises(LimitReached, match="shapes") as caught:
+        for count in range(10):
+            quarters.good.write(("many", *[1] * count))
+    assert caught.value.limit == 5
+    quarters.good.write(("kept", 2))  # of a shape that it has
+    assert quarters.good.take(("kept", 2), wait=0) == ("kept", 2)
+
+
 @pytest.mark.parametrize("wrong", [{"calls": 0}, {"held": -1}, {"backlog": 2.5}, {"spaces": True}])
 def test_a_limit_is_a_whole_number(wrong):
     with pytest.raises(tupelo.errors.BadArgument, match=next(iter(wrong))):
@@ -371,7 +381,7 @@ def test_each_has_its_turn_and_the_loop_comes_round_in_between():
         assert modest.left == 3  # It waits for its turn, but only for one of the other's.
         await asyncio.sleep(0)
         assert modest.left == 0
-        assert log[:2] == [(greedy, TURN_MESSAGES), (modest, 3)]
+        assert log[:2] == [(greedy, ROUND_MESSAGES // 2), (modest, 3)]
         served = sum(count for _, count in log)
         assert served <= ROUND_MESSAGES
         while greedy.left:

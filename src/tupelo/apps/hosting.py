@@ -13,6 +13,7 @@ from typing import Any
 import tupelo
 from tupelo.apps.files import one_line
 from tupelo.errors import BadArgument
+from tupelo.federation.hosts.limits import raise_descriptors_max
 from tupelo.federation.identity.keys import default_folder
 
 LISTEN = "127.0.0.1:7700"
@@ -46,8 +47,10 @@ def run_host(
     heartbeat: float,
     archive: Path | None,
 ) -> None:
-    """Run a host until SIGINT or SIGTERM; then say goodbye."""
+    """Run a host until SIGINT or SIGTERM; then say goodbye. It may open as many files and sockets
+    as the system allows this process."""
     log_to_stderr()
+    raise_descriptors_max()
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from datetime import datetime
 from decimal import Decimal
-from threading import Lock
 from types import NoneType
 from typing import Any
 from uuid import UUID
@@ -87,7 +86,6 @@ plain_shapes: dict[tuple[type, ...], Shape] = {}
 _shapes_at_hand: dict[tuple[Kind | None, tuple[type, ...]], Shape] = {}
 # All that are in use. Other programs choose what entries look like, so what nobody uses is let go.
 _shapes: WeakValueDictionary[tuple[Kind | None, tuple[type, ...]], Shape] = WeakValueDictionary()
-_shapes_lock = Lock()
 
 
 def types_of(fields: tuple[Any, ...]) -> tuple[type, ...]:
@@ -112,21 +110,20 @@ def shape_of(kind: Kind | None, types: tuple[type, ...]) -> Shape:
 
 def _find_shape(kind: Kind | None, types: tuple[type, ...]) -> Shape:
     key = (kind, types)
-    with _shapes_lock:
-        shape = _shapes.get(key)
-        if shape is None:
-            flat = SCALARS.issuperset(types)
-            plain = flat and kind is None
-            shape = Shape(kind, types, plain, plain and NATIVE.issuperset(types), flat)
-            _shapes[key] = shape
-        if len(types) <= SHAPE_TYPES_MAX:
-            if len(_shapes_at_hand) >= SHAPES_MAX:
-                _shapes_at_hand.clear()
-                plain_shapes.clear()
-            _shapes_at_hand[key] = shape
-            if shape.plain:
-                plain_shapes[types] = shape
-        return shape
+    shape = _shapes.get(key)
+    if shape is None:
+        flat = SCALARS.issuperset(types)
+        plain = flat and kind is None
+        shape = Shape(kind, types, plain, plain and NATIVE.issuperset(types), flat)
+    if len(types) <= SHAPE_TYPES_MAX:
+        if len(_shapes_at_hand) >= SHAPES_MAX:
+            _shapes_at_hand.clear()
+            plain_shapes.clear()
+        shape = _shapes_at_hand.setdefault(key, shape)  # Another thread may have been faster.
+        if shape.plain:
+            plain_shapes[types] = shape
+    _shapes[key] = shape
+    return shape
 
 
 def freeze(entry: object) -> tuple[Shape, tuple[Any, ...]]:

@@ -11,7 +11,6 @@ import dataclasses
 import sys
 from collections.abc import Callable
 from operator import attrgetter
-from threading import Lock
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
@@ -43,7 +42,6 @@ _Names = tuple[str, tuple[str, ...], tuple[str, ...]]
 _kinds_at_hand: dict[_Names, Kind] = {}
 # All that are in use. Other programs choose the names, so what nobody uses is let go.
 _kinds: WeakValueDictionary[_Names, Kind] = WeakValueDictionary()
-_kinds_lock = Lock()
 _kind_of_class: dict[type, Kind] = {}
 _class_of_name: dict[str, type] = {}
 _given_name: dict[type, str] = {}
@@ -95,15 +93,13 @@ def kind_named(name: str, names: tuple[str, ...], lineage: tuple[str, ...]) -> K
 
 def _find_kind(key: _Names) -> Kind:
     name, names, lineage = key
-    with _kinds_lock:
-        kind = _kinds.get(key)
-        if kind is None:
-            kind = _kinds[key] = Kind(name, names, lineage)
-        if sum(map(len, names)) + sum(map(len, lineage)) <= KIND_TEXT_MAX:
-            if len(_kinds_at_hand) >= KINDS_MAX:
-                _kinds_at_hand.clear()
-            _kinds_at_hand[key] = kind
-        return kind
+    kind = _kinds.get(key) or Kind(name, names, lineage)
+    if sum(map(len, names)) + sum(map(len, lineage)) <= KIND_TEXT_MAX:
+        if len(_kinds_at_hand) >= KINDS_MAX:
+            _kinds_at_hand.clear()
+        kind = _kinds_at_hand.setdefault(key, kind)  # Another thread may have been faster.
+    _kinds[key] = kind
+    return kind
 
 
 def name_of(cls: type | str) -> str:

@@ -65,6 +65,10 @@ class Limits:
     durable_spaces: int | None = None
     """Durable ones among them. None: as many as a quarter of the descriptors are enough for."""
 
+    shapes: int = 10_000
+    """Shapes (the class of an entry, and the types of its fields) that one space has met, as far as
+    programs elsewhere may write entries of one more."""
+
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tupelo.errors import BadFrame
+from tupelo.errors import BadFrame, LimitReached
 from tupelo.federation.links import wire
 from tupelo.federation.links.spelled import read_spelled_entry
 from tupelo.federation.spaces.hosted import HostedSpace
@@ -29,6 +29,8 @@ class Writing:
         serving = self._serving
         hosted = serving.hosted(message.space, "write")
         entries = message.entries
+        if len(hosted.port.shapes) >= self._host.limits.shapes:
+            self._require_known_shapes(hosted, entries)
         if (
             len(entries) == 1
             and message.txn is None
@@ -71,6 +73,12 @@ class Writing:
             serving.requests.spawn(message.call, self._await(hosted, message, outcome))
             return
         self._wrote(message.call, hosted, self._wanted(hosted, message, outcome), position)
+
+    def _require_known_shapes(self, hosted: HostedSpace, entries: list[Any]) -> None:
+        """LimitReached if the space would learn a shape: it never forgets one."""
+        shapes = hosted.port.shapes
+        if any(read_spelled_entry(entry)[0] not in shapes for entry in entries):
+            raise LimitReached(f"shapes of entries in {hosted.name!r}", self._host.limits.shapes)
 
     def _wanted(self, hosted: HostedSpace, message: wire.Write, leases: list[Lease]) -> list[Lease]:
         """The leases that the client wants to hear of: all or none."""

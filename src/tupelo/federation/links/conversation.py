@@ -11,7 +11,7 @@ from typing import Any
 from tupelo.errors import BadFrame, CannotSend
 from tupelo.federation.links.calls import Call, PendingCalls
 from tupelo.federation.links.link import Link
-from tupelo.federation.links.turns import Turns
+from tupelo.federation.links.turns import FIRST_MESSAGES, Turns
 from tupelo.federation.links.wire import (
     Answer,
     Failure,
@@ -61,6 +61,7 @@ class Conversation:
         self._said = self._heard = False
         self._silence = 0
         self._turns = turns
+        self._first = FIRST_MESSAGES
         self._paused = False  # The other end does not take its answers.
         self._held = False  # It has as many calls under way as it may.
         self._queued = False  # It waits for its turn.
@@ -114,8 +115,14 @@ class Conversation:
             self._unheard += contents
         elif contents:
             turns = self._turns
-            count = len(contents)
-            self._hear(contents, count if turns is None else turns.take(count))
+            most = count = len(contents)
+            if turns is not None:
+                most = turns.take(count)
+                if self._first:
+                    now = min(count, self._first)
+                    self._first -= now
+                    most = max(most, now)
+            self._hear(contents, most)
 
     def _hear(self, contents: list[bytes], most: int) -> int:
         """Serve so many of these; how many were. The rest is kept."""

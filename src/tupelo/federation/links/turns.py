@@ -12,11 +12,12 @@ import asyncio
 from collections import deque
 from typing import Protocol
 
-ROUND_MESSAGES = 512
-"""So many messages of all programs are served before the loop comes round."""
-TURN_MESSAGES = 32
-"""So many of one program, when others wait for their turn."""
-WORKING_MAX = 16_384
+ROUND_MESSAGES = 1_024
+"""So many messages of all programs are served before the loop comes round: fewer would make more
+commits of durable spaces, and more would keep newcomers waiting."""
+FIRST_MESSAGES = 8
+"""So many messages of a program that has just come are served before all that wait."""
+WORKING_MAX = 2_048
 """So many calls of all programs may be worked on at a time."""
 
 
@@ -77,9 +78,11 @@ class Turns:
         self._scheduled = False
         self._left = ROUND_MESSAGES
         waiting = self._waiting
+        # The more wait, the shorter is a turn, so that each has one in every round.
+        turn = max(1, ROUND_MESSAGES // max(1, len(waiting)))
         while waiting and self._left > 0 and self.working < self._working_max:
             one = waiting.popleft()
-            self._left -= max(1, one.serve_turn(min(TURN_MESSAGES, self._left)))
+            self._left -= max(1, one.serve_turn(min(turn, self._left)))
             if one.awaits_turn:
                 waiting.append(one)
         if self._left <= 0 or (waiting and self.working < self._working_max):
