@@ -372,6 +372,9 @@ class Wire:
         if not self.is_cut:
             self.ear.heard([content])
 
+    def admit(self) -> None:
+        pass
+
     def pause(self) -> None:
         raise AssertionError("nothing waits here")
 

@@ -374,7 +374,8 @@ class Sender:
 
 def test_each_has_its_turn_and_the_loop_comes_round_in_between():
     async def scene() -> None:
-        turns, log = Turns(asyncio.get_running_loop()), []
+        turns = Turns(asyncio.get_running_loop())
+        log: list[Any] = []
         greedy = Sender(turns, 100 * ROUND_MESSAGES, log)
         assert greedy.left == 99 * ROUND_MESSAGES  # a round's worth was served at once
         modest = Sender(turns, 3, log)

@@ -71,6 +71,7 @@ class Serving:
             calls_max=host.limits.calls,
             working_max=host.limits.working,
             turns=host.turns,
+            hold=lambda held: self.talk.hold(held),
         )
         self._new_parked = partial(Parked, asyncio.get_running_loop(), host.woken)
         self._given = Given(host.spaces.get)

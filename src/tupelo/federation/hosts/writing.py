@@ -23,13 +23,14 @@ class Writing:
     def __init__(self, host: HostCore, serving: Serving) -> None:
         self._host = host
         self._serving = serving
+        self._shapes_max = host.limits.shapes
         self._waiting: dict[int, tuple[HostedSpace, Writer]] = {}
 
     def write(self, message: wire.Write) -> None:
         serving = self._serving
         hosted = serving.hosted(message.space, "write")
         entries = message.entries
-        if len(hosted.port.shapes) >= self._host.limits.shapes:
+        if len(hosted.port.shapes) >= self._shapes_max:
             self._require_known_shapes(hosted, entries)
         if (
             len(entries) == 1
@@ -78,7 +79,7 @@ class Writing:
         """LimitReached if the space would learn a shape: it never forgets one."""
         shapes = hosted.port.shapes
         if any(read_spelled_entry(entry)[0] not in shapes for entry in entries):
-            raise LimitReached(f"shapes of entries in {hosted.name!r}", self._host.limits.shapes)
+            raise LimitReached(f"shapes of entries in {hosted.name!r}", self._shapes_max)
 
     def _wanted(self, hosted: HostedSpace, message: wire.Write, leases: list[Lease]) -> list[Lease]:
         """The leases that the client wants to hear of: all or none."""

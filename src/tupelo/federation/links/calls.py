@@ -113,14 +113,6 @@ class Talk(Protocol):
         """It does not keep to the rules, and is not heard any more."""
         ...
 
-    def hold(self) -> None:
-        """Nothing more is heard of it for now: so many of its calls are worked on."""
-        ...
-
-    def release(self) -> None:
-        """It is heard again."""
-        ...
-
 
 class Caller(Protocol):
     """The other end, as `Requests` needs it."""
@@ -173,9 +165,9 @@ class Requests(Generic[C]):
     """The calls of one caller that are under way here: as tasks, or parked. A call that may not be
     is refused; from a caller that is held `strict`ly to the rules it is a BadFrame.
 
-    At most `calls_max` are under way. With `turns`, the caller is held while `working_max` of its
-    calls are worked on: all that are tasks, but for those that wait for something. Those must not
-    hold it, since what they wait for may be what it says next.
+    At most `calls_max` are under way. With `turns`, the caller is put on `hold` while `working_max`
+    of its calls are worked on: all that are tasks, but for those that wait for something. Those
+    must not hold it, since what they wait for may be what it says next.
     """
 
     def __init__(
@@ -187,6 +179,7 @@ class Requests(Generic[C]):
         calls_max: int | None = None,
         working_max: int = WORKING_MAX,
         turns: Turns | None = None,
+        hold: Callable[[bool], object] = lambda held: None,
     ) -> None:
         self.tasks: dict[int, asyncio.Task[None]] = {}
         self.parked: dict[int, Parked] = {}
@@ -198,6 +191,7 @@ class Requests(Generic[C]):
         self._calls_max = calls_max
         self._working_max = working_max
         self._turns = turns
+        self._hold = hold
         self._working: set[int] = set()
         self._holding = False
         self._uncancellable: set[int] = set()
@@ -239,7 +233,7 @@ class Requests(Generic[C]):
             turns.working += 1
             if len(self._working) >= self._working_max and not self._holding:
                 self._holding = True
-                self._caller.talk.hold()
+                self._hold(True)
 
     def _discount(self, call: int) -> None:
         if call in self._working:
@@ -248,7 +242,7 @@ class Requests(Generic[C]):
             self._turns.ended()
             if self._holding and len(self._working) <= self._working_max // 2:
                 self._holding = False
-                self._caller.talk.release()
+                self._hold(False)
 
     def _forbid(self, error: TupeloError) -> None:
         raise _Forbidden(str(error)) if self._strict else error

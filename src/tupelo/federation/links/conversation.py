@@ -189,14 +189,13 @@ class Conversation:
             self._paused = False
             self._go_on()
 
-    def hold(self) -> None:
-        """Serve nothing more for now: so many calls of the other end are under way."""
-        self._held = True
-        self.link.pause()
-
-    def release(self) -> None:
-        """It may go on."""
-        if self._held and not self.over:
+    def hold(self, held: bool) -> None:
+        """Serve nothing more for now, since so many calls of the other end are under way; or go
+        on."""
+        if held:
+            self._held = True
+            self.link.pause()
+        elif self._held and not self.over:
             self._held = False
             self._go_on()
 

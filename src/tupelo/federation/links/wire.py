@@ -571,7 +571,9 @@ def reader(kind: Any) -> Callable[[bytes | memoryview | msgspec.Raw], Any]:
 
 
 decode: Callable[[bytes | memoryview], Message] = reader(Union[tuple(Message.__subclasses__())])  # noqa: UP007
-_first_decoder = Decoder(Union[Hello, Welcome, Refusal, Goodbye])  # noqa: UP007
+_decode_first: Callable[[bytes], Message] = Decoder(
+    Union[Hello, Welcome, Refusal, Goodbye]  # noqa: UP007
+).decode
 
 
 def decode_first(content: bytes) -> Message:
@@ -581,7 +583,7 @@ def decode_first(content: bytes) -> Message:
     if len(content) > HELLO_MAX:
         raise BadFrame(f"a first frame of {len(content)} bytes; {HELLO_MAX} may be")
     try:
-        return _first_decoder.decode(content)
+        return _decode_first(content)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise BadFrame(f"the first frame cannot be understood: {error}") from error
 
@@ -616,6 +618,7 @@ class Frames:
             data = bytes(held)
         contents = []
         start, end = 0, len(data)
+        single = self.one_at_a_time
         while end - start >= 4:
             (length,) = _length(data, start)
             if length > self.frame_max:
@@ -626,7 +629,7 @@ class Frames:
             start += 4
             contents.append(data[start : start + length])
             start += length
-            if self.one_at_a_time:
+            if single:
                 self._needed = 4
                 break
         else:
