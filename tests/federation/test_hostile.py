@@ -548,7 +548,7 @@ def test_a_flood_of_connections(flooded):
 
 def test_a_flood_of_waiters(flooded):
     raw = flooded.met()
-    count = 100_500
+    count = 21_000
     for start in range(0, count, 1_500):
         raw.say(*[wire.Get(start + n + 1, "jobs", JOBS, True) for n in range(1_500)])
     assert isinstance(raw.hear(), wire.Failure)  # There were too many.

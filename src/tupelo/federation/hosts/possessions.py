@@ -57,6 +57,10 @@ NOTICES_BYTES = 4 * 2**20
 NOTICE_BYTES_MAX = wire.FRAME_MAX - 64
 """A notice must leave room in its frame for what is around it."""
 
+SEARCHES_MAX = 64
+"""While a client has no room, so many times it is looked what has run out, for as many requests of
+it as it may hold things."""
+
 WRITTEN_MIN = 1_000
 """With fewer entries than this, those that are gone are not worth a search."""
 
@@ -70,6 +74,7 @@ class Possessions:
         self._limits = limits
         self._in_all = in_all
         self._counted = 0  # of the budget of all
+        self._refusals = 0  # since there was room
         self._transactions: dict[tuple[str, str], Transaction] = {}
         self._sessions: dict[str, tuple[HostedSpace, SessionState]] = {}
         self._subscriptions: dict[str, tuple[HostedSpace, SubscriptionState, Subscription]] = {}
@@ -100,10 +105,14 @@ class Possessions:
     def _require_room(self) -> None:
         """LimitReached if this client, or all of them, hold as much as they may."""
         if self._counted >= self._limits.held:
-            self._forget_ended()
+            # Not each time: a flood of requests that are refused would cost a search each.
+            if self._refusals % max(1, self._limits.held // SEARCHES_MAX) == 0:
+                self._forget_ended()
+            self._refusals += 1
         if self._counted >= self._limits.held:
             raise LimitReached(f"{_HELD} of this connection", self._limits.held)
         self._in_all.require_room()
+        self._refusals = 0
 
     def _forget_ended(self) -> None:
         """What has run out is kept only so that its client can be told why."""
