@@ -15,6 +15,8 @@ from typing import Protocol
 ROUND_MESSAGES = 1_024
 """So many messages of all programs are served before the loop comes round: fewer would make more
 commits of durable spaces, and more would keep newcomers waiting."""
+TURN_MIN = 16
+"""No turn is shorter, in messages: the answers of a turn go out together, in two writes."""
 FIRST_MESSAGES = 8
 """So many messages of a program that has just come are served before all that wait."""
 WORKING_MAX = 2_048
@@ -78,8 +80,8 @@ class Turns:
         self._scheduled = False
         self._left = ROUND_MESSAGES
         waiting = self._waiting
-        # The more wait, the shorter is a turn, so that each has one in every round.
-        turn = max(1, ROUND_MESSAGES // max(1, len(waiting)))
+        # The more wait, the shorter is a turn, so that each has one soon.
+        turn = max(TURN_MIN, ROUND_MESSAGES // max(1, len(waiting)))
         while waiting and self._left > 0 and self.working < self._working_max:
             one = waiting.popleft()
             self._left -= max(1, one.serve_turn(min(turn, self._left)))
