@@ -17,7 +17,7 @@ from contextlib import suppress
 from threading import get_ident
 from typing import Any
 
-from tupelo.errors import CannotReach, LinkError, TupeloError
+from tupelo.errors import CannotReach, LimitReached, LinkError, TupeloError
 from tupelo.federation.client.channel import (
     DIAL_SECONDS,
     PARTING_SECONDS,
@@ -310,7 +310,7 @@ class BlockingChannel(Channel):
         while not self.closed and (left := end - time.monotonic()) > 0:
             try:
                 line, welcome = self._dial(min(left, DIAL_SECONDS))
-            except CannotReach as refusal:
+            except (CannotReach, LimitReached) as refusal:  # It may be less busy soon.
                 reason = str(refusal)
             except TupeloError as refusal:
                 error = refusal
@@ -352,11 +352,11 @@ class BlockingChannel(Channel):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._meet(line, sock, end)
             with self._lock:
-                hello = self.hello()
-            line.send(encode(hello))
-            first, *rest = line.words(end)
-            welcome = self.welcomed(first)
-            self._reopen(line, rest, end)
+                greeting = self.greeting()
+            for content in greeting:
+                line.send(content)
+            welcome = self.welcomed(line.first_word(end))
+            self._reopen(line, end)
             sock.settimeout(None)
             return line, welcome
         except (OSError, LinkError) as error:
@@ -376,13 +376,14 @@ class BlockingChannel(Channel):
         while len(first) < 8 and (part := sock.recv(8 - len(first))):
             first += part
         if first == PREAMBLE + REFUSED:
-            self.welcomed(line.words(end)[0])
+            self.welcomed(line.first_word(end))
         if first != PREAMBLE + wanted:
             raise CannotReach(self.peer, "it does not speak Tupelo, or another version of it")
         if wanted == TLS:
             line.secure(self.party)
 
-    def _reopen(self, line: Line, heard: list[wire.Message], end: float) -> None:
+    def _reopen(self, line: Line, end: float) -> None:
+        heard: list[wire.Message] = []
         with self._lock:
             opening = self.reopening()
         for _, content in opening.values():

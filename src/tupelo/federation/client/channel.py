@@ -245,19 +245,21 @@ class Channel(ABC):
 
     # What goes out
 
-    def hello(self) -> wire.Hello:
-        """The first word on a link; from now on nothing more is added to what was received."""
+    def greeting(self) -> list[bytes]:
+        """The first words on a link; from now on nothing more is added to what was received."""
         self._resuming = True
         party = self.party
-        return wire.Hello(
+        hello = wire.Hello(
             wire.VERSION,
             "client",
             party.id,
             party.name,
             party.incarnation,
             resume=self.session,
-            received=self._received.copy(),
+            more=bool(self._received),
         )
+        arrivals = [wire.Arrival([], self._received)] if self._received else []
+        return [wire.encode(word) for word in (hello, *arrivals)]
 
     def welcomed(self, welcome: wire.Message) -> wire.Welcome:
         """The host's first word, if it is a good one."""

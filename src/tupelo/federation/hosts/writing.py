@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from tupelo.errors import AnswerTooLarge, BadArgument, BadFrame
+from tupelo.errors import AnswerTooLarge, BadArgument, BadFrame, LimitReached
 from tupelo.federation.links import wire
 from tupelo.federation.links.spelled import SPELLED_AT_ONCE, read_spelled_entry, spell_leases
 from tupelo.federation.spaces.hosted import HostedSpace
@@ -29,12 +29,15 @@ class Writing:
     def __init__(self, host: HostCore, serving: Serving) -> None:
         self._host = host
         self._serving = serving
+        self._shapes_max = host.limits.shapes
         self._waiting: dict[int, tuple[HostedSpace, Writer]] = {}
 
     def write(self, message: wire.Write) -> None:
         serving = self._serving
         hosted = serving.hosted(message.space, "write")
         entries = message.entries
+        if len(hosted.port.shapes) >= self._shapes_max:
+            self._require_known_shapes(hosted, entries)
         if (
             len(entries) == 1
             and message.txn is None
@@ -108,6 +111,12 @@ class Writing:
         if isinstance(outcome, Writer):
             self._waiting[message.call] = hosted, outcome
         return outcome, position
+
+    def _require_known_shapes(self, hosted: HostedSpace, entries: list[Any]) -> None:
+        """LimitReached if the space would learn a shape: it never forgets one."""
+        shapes = hosted.port.shapes
+        if any(read_spelled_entry(entry)[0] not in shapes for entry in entries):
+            raise LimitReached(f"shapes of entries in {hosted.name!r}", self._shapes_max)
 
     def _wanted(self, hosted: HostedSpace, message: wire.Write, leases: list[Lease]) -> list[Lease]:
         """The leases that the client wants to hear of: all or none."""
