@@ -91,16 +91,3 @@ def _ordered(
             matches = store.matches(store.question(raw), accept, backwards)
         found.extend(islice(matches, None if enough is None else enough - len(found)))
     return found if order is None else arranged(order, found, limit)
-
-
-def first_choices(found: list[Entry], query: Query, order: Order | None) -> list[Entry]:
-    """Of the matches, in order of arrival, those that a query gets."""
-    if query.txn is not None and len(found) > 1:  # What it has written comes after all else.
-        line: list[Txn | None] = [None, *reversed(list(query.txn.line()))]
-        found = sorted(found, key=lambda entry: line.index(entry.txn))
-    if order is None:
-        return found[: query.limit]
-    if order.backwards:
-        found = found[::-1]
-    enough = needed(order, query.limit)
-    return arranged(order, found[:enough], query.limit)

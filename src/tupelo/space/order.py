@@ -133,26 +133,33 @@ class Key(Order):
         self.reverse = reverse
 
     def arrange(self, found: list[Entry]) -> Iterable[Entry]:
-        ranked, others = self.rank(found)
+        ranked, others = self._keyed(found)
+        with self.comparing():  # The sort is stable: entries of one key stay as they were found.
+            ranked.sort(key=itemgetter(0), reverse=self.reverse)
         return [entry for _, entry in ranked] + others
 
     def rank(self, found: list[Entry]) -> tuple[list[tuple[Any, Entry]], list[Entry]]:
         """The entries with their ranks, in this order, and those that have no key. Ranks of several
-        lists can be compared."""
+        lists can be compared; entries of one key are ranked by their arrival."""
         sign = -1 if self.reverse else 1  # Of those with the same key, the oldest comes first.
-        ranked, others = [], []
+        keyed, others = self._keyed(found)
+        ranked = [((key, sign * entry.arrival), entry) for key, entry in keyed]
+        with self.comparing():
+            ranked.sort(key=itemgetter(0), reverse=self.reverse)
+        return ranked, others
+
+    def _keyed(self, found: list[Entry]) -> tuple[list[tuple[Any, Entry]], list[Entry]]:
+        keyed, others = [], []
         for entry in found:
             try:
-                ranked.append(((self._key(entry), sign * entry.arrival), entry))
+                keyed.append((self._key(entry), entry))
             except (LookupError, AttributeError):
                 others.append(entry)
             except Exception as error:
                 raise BadArgument(
                     "order", f"a key that does not raise ({error!r})", self
                 ) from error
-        with self.comparing():
-            ranked.sort(key=itemgetter(0), reverse=self.reverse)
-        return ranked, others
+        return keyed, others
 
     @contextmanager
     def comparing(self) -> Iterator[None]:

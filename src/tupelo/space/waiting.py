@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 from tupelo.errors import BadTemplate, Deadlock, TupeloError
 from tupelo.space import transaction
 from tupelo.space.choosing import Choosing
-from tupelo.space.finding import first_choices, sees
+from tupelo.space.finding import sees
 from tupelo.space.order import Order, hides
 from tupelo.space.transaction import Txn, may_take
 from tupelo.space.undoing import undo
@@ -190,16 +190,16 @@ class Waiting:
                 self.fail(*watchers.failures.pop())
 
     def _serve_readers(self, fresh: list[Entry]) -> None:
-        wanting: dict[int, tuple[Waiter, list[Entry]]] = {}
-        for entry in fresh:
-            for waiter in self.readers.wanting(entry, partial(sees, entry)):
-                wanting.setdefault(waiter.ticket, (waiter, []))[1].append(entry)
+        wanting = {
+            waiter.ticket: (waiter, entry)
+            for entry in fresh
+            for waiter in self.readers.wanting(entry, partial(sees, entry))
+        }
         for ticket in sorted(wanting):
-            waiter, entries = wanting[ticket]
-            # Another reader of its session may have just seen some.
-            entries = [entry for entry in entries if sees(entry, waiter)]
-            if entries:
-                self.deliver(waiter, entries)
+            waiter, entry = wanting[ticket]
+            # Another reader of its session may have just seen it.
+            if len(fresh) > 1 or sees(entry, waiter):
+                self.deliver(waiter, entry, only=len(fresh) == 1)
 
     def _serve_takers(self, fresh: list[Entry]) -> None:
         """The one who came first is served first; then whoever is first for what is left."""
@@ -220,45 +220,24 @@ class Waiting:
             if fresh[place].gone:
                 continue
             if not waiter.done:
-                try:
-                    wanted = self._wanted(waiter, fresh, place)
-                except BadTemplate as error:
-                    self.fail(waiter, error)
-                else:
-                    self.deliver(waiter, wanted)
+                self.deliver(waiter, fresh[place], only=len(fresh) == 1)
                 if not waiter.done:
                     unserved.add(waiter)
             if not fresh[place].gone:
                 enqueue(place)
 
-    def _wanted(self, waiter: Waiter, fresh: list[Entry], place: int) -> list[Entry]:
-        """What a taker wants of what is fresh, of which it wants nothing before this place."""
-        if not waiter.query.many and waiter.order is None:
-            return [fresh[place]]
-        is_match, question = self._core.store.is_match, waiter.question
-        return [
-            entry
-            for entry in fresh[place:]
-            if not entry.gone
-            and sees(entry, waiter)
-            and may_take(entry, waiter.query.txn)
-            and is_match(question, entry)
-        ]
-
-    def deliver(self, waiter: Waiter, fresh: list[Entry] | None = None) -> None:
-        """Give a waiter what it would find now. Its order may leave matches out; if not, that is
-        what it wants of what is fresh, for there was nothing else."""
+    def deliver(self, waiter: Waiter, entry: Entry | None = None, only: bool = False) -> None:
+        """Give a waiter what it would find now, which is the entry if there is `only` that."""
         core, query = self._core, waiter.query
         try:
             if query.if_exists and query.many:
                 return  # It wants all there will be when nobody may reveal more: see `recheck`.
-            if fresh is None or hides(waiter.order):
-                entries = core.find(query)
+            if only and entry and not query.many and _shows_the_only_match(waiter.order):
+                if query.known and not entry.shape.plain:
+                    require_known(entry)
+                entries = [entry]
             else:
-                entries = first_choices(fresh, query, waiter.order)
-                for entry in entries if query.known else ():
-                    if not entry.shape.plain:
-                        require_known(entry)
+                entries = core.find(query)
         except TupeloError as error:
             self.fail(waiter, error)
             return
@@ -344,3 +323,8 @@ class Waiting:
         for waiter in self:
             self.fail(waiter, error)
         self.writers.close(error)
+
+
+def _shows_the_only_match(order: Order | None) -> bool:
+    """Need this order not be asked, if there is only one match?"""
+    return order is None or (not hides(order) and order.needs(1) == 1)
