@@ -110,6 +110,10 @@ class Elsewhere:
         self.tell(question)
         return self._pipe.recv()
 
+    def answered(self) -> Any:
+        """What it answers to what it was told, however long that takes."""
+        return self._pipe.recv()
+
     def tell(self, question: Any) -> None:
         """Ask, and do not wait for the answer: others may be asked meanwhile."""
         self._pipe.send(question)
@@ -118,6 +122,12 @@ class Elsewhere:
     def resident_bytes(self) -> int:
         pages = int(Path(f"/proc/{self._process.pid}/statm").read_text().split()[1])
         return pages * resource.getpagesize()
+
+    @property
+    def cpu_seconds(self) -> float:
+        """How much time it has used of a processor."""
+        fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def leave(self) -> None:
         """Tell it to leave as programs should."""

@@ -5,6 +5,7 @@ from tupelo.errors import TupeloError
 from tupelo.federation.client.connect import connect
 from tupelo.federation.hosts.archiving import Archiving
 from tupelo.federation.hosts.doors import Host
+from tupelo.federation.hosts.limits import Limits
 from tupelo.federation.hosts.presence import AgentPresence, HostPresence, SpacePresence
 from tupelo.federation.identity.access import ANYONE, LOCAL, Access
 from tupelo.federation.identity.keys import Identity
@@ -50,6 +51,7 @@ __all__ = [
     "LOCAL",
     "Lease",
     "Lifo",
+    "Limits",
     "ManualClock",
     "MatchSet",
     "Named",

@@ -179,6 +179,7 @@ PROMISED = [
     "aio",
     "ANYONE",
     "Access",
+    "Limits",
     "AgentPresence",
     "Archiving",
     "Coverage",

@@ -76,8 +76,10 @@ class Company:
         self._loop.call(host.start)
         return Driven(host, self._loop)
 
-    def child(self, name: str, pause: str = "", **options: Any) -> ChildHost:
-        child = ChildHost({"name": name, **options}, pause)
+    def child(
+        self, name: str, pause: str = "", program: str = "host_child.py", **options: Any
+    ) -> ChildHost:
+        child = ChildHost({"name": name, **options}, pause, program)
         self._children.append(child)
         return child
 
@@ -112,11 +114,11 @@ def await_host(host: Any, other_id: str, state: str) -> HostPresence:
 class ChildHost:
     """A host in a process of its own; see `host_child`."""
 
-    def __init__(self, options: dict[str, Any], pause: str) -> None:
+    def __init__(self, options: dict[str, Any], pause: str, program: str = "host_child.py") -> None:
         self.options = options
-        program = Path(__file__).with_name("host_child.py")
+        path = Path(__file__).with_name(program)
         self._process = subprocess.Popen(
-            [sys.executable, str(program), json.dumps(options)],
+            [sys.executable, str(path), json.dumps(options)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, "TUPELO_TEST_PAUSE": pause},

@@ -46,13 +46,18 @@ async def stay(where: str) -> None:
 
 def pause_at(moment: str) -> None:
     """Stop a hand-over between delivery and confirmation."""
-    if moment == "taker has it":
+    if moment == "taker has it":  # The host has fetched it, and neither told nor asked anyone.
+        get = Federation.get
 
-        async def settle(*args: Any) -> bool:
-            await stay(moment)
-            return False
+        async def getting(*args: Any, **options: Any) -> Any:
+            taken = await get(*args, **options)
+            if taken.entries:
+                await stay(moment)
+            return taken
 
-        setattr(Federation, "_settle", settle)  # noqa: B010
+        setattr(Federation, "get", getting)  # noqa: B010
+    elif moment == "client has it":  # The client has said so to its host, and that to nobody.
+        setattr(Federation, "keep", lambda *args: say("paused", moment))  # noqa: B010
     elif moment in ("owner is asked", "owner has agreed"):
         agree = Peer.settle
 
@@ -110,6 +115,9 @@ class Child:
 
     def here(self, first: str) -> Any:
         return sorted(self.space.here.read_all((first, int)))
+
+    def in_doubt(self) -> int:
+        return len(self.host.core.doubts.owners())
 
     def engaged(self) -> list[str]:
         return self.host.engaged

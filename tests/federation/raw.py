@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import socket
+import ssl
 from contextlib import suppress
 from typing import Any
 from uuid import uuid4
@@ -31,6 +32,7 @@ class Raw:
         self.id = uuid4().hex
         self.incarnation = uuid4().hex
         self.welcome: Any = None
+        self.arrival = wire.Arrival()
         self._answered = False
         self.send(preamble)
 
@@ -59,22 +61,33 @@ class Raw:
             told.pop("id"),
             told.pop("name"),
             told.pop("incarnation", self.incarnation),
-            told.pop("spaces", []),
             **told,
         )
 
-    def greet(self, role: str = "client", **changed: Any) -> Any:
-        self.say(self.hello(role, **changed))
+    def greet(
+        self,
+        role: str = "client",
+        spaces: tuple[str, ...] | list[str] = (),
+        received: tuple[int, ...] | list[int] = (),
+        **changed: Any,
+    ) -> Any:
+        more = bool(spaces or received)
+        words = [self.hello(role, more=more, **changed)]
+        if more:
+            words.append(wire.Arrival(list(spaces), list(received)))
+        self.say(*words)
         if not self._answered:
             assert self.read(8) == PLAIN
         self.welcome = self.hear()
+        if isinstance(self.welcome, wire.Welcome) and self.welcome.more:
+            self.arrival = self.hear()
         return self.welcome
 
     # Speaking
 
     def send(self, data: bytes) -> None:
         """These bytes, or as many as the host takes before it hangs up."""
-        with suppress(ConnectionError):
+        with suppress(ConnectionError, ssl.SSLError):
             self._socket.sendall(data)
 
     def say(self, *messages: Any) -> None:
@@ -122,7 +135,7 @@ class Raw:
 
     def is_hung_up(self) -> bool:
         """Wait until the host has hung up, whatever it says before."""
-        with suppress(ConnectionError):
+        with suppress(ConnectionError, ssl.SSLError):
             while self._socket.recv(65_536):
                 pass
         return True

@@ -251,7 +251,8 @@ def test_no_more_calls_are_under_way_than_may_be(monkeypatch, strict):
         else:
             stand.ask(3, for_ever)
             (said,) = await stand.rest()
-            assert (said.call, said.kind, said.data["argument"]) == (3, "BadArgument", "calls")
+            assert (said.call, said.kind) == (3, "LimitReached")
+            assert said.data == {"what": "calls under way", "limit": 2}
             stand.caller.talk.said.clear()
         stand.requests.serve(wire.Cancel([1]))
         assert parked.vanished
@@ -370,6 +371,9 @@ class Wire:
     def hear(self, content: bytes) -> None:
         if not self.is_cut:
             self.ear.heard([content])
+
+    def admit(self) -> None:
+        pass
 
     def pause(self) -> None:
         raise AssertionError("nothing waits here")

@@ -12,7 +12,7 @@ from tests.federation.raw import Raw, spelled
 from tupelo.federation.client.connect import connect
 from tupelo.federation.hosts import given, possessions
 from tupelo.federation.identity.access import ANYONE, Access
-from tupelo.federation.links import calls, wire
+from tupelo.federation.links import wire
 from tupelo.federation.spaces import doubts
 from tupelo.values.spelling import template_to_wire
 
@@ -31,9 +31,11 @@ class Desk:
         self._raws: list[Raw] = []
         self.host: Any = None
 
-    def at(self, path: Path | None = None) -> Any:
+    def at(self, path: Path | None = None, **limits: int) -> Any:
         """The host's own space "jobs"; durable if there is a path."""
-        self.host = self._company.host("home", heartbeat=30.0, path=path)
+        self.host = self._company.host(
+            "home", heartbeat=30.0, path=path, limits=tupelo.Limits(**limits)
+        )
         return self.host.space("jobs")
 
     def client(self) -> Raw:
@@ -114,7 +116,7 @@ def test_who_does_not_want_the_leases_is_not_told_of_them(desk):
     client = desk.client()
     for leases in (False, True):
         answer = client.call(wire.Write, "jobs", [["a", 1], ["b", 2]], leases=leases)
-        assert len(answer.value) == (2 if leases else 0)
+        assert len(answer.value) == (1 if leases else 0)  # one run of two
     assert client.call(wire.Write, "jobs", [["c", 3]], leases=False).value == []
     assert sorted(jobs.read_all()) == [("a", 1), ("a", 1), ("b", 2), ("b", 2), ("c", 3)]
 
@@ -137,9 +139,8 @@ def test_a_write_whose_writer_left_at_once_is_not_done_later(desk, leaving):
 # How many calls
 
 
-def test_calls_that_were_cancelled_at_once_do_not_count(desk, tmp_path, monkeypatch):
-    monkeypatch.setattr(calls, "CALLS_MAX", 5)
-    desk.at(tmp_path)
+def test_calls_that_were_cancelled_at_once_do_not_count(desk, tmp_path):
+    desk.at(tmp_path, calls=5)
     client = desk.client()
     for call in range(100, 120):
         client.say(
@@ -159,15 +160,14 @@ def test_calls_that_were_cancelled_at_once_do_not_count(desk, tmp_path, monkeypa
     ],
     ids=["slow get", "get", "write"],
 )
-def test_no_more_calls_wait_than_may(desk, monkeypatch, waiting):
-    monkeypatch.setattr(calls, "CALLS_MAX", 3)
-    desk.at()
+def test_no_more_calls_wait_than_may(desk, waiting):
+    desk.at(calls=3)
     small = desk.host.space("small", capacity=tupelo.Capacity(1))
     small.write(("first",))
     client = desk.client()
     client.say(*(waiting(call) for call in range(101, 105)))
     refusal = client.answer(104)
-    assert (refusal.kind, refusal.data["argument"]) == ("BadArgument", "calls")
+    assert (refusal.kind, refusal.data["limit"]) == ("LimitReached", 3)
     client.say(wire.Cancel([101, 102, 103]))
     client.say(waiting(105), wire.Cancel([105]))
     client.ping()

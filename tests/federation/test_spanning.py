@@ -4,6 +4,7 @@ The other host is a line on which the test says what it wants; what it does not 
 """
 
 import asyncio
+import threading
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -12,7 +13,7 @@ import pytest
 from tests.federation.company import await_space, meet
 from tests.federation.raw import Raw, spelled
 from tupelo import Capacity, Where
-from tupelo.errors import BadArgument, NotAllAnswered, PeerLost
+from tupelo.errors import BadArgument, NotAllAnswered
 from tupelo.federation.hosts.doors import AsyncHost
 from tupelo.federation.identity.access import Access
 from tupelo.federation.links import calls, wire
@@ -136,6 +137,21 @@ def test_all_that_came_is_taken(threads, later, until, tmp_path, durable):
 # Nothing is lost
 
 
+def test_what_nobody_wants_any_more_returns_to_its_place(threads, lines, until):
+    """It was not confirmed, so its owner has kept it."""
+    first, second = threads.host("first"), threads.host("second")
+    owned = second.space("jobs")
+    owned.write_all([("job", 1), ("job", 2)])
+    meet(first, second)
+    client = lines(first, "client")
+    assert client.call(wire.Get, "jobs", spelled(*JOBS), True, 0).value
+    assert owned.here.count() == 1
+    client.leave()
+    until(lambda: owned.here.count() == 2, "it is there")
+    assert owned.here.read_all() == [("job", 1), ("job", 2)]
+    assert first.space("jobs").here.count() == 0
+
+
 def test_what_nobody_wants_any_more_stays_in_a_space_that_is_full(threads, lines, until):
     first, second = threads.host("first", space=False), threads.host("second")
     full = first.space("jobs", capacity=Capacity(1))
@@ -143,8 +159,8 @@ def test_what_nobody_wants_any_more_stays_in_a_space_that_is_full(threads, lines
     second.space("jobs").write(("job", 1))
     meet(first, second)
     client = lines(first, "client")
-    assert client.call(wire.Get, "jobs", spelled(*JOBS), True, 0).value
-    client.leave()
+    got = client.call(wire.Get, "jobs", spelled(*JOBS), True, 0)
+    client.say(wire.Confirm([got.call]), wire.Cancel([got.call]))  # Its user was interrupted.
     until(lambda: full.here.count() == 2, "it is here")
     assert second.space("jobs").take(JOBS, wait=0) == ("job", 1)
     assert full.here.read_all() == [("filler",)]
@@ -158,8 +174,8 @@ def test_what_returns_to_a_durable_space_outlives_the_host(threads, lines, until
     second.space("jobs").write(("job", 1))
     meet(first, second)
     client = lines(first, "client")
-    assert client.call(wire.Get, "jobs", spelled(*JOBS), True, 0).value
-    client.leave()
+    got = client.call(wire.Get, "jobs", spelled(*JOBS), True, 0)
+    client.say(wire.Confirm([got.call]), wire.Cancel([got.call]))  # Its user was interrupted.
     until(lambda: full.here.count() == 2, "it is here")
     first.close()
     again = threads.host("first", path=tmp_path).space("jobs")
@@ -197,22 +213,49 @@ def test_one_that_cannot_be_given_back_does_not_keep_the_others():
 
 
 def test_what_one_host_delivers_is_not_lost_with_another(threads, lines, later, until):
-    host = threads.host("first", heartbeat=30.0, doubt=Doubt(GLIMPSE))
-    silent, honest = lines(host, spaces=["jobs"]), lines(host, spaces=["jobs"])
-    await_space(host, silent.id)
+    host = threads.host("first", heartbeat=30.0)
+    host._core.answer_seconds = FOR_EVER
+    lost, honest = lines(host, spaces=["jobs"]), lines(host, spaces=["jobs"])
+    await_space(host, lost.id)
     await_space(host, honest.id)
     space = host.space("jobs")
-    call = later(space.take_all, JOBS)
-    silent.say(wire.Answer(heard(silent, wire.Ask).call, [entry(silent, 1)]))
-    heard(silent, wire.Settle)
+    call = later(space.take_all, JOBS, wait=0)
+    lost.say(wire.Answer(heard(lost, wire.Ask).call, [entry(lost, 1)]))
     asked = heard(honest, wire.Ask).call
-    unsettled = host._core.federation._unsettled
-    until(lambda: [one for one in unsettled.values() if not one.wanted], "its patience is over")
+    until(lambda: host.core.federation.all_unsettled(), "it has come")
+    lost.close()
+    until(lambda: len(host.engaged) == 1, "its host is lost")
     honest.say(wire.Answer(asked, [entry(honest, 2)]))
-    honest.say(wire.Answer(heard(honest, wire.Settle).call, True))
-    with pytest.raises(PeerLost):
-        call.result()
-    assert space.here.read_all() == [("job", 2)]
+    assert sorted(call.result()) == [("job", 1), ("job", 2)]
+    settle = heard(honest, wire.Settle)
+    assert settle.keep
+    honest.say(wire.Answer(settle.call, True))
+    until(lambda: len(host.core.federation.all_unsettled()) == 1, "the other has yet to hear")
+
+
+def test_an_owner_hears_when_it_is_back_what_was_kept(threads, lines, until):
+    host = threads.host("first", heartbeat=30.0)
+    owner = lines(host, spaces=["jobs"])
+    await_space(host, owner.id)
+    space = host.space("jobs")
+    taker = threading.Thread(target=lambda: got.append(space.take(JOBS, wait=PATIENCE)))
+    got: list[Any] = []
+    taker.start()
+    peeked = heard(owner, wire.Ask)
+    owner.say(wire.Answer(peeked.call, [None]))
+    asked = heard(owner, wire.Ask)
+    owner.say(wire.Answer(asked.call, [entry(owner, 1)]))
+    assert heard(owner, wire.Settle).keep
+    taker.join(PATIENCE)
+    assert got == [("job", 1)]  # Nobody waits for the owner.
+    owner.close()
+    until(lambda: not host.engaged, "it is lost")
+    again = lines(host, spaces=["jobs"], id=owner.id, incarnation=owner.incarnation)
+    assert again.welcome.received == [asked.call]
+    settle = heard(again, wire.Settle)
+    assert (settle.of, settle.keep, settle.incarnation) == (asked.call, True, owner.incarnation)
+    again.say(wire.Answer(settle.call, True))
+    until(lambda: not host.core.federation.all_unsettled(), "it knows")
 
 
 # Moving

@@ -20,7 +20,7 @@ from tupelo.errors import (
     TupeloError,
 )
 from tupelo.federation.commits import deciding
-from tupelo.federation.commits.deciding import Deciding, spanning_id
+from tupelo.federation.commits.deciding import COORDINATOR, Deciding, branch_id, spanning_id
 from tupelo.federation.deciders import DeciderElsewhere
 from tupelo.federation.hosts.doors import Host
 from tupelo.federation.links import wire
@@ -93,6 +93,11 @@ def settled(until: Any, *found: Host) -> list[list[Any]]:
     """The tokens of each host, once nobody is in doubt."""
     until(lambda: not any(here(host).in_doubt() for host in found), "nobody is in doubt")
     return [here(host).read_all(ANY_TOKEN) for host in found]
+
+
+def kept_for(host: Host) -> set[str]:
+    """The participants for which a host keeps decisions."""
+    return {found[2] for found in host.core.deciding.space.read_all()}
 
 
 def decisions(host: Host) -> set[str]:
@@ -453,7 +458,7 @@ def test_the_answer_of_the_decider_is_lost_and_it_does_not_come_back(
     with pytest.raises(OutcomeUnknown):
         txn.commit()
     assert settled(until, one, other) == [[], [TOKEN]]  # They have asked it.
-    until(lambda: decisions(decider) == {txn.id}, "it is kept for the coordinator only")
+    until(lambda: kept_for(decider) == {COORDINATOR}, "it is kept for the coordinator only")
     monkeypatch.setattr(deciding, "COORDINATOR_SECONDS", 0.0)
     until(lambda: not decisions(decider), "the decision is forgotten")
 
@@ -471,7 +476,7 @@ def test_the_answer_of_the_decider_is_lost_until_everyone_else_knows(
     def late(self: DeciderElsewhere, failure: TupeloError) -> bool:
         lose_clients(one, until)
         lose_clients(other, until)
-        until(lambda: decisions(decider) == {txn.id}, "the participants are told")
+        until(lambda: kept_for(decider) == {COORDINATOR}, "the participants are told")
         return learn(self, failure)
 
     monkeypatch.setattr(DeciderElsewhere, "_learn", late)
@@ -480,6 +485,30 @@ def test_the_answer_of_the_decider_is_lost_until_everyone_else_knows(
     assert txn.state == "committed"
     assert settled(until, one, other) == [[], [TOKEN]]
     until(lambda: not decisions(decider), "the coordinator has said that it knows")
+
+
+def test_nobody_says_for_another_that_it_knows_the_outcome(hosts, connect, at, until):
+    """A participant knows the id of its own branch, and so that of the transaction, but not those
+    of the other branches; and the names of spaces are no secret."""
+    one, other, decider = hosts("one", "other", "decider")
+    here(one).write(TOKEN)
+    txn = moving(connect(one), connect(other), connect(decider))
+    names = {connect(host).engine_id for host in (one, other)}
+    stranger = connect(decider)
+
+    def forge() -> None:
+        """It is decided, and nobody was told yet."""
+        for name in (*names, COORDINATOR):
+            for said in (txn.id, *(branch_id(txn.id, number) for number in range(4))):
+                finished(stranger.ask(wire.Forget(0, said, name)))
+        assert kept_for(decider) >= names
+        for host in (one, other):
+            lose_clients(host, until)
+
+    at(BranchElsewhere, "commit").do(forge, after=False)
+    txn.commit()
+    assert settled(until, one, other) == [[], [TOKEN]]  # They have asked, and were told the truth.
+    until(lambda: not decisions(decider), "they have said themselves that they know")
 
 
 @pytest.mark.parametrize("durable", [True, False])

@@ -127,7 +127,7 @@ def test_the_client_is_told_who_acted(host, client):
 
 
 @pytest.mark.parametrize("durable", [False, True])
-def test_at_another_host_the_agent_of_the_first_acts(threads, tmp_path, durable):
+def test_at_another_host_the_agent_of_the_first_acts(threads, until, tmp_path, durable):
     options = {"path": tmp_path} if durable else {}
     owner = threads.host("owner", space=False, **options)
     owner.space("jobs", log_keep="all", log_reads=True)
@@ -139,13 +139,14 @@ def test_at_another_host_the_agent_of_the_first_acts(threads, tmp_path, durable)
         assert client.read(("to", "read"), wait=PATIENCE_SECONDS) == ("to", "read")
         assert client.take(("for", "client"), wait=PATIENCE_SECONDS) == ("for", "client")
     assert asker.space("jobs").take(("for", "host"), wait=PATIENCE_SECONDS) == ("for", "host")
+    until(lambda: not asker.core.federation.all_unsettled(), "the owner knows it")
     taken = {c.entry: c.agent for c in owner.space("jobs").changes() if c.kind == "taken"}
     assert taken == {("for", "client"): agent, ("for", "host"): asker.id}
     readers = {c.agent for c in owner.space("jobs").changes() if c.kind == "read"}
     assert readers <= {agent, asker.id} and agent in readers
 
 
-def test_who_took_it_is_known_after_the_host_was_killed(threads, tmp_path):
+def test_who_took_it_is_known_after_the_host_was_killed(threads, until, tmp_path):
     host = threads.host("first")
     child = threads.child("second", "owner is asked", path=str(tmp_path))
     child.do("write", ["job", 1])
@@ -161,6 +162,7 @@ def test_who_took_it_is_known_after_the_host_was_killed(threads, tmp_path):
     again = threads.child("second", listen=port_of(child.address), path=str(tmp_path))
     thread.join(PATIENCE_SECONDS)
     assert got == [("job", 1)]
+    until(lambda: not host.core.federation.all_unsettled(), "the owner knows it")
     with tupelo.connect(f"tupelo://{again.address}/jobs") as space:
         taken = [c for c in space.changes() if c.kind == "taken"]
     assert [(c.entry, c.agent) for c in taken] == [(("job", 1), host.id)]

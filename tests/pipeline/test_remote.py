@@ -12,8 +12,11 @@ from tupelo.errors import PipelineError, WrongPassword
 from tupelo.federation.client.space import RemoteSpace
 from tupelo.federation.hosts.serving import Serving
 from tupelo.federation.identity.access import Access
+from tupelo.federation.names import PRESENCE
 from tupelo.pipeline.commands.pipeline import app
 from tupelo.pipeline.logs.remote import RemoteLog, Way
+from tupelo.pipeline.source.locations import resolve
+from tupelo.pipeline.source.options import ReadOptions
 
 
 @pytest.fixture
@@ -42,6 +45,33 @@ def test_a_password_is_shown_only_to_a_space_that_asks_for_one(company, monkeypa
     assert {space for space, password in shown if password == "secret"} == {"locked"}
     with pytest.raises(WrongPassword):
         RemoteLog(host.address, "locked", Way())
+
+
+def test_with_federation_a_password_goes_only_to_the_host_that_was_named(
+    company, monkeypatch, until
+):
+    shown: list[tuple[str, str | None]] = []
+    opened = Serving.open
+
+    def noted(serving: Serving, message: Any) -> Any:
+        shown.append((serving.agent.rpartition("@")[2], message.password))
+        return opened(serving, message)
+
+    monkeypatch.setattr(Serving, "open", noted)
+    named, around = company.host("named", space=False), company.host("around", space=False)
+    for host in (named, around):
+        host.space("open", log_keep=10).write(("job", 1))
+    named.space("locked", log_keep=10, access=Access(password="secret")).write(("job", 2))
+    named.engage(around.address)
+    until(lambda: named.engaged == ["around"])
+    options = {"path": named.url, "federation": "true", "password": "secret"}
+    found = resolve(ReadOptions.read(options))
+    spaces = [(log.host, log.space) for log in found if log.space != PRESENCE]
+    assert sorted(spaces) == sorted([(named.id, "locked"), (named.id, "open"), (around.id, "open")])
+    around.space("locked too", log_keep=10, access=Access(password="other"))
+    with pytest.raises(PipelineError, match=r"'locked too' at .* paths="):
+        resolve(ReadOptions.read(options))
+    assert {host for host, password in shown if password is not None} == {named.id}
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@ the judge who says so is not blind."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -106,6 +107,22 @@ def test_a_removal_that_is_confirmed_before_delivery_is_noticed(monkeypatch):
 def test_a_delivery_without_a_reservation_is_noticed(monkeypatch):
     settle_early(monkeypatch, lambda delivery: delivery.give_back())
     found("taken twice")
+
+
+def test_an_owner_that_is_told_before_the_taker_has_it_is_noticed(monkeypatch):
+    """The fetching host may be killed in between, and has it in memory only."""
+    claim = Federation.claim
+
+    async def claiming(federation: Federation, *args: Any) -> Any:
+        brought = await claim(federation, *args)
+        if brought is not None and brought.entries:
+            brought.confirm()
+            while federation.all_unsettled():  # until its owner has agreed, as it was
+                await asyncio.sleep(0.01)
+        return brought
+
+    monkeypatch.setattr(Federation, "claim", claiming)
+    found("lost")
 
 
 def test_a_waiter_that_is_not_moved_to_a_new_host_is_noticed(monkeypatch):

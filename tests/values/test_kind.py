@@ -1,5 +1,6 @@
 """Kinds: the name by which a class is known, here and elsewhere."""
 
+import gc
 import sys
 import types
 from dataclasses import dataclass, field
@@ -10,6 +11,8 @@ import pytest
 import tupelo
 from tupelo import ANY, Named, Template
 from tupelo.errors import BadArgument, UnknownType
+from tupelo.values import entry as entry_module
+from tupelo.values import kind as kind_module
 from tupelo.values.codec import decode_entry, encode_entry
 from tupelo.values.entry import Entry, Typed, freeze, require_known, shape_of, thaw
 from tupelo.values.kind import Kind, kind_named, kind_of, stand_in
@@ -253,14 +256,42 @@ def test_not_every_class_can_have_a_stand_in(names):
         stand_in(kind)
 
 
-def test_stand_ins_are_bounded(monkeypatch):
-    monkeypatch.setattr("tupelo.values.kind.STAND_INS_MAX", 0)
-    with pytest.raises(UnknownType, match="More"):
-        stand_in(kind_named("far.More", ("a",), ("far.More",)))
-    odd = stand_in_of_any_name(monkeypatch)
-    assert odd.__name__ == "StandIn"
+def test_stand_ins_are_bounded_and_keep_their_names(monkeypatch):
+    monkeypatch.setattr("tupelo.values.kind.STAND_INS_MAX", 2)
+    kinds = [kind_named(f"far.Bound{i}", ("a",), (f"far.Bound{i}",)) for i in range(10)]
+    made = [stand_in(kind)() for kind in kinds]
+    assert len(kind_module._stand_ins) == 2
+    for number, one in enumerate(made):  # also those whose class was let go
+        one.a = number
+        shape, fields = freeze(one)
+        assert (shape.kind.name, fields) == (f"far.Bound{number}", (number,))  # type: ignore[union-attr]
 
 
-def stand_in_of_any_name(monkeypatch: pytest.MonkeyPatch) -> type:
-    monkeypatch.setattr("tupelo.values.kind.STAND_INS_MAX", 1_000)
-    return stand_in(kind_named("far.a b", ("a",), ("far.a b",)))
+def test_the_name_of_a_stand_in_is_one_that_python_allows():
+    assert stand_in(kind_named("far.a b", ("a",), ("far.a b",))).__name__ == "StandIn"
+
+
+def test_kinds_and_shapes_that_nobody_uses_are_forgotten():
+    def learn(count: int) -> None:
+        for number in range(count):
+            stranger = kind_named(f"far.K{number}", (f"f{number}",), (f"far.K{number}",))
+            shape_of(stranger, (int,))
+            shape_of(None, (int,) * (number % 3_000))
+
+    learn(20_000)
+    gc.collect()
+    kinds, shapes = len(kind_module._kinds), len(entry_module._shapes)
+    assert kinds <= kind_module.KINDS_MAX + len(kind_module._kind_of_class) + 1_000
+    assert shapes <= entry_module.SHAPES_MAX + 1_000
+    learn(20_000)
+    gc.collect()
+    assert len(kind_module._kinds) <= kinds + 1_000
+    assert len(entry_module._shapes) <= shapes + 1_000
+
+
+def test_a_shape_that_is_in_use_is_the_same_for_ever():
+    shape, _ = freeze(("kept", 1, 2.0, b"x", True))
+    for number in range(2 * entry_module.SHAPES_MAX):
+        far = kind_named(f"far.Other{number}", ("a",), (f"far.Other{number}",))
+        shape_of(far, (int,))
+    assert freeze(("kept", 1, 2.0, b"x", True))[0] is shape

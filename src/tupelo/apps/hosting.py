@@ -14,6 +14,7 @@ from typing import Any
 import tupelo
 from tupelo.apps.files import one_line
 from tupelo.errors import BadArgument
+from tupelo.federation.hosts.limits import raise_descriptors_max
 from tupelo.federation.identity.keys import default_folder
 
 LISTEN = "127.0.0.1:7700"
@@ -65,8 +66,10 @@ def run_host(
     local_trust: bool = True,
 ) -> None:
     """Run a host until SIGINT or SIGTERM; then say goodbye. At SIGHUP the file of known identities
-    is read again, and the links of those that are not in it any more end."""
+    is read again, and the links of those that are not in it any more end. It may open as many
+    files and sockets as the system allows this process."""
     log_to_stderr()
+    raise_descriptors_max()
     stop, reload, wake = threading.Event(), threading.Event(), threading.Event()
 
     def on(number: int, event: threading.Event) -> None:

@@ -45,7 +45,9 @@ TupeloError
 │   │   └── SessionLost     the record of a shared session was lost with a host that crashed
 │   ├── SourceAway          the hosts at which the events live are out of reach: nothing was removed
 │   ├── CannotSend          too large for a frame, or not valid Unicode; nothing was done
+│   ├── AnswerTooLarge      it was done, but the answer is too large for a frame
 │   └── BadFrame            the other program said what cannot be understood; the link was closed
+├── LimitReached        a budget of the host, or of your connection to it, is used up
 ├── AccessError         you were recognised, or not, and refused
 │   ├── NotAllowed          the space's rules do not allow you this operation
 │   ├── WrongPassword       the space is protected, and this is not its password
@@ -90,12 +92,14 @@ from collections.abc import Sequence
 
 from tupelo.errors import damage
 from tupelo.errors.hosts import AccessError as AccessError
+from tupelo.errors.hosts import AnswerTooLarge as AnswerTooLarge
 from tupelo.errors.hosts import BadFrame as BadFrame
 from tupelo.errors.hosts import BadSeal as BadSeal
 from tupelo.errors.hosts import CannotReach as CannotReach
 from tupelo.errors.hosts import CannotSend as CannotSend
 from tupelo.errors.hosts import HostClosed as HostClosed
 from tupelo.errors.hosts import IdentityChanged as IdentityChanged
+from tupelo.errors.hosts import LimitReached as LimitReached
 from tupelo.errors.hosts import LinkError as LinkError
 from tupelo.errors.hosts import NotAllAnswered as NotAllAnswered
 from tupelo.errors.hosts import NotAllowed as NotAllowed

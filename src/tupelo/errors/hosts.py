@@ -111,8 +111,26 @@ class CannotSend(LinkError):
     not valid Unicode. Nothing was done."""
 
 
+class AnswerTooLarge(LinkError):
+    """What was asked for was done, but the answer is too large for a frame: the message says what
+    was done, and what is not known of it."""
+
+
 class BadFrame(LinkError):
     """What came over a link cannot be understood, or is larger than allowed."""
+
+
+class LimitReached(TupeloError):
+    """A budget of the host, or of your connection to it, is used up: there are `limit` of `what`
+    already. Nothing was done."""
+
+    def __init__(self, what: str, limit: int) -> None:
+        super().__init__(
+            f"the limit is reached: {limit:,} {what}; end some first, or have the host started "
+            "with higher limits="
+        )
+        self.what = what
+        self.limit = limit
 
 
 class AccessError(TupeloError):

@@ -20,7 +20,7 @@ from tupelo.errors import (
     TupeloError,
 )
 from tupelo.federation.client.reach import Reach
-from tupelo.federation.commits.deciding import COORDINATOR, Told, spanning_id
+from tupelo.federation.commits.deciding import COORDINATOR, Told, branch_id, spanning_id
 from tupelo.federation.hosts.core import HostCore
 from tupelo.federation.links import wire
 from tupelo.space.either import finished
@@ -128,18 +128,19 @@ class DeciderElsewhere(Decider):
             finished(space.told())  # Which comes with the next link, and so does our session.
         self._serial = self._channel.serial
         self.id = spanning_id(space.host_id, space.peer, self._channel.session, uuid4().hex)
+        self._own = branch_id(self.id, uuid4().hex)  # a secret, as those of the branches are
 
     def record(self, told: Told) -> None:
         if self._channel.serial != self._serial or self._channel.closed:
             self._refuse("the link to it was lost, and with it the transaction")
         try:
-            stands = self._hop.run(self._decide([*told, (self.id, COORDINATOR)], self._serial))
+            stands = self._hop.run(self._decide([*told, (self._own, COORDINATOR)], self._serial))
         except TupeloError as error:
             stands = self._learn(error)
         if not stands:
             self._refuse("it has given the transaction up")
         # If this is lost, the record is kept for a while.
-        self._hop.soon(self._channel.tell, wire.Forget(0, self.id, COORDINATOR))
+        self._hop.soon(self._channel.tell, wire.Forget(0, self._own, COORDINATOR))
 
     def _refuse(self, reason: str) -> NoReturn:
         self._refused = True

@@ -8,11 +8,11 @@ link or a host is lost meanwhile is told in `deciding`.
 from __future__ import annotations
 
 import asyncio
-import itertools
 import threading
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any, Literal, Self
+from uuid import uuid4
 
 from tupelo.errors import (
     BadArgument,
@@ -293,7 +293,6 @@ class SpanningTransaction(SharedTransaction, Reaching):
         self._decider = decider
         self._unsettled = [one for one in unsettled if one.durable]
         self._elsewhere: dict[tuple[Channel, str], BranchElsewhere] = {}
-        self._numbers = itertools.count()
         if decider is not None:
             self._branch_type = HostedBranch
         super().__init__(
@@ -340,17 +339,22 @@ class SpanningTransaction(SharedTransaction, Reaching):
             self._require_active()
             branch = self._elsewhere.get(key)
             if branch is None:
-                branch = BranchElsewhere(space, self._new_branch_id, decider, above)
+                branch = BranchElsewhere(space, self._secret_branch_id, decider, above)
                 self._elsewhere[key] = branch
                 self._members.append(branch)
         return await branch.begun(self._left())
 
     def _new_branch_id(self) -> str:
-        root: SpanningTransaction = self
-        while isinstance(root.parent, SpanningTransaction):
-            root = root.parent
-        assert root._decider is not None
-        return branch_id(root._decider.id, next(root._numbers))
+        """That of a branch here. If the host that decides may be asked, it is a secret as well."""
+        is_decided_there = self._decider is not None and self.id == self._decider.id
+        return self._secret_branch_id() if is_decided_there else self.id
+
+    def _secret_branch_id(self) -> str:
+        """A new one. Only the participant, this coordinator and the decider know it: so nobody else
+        can say that the participant knows what was decided."""
+        decider = self.decider
+        assert decider is not None
+        return branch_id(decider.id, uuid4().hex)
 
     def renew_lease(self, thing: object, seconds: float | None) -> None:
         if self.is_async and self._elsewhere:

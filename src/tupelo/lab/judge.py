@@ -76,18 +76,20 @@ def _written(history: History) -> dict[Entry, tuple[bool, Member, int]]:
 
 
 def _died_unheard(taker: Act | Deal) -> bool:
-    """A client has its entry when it says so to its host. If it is killed before that is heard, the
-    host's `Doubt` decides, and says that the entry returns."""
-    return isinstance(taker, Act) and taker.is_client and taker.life.killed
+    """A client, or a program of a host that takes from another, has its entry when the owner hears
+    so. If it is killed before that is heard, the owner's `Doubt` decides, and says that the entry
+    returns."""
+    return isinstance(taker, Act) and taker.life.killed
 
 
 def _judge_losses(
     history: History, written: dict[Entry, tuple[bool, Member, int]], lost: list[Entry]
 ) -> list[Fault]:
     """A loss is excused if a memory went that may have held it: that of the host where it was
-    written; that of a taker who was killed, or of the host over which a client took; or that of the
-    host of a taker who gave up, where it stayed, or was to stay as soon as its owner was back. Each
-    taker excuses no more than it could have had."""
+    written; that of a client that was killed, or of a program that was killed with the host where
+    it was written; or that of the host of a taker who gave up, where it stayed. A host that is
+    killed while it fetches an entry from another loses nothing. Each taker excuses no more than it
+    could have had."""
     budget = _excuses(history)
     faults = []
     for entry in lost:
@@ -99,22 +101,29 @@ def _judge_losses(
                 continue
         elif not member.durable and any(end > tick for end in member.ends):
             continue
-        if budget[entry[0]]:
-            budget[entry[0]] -= 1
+        excuse = next(
+            (one for one in ((entry[0], ""), (entry[0], member.name)) if budget[one]), None
+        )
+        if excuse is not None:
+            budget[excuse] -= 1
             continue
         faults.append(Fault("lost", f"{name_of(entry)}, written at {member.name}"))
     return faults
 
 
-def _excuses(history: History) -> Counter[str]:
-    """How many entries of each class may have gone with their takers."""
-    excuses: Counter[str] = Counter()
+def _excuses(history: History) -> Counter[tuple[str, str]]:
+    """How many entries of each class may have gone with their takers: of those of one host, or of
+    all ("")."""
+    excuses: Counter[tuple[str, str]] = Counter()
     for act in history.of("take"):
-        if act.how == "killed" or act.host_went or (act.how != "done" and _memory_went(act)):
-            excuses[act.key] += MANY if act.many else 1
+        number = MANY if act.many else 1
+        if (act.how == "killed" and act.is_client) or (act.how != "done" and _memory_went(act)):
+            excuses[act.key, ""] += number
+        elif act.how == "killed":
+            excuses[act.key, act.member.name] += number
     for deal in history.deals:
         if deal.how == "unknown":
-            excuses.update(entry[0] for entry in deal.taken)
+            excuses.update((entry[0], "") for entry in deal.taken)
     return excuses
 
 
@@ -128,10 +137,11 @@ def _memory_went(act: Act) -> bool:
     return any(act.call < end < ends[0] for one in others for end in one.ends)
 
 
-def _judge_deal(deal: Deal, there: set[Entry], excuses: Counter[str]) -> Fault | None:
+def _judge_deal(deal: Deal, there: set[Entry], excuses: Counter[tuple[str, str]]) -> Fault | None:
     """All or nothing: of what it wrote, all can be found or nothing; unless some may have gone
     with a taker."""
-    if any(excuses[entry[0]] for entry in deal.written):
+    hosts = ("", deal.member.name)
+    if any(excuses[entry[0], host] for entry in deal.written for host in hosts):
         return None
     found = [entry for entry in deal.written if entry in there]
     memory_went = not deal.member.durable and any(end > deal.call for end in deal.member.ends)

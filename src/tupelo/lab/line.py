@@ -80,6 +80,9 @@ class VirtualLink:
 
     # What a program does
 
+    def admit(self) -> None:
+        """Nobody in the lab sends long frames before it is known."""
+
     def send(self, content: bytes) -> None:
         if self.state is _State.OPEN:
             self._network.count(self.name, self.other.name, len(content) + HEAD_BYTES)

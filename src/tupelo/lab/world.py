@@ -94,7 +94,7 @@ class Member:
         self.durable = number in world.plan.durable
         self.lives = 0
         self.ends: list[int] = []
-        """The ticks at which it crashed or left."""
+        """The ticks at which it crashed, began to leave, or had left."""
         self.life: Life | None = None
         self.core: HostCore
         self.space: AsyncFederatedSpaceLike
@@ -174,6 +174,7 @@ class Member:
             self.ends.append(self.world.tick())
             await life.start(self.core.stop("for a while"), f"{self.name} leaves")
             await life.end()
+            self.ends.append(self.world.tick())  # What was written meanwhile has gone as well.
             self.world.network.crash(self.name)  # what is left of its links
 
     @property

@@ -99,10 +99,21 @@ class Prepared:
 
 
 class Leaving(Reserved):
-    """A delivery of a space in memory to another program. Until `forget`, sessions remember the
-    entries: they may be written again under their own identity if the taker vanishes."""
+    """A delivery of a space in memory to another program, the holder. Until `forget`, sessions
+    remember the entries: they may be written again under their own identity if the taker
+    vanishes."""
 
-    __slots__ = ()
+    __slots__ = ("holder",)
+
+    def __init__(
+        self,
+        deliveries: Deliveries,
+        entries: list[Entry],
+        query: Query,
+        holder: Holder | None = None,
+    ) -> None:
+        super().__init__(deliveries, entries, query)
+        self.holder = holder
 
     def confirm(self) -> int:
         return self._deliveries.confirm_leaving(self)
@@ -178,8 +189,10 @@ class Deliveries:
         self._open[delivery] = True
         return delivery
 
-    def begin_leaving(self, entries: list[Entry], query: Query) -> Leaving:
-        delivery = Leaving(self, entries, query)
+    def begin_leaving(
+        self, entries: list[Entry], query: Query, holder: Holder | None = None
+    ) -> Leaving:
+        delivery = Leaving(self, entries, query, holder)
         self._open[delivery] = True
         return delivery
 

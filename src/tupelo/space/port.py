@@ -704,7 +704,7 @@ class Port:
         matches before the deadline."""
         if not self.durable:
             entries = await self.fetch(query, reserve=True)
-            return self.deliveries.begin_leaving(entries, query) if entries else None
+            return self.deliveries.begin_leaving(entries, query, holder) if entries else None
         with self.acting(query.actor):
             txn = self.begin_delivery(holder)
         try:

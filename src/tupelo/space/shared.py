@@ -203,7 +203,7 @@ class SharedTransaction(Spanning):
                 branch = self._branches.get(port)
                 if branch is None:
                     self._require_active()
-                    state = port.begin_branch(self._left(), above, self.id)
+                    state = port.begin_branch(self._left(), above, self._new_branch_id())
                     branch = self._branch_type(port, state)
                     self._branches[port] = branch
                     self._members.append(branch)
@@ -502,6 +502,10 @@ class SharedTransaction(Spanning):
         self.expires = None if seconds is None else self.now() + seconds
         if self.expires is not None:
             self._cancel_alarm = self._clock.call_at(self.expires, self._on_alarm)
+
+    def _new_branch_id(self) -> str:
+        """The id of the next branch, in its space."""
+        return self.id
 
     def _left(self) -> float | None:
         return None if self.expires is None else max(1e-6, self.expires - self.now())

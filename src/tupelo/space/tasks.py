@@ -107,6 +107,10 @@ async def timeout_at(clock: Clock, deadline: float | None) -> AsyncIterator[None
             cancel()
 
 
+WAKE_MAX = 1_024
+"""So many tasks are woken by a commit before the loop comes round."""
+
+
 class Journaled(Protocol):
     """A space with a journal."""
 
@@ -199,6 +203,10 @@ class NowFlusher(Flusher):
 
 
 def _resolve(futures: list[asyncio.Future[None]], error: Exception | None) -> None:
+    """Wake those who waited for a commit; if they are many, the loop comes round in between."""
+    if len(futures) > WAKE_MAX:
+        asyncio.get_running_loop().call_soon(_resolve, futures[WAKE_MAX:], error)
+        del futures[WAKE_MAX:]
     for future in futures:
         if future.done():
             continue

@@ -11,6 +11,7 @@ from decimal import Decimal
 from types import NoneType
 from typing import Any
 from uuid import UUID
+from weakref import WeakValueDictionary
 
 import msgspec
 
@@ -22,7 +23,7 @@ NATIVE = frozenset({NoneType, bool, int, float, str, bytes})
 DEPTH_MAX = 64
 
 
-class Shape(msgspec.Struct, frozen=True, eq=False):
+class Shape(msgspec.Struct, frozen=True, eq=False, weakref=True):
     """What entries that can be matched alike have in common: their kind and field types.
 
     `flat` shapes hold immutable scalars only, so there is nothing to copy; `plain` ones are flat
@@ -76,8 +77,15 @@ class Entry(msgspec.Struct, gc=False, eq=False):
         return thaw(self.shape, self.fields)
 
 
+SHAPES_MAX = 4_096
+"""So many shapes are kept at hand, though nothing may be of them any more."""
+SHAPE_TYPES_MAX = 64
+"""Shapes of entries with more fields than this are not kept at hand."""
+
 plain_shapes: dict[tuple[type, ...], Shape] = {}
-_shapes: dict[tuple[Kind | None, tuple[type, ...]], Shape] = {}
+_shapes_at_hand: dict[tuple[Kind | None, tuple[type, ...]], Shape] = {}
+# All that are in use. Other programs choose what entries look like, so what nobody uses is let go.
+_shapes: WeakValueDictionary[tuple[Kind | None, tuple[type, ...]], Shape] = WeakValueDictionary()
 
 
 def types_of(fields: tuple[Any, ...]) -> tuple[type, ...]:
@@ -97,14 +105,24 @@ def types_of(fields: tuple[Any, ...]) -> tuple[type, ...]:
 
 def shape_of(kind: Kind | None, types: tuple[type, ...]) -> Shape:
     """The one Shape object for this kind and these field types."""
+    return _shapes_at_hand.get((kind, types)) or _find_shape(kind, types)
+
+
+def _find_shape(kind: Kind | None, types: tuple[type, ...]) -> Shape:
     key = (kind, types)
     shape = _shapes.get(key)
     if shape is None:
         flat = SCALARS.issuperset(types)
         plain = flat and kind is None
-        shape = _shapes[key] = Shape(kind, types, plain, plain and NATIVE.issuperset(types), flat)
-        if plain:
+        shape = Shape(kind, types, plain, plain and NATIVE.issuperset(types), flat)
+    if len(types) <= SHAPE_TYPES_MAX:
+        if len(_shapes_at_hand) >= SHAPES_MAX:
+            _shapes_at_hand.clear()
+            plain_shapes.clear()
+        shape = _shapes_at_hand.setdefault(key, shape)  # Another thread may have been faster.
+        if shape.plain:
             plain_shapes[types] = shape
+    _shapes[key] = shape
     return shape
 
 

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable
 from operator import attrgetter
 from typing import Any, TypeVar
+from weakref import WeakValueDictionary
 
 import msgspec
 
@@ -19,12 +20,16 @@ from tupelo.errors import BadArgument, BadEntry, UnknownType
 
 T = TypeVar("T", bound=type)
 
+KINDS_MAX = 4_096
+"""So many kinds are kept at hand, though nothing may be of them any more."""
+KIND_TEXT_MAX = 4_096
+"""Kinds with more letters than this in their names are not kept at hand."""
 STAND_INS_MAX = 1_000
-"""So many classes of other programs may have a stand-in here."""
+"""So many classes of other programs have a stand-in here; with one more, the oldest is let go."""
 STAND_IN_FIELDS_MAX = 255
 
 
-class Kind(msgspec.Struct, frozen=True, eq=False):
+class Kind(msgspec.Struct, frozen=True, eq=False, weakref=True):
     """A class of typed entries: `lineage` names the class itself and its dataclass bases."""
 
     name: str
@@ -32,12 +37,17 @@ class Kind(msgspec.Struct, frozen=True, eq=False):
     lineage: tuple[str, ...]
 
 
-_kinds: dict[tuple[str, tuple[str, ...], tuple[str, ...]], Kind] = {}
+_Names = tuple[str, tuple[str, ...], tuple[str, ...]]
+
+_kinds_at_hand: dict[_Names, Kind] = {}
+# All that are in use. Other programs choose the names, so what nobody uses is let go.
+_kinds: WeakValueDictionary[_Names, Kind] = WeakValueDictionary()
 _kind_of_class: dict[type, Kind] = {}
 _class_of_name: dict[str, type] = {}
 _given_name: dict[type, str] = {}
 _values_of_class: dict[type, Callable[[Any], tuple[Any, ...]]] = {}
 _stand_ins: dict[Kind, type] = {}
+_OF_STAND_IN = "__tupelo_kind__"
 
 
 def entry(name: str) -> Callable[[T], T]:
@@ -61,7 +71,7 @@ def entry(name: str) -> Callable[[T], T]:
 
 def kind_of(cls: type) -> Kind:
     """The kind of a dataclass, which is known by this name from now on."""
-    kind = _kind_of_class.get(cls)
+    kind = _kind_of_class.get(cls) or vars(cls).get(_OF_STAND_IN)
     if kind is None:
         names = tuple(field.name for field in dataclasses.fields(cls))
         lineage = tuple(
@@ -78,9 +88,17 @@ def kind_of(cls: type) -> Kind:
 def kind_named(name: str, names: tuple[str, ...], lineage: tuple[str, ...]) -> Kind:
     """The one Kind object with these names, whether its class is known here or not."""
     key = (name, names, lineage)
-    kind = _kinds.get(key)
-    if kind is None:
-        kind = _kinds[key] = Kind(name, names, lineage)
+    return _kinds_at_hand.get(key) or _find_kind(key)
+
+
+def _find_kind(key: _Names) -> Kind:
+    name, names, lineage = key
+    kind = _kinds.get(key) or Kind(name, names, lineage)
+    if sum(map(len, names)) + sum(map(len, lineage)) <= KIND_TEXT_MAX:
+        if len(_kinds_at_hand) >= KINDS_MAX:
+            _kinds_at_hand.clear()
+        kind = _kinds_at_hand.setdefault(key, kind)  # Another thread may have been faster.
+    _kinds[key] = kind
     return kind
 
 
@@ -96,8 +114,8 @@ def values_of(instance: Any) -> tuple[Any, ...]:
     cls = type(instance)
     reader = _values_of_class.get(cls)
     if reader is None:
-        kind_of(cls)
-        reader = _values_of_class[cls]
+        kind = kind_of(cls)
+        reader = _values_of_class.get(cls) or _reader(kind.names)
     try:
         return reader(instance)
     except AttributeError:
@@ -151,7 +169,7 @@ def stand_in(kind: Kind) -> type:
     of the kind and can be written again under its name. UnknownType if there can be none."""
     cls = _stand_ins.get(kind)
     if cls is None:
-        if len(_stand_ins) >= STAND_INS_MAX or len(kind.names) > STAND_IN_FIELDS_MAX:
+        if len(kind.names) > STAND_IN_FIELDS_MAX:
             raise UnknownType(kind.name)
         label = kind.name.rpartition(".")[2]
         try:
@@ -160,9 +178,10 @@ def stand_in(kind: Kind) -> type:
             )
         except TypeError as error:  # A field's name is none that Python allows.
             raise UnknownType(kind.name) from error
+        setattr(cls, _OF_STAND_IN, kind)  # It is known as long as the class itself.
+        while len(_stand_ins) >= STAND_INS_MAX:
+            _stand_ins.pop(next(iter(_stand_ins)), None)
         _stand_ins[kind] = cls
-        _kind_of_class[cls] = kind
-        _values_of_class[cls] = _reader(kind.names)
     return cls
 
 

@@ -18,6 +18,7 @@ class Line:
         self._socket = sock
         self._frames = wire.Frames()
         self._heard: list[bytes] = []
+        self.received: list[int] = []  # as the client has said when it came
 
     def preamble(self, answer: bytes = PLAIN) -> bytes:
         first = b""
@@ -92,6 +93,7 @@ class Peer:
         """Welcome the client, and open its spaces."""
         line.preamble()
         hello: wire.Hello = line.hear()
+        line.received = line.hear().received if hello.more else []
         line.say(wire.Welcome(wire.VERSION, "h", "host", "i", session, self.heartbeat))
         for _ in range(opened):
             line.answer(wire.Open, [False, "id", "me", "h", 1_000.0])

@@ -291,7 +291,7 @@ def test_what_only_asks_is_asked_again(met, later, peer):
     asked = {type(message): message for message in (line.hear(), line.hear())}
     line.close()
     line, hello = peer.line("second")
-    assert hello.resume == "first" and hello.received == []
+    assert hello.resume == "first" and line.received == []
     for _ in calls:
         again = line.hear()
         assert again.call > asked[type(again)].call
@@ -309,7 +309,7 @@ def test_what_was_received_is_told_after_a_loss(met, later, peer):
     line.hear()
     line.close()
     line, hello = peer.line("second")
-    assert hello.resume == "first" and hello.received == [first.call]
+    assert hello.resume == "first" and line.received == [first.call]
     call = later(space.take)
     second = line.answer(wire.Get, [JOB])
     call.result()
@@ -320,7 +320,7 @@ def test_what_was_received_is_told_after_a_loss(met, later, peer):
     line.hear()
     line.close()
     line, hello = peer.line("third")
-    assert hello.resume == "second" and hello.received == [second.call]
+    assert hello.resume == "second" and line.received == [second.call]
     line.answer(wire.Count, 1)
 
 

@@ -78,8 +78,8 @@ def test_a_take_that_is_interrupted_at_the_last_moment_is_undone(peer, later):
     assert line.hear() == wire.Cancel([taken.call])
     line.close()
     call = later(space.count)
-    line, hello = peer.line("second")
-    assert hello.received == []  # It is not claimed after a loss either.
+    line, _ = peer.line("second")
+    assert line.received == []  # It is not claimed after a loss either.
     line.answer(wire.Count, 1)
     assert call.result() == 1
     closing = later(space.close)

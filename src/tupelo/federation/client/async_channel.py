@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any, Self
 
-from tupelo.errors import CannotReach, LinkError, TupeloError
+from tupelo.errors import CannotReach, LimitReached, LinkError, TupeloError
 from tupelo.federation.client.channel import (
     DIAL_SECONDS,
     PARTING_SECONDS,
@@ -70,12 +70,16 @@ class Line:
 
     async def word(self) -> wire.Message:
         """The next message."""
+        return wire.decode(await self.content())
+
+    async def content(self) -> bytes:
+        """The next frame."""
         while not self._come:
             if self.reason is not None:
                 raise LinkError(self.reason)
             self._something.clear()
             await self._something.wait()
-        return wire.decode(self._come.popleft())
+        return self._come.popleft()
 
     def tell(self, channel: AsyncChannel) -> None:
         """From now on the channel is told what comes, and of the loss."""
@@ -205,6 +209,8 @@ class AsyncChannel(Channel):
 
     def heard(self, line: Line, contents: list[bytes]) -> None:
         self._heard += 1
+        if not contents:  # a part of a frame
+            self._progress += 1
         try:
             for content in contents:
                 self.hear(content)
@@ -238,6 +244,10 @@ class AsyncChannel(Channel):
             line.link.abort()
             self.lost(line, "it is silent")
             return
+        if not self.answers():
+            line.link.abort()
+            self.lost(line, "it answers no calls")
+            return
         if sent == self._sent:
             self._send(encode(wire.Ping()))
         self._seen = self._sent, self._heard
@@ -250,13 +260,14 @@ class AsyncChannel(Channel):
     async def _dial_again(self) -> None:
         now = self._loop.time
         end = now() + self.party.reconnect
-        pause = self.pauses()
+        pause = self._next_pause
         reason, error = "", None
+        await asyncio.sleep(self.first_pause())
         while (left := end - now()) > 0:
             try:
                 self._go_on(*await self._dial(min(left, DIAL_SECONDS)))
                 return
-            except CannotReach as refusal:
+            except (CannotReach, LimitReached) as refusal:  # It may be less busy soon.
                 reason = str(refusal)
             except TupeloError as refusal:
                 error = refusal
@@ -287,8 +298,10 @@ class AsyncChannel(Channel):
                 if link.identity is not None:
                     self.party.recognise(link.identity)
                 line = lines[0]
-                line.send(encode(self.hello()))
-                welcome = self.welcomed(await line.word())
+                for content in self.greeting():
+                    line.send(content)
+                welcome = self.welcomed(wire.decode_first(await line.content()))
+                link.admit()
                 await self._reopen(line)
                 return line, welcome
         except BaseException as error:

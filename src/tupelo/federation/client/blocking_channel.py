@@ -17,7 +17,7 @@ from contextlib import suppress
 from threading import get_ident
 from typing import Any
 
-from tupelo.errors import CannotReach, LinkError, TupeloError
+from tupelo.errors import CannotReach, LimitReached, LinkError, TupeloError
 from tupelo.federation.client.channel import (
     DIAL_SECONDS,
     PARTING_SECONDS,
@@ -211,7 +211,10 @@ class BlockingChannel(Channel):
 
     def _read(self, line: Line) -> None:
         try:
-            for content in line.next():
+            contents = line.next()
+            if not contents:  # a part of a frame
+                self._progress += 1
+            for content in contents:
                 self.hear(content)
             self._heard += 1
         except (OSError, LinkError) as error:
@@ -234,6 +237,9 @@ class BlockingChannel(Channel):
     # Losing and dialling
 
     def _lost(self, line: Line, reason: str) -> None:
+        line.reason = (
+            line.reason or reason
+        )  # The reader only sees that it is shut, and may be first.
         line.shut()  # A thread may hold the lock because its sending is stuck.
         with self._lock:
             self._lose(line, reason)
@@ -244,6 +250,7 @@ class BlockingChannel(Channel):
         line.shut()
         self._line = None
         self._dead.append(line)
+        reason = line.reason or reason
         self.lose(reason, time.monotonic())
         if not self.party.reconnect or self.closed:
             self.give_up(None, reason)
@@ -268,12 +275,21 @@ class BlockingChannel(Channel):
             heard = self._heard
             if silence >= SILENT_HEARTBEATS * TICKS:
                 self._lost(line, "it is silent")
+            elif not self.answers():
+                self._lost(line, "it answers no calls")
             elif sent == self._sent and self._lock.acquire(blocking=False):
                 try:  # Whoever else holds the lock sends something.
                     self._send(encode(wire.Ping()))
                 finally:
                     self._lock.release()
             sent = self._sent
+
+    def _ask_for_a_sign(self) -> None:
+        if self._lock.acquire(blocking=False):  # Else its holder may be stuck in sending.
+            try:
+                super().tell(wire.Tell(0, brief=True))
+            finally:
+                self._lock.release()
 
     def _read_alone(self, line: Line) -> None:
         """Read what is there, if nobody does."""
@@ -288,12 +304,13 @@ class BlockingChannel(Channel):
 
     def _dial_again(self) -> None:
         end = time.monotonic() + self.party.reconnect
-        pause = self.pauses()
+        pause = self._next_pause
         reason, error = "", None
+        self._pause(self.first_pause())
         while not self.closed and (left := end - time.monotonic()) > 0:
             try:
                 line, welcome = self._dial(min(left, DIAL_SECONDS))
-            except CannotReach as refusal:
+            except (CannotReach, LimitReached) as refusal:  # It may be less busy soon.
                 reason = str(refusal)
             except TupeloError as refusal:
                 error = refusal
@@ -301,9 +318,15 @@ class BlockingChannel(Channel):
             else:
                 self._go_on(line, welcome)
                 return
-            self._alarm.acquire(timeout=min(pause(), max(0.0, end - time.monotonic())))
+            self._pause(min(pause(), max(0.0, end - time.monotonic())))
         with self._lock:
             self.give_up(error, reason)
+
+    def _pause(self, seconds: float) -> None:
+        """So long, or until the channel is closed; though calls ring the alarm."""
+        end = time.monotonic() + seconds
+        while not self.closed and (left := end - time.monotonic()) > 0:
+            self._alarm.acquire(timeout=left)
 
     def _go_on(self, line: Line, welcome: wire.Welcome) -> None:
         """A new link stands: what waits for it is sent."""
@@ -319,6 +342,7 @@ class BlockingChannel(Channel):
     def _dial(self, seconds: float) -> tuple[Line, wire.Welcome]:
         """A link to the host, on which the spaces are open. CannotReach, or why it refuses us."""
         address = self.party.address
+        end = time.monotonic() + seconds
         try:
             sock = socket.create_connection((address.host, address.port), seconds)
         except OSError as error:
@@ -326,13 +350,13 @@ class BlockingChannel(Channel):
         line = Line(sock)
         try:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._meet(line, sock)
+            self._meet(line, sock, end)
             with self._lock:
-                hello = self.hello()
-            line.send(encode(hello))
-            first, *rest = line.words()
-            welcome = self.welcomed(first)
-            self._reopen(line, rest)
+                greeting = self.greeting()
+            for content in greeting:
+                line.send(content)
+            welcome = self.welcomed(line.first_word(end))
+            self._reopen(line, end)
             sock.settimeout(None)
             return line, welcome
         except (OSError, LinkError) as error:
@@ -344,7 +368,7 @@ class BlockingChannel(Channel):
             line.close()
             raise
 
-    def _meet(self, line: Line, sock: socket.socket) -> None:
+    def _meet(self, line: Line, sock: socket.socket, end: float) -> None:
         """The first eight bytes, and TLS if it is wanted."""
         wanted = PLAIN if self.party.context is None else TLS
         sock.sendall(PREAMBLE + wanted)
@@ -352,13 +376,14 @@ class BlockingChannel(Channel):
         while len(first) < 8 and (part := sock.recv(8 - len(first))):
             first += part
         if first == PREAMBLE + REFUSED:
-            self.welcomed(line.words()[0])
+            self.welcomed(line.first_word(end))
         if first != PREAMBLE + wanted:
             raise CannotReach(self.peer, "it does not speak Tupelo, or another version of it")
         if wanted == TLS:
             line.secure(self.party)
 
-    def _reopen(self, line: Line, heard: list[wire.Message]) -> None:
+    def _reopen(self, line: Line, end: float) -> None:
+        heard: list[wire.Message] = []
         with self._lock:
             opening = self.reopening()
         for _, content in opening.values():
@@ -366,7 +391,7 @@ class BlockingChannel(Channel):
         while opening:
             with self._lock:
                 self.reopened(opening, heard)
-            heard = line.words() if opening else []
+            heard = line.words(end) if opening else []
 
     def _close(self) -> None:
         """Wait until the host has heard our last word and hangs up; then until the keeper goes."""

@@ -32,10 +32,17 @@ PARTING_SECONDS = 1.0
 """How long a host may take to hang up when it is told goodbye: then it has heard all we said."""
 
 SILENT_HEARTBEATS = 3
+UNANSWERED_HEARTBEATS = 10
+"""With calls under way, and nothing heard in so many heartbeats but that the host is there, it is
+asked whether it answers calls at all; if it does not answer that in as many, the link is lost."""
 TICKS = 2
 """How often within a heartbeat a channel looks whether it must say something."""
 
 PAUSE_FIRST, PAUSE_MAX = 0.05, 2.0
+STEADY_SECONDS = 10.0
+"""A link that has stood so long was a good one: calls that are lost with it are asked again as if
+for the first time. Those that were asked again over a shorter one have only the rest of their time,
+and there is a pause before the host is dialled."""
 
 CONFIRMED_MAX = 4_096
 """So many takes are remembered as received; a host commits far fewer at a time."""
@@ -71,6 +78,7 @@ class Asked(ABC):
     __slots__ = (
         "done",
         "error",
+        "lost_since",
         "message",
         "number",
         "owner",
@@ -94,6 +102,7 @@ class Asked(ABC):
         self.value: Any = None
         self.error: Exception | None = None
         self.since: float | None = None
+        self.lost_since: float | None = None  # the first of the losses that it has seen in a row
         self.wait: float | None = getattr(message, "wait", 0)
         self.patient = self.wait != 0
 
@@ -144,6 +153,12 @@ class Channel(ABC):
         self._reason = ""
         self._opened: dict[Owner, wire.Open] = {}
         self._sent = self._heard = 0
+        self._progress = 0  # what was heard beside that the host is there
+        self._unanswered = (0, 0)  # progress at the last tick, and the ticks since it changed
+        self._stood_since = 0.0
+        self._begun_at = 0  # the progress when this link began
+        self._next_pause = self.pauses()
+        self._dials_at_once = True
         self._forked = False
         _channels.add(self)
 
@@ -230,19 +245,21 @@ class Channel(ABC):
 
     # What goes out
 
-    def hello(self) -> wire.Hello:
-        """The first word on a link; from now on nothing more is added to what was received."""
+    def greeting(self) -> list[bytes]:
+        """The first words on a link; from now on nothing more is added to what was received."""
         self._resuming = True
         party = self.party
-        return wire.Hello(
+        hello = wire.Hello(
             wire.VERSION,
             "client",
             party.id,
             party.name,
             party.incarnation,
             resume=self.session,
-            received=self._received.copy(),
+            more=bool(self._received),
         )
+        arrivals = [wire.Arrival([], self._received)] if self._received else []
+        return [wire.encode(word) for word in (hello, *arrivals)]
 
     def welcomed(self, welcome: wire.Message) -> wire.Welcome:
         """The host's first word, if it is a good one."""
@@ -258,6 +275,9 @@ class Channel(ABC):
         self.given_up = None
         self._received.clear()
         self._resuming = False
+        self._stood_since = self.time()
+        self._begun_at = self._progress
+        self._unanswered = (self._progress, 0)
 
     def reopening(self) -> dict[int, tuple[Owner, bytes]]:
         """What opens the spaces on a new link: for each call, whose it is and its content."""
@@ -353,22 +373,46 @@ class Channel(ABC):
         message = wire.decode(content)
         kind = type(message)
         if kind is wire.Answer or kind is wire.Failure:
+            self._progress += 1
             self._asked.resolve(message)  # type: ignore[arg-type]
         elif isinstance(message, wire.Goodbye):
             raise LinkError(message.reason or "it left")
         elif not isinstance(message, wire.Ping):
             raise BadFrame(f"a {kind.__name__} is nothing for a client")
 
+    def answers(self) -> bool:
+        """At every tick: does the host answer calls? If none is answered for long it is asked for
+        a sign, and if that does not come either, False."""
+        progress, ticks = self._unanswered
+        ticks = ticks + 1 if self._asked and progress == self._progress else 0
+        self._unanswered = self._progress, ticks
+        if ticks == UNANSWERED_HEARTBEATS * TICKS:
+            self._ask_for_a_sign()
+        return ticks < 2 * UNANSWERED_HEARTBEATS * TICKS
+
+    def _ask_for_a_sign(self) -> None:
+        self.tell(wire.Tell(0, brief=True))
+
     # Losses
 
     def lose(self, reason: str, now: float) -> None:
-        """The link is lost. Who can be asked again waits for the next one; the others are told."""
+        """The link is lost. Who can be asked again waits for the next one, for as long as the host
+        is dialled after a loss; the others are told."""
         self.serial += 1
+        under_way = self._asked.pop_all()
+        is_steady = now - self._stood_since >= STEADY_SECONDS
+        again = any(asked.lost_since is not None for asked in under_way)
+        self._dials_at_once = is_steady or (self._progress > self._begun_at and not again)
+        if self._dials_at_once:
+            self._next_pause = self.pauses()
         self._resuming = False
         self._received.extend(self._confirmed)
         self._confirmed.clear()
-        for asked in reversed(self._asked.pop_all()):
-            if asked.within is None and may_ask_again(asked.message):
+        for asked in reversed(under_way):
+            if asked.lost_since is None or is_steady:
+                asked.lost_since = now
+            in_time = now - asked.lost_since <= self.party.reconnect
+            if asked.within is None and may_ask_again(asked.message) and in_time:
                 asked.ask_again(now)
                 self._unsent.appendleft(asked)
             else:
@@ -393,6 +437,10 @@ class Channel(ABC):
     def loss(self, message: Any, reason: str, *, sent: bool = False) -> PeerLost:
         in_doubt = sent and changes_something(message)
         return PeerLost(self.peer, name_of(message), reason, in_doubt=in_doubt)
+
+    def first_pause(self) -> float:
+        """How long to pause before the host is dialled after a loss."""
+        return 0.0 if self._dials_at_once else self._next_pause()
 
     def pauses(self) -> Callable[[], float]:
         """How long to pause before each new attempt: longer and longer, and no two alike."""

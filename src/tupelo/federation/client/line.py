@@ -6,6 +6,7 @@ import select
 import socket
 import ssl
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -30,9 +31,11 @@ class Line:
 
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
-        self.frames = wire.Frames()
+        self.frames = wire.Frames(wire.HELLO_MAX, one_at_a_time=True)
         self._seal: Callable[[bytes], bytes] | None = None
         self.receive: Callable[[int], bytes] = sock.recv
+        self.reason = ""
+        """Why it was shut, by whoever was first."""
         self.torn = False
         """Has only a part of a frame been sent? Then no other can follow."""
 
@@ -71,11 +74,26 @@ class Line:
             raise LinkError("it hung up")
         return self.frames.feed(data)
 
-    def words(self) -> list[wire.Message]:
-        """The next messages."""
-        while not (contents := self.next()):
-            pass
-        return [wire.decode(content) for content in contents]
+    def first_word(self, end: float) -> wire.Message:
+        """What the host says first, before that moment of the monotonic clock; else TimeoutError.
+        All that follows may be as long as any frame."""
+        contents = self.frames.feed(b"") or self._next_before(end)
+        self.frames.frame_max, self.frames.one_at_a_time = wire.FRAME_MAX, False
+        return wire.decode_first(contents[0])
+
+    def words(self, end: float) -> list[wire.Message]:
+        """The next messages, before that moment of the monotonic clock; else TimeoutError."""
+        return [wire.decode(content) for content in self._next_before(end)]
+
+    def _next_before(self, end: float) -> list[bytes]:
+        contents: list[bytes] = []
+        while not contents:
+            left = end - time.monotonic()
+            if left <= 0:
+                raise TimeoutError("it does not answer in time")
+            self._socket.settimeout(left)
+            contents = self.next()
+        return contents
 
     def shut(self) -> None:
         """Wake whoever sends or receives."""

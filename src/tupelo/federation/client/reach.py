@@ -21,7 +21,7 @@ from tupelo.federation.client.handles import (
 )
 from tupelo.federation.client.listening import RemoteSubscription
 from tupelo.federation.links import wire
-from tupelo.federation.links.spelled import read_whole, spell_order
+from tupelo.federation.links.spelled import read_leases, read_whole, spell_order
 from tupelo.space.checks import check_limit, check_order, check_wait
 from tupelo.space.either import at_once
 from tupelo.space.order import Order
@@ -183,7 +183,7 @@ class Reach(Door):
             raise BadArgument("at", "a value that can be sent", at) from error
         if not leases:
             return []
-        return [self.lease_of(Written(*parts(one, 3))) for one in parts(granted, len(items))]
+        return [self.lease_of(Written(*one)) for one in read_leases(granted, len(items))]
 
     def get_message(
         self,

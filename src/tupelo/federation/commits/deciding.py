@@ -8,7 +8,8 @@ commit and hears nothing more asks the decider.
 
 A record is kept for each participant until that has committed, and for a coordinator elsewhere
 until it has heard of its own decision: the answer may be lost, and all participants told, before it
-asks.
+asks. Each of them is kept under the id of a branch, which is a secret: no participant, and nobody
+else, can say that another one knows what was decided.
 """
 
 from __future__ import annotations
@@ -58,9 +59,10 @@ def spanning_id(host_id: str, address: str, coordinator: str, number: str) -> st
     return "|".join((_PREFIX, host_id, address, coordinator, number))
 
 
-def branch_id(txn: str, number: int) -> str:
-    """The id of one branch. A host may have several of the same transaction, over several links."""
-    return f"{txn}|{number}"
+def branch_id(txn: str, key: str | int) -> str:
+    """The id of one branch. A host may have several of the same transaction, over several links.
+    The key is a secret of the branch, its coordinator and the decider; see `Deciding.forget`."""
+    return f"{txn}|{key}"
 
 
 def is_spanning(txn: str) -> bool:
@@ -167,8 +169,10 @@ class Deciding:
             return "aborted"
 
     def forget(self, txn: str, participant: str) -> None:
-        """This participant knows that the transaction was committed. The disk is not waited for: if
-        we crash before, a record too many is kept."""
+        """This participant knows that its branch was committed. Whoever says so has named the
+        branch, whose id is a secret of the participant, its coordinator and this host; the other
+        participants know only their own. The disk is not waited for: if we crash before, a record
+        too many is kept."""
         self._log.forget_soon(txn, participant)
         self._has_forgotten = True
 

@@ -13,6 +13,7 @@ from tupelo.errors import BadArgument
 from tupelo.federation.hosts.archiving import Archiving, archiver_for, check_archive
 from tupelo.federation.hosts.core import HostCore
 from tupelo.federation.hosts.discovery import Discovery
+from tupelo.federation.hosts.limits import Limits
 from tupelo.federation.identity.access import Access
 from tupelo.federation.identity.ids import id_of
 from tupelo.federation.identity.keys import Identity, default_folder
@@ -44,10 +45,16 @@ class Plan:
     clock: Clock
     archiving: Archiving | None
     local_trust: bool
+    limits: Limits
     _discovery: Discovery | None = field(default=None, init=False)
 
     async def start(self) -> HostCore:
-        self._network = TcpNetwork(self._security())
+        limits = self.limits.resolved()
+        self._network = TcpNetwork(
+            self._security(),
+            handshakes_max=limits.handshakes,
+            partial_bytes_max=limits.partial_bytes,
+        )
         core = HostCore(
             self.name,
             host_id=id_of(self.identity.key) if self.identity else _kept_id(self.path),
@@ -64,6 +71,7 @@ class Plan:
             heartbeat=self.heartbeat,
             archiver=None if self.archiving is None else archiver_for(self.archiving),
             local_trust=self.local_trust,
+            limits=limits,
         )
         core.identity = self.identity
         try:
@@ -133,6 +141,7 @@ def plan_host(
     clock: Clock | None,
     archive: str | Path | Archiving | None = None,
     local_trust: bool = True,
+    limits: Limits | None = None,
 ) -> Plan:
     """Check what was asked for, and settle what was not."""
     if not isinstance(name, str) or not name:
@@ -154,6 +163,8 @@ def plan_host(
     number = isinstance(heartbeat, (int, float)) and not isinstance(heartbeat, bool)
     if not (number and 0 < heartbeat < 1e6):
         raise BadArgument("heartbeat", "a number of seconds above 0", heartbeat)
+    if limits is not None and not isinstance(limits, Limits):
+        raise BadArgument("limits", "a Limits(...)", limits)
     folder = None if path is None else Path(path)
     if folder is not None and folder.exists() and not folder.is_dir():
         raise BadArgument("path", "the name of a folder", path)
@@ -180,6 +191,7 @@ def plan_host(
         clock or SystemClock(),
         check_archive(archive, path),
         local_trust,
+        limits or Limits(),
     )
 
 

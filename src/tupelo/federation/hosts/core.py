@@ -13,12 +13,14 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from tupelo.errors import BadArgument, HostClosed, NotAllowed, Stranger
+from tupelo.errors import BadArgument, HostClosed, LimitReached, NotAllowed, Stranger
 from tupelo.federation.commits.deciding import Deciding
 from tupelo.federation.hosts.archiving import Archiver
 from tupelo.federation.hosts.carrying import Carriers
 from tupelo.federation.hosts.dialling import Dialler
 from tupelo.federation.hosts.folder import Folder, check_space_name
+from tupelo.federation.hosts.guesses import Guesses
+from tupelo.federation.hosts.limits import AGENTS_MAX, Budget, Limits
 from tupelo.federation.hosts.parked import Woken
 from tupelo.federation.hosts.peer import Peer
 from tupelo.federation.hosts.possessions import Possessions
@@ -34,6 +36,7 @@ from tupelo.federation.links.calls import Handlers
 from tupelo.federation.links.conversation import Conversation
 from tupelo.federation.links.link import Link, Listening, Network
 from tupelo.federation.links.reception import SPACES_MAX, Greeting, Reception, require_names
+from tupelo.federation.links.turns import Turns
 from tupelo.federation.names import DECISIONS, PRESENCE, companion_name
 from tupelo.federation.spaces.doubts import Doubts, give_back
 from tupelo.federation.spaces.hosted import Doubt, HostedSpace, check_doubt
@@ -51,8 +54,6 @@ logger = logging.getLogger("tupelo")
 PRESENCE_SECONDS = 0.01
 TRUST_REVIEW_SECONDS = 3_600.0
 """So often it is looked whether trust in somebody has ended, if no end is nearer."""
-AGENTS_MAX = 10_000
-"""So many agents may be at one host."""
 
 
 class HostCore:
@@ -79,7 +80,9 @@ class HostCore:
         durability: Any = None,
         archiver: Archiver | None = None,
         local_trust: bool = True,
+        limits: Limits | None = None,
     ) -> None:
+        loop = asyncio.get_running_loop()
         self.name = name
         self.id = host_id
         self.identity: Identity | None = None
@@ -98,7 +101,14 @@ class HostCore:
         self.carriers = Carriers()
         self.services = Services(self)
         self.doubts = Doubts(lambda name: self.spaces.get(name))
-        self.woken = Woken(asyncio.get_running_loop())
+        self.woken = Woken(loop)
+        self.limits = (limits or Limits()).resolved()
+        self.turns = Turns(loop, self.limits.working_in_all)
+        self.held = Budget(
+            "open transactions, sessions, subscriptions and match sets at this host",
+            self.limits.held_in_all,
+        )
+        self.guesses = Guesses(loop)
         self.mover = Mover(self)
         self.federation = Federation(self)
         self.heartbeat = heartbeat
@@ -142,8 +152,8 @@ class HostCore:
     def _register(self) -> None:
         """Who handles what clients and hosts say; services and groups add theirs."""
 
-        async def tell(client: Serving, message: wire.Tell) -> dict[str, Any]:
-            return self.describe()
+        async def tell(client: Serving, message: wire.Tell) -> dict[str, Any] | None:
+            return None if message.brief else self.describe()
 
         Serving.register(self.from_clients)
         Possessions.register(self.from_clients)
@@ -198,6 +208,7 @@ class HostCore:
             serving.talk.goodbye(reason)
         await self.federation.stop()
         self.doubts.close()
+        self.guesses.close()
         self.presence.end()
         await asyncio.sleep(0)
         for hosted in self.spaces.values():
@@ -352,8 +363,7 @@ class HostCore:
             self._access.check("write", name, who, False)
             if self._folder is not None and self._folder.is_claimed(name):
                 raise NotAllowed("use, before its program has opened it,", name, who or "an agent")
-            if len(self.spaces) >= SPACES_MAX:
-                raise NotAllowed("make one more space", name, "an agent")
+            self._require_room_for_space()
             found = self.make_space(name)
         return found
 
@@ -369,6 +379,16 @@ class HostCore:
             access = self._access
             return access.allows(operation, peer.who) and access.allows_host(operation, source)
         return peer.may(operation, found) and found.allows_host(operation, source)
+
+    def _require_room_for_space(self) -> None:
+        """LimitReached if programs elsewhere may not make one more space here."""
+        limits = self.limits
+        if len(self.spaces) >= limits.spaces:
+            raise LimitReached("spaces at this host", limits.spaces)
+        assert limits.durable_spaces is not None
+        durable = sum(hosted.durable for hosted in self.spaces.values())
+        if self._folder is not None and durable >= limits.durable_spaces:
+            raise LimitReached("durable spaces at this host", limits.durable_spaces)
 
     def spans(self, hosted: HostedSpace, scope: Scope | None) -> bool:
         """Does an operation of this scope look beyond what is here?"""
@@ -432,26 +452,35 @@ class HostCore:
     # Whoever knocks
 
     def _answer(self, link: Link) -> Reception:
-        return Reception(link, self._admit)
+        return Reception(link, self._recognise_caller, self._admit)
 
-    def _admit(self, link: Link, hello: wire.Hello) -> Conversation:
+    def _recognise_caller(self, link: Link, hello: wire.Hello) -> str | None:
         if self._closed:
             raise HostClosed("the host is leaving")
         who = self._recognise(link, hello.name, hello.role)
+        if hello.role == "host":
+            require_proved(who, hello.id)
+            if hello.id == self.id:
+                raise Stranger("that is the id of the host that was dialled")
+        return who
+
+    def _admit(
+        self, link: Link, hello: wire.Hello, arrival: wire.Arrival, who: str | None
+    ) -> Conversation:
+        if self._closed:
+            raise HostClosed("the host is leaving")
         if hello.role == "client":
-            return self._admit_client(link, hello, who)
-        require_proved(who, hello.id)
-        if hello.id == self.id:
-            raise Stranger("that is the id of the host that was dialled")
+            return self._admit_client(link, hello, arrival, who)
         peer = self._new_peer(
             link, hello.id, hello.name, hello.incarnation, hello.address, who, dialled=False
         )
         if not self._may_engage(peer):
             peer.talk.forget()
             raise Stranger("we are engaged over another link already")
+        link.send(wire.encode(self._welcome("", more=True)))
         received = self.federation.unsettled(hello.id)
-        link.send(wire.encode(self._welcome("", received)))
-        self._engage(peer, hello.spaces, hello.received)
+        link.send(wire.encode(wire.Arrival(self.shared_spaces(), received)))
+        self._engage(peer, arrival)
         return peer.talk
 
     def _recognise(self, link: Link, name: str, role: str) -> str | None:
@@ -526,15 +555,18 @@ class HostCore:
                 logger.warning("%s may not use %r any more: its link is closed", one.label, name)
                 one.talk.goodbye(f"the rules of the space {name!r} have changed")
 
-    def _admit_client(self, link: Link, hello: wire.Hello, who: str | None) -> Conversation:
-        if len(self.servings) >= AGENTS_MAX - 1:
-            raise Stranger(f"there are {AGENTS_MAX} agents here already")
+    def _admit_client(
+        self, link: Link, hello: wire.Hello, arrival: wire.Arrival, who: str | None
+    ) -> Conversation:
+        assert self.limits.connections is not None
+        if len(self.servings) >= self.limits.connections:
+            raise LimitReached("connections to this host", self.limits.connections)
         agent = f"{who or 'local:' + hello.id}@{self.id}"
         before = self.servings.get(hello.resume)
         if before is not None and before.agent == agent:
             before.talk.end("its client is back on another link")
         session = self.new_id()
-        serving = Serving(self, agent, who, session)
+        serving = Serving(self, agent, who, session, link.label.rpartition(":")[0])
 
         def ended(reason: str) -> None:
             if self.servings.pop(session, None) is not None:
@@ -550,27 +582,25 @@ class HostCore:
             ended=ended,
             next_call=self.next_call,
             heartbeat=self.heartbeat,
+            turns=self.turns,
         )
         if hello.resume:
             owner = Holder("client", agent, hello.resume).owner
-            self.doubts.client_back(owner, hello.received)
-        link.send(wire.encode(self._welcome(session, [])))
+            self.doubts.client_back(owner, arrival.received)
+            # Other hosts may hold what an earlier life of this one has taken for it.
+            returned = wire.Returned([(agent, hello.resume, arrival.received)])
+            for peer in self.peers.values():
+                peer.talk.say(returned)
+        link.send(wire.encode(self._welcome(session)))
         self.servings[session] = serving
         self.presence.came(self.id, agent)
         self._tell_peers_soon()
         self.mover.arrived()
         return serving.talk
 
-    def _welcome(self, session: str, received: list[int]) -> wire.Welcome:
+    def _welcome(self, session: str, *, more: bool = False) -> wire.Welcome:
         return wire.Welcome(
-            wire.VERSION,
-            self.id,
-            self.name,
-            self.incarnation,
-            session,
-            self.heartbeat,
-            self.shared_spaces(),
-            received,
+            wire.VERSION, self.id, self.name, self.incarnation, session, self.heartbeat, more
         )
 
     # Other hosts
@@ -586,7 +616,8 @@ class HostCore:
         try:
             if link.identity is not None and self._trust is not None:
                 self._trust.check(address, link.identity, self.clock.now())
-            welcome = await greeting.welcome(self._hello(link))
+            arrival = wire.Arrival(self.shared_spaces(), self.federation.all_unsettled())
+            welcome = await greeting.welcome(self._hello(), arrival)
             require_proved(link.identity, welcome.id)
         except BaseException:
             link.abort()
@@ -601,23 +632,21 @@ class HostCore:
             link, welcome.id, welcome.name, welcome.incarnation, address, who, dialled=True
         )
         if self._may_engage(peer):
-            self._engage(peer, welcome.spaces, welcome.received)
+            self._engage(peer, greeting.arrival)
             greeting.go_on(peer.talk)  # What it said since is newer than its welcome.
         else:
             peer.talk.goodbye("we are engaged over another link already")
         return welcome.id
 
-    def _hello(self, link: Link) -> wire.Hello:
+    def _hello(self) -> wire.Hello:
         return wire.Hello(
             wire.VERSION,
             "host",
             self.id,
             self.name,
             self.incarnation,
-            self.shared_spaces(),
             self.address,
-            "",
-            self.federation.all_unsettled(),
+            more=True,
         )
 
     def _new_peer(
@@ -654,13 +683,15 @@ class HostCore:
             before.talk.end("closed")
         return not stays
 
-    def _engage(self, peer: Peer, spaces: list[str], received: list[int]) -> None:
-        peer.spaces = set(spaces)
+    def _engage(self, peer: Peer, arrival: wire.Arrival) -> None:
+        peer.spaces = set(arrival.spaces)
         self.peers[peer.id] = peer
-        self._settle_doubts(peer, received)
+        self._settle_doubts(peer, arrival.received)
         peer.talk.say(wire.Presence(self.shared_spaces(), self.agents))
+        if returned := self._returned():
+            peer.talk.say(wire.Returned(returned))
         self.presence.engaged(peer.id, peer.name, peer.address)
-        self.presence.has(peer.id, spaces, [])
+        self.presence.has(peer.id, arrival.spaces, [])
         logger.info("%s engaged with the host %r", self.name, peer.name)
         # Whoever waits for something waits for it there as well.
         self.federation.engaged(peer)
@@ -669,8 +700,17 @@ class HostCore:
         self.mover.arrived()
         self.carriers.engaged(peer)
 
+    def _returned(self) -> list[tuple[str, str, list[int]]]:
+        """The clients of this host that have come back to it, and what they have received."""
+        return [
+            (owner[1], owner[2], list(received))
+            for owner, received in self.doubts.clients_returned().items()
+            if isinstance(owner, tuple) and owner[1].endswith(f"@{self.id}")
+        ]
+
     def _settle_doubts(self, peer: Peer, unsettled: list[int]) -> None:
-        """What this host took in an earlier life, or does not speak of any more, it never got."""
+        """What this host does not speak of any more it never got. Of what it took in an earlier
+        life it knows nothing."""
         for owner in self.doubts.owners():
             if owner == peer.holder.owner:
                 for call in set(self.doubts.of(owner)) - set(unsettled):
@@ -678,7 +718,7 @@ class HostCore:
                     give_back(self.spaces.get(delivery.space), delivery)
                     self.doubts.forget(owner, call)
             elif isinstance(owner, tuple) and owner[:2] == ("host", peer.id):
-                self.doubts.back(owner, ())
+                self.doubts.new_life(owner)
 
     def _lost(self, peer: Peer, reason: str) -> None:
         peer.end(reason)

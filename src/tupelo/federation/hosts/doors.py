@@ -16,6 +16,7 @@ from tupelo.errors import BadArgument, BadInput, HostClosed
 from tupelo.federation.hosts.archiving import Archiving
 from tupelo.federation.hosts.building import Plan, plan_host
 from tupelo.federation.hosts.core import HostCore
+from tupelo.federation.hosts.limits import Limits
 from tupelo.federation.hosts.services import Service
 from tupelo.federation.identity.access import Access
 from tupelo.federation.identity.keys import Identity
@@ -59,6 +60,7 @@ class HostDoor:
         clock: Clock | None = None,
         archive: str | Path | Archiving | None = None,
         local_trust: bool = True,
+        limits: Limits | None = None,
     ) -> None:
         self._plan = plan_host(
             name,
@@ -74,6 +76,7 @@ class HostDoor:
             clock,
             archive,
             local_trust,
+            limits,
         )
         self._begin()
 
@@ -242,7 +245,7 @@ class Host(HostDoor):
     links are under TLS, and strangers are refused unless `trust` says otherwise. With
     `local_trust=False` programs on this machine count as strangers too: for a host behind a tunnel
     or a proxy, where everyone seems to come from here. docs/SECURITY.md says who is trusted with
-    what.
+    what. `limits` says how much programs elsewhere may use of it.
     """
 
     is_async = False

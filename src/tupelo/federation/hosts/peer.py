@@ -89,6 +89,7 @@ class Peer:
             wire.Hint: Peer.hint,
             wire.Told: Peer.told,
             wire.Unnote: Peer.unnote,
+            wire.Returned: Peer.returned,
             wire.Presence: Peer.presence,
         }
         handlers.later |= {
@@ -127,6 +128,11 @@ class Peer:
 
     def unnote(self, message: wire.Unnote) -> None:
         self._sessions.forget(message.number)
+
+    def returned(self, message: wire.Returned) -> None:
+        for agent, session, received in message.clients:
+            if self._is_home_of(agent):
+                self._host.doubts.client_back(("client", agent, session), received)
 
     def presence(self, message: wire.Presence) -> None:
         agents = list(filter(self._is_home_of, message.agents))
@@ -315,7 +321,8 @@ class Peer:
         if limit != 1:
             limit, cut = await hosted.port.room_for(query, ANSWER_BYTES)
             query = query.replace(limit=limit)
-        delivery = await hosted.port.reserve(query, self.holder.of_call(message.call))
+        holder = self.holder.of_call(message.call, message.client)
+        delivery = await hosted.port.reserve(query, holder)
         if delivery is None:
             return [], False
         if self.talk.over:

@@ -12,6 +12,7 @@ import msgspec
 from tupelo.errors import (
     BadArgument,
     LeaseLost,
+    LimitReached,
     MatchSetInvalid,
     SpaceClosed,
     TransactionEnded,
@@ -19,6 +20,7 @@ from tupelo.errors import (
     UnknownTransaction,
 )
 from tupelo.federation.commits.deciding import is_spanning
+from tupelo.federation.hosts.limits import Budget, Limits
 from tupelo.federation.links import wire
 from tupelo.federation.links.calls import Handlers
 from tupelo.federation.links.spelled import spell_error, spell_whole
@@ -40,9 +42,7 @@ from tupelo.values.spelling import template_from_wire
 if TYPE_CHECKING:
     from tupelo.federation.hosts.serving import Serving
 
-THINGS_MAX = 100_000
-"""So many transactions, sessions and subscriptions may one client hold together."""
-
+_HELD = "open transactions, sessions, subscriptions and match sets"
 _OF_THINGS: dict[wire.Thing, str] = {
     "entry": "write",
     "transaction": "read",
@@ -59,6 +59,10 @@ NOTICES_BYTES = 4 * 2**20
 NOTICE_BYTES_MAX = wire.FRAME_MAX - 64
 """A notice must leave room in its frame for what is around it."""
 
+SEARCHES_MAX = 64
+"""While a client has no room, so many times it is looked what has run out, for as many requests of
+it as it may hold things."""
+
 WRITTEN_MIN = 1_000
 """With fewer entries than this, those that are gone are not worth a search."""
 
@@ -66,9 +70,13 @@ WRITTEN_MIN = 1_000
 class Possessions:
     """What one client holds at its host, by the ids under which it knows it."""
 
-    def __init__(self, actor: Actor, who: str | None) -> None:
+    def __init__(self, actor: Actor, who: str | None, limits: Limits, in_all: Budget) -> None:
         self._actor = actor
         self._who = who
+        self._limits = limits
+        self._in_all = in_all
+        self._counted = 0  # of the budget of all
+        self._refusals = 0  # since there was room
         self._transactions: dict[tuple[str, str], Transaction] = {}
         self._sessions: dict[str, tuple[HostedSpace, SessionState]] = {}
         self._subscriptions: dict[str, tuple[HostedSpace, SubscriptionState, Subscription]] = {}
@@ -96,12 +104,43 @@ class Possessions:
             handlers.later[kind] = partial(_serve, operation, method)
         handlers.uncancellable.add(wire.End)  # The end of a transaction cannot be undone.
 
-    def _new_id(self) -> str:
-        self._count += 1
+    def _require_room(self) -> None:
+        """LimitReached if this client, or all of them, hold as much as they may."""
+        if self._counted >= self._limits.held:
+            # Not each time: a flood of requests that are refused would cost a search each.
+            if self._refusals % max(1, self._limits.held // SEARCHES_MAX) == 0:
+                self._forget_ended()
+            self._refusals += 1
+        if self._counted >= self._limits.held:
+            raise LimitReached(f"{_HELD} of this connection", self._limits.held)
+        self._in_all.require_room()
+        self._refusals = 0
+
+    def _forget_ended(self) -> None:
+        """What has run out is kept only so that its client can be told why."""
+        self._transactions = {
+            key: txn
+            for key, txn in self._transactions.items()
+            if txn.state not in ("committed", "aborted")
+        }
+        self._sessions = {key: one for key, one in self._sessions.items() if not one[1].ended}
+        self._subscriptions = {
+            key: one
+            for key, one in self._subscriptions.items()
+            if not one[1].ended or one[1].backlog
+        }
+        self._match_sets = {key: one for key, one in self._match_sets.items() if not one.ended}
+        self.recount()
+
+    def recount(self) -> None:
+        """Tell the budget of all how much this client holds now."""
         held = len(self._transactions) + len(self._sessions) + len(self._subscriptions)
         held += len(self._match_sets)
-        if held >= THINGS_MAX:
-            raise BadArgument("things", f"at most {THINGS_MAX} held at a time", held)
+        self._in_all.used += held - self._counted
+        self._counted = held
+
+    def _new_id(self) -> str:
+        self._count += 1
         return str(self._count)
 
     # Transactions
@@ -123,7 +162,7 @@ class Possessions:
             self._written[hosted.name, lease.thing.n] = lease.thing
 
     async def _begin(self, hosted: HostedSpace, message: wire.Begin) -> list[Any]:
-        self._new_id()
+        self._require_room()
         port = hosted.port
         parent = self.transaction(hosted, message.parent)
         above = parent.core_state if parent else None
@@ -179,6 +218,7 @@ class Possessions:
         return state
 
     async def _remember(self, hosted: HostedSpace, message: wire.Remember) -> list[Any]:
+        self._require_room()
         like = self.session(hosted, message.like)
         state = hosted.port.open_session(message.lease, like, Record())
         session_id = self._new_id()
@@ -188,6 +228,9 @@ class Possessions:
     # Subscriptions
 
     async def _subscribe(self, hosted: HostedSpace, message: wire.Subscribe) -> list[Any]:
+        self._require_room()
+        if message.backlog_max > self._limits.backlog:
+            raise LimitReached("notices in the backlog of a subscription", self._limits.backlog)
         state = hosted.port.subscribe(
             template_from_wire(message.template),
             None,
@@ -253,6 +296,7 @@ class Possessions:
     # Match sets
 
     async def _match(self, hosted: HostedSpace, message: wire.Match) -> list[Any]:
+        self._require_room()
         txn = self.transaction(hosted, message.txn)
         template = template_from_wire(message.template)
         state = await hosted.port.open_match_set_in_slices(
@@ -364,6 +408,7 @@ class Possessions:
         self._sessions.clear()
         self._subscriptions.clear()
         self._written.clear()
+        self.recount()
 
 
 def _end_session(hosted: HostedSpace, state: SessionState) -> None:
@@ -402,4 +447,7 @@ async def _serve(operation: str, method: Method, client: Serving, message: Any) 
     """What is said of possessions, by a client that must be allowed to do this in the space; or,
     without an operation, what its kind of thing needs."""
     hosted = client.hosted(message.space, operation or _OF_THINGS[message.thing])
-    return await method(client.possessions, hosted, message)
+    try:
+        return await method(client.possessions, hosted, message)
+    finally:
+        client.possessions.recount()

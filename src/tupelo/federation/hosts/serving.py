@@ -53,20 +53,31 @@ class _Alone:
 
 class Serving:
     """One client at a host. `agent` is the id under which it writes, `who` the identity that it has
-    proved: None for a program on this machine that has none, "" for one elsewhere."""
+    proved: None for a program on this machine that has none, "" for one elsewhere. `address` is
+    where it is, without a port: it counts wrong passwords."""
 
-    def __init__(self, host: HostCore, agent: str, who: str | None, session: str) -> None:
+    def __init__(
+        self, host: HostCore, agent: str, who: str | None, session: str, address: str
+    ) -> None:
         self.agent = agent
         self.actor = Actor(agent)
         self.who = who
         self.session = session
+        self._address = address
         self.holder = Holder("client", agent, session)
         self.talk: Conversation
-        self.possessions = Possessions(self.actor, who)
+        self.possessions = Possessions(self.actor, who, host.limits, host.held)
         self._host = host
         self._allowed: dict[tuple[str, str], HostedSpace] = {}
         self._shown: set[str] = set()
-        self.requests: Requests[Serving] = Requests(self, host.from_clients)
+        self.requests: Requests[Serving] = Requests(
+            self,
+            host.from_clients,
+            calls_max=host.limits.calls,
+            working_max=host.limits.working,
+            turns=host.turns,
+            hold=lambda held: self.talk.hold(held),
+        )
         self._new_parked = partial(Parked, asyncio.get_running_loop(), host.woken)
         self._given = Given(host.spaces.get)
         self.writing = Writing(host, self)
@@ -127,9 +138,17 @@ class Serving:
     async def open(self, message: wire.Open) -> list[Any]:
         hosted = self._host.hosted(message.space, self.who)
         if hosted.protected:
-            given = message.password or ""
-            if not await asyncio.to_thread(hosted.access.matches_password, given):
-                logger.warning("%s showed a wrong password for %r", self.agent, message.space)
+            if not message.password:  # No guess: it may only want to know whether it needs one.
+                raise WrongPassword(message.space)
+            matches = partial(hosted.access.matches_password, message.password)
+            if not await self._host.guesses.check(self._address, matches):
+                logger.warning(
+                    "%s at %s showed a wrong password for %r: %d from there",
+                    self.agent,
+                    self._address,
+                    message.space,
+                    self._host.guesses.wrong_from(self._address),
+                )
                 raise WrongPassword(message.space)
             self._shown.add(message.space)
         now = self._host.clock.now()

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from tupelo.errors import BadArgument, BadFrame
+from tupelo.errors import AnswerTooLarge, BadArgument, BadFrame, LimitReached
 from tupelo.federation.links import wire
-from tupelo.federation.links.spelled import SPELLED_AT_ONCE, read_spelled_entry
+from tupelo.federation.links.spelled import SPELLED_AT_ONCE, read_spelled_entry, spell_leases
 from tupelo.federation.spaces.hosted import HostedSpace
 from tupelo.space.tasks import TaskSignal, turn
 from tupelo.space.writers import Items, Mark, Writer
@@ -18,18 +18,26 @@ if TYPE_CHECKING:
     from tupelo.federation.hosts.serving import Serving
 
 
+RUN_BYTES = 32
+"""No run of leases needs more, but for those that do not expire together: of these the question had
+one lease each, which were as long."""
+
+
 class Writing:
     """The writes of one client."""
 
     def __init__(self, host: HostCore, serving: Serving) -> None:
         self._host = host
         self._serving = serving
+        self._shapes_max = host.limits.shapes
         self._waiting: dict[int, tuple[HostedSpace, Writer]] = {}
 
     def write(self, message: wire.Write) -> None:
         serving = self._serving
         hosted = serving.hosted(message.space, "write")
         entries = message.entries
+        if len(hosted.port.shapes) >= self._shapes_max:
+            self._require_known_shapes(hosted, entries)
         if (
             len(entries) == 1
             and message.txn is None
@@ -104,6 +112,12 @@ class Writing:
             self._waiting[message.call] = hosted, outcome
         return outcome, position
 
+    def _require_known_shapes(self, hosted: HostedSpace, entries: list[Any]) -> None:
+        """LimitReached if the space would learn a shape: it never forgets one."""
+        shapes = hosted.port.shapes
+        if any(read_spelled_entry(entry)[0] not in shapes for entry in entries):
+            raise LimitReached(f"shapes of entries in {hosted.name!r}", self._shapes_max)
+
     def _wanted(self, hosted: HostedSpace, message: wire.Write, leases: list[Lease]) -> list[Lease]:
         """The leases that the client wants to hear of: all or none."""
         if message.txn is None and message.to is not None:
@@ -118,13 +132,13 @@ class Writing:
         if hosted.durable and position:
             self._serving.requests.spawn(call, self._flush(hosted, leases, position))
         else:
-            self._serving.talk.say(wire.Answer(call, _spell_leases(leases)))
+            self._serving.talk.say(wire.Answer(call, _answer(leases)))
 
     async def _flush(
         self, hosted: HostedSpace, leases: list[Lease], position: int
     ) -> list[list[Any]]:
         await hosted.flush(position)
-        return _spell_leases(leases)
+        return _answer(leases)
 
     async def _await(
         self, hosted: HostedSpace, message: wire.Write, writer: Writer
@@ -147,5 +161,15 @@ class Writing:
             self.stop(call)
 
 
-def _spell_leases(leases: list[Lease]) -> list[list[Any]]:
-    return [[lease.thing.n, lease.thing.arrival, lease.thing.expires] for lease in leases]
+def _answer(leases: list[Lease]) -> list[list[Any]]:
+    """The leases, as they are sent. AnswerTooLarge if they do not fit in a frame."""
+    things = [lease.thing for lease in leases]
+    if len(things) == 1:  # as most are
+        return [[things[0].n, things[0].arrival, things[0].expires]]
+    runs = spell_leases((one.n, one.arrival, one.expires) for one in things)
+    if len(runs) * RUN_BYTES > wire.FRAME_MAX:
+        raise AnswerTooLarge(
+            f"all {len(leases):,} entries were written, but their leases do not fit in an answer "
+            f"of {wire.FRAME_MAX:,} bytes; write fewer at a time, to renew or cancel them"
+        )
+    return runs

@@ -15,16 +15,20 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
-from tupelo.errors import BadArgument, BadFrame, CannotSend, PeerLost, TupeloError
+from tupelo.errors import BadFrame, CannotSend, LimitReached, PeerLost, TupeloError
 from tupelo.federation.links.spelled import read_error, spell_error
+from tupelo.federation.links.turns import Turns
 from tupelo.federation.links.wire import Answer, Failure, Message
 from tupelo.values.codec import BadBytes
 
 logger = logging.getLogger("tupelo")
 
 CALLS_MAX = 100_000
-"""So many calls of one caller may be under way at a time: all that wait at a host ask when hosts
-meet."""
+"""So many calls of one host may be under way at a time: all that wait there ask when hosts meet."""
+CLIENT_CALLS_MAX = 20_000
+"""So many calls of one client may be under way at a time, most of which wait for entries."""
+WORKING_MAX = 1_024
+"""So many calls of one client are worked on at a time; then nothing more is read from it."""
 MESSAGE_MAX = 1_000
 """So many bytes are said of an error that cannot be told as it is."""
 
@@ -159,9 +163,24 @@ class _Forbidden(BadFrame):
 
 class Requests(Generic[C]):
     """The calls of one caller that are under way here: as tasks, or parked. A call that may not be
-    is refused; from a caller that is held `strict`ly to the rules it is a BadFrame."""
+    is refused; from a caller that is held `strict`ly to the rules it is a BadFrame.
 
-    def __init__(self, caller: C, handlers: Handlers[C], *, strict: bool = False) -> None:
+    At most `calls_max` are under way. With `turns`, the caller is put on `hold` while `working_max`
+    of its calls are worked on: all that are tasks, but for those that wait for something. Those
+    must not hold it, since what they wait for may be what it says next.
+    """
+
+    def __init__(
+        self,
+        caller: C,
+        handlers: Handlers[C],
+        *,
+        strict: bool = False,
+        calls_max: int | None = None,
+        working_max: int = WORKING_MAX,
+        turns: Turns | None = None,
+        hold: Callable[[bool], object] = lambda held: None,
+    ) -> None:
         self.tasks: dict[int, asyncio.Task[None]] = {}
         self.parked: dict[int, Parked] = {}
         self._caller = caller
@@ -169,6 +188,12 @@ class Requests(Generic[C]):
         self._later = handlers.later
         self._uncancellable_types = handlers.uncancellable
         self._strict = strict
+        self._calls_max = calls_max
+        self._working_max = working_max
+        self._turns = turns
+        self._hold = hold
+        self._working: set[int] = set()
+        self._holding = False
         self._uncancellable: set[int] = set()
         self._loop = asyncio.get_running_loop()
 
@@ -176,11 +201,13 @@ class Requests(Generic[C]):
         """Do what a message asks. BadFrame if the caller may not say this."""
         call: int = getattr(message, "call", 0)
         try:
-            if call and len(self.tasks) + len(self.parked) >= CALLS_MAX:
-                self._forbid(BadArgument("calls", f"at most {CALLS_MAX} at a time", "more"))
+            if call and len(self.tasks) + len(self.parked) >= (self._calls_max or CALLS_MAX):
+                self._forbid(LimitReached("calls under way", self._calls_max or CALLS_MAX))
             handle = self._now.get(type(message))
             if handle is not None:
                 handle(self._caller, message)
+                if self._turns is not None and call in self.tasks:
+                    self._count(call, message, self._turns)
                 return
             begin = self._later.get(type(message))
             if begin is None or not call:
@@ -190,12 +217,32 @@ class Requests(Generic[C]):
                 self.spawn(call, begin(self._caller, message))
                 if type(message) in self._uncancellable_types:
                     self._uncancellable.add(call)
+                if self._turns is not None:
+                    self._count(call, message, self._turns)
         except _Forbidden:
             raise
         except TupeloError as error:
             if not call:
                 raise
             self.fail(call, error)
+
+    def _count(self, call: int, message: Message, turns: Turns) -> None:
+        """This call is a task from now on."""
+        if getattr(message, "wait", 0) == 0 and call not in self._working:
+            self._working.add(call)
+            turns.working += 1
+            if len(self._working) >= self._working_max and not self._holding:
+                self._holding = True
+                self._hold(True)
+
+    def _discount(self, call: int) -> None:
+        if call in self._working:
+            assert self._turns is not None
+            self._working.discard(call)
+            self._turns.ended()
+            if self._holding and len(self._working) <= self._working_max // 2:
+                self._holding = False
+                self._hold(False)
 
     def _forbid(self, error: TupeloError) -> None:
         raise _Forbidden(str(error)) if self._strict else error
@@ -237,6 +284,7 @@ class Requests(Generic[C]):
             self._caller.give_back(call)
             self.fail(call, TupeloError(f"the host failed: {error!r}"))
         self.tasks.pop(call, None)  # At once: from now on the number may be used again.
+        self._discount(call)
 
     def _ended(
         self,
@@ -249,6 +297,7 @@ class Requests(Generic[C]):
         self._uncancellable.discard(call)
         if self.tasks.get(call) is task:
             del self.tasks[call]
+            self._discount(call)
         if ended is not None:
             ended(task)
 

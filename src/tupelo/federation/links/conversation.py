@@ -11,6 +11,7 @@ from typing import Any
 from tupelo.errors import BadFrame, CannotSend
 from tupelo.federation.links.calls import Call, PendingCalls
 from tupelo.federation.links.link import Link
+from tupelo.federation.links.turns import FIRST_MESSAGES, Turns
 from tupelo.federation.links.wire import (
     Answer,
     Failure,
@@ -34,7 +35,9 @@ UNSENT_MAX = 64 * 2**20
 
 
 class Conversation:
-    """One conversation. `serve` is given what is not an answer; `ended` the reason of the end."""
+    """One conversation. `serve` is given what is not an answer; `ended` the reason of the end. With
+    `turns`, what comes is served when it is its turn, and nothing is read while some of it waits.
+    """
 
     def __init__(
         self,
@@ -44,6 +47,7 @@ class Conversation:
         ended: Callable[[str], None],
         next_call: Callable[[], int],
         heartbeat: float,
+        turns: Turns | None = None,
     ) -> None:
         self.link = link
         self.over = False
@@ -56,7 +60,11 @@ class Conversation:
         self._calls: PendingCalls[Call] = PendingCalls()
         self._said = self._heard = False
         self._silence = 0
-        self._paused = False
+        self._turns = turns
+        self._first = FIRST_MESSAGES
+        self._paused = False  # The other end does not take its answers.
+        self._held = False  # It has as many calls under way as it may.
+        self._queued = False  # It waits for its turn.
         self._unheard: list[bytes] = []
         self._waited = 0
         self._timer = self._loop.call_later(heartbeat, self._beat)
@@ -105,13 +113,26 @@ class Conversation:
         self._heard = True
         if self._unheard:
             self._unheard += contents
-            return
+        elif contents:
+            turns = self._turns
+            most = count = len(contents)
+            if turns is not None:
+                most = turns.take(count)
+                if self._first:
+                    now = min(count, self._first)
+                    self._first -= now
+                    most = max(most, now)
+            self._hear(contents, most)
+
+    def _hear(self, contents: list[bytes], most: int) -> int:
+        """Serve so many of these; how many were. The rest is kept."""
         for place, content in enumerate(contents):
             if self.over:
-                return
-            if self._paused:  # It does not take its answers: its next calls can wait.
+                return place
+            if place == most or self._paused or self._held:
                 self._unheard = contents[place:]
-                return
+                self._keep_unheard()
+                return place
             try:
                 message = decode(content)
                 cls = type(message)
@@ -124,20 +145,67 @@ class Conversation:
             except BadFrame as error:
                 logger.warning("%s: %s", self.label, error)
                 self.end(f"garbage: {error}")
+        return len(contents)
+
+    def _keep_unheard(self) -> None:
+        """Some of what came is not served yet: read no more, and wait for a turn."""
+        self.link.pause()
+        if self._turns is not None and self.awaits_turn and not self._queued:
+            self._queued = True
+            self._turns.queue(self)
+
+    @property
+    def awaits_turn(self) -> bool:
+        """Are there messages that can be served now?"""
+        return bool(self._unheard) and not (self._paused or self._held or self.over)
+
+    def serve_turn(self, most: int) -> int:
+        """It is its turn: serve at most so many messages. How many were."""
+        self._queued = False
+        if not self.awaits_turn:
+            return 0
+        unheard, self._unheard = self._unheard, []
+        self._queued = True  # The queue looks itself whether there are more.
+        served = self._hear(unheard, most)
+        self._queued = self.awaits_turn
+        self._read_on()
+        return served
+
+    def _read_on(self) -> None:
+        if not (self._unheard or self._paused or self._held or self.over):
+            self.link.resume()
+
+    def _go_on(self) -> None:
+        """What stood in the way is gone."""
+        if self._unheard and self._turns is None:
+            unheard, self._unheard = self._unheard, []
+            self._hear(unheard, len(unheard))
+        elif self._unheard:
+            self._keep_unheard()
+        self._read_on()
 
     def eased(self) -> None:
         if self._paused and not self.over:
             self._paused = False
-            unheard, self._unheard = self._unheard, []
-            self.heard(unheard)
-            if not self._paused:
-                self.link.resume()
+            self._go_on()
+
+    def hold(self, held: bool) -> None:
+        """Serve nothing more for now, since so many calls of the other end are under way; or go
+        on."""
+        if held:
+            self._held = True
+            self.link.pause()
+        elif self._held and not self.over:
+            self._held = False
+            self._go_on()
 
     # The end
 
     def _beat(self) -> None:
         waiting = self.link.waiting
         moves = self._heard or (self._paused and waiting < self._waited)
+        if not self._paused and (self._held or self._unheard):
+            moves = True  # It may have said something that we do not read.
         self._waited = waiting
         self._silence = 0 if moves else self._silence + 1
         if self._silence >= (STALLED_AFTER if self._paused else SILENT_AFTER):
@@ -170,6 +238,7 @@ class Conversation:
 
     def _finish(self, reason: str, hang_up: Callable[[], None]) -> None:
         self.over = True
+        self._unheard = []
         self._timer.cancel()
         hang_up()
         for call in self._calls.pop_all():

@@ -14,12 +14,17 @@ class Link(Protocol):
     """A line to one other program.
 
     `label` says where it leads, for people; `identity` is the key that the other end has proved to
-    hold, if it has; `here` says whether the other end is on this machine.
+    hold, if it has; `here` says whether the other end is on this machine. Until it is told to
+    `admit` the other end, it delivers a single frame, of at most HELLO_MAX bytes.
     """
 
     label: str
     identity: str | None
     here: bool
+
+    def admit(self) -> None:
+        """The other end was recognised: from now on its frames may be as long as any."""
+        ...
 
     def send(self, content: bytes) -> None:
         """Send a frame. It never blocks: what the other end does not take is kept."""

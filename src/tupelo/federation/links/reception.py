@@ -1,4 +1,4 @@
-"""The reception: who knocks must say who it is, at once and in our language, before it is heard."""
+"""The reception: who knocks must say who it is, at once and in a few bytes, before it is heard."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ from tupelo.federation.links.link import Ear, Link, Network
 from tupelo.federation.links.spelled import read_error, spell_error
 from tupelo.federation.links.wire import (
     VERSION,
+    Arrival,
     Goodbye,
     Hello,
     Message,
     Refusal,
     Welcome,
     decode,
+    decode_first,
     encode,
 )
 
@@ -29,30 +31,57 @@ NAME_MAX = 512
 SPACES_MAX = 1_000
 """So many spaces may a host have, and tell of."""
 
+Recognise = Callable[[Link, Hello], str | None]
+"""The identity of whoever said Hello. It raises why it is not to be let in."""
+Admit = Callable[[Link, Hello, Arrival, str | None], Conversation]
+"""Begins the conversation with whoever was recognised, or raises why not."""
+
 
 class Reception:
-    """Waits for the Hello of a link that came in. `admit` lets it in, or raises why not."""
+    """Waits for the Hello of a link that came in, and for its Arrival if there is one. Until it is
+    recognised, the link takes no more than one short frame."""
 
-    def __init__(self, link: Link, admit: Callable[[Link, Hello], Conversation]) -> None:
+    def __init__(self, link: Link, recognise: Recognise, admit: Admit) -> None:
         self._link = link
+        self._recognise = recognise
         self._admit = admit
+        self._known: tuple[Hello, str | None] | None = None
         self._inside: Ear | None = None
         self._timer = asyncio.get_running_loop().call_later(HELLO_SECONDS, self._too_late)
 
     def heard(self, contents: list[bytes]) -> None:
         if self._inside is not None:
             self._inside.heard(contents)
-        elif contents:
-            self._timer.cancel()
+            return
+        for place, content in enumerate(contents):
             try:
-                self._inside = self._admit(self._link, _read_hello(contents[0]))
+                self._inside = self._meet(content)
             except TupeloError as error:
+                self._timer.cancel()
                 logger.warning("%s was refused: %s", self._link.label, error)
                 if not isinstance(error, BadFrame):
                     self._link.send(encode(Refusal(*spell_error(error))))
                 self._link.close()
                 return
-            self._inside.heard(contents[1:])
+            if self._inside is not None:
+                self._timer.cancel()
+                self._inside.heard(contents[place + 1 :])
+                return
+
+    def _meet(self, content: bytes) -> Conversation | None:
+        """Hear the first words; the conversation, if they were all."""
+        arrival = Arrival()
+        if self._known is None:
+            hello = _read_hello(content)
+            who = self._recognise(self._link, hello)
+            self._known = hello, who
+            self._link.admit()
+            if hello.more:
+                return None
+        else:
+            hello, who = self._known
+            arrival = read_arrival(content)
+        return self._admit(self._link, hello, arrival, who)
 
     def eased(self) -> None:
         if self._inside is not None:
@@ -64,7 +93,7 @@ class Reception:
             self._inside.lost(reason)
 
     def _too_late(self) -> None:
-        logger.warning("%s said nothing in %g seconds", self._link.label, HELLO_SECONDS)
+        logger.warning("%s said too little in %g seconds", self._link.label, HELLO_SECONDS)
         self._link.abort()
 
 
@@ -85,50 +114,64 @@ class Greeting:
 
     def __init__(self, link: Link) -> None:
         self.link = link
+        self.arrival = Arrival()
+        """What the host has said of itself beside its Welcome."""
         self._inside: Ear | None = None
-        self._rest: list[bytes] = []
-        self._welcome: asyncio.Future[Welcome] = asyncio.get_running_loop().create_future()
+        self._heard: list[bytes] = []
+        self._lost: str | None = None
+        self._something = asyncio.Event()
 
     def heard(self, contents: list[bytes]) -> None:
         if self._inside is not None:
             self._inside.heard(contents)
-        elif self._welcome.done():
-            self._rest += contents
         elif contents:
-            self._rest = contents[1:]
-            try:
-                self._welcome.set_result(check_welcome(decode(contents[0]), self.link.label))
-            except TupeloError as error:
-                self._welcome.set_exception(error)
+            self._heard += contents
+            self._something.set()
 
     def eased(self) -> None:
         if self._inside is not None:
             self._inside.eased()
 
     def lost(self, reason: str) -> None:
+        self._lost = reason
+        self._something.set()
         if self._inside is not None:
             self._inside.lost(reason)
-        elif not self._welcome.done():
-            self._welcome.set_exception(CannotReach(self.link.label, reason))
-            self._welcome.exception()
 
-    async def welcome(self, hello: Hello) -> Welcome:
+    async def welcome(self, hello: Hello, arrival: Arrival | None = None) -> Welcome:
+        """Say who we are, and perhaps more; the answer. CannotReach, or why we are not let in."""
         self.link.send(encode(hello))
+        if arrival is not None:
+            self.link.send(encode(arrival))
         try:
             async with asyncio.timeout(HELLO_SECONDS):
-                return await self._welcome
+                welcome = check_welcome(decode_first(await self._next()), self.link.label)
+                self.link.admit()
+                if welcome.more:
+                    self.arrival = read_arrival(await self._next())
+                return welcome
         except TimeoutError:
             raise CannotReach(self.link.label, "it does not answer") from None
+
+    async def _next(self) -> bytes:
+        while not self._heard:
+            if self._lost is not None:
+                raise CannotReach(self.link.label, self._lost)
+            self._something.clear()
+            await self._something.wait()
+        return self._heard.pop(0)
 
     def go_on(self, inside: Ear) -> None:
         """What comes from now on is for this one."""
         self._inside = inside
-        rest, self._rest = self._rest, []
-        inside.heard(rest)
+        heard, self._heard = self._heard, []
+        inside.heard(heard)
+        if self._lost is not None:
+            inside.lost(self._lost)
 
 
 def _read_hello(content: bytes) -> Hello:
-    message = decode(content)
+    message = decode_first(content)
     if not isinstance(message, Hello):
         raise BadFrame(f"it began with {type(message).__name__} instead of Hello")
     if message.version != VERSION:
@@ -140,6 +183,14 @@ def _read_hello(content: bytes) -> Hello:
             raise BadFrame(f"a name of {len(text)} characters")
     if not (message.id and message.incarnation):
         raise BadFrame("it has no id")
+    return message
+
+
+def read_arrival(content: bytes) -> Arrival:
+    """The second word of a program that was recognised. BadFrame if it is something else."""
+    message = decode(content)
+    if not isinstance(message, Arrival):
+        raise BadFrame(f"it went on with {type(message).__name__} instead of Arrival")
     require_names(message.spaces, SPACES_MAX)
     return message
 
@@ -160,5 +211,4 @@ def check_welcome(message: Message, label: str) -> Welcome:
         raise CannotReach(label, f"it answered with {type(message).__name__}, not as a host does")
     if message.version != VERSION:
         raise CannotReach(label, f"it speaks version {message.version}, and we speak {VERSION}")
-    require_names(message.spaces, SPACES_MAX)
     return message

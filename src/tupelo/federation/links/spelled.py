@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from math import isfinite
 from typing import Any
 
@@ -272,3 +272,54 @@ def _optimised(bits: BitMap64) -> BitMap64:
     copy = BitMap64(bits)
     copy.run_optimize()
     return copy
+
+
+# Leases
+
+Granted = tuple[int, int, float | None]
+"""The lease of an entry that was written: n, arrival, expires."""
+
+
+def spell_leases(leases: Iterable[Granted]) -> list[list[Any]]:
+    """The leases of one write, in runs: what is written at once has numbers and places in a row.
+    A run is [n, arrival, expires, count, step]: those of its first entry, and for how many n grows
+    by 1 and arrival by the step; the last two are left out for one entry. If they do not expire
+    together, `expires` is a list. So an answer is never much larger than the question."""
+    runs: list[list[Any]] = []
+    expiries: list[list[float | None]] = []
+    for n, arrival, expires in leases:
+        run = runs[-1] if runs else None
+        if run is not None and n == run[0] + run[3]:
+            step = arrival - run[1] if run[3] == 1 else run[4]
+            if step in (0, 1) and arrival == run[1] + step * run[3]:
+                run[3] += 1
+                run[4] = step
+                expiries[-1].append(expires)
+                continue
+        runs.append([n, arrival, expires, 1, 1])
+        expiries.append([expires])
+    for run, expiry in zip(runs, expiries, strict=True):
+        if expiry.count(run[2]) < run[3]:
+            run[2] = expiry
+        if run[3] == 1:
+            del run[3:]
+    return runs
+
+
+def read_leases(runs: Any, count: int) -> list[Granted]:
+    """The leases of so many entries. BadFrame if these are others."""
+    try:
+        leases: list[Granted] = []
+        for n, arrival, expires, *rest in runs:
+            length, step = rest or (1, 1)
+            if not 0 < length <= count - len(leases):
+                raise BadFrame("a lease for each entry that was written was expected")
+            expiry = expires if type(expires) is list else [expires] * length
+            if len(expiry) != length:
+                raise BadFrame("an expiry for each lease was expected")
+            leases += [(n + i, arrival + step * i, one) for i, one in enumerate(expiry)]
+    except (TypeError, ValueError) as error:
+        raise BadFrame(f"leases were expected as the answer: {error}") from error
+    if len(leases) != count:
+        raise BadFrame("a lease for each entry that was written was expected")
+    return leases

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import socket
 import ssl
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -19,29 +20,71 @@ from tupelo.errors import BadFrame, CannotReach, TupeloError
 from tupelo.federation.links.address import Address, is_loopback
 from tupelo.federation.links.link import Answering, Ear
 from tupelo.federation.links.spelled import read_error, spell_error
-from tupelo.federation.links.wire import FRAME_MAX, VERSION, Frames, Refusal, decode, encode, frame
+from tupelo.federation.links.wire import (
+    FRAME_MAX,
+    HELLO_MAX,
+    VERSION,
+    Frames,
+    Refusal,
+    decode_first,
+    encode,
+    frame,
+)
 
 logger = logging.getLogger("tupelo")
 
 PREAMBLE = b"TUPELO" + bytes([VERSION])
 PLAIN, TLS, REFUSED = b"P", b"T", b"X"
 HANDSHAKE_SECONDS = 10.0
-REFUSAL_MAX = 64 * 1024
+"""So long may it take until a program that dials has said who it is."""
+HANDSHAKES_MAX = 256
+"""So many programs may be about to say who they are, at a time."""
+PARTIAL_BYTES_MAX = 256 * 2**20
+"""So much may the frames have that have not come to their end, of all links together."""
 LINGER_SECONDS = 1.0
 _LOOK_SECONDS = 0.01
 _HIGH_BYTES = 256 * 1024
+_FIRST_MAX = 8 + 4 + HELLO_MAX + _HIGH_BYTES
+"""Bytes: the preamble, the first frame, and what one read may bring with it."""
+
+
+class OpenLinks(dict["TcpLink", None]):
+    """The links of a network, and how many bytes of frames that are not whole they hold."""
+
+    def __init__(self, partial_bytes_max: int) -> None:
+        super().__init__()
+        self.partial_bytes = 0
+        self._partial_bytes_max = partial_bytes_max
+
+    def hold(self, more: int) -> None:
+        """So many bytes more (or fewer) are held. If they are too many, the link that holds most
+        of them is cut: who needs the least is not made to pay."""
+        self.partial_bytes += more
+        while self.partial_bytes > self._partial_bytes_max:
+            largest = max(self, key=lambda link: link.partial_bytes, default=None)
+            if largest is None or not largest.partial_bytes:
+                return
+            largest.cut(
+                f"frames that are not whole have {self.partial_bytes:,} bytes together; "
+                f"{self._partial_bytes_max:,} may be"
+            )
 
 
 class TcpLink(asyncio.Protocol):
     """A link over TCP, once the eight bytes are exchanged and TLS, if any, stands."""
 
-    def __init__(self, label: str, here: bool, open_links: dict[TcpLink, None]) -> None:
+    def __init__(self, label: str, here: bool, open_links: OpenLinks) -> None:
         self.label = label
         self.here = here
         self.identity: str | None = None
+        self.partial_bytes = 0
+        """So much is held of a frame that is not whole."""
         self._ear: Ear | None = None
         self._loop = asyncio.get_running_loop()
-        self._frames = Frames(FRAME_MAX)
+        self.known: asyncio.Future[None] = self._loop.create_future()
+        """Done when the other end was admitted, or is lost."""
+        self._admitted = False
+        self._frames = Frames(HELLO_MAX, one_at_a_time=True)
         self._transport: Any = None
         self._unsent: list[bytes] = []
         self._unsent_bytes = 0
@@ -49,6 +92,7 @@ class TcpLink(asyncio.Protocol):
         self._hearing = False
         self._gone: str | None = None
         self._early = b""
+        self._greeted = False
         self._open_links = open_links
 
     def begin(self, transport: asyncio.BaseTransport, answer: Answering) -> None:
@@ -63,22 +107,45 @@ class TcpLink(asyncio.Protocol):
         if self._gone is not None:
             self._ear.lost(self._gone)
 
+    def admit(self) -> None:
+        if self._admitted:
+            return
+        self._admitted = True
+        self._frames.frame_max, self._frames.one_at_a_time = FRAME_MAX, False
+        self._settle()
+        self.resume()
+        self._loop.call_soon(self.data_received, b"")  # what came with the first frame
+
+    def _settle(self) -> None:
+        if not self.known.done():
+            self.known.set_result(None)
+
     # asyncio.Protocol
 
     def data_received(self, data: bytes) -> None:
         ear = self._ear
-        if ear is None:  # The first frames may come with the last bytes of a TLS handshake.
+        if ear is None or (self._greeted and not self._admitted):
+            # The first frames may come with the last bytes of a TLS handshake; and after the first
+            # frame, reading has stopped until it is known whose it was.
             self._early += data
             return
         if self._gone is not None:
             return
+        if self._early:
+            data, self._early = self._early + data, b""
         try:
             contents = self._frames.feed(data)
         except BadFrame as error:
-            logger.warning("%s: %s", self.label, error)
-            self._lose(f"garbage: {error}")
-            self.abort()
+            self.cut(f"garbage: {error}")
             return
+        if self._frames.held != self.partial_bytes:
+            more, self.partial_bytes = self._frames.held - self.partial_bytes, self._frames.held
+            self._open_links.hold(more)
+            if self._gone is not None:
+                return
+        if not self._admitted and contents:
+            self._greeted = True
+            self.pause()
         self._hearing = True
         try:
             ear.heard(contents)
@@ -96,9 +163,24 @@ class TcpLink(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self._open_links.pop(self, None)
+        self._release()
         self._lose("the connection broke" if error else "closed by the other end")
 
+    def cut(self, reason: str) -> None:
+        """Hang up at once: the other end does not keep to the rules, or asks too much."""
+        logger.warning("%s: %s", self.label, reason)
+        self._lose(reason)
+        self.abort()
+
+    def _release(self) -> None:
+        """Nothing more is read: let go of what was."""
+        self._early = b""
+        self._frames = Frames(0)
+        self._open_links.hold(-self.partial_bytes)
+        self.partial_bytes = 0
+
     def _lose(self, reason: str) -> None:
+        self._settle()
         if self._gone is None:
             self._gone = reason
             if self._ear is not None:
@@ -147,7 +229,10 @@ class TcpLink(asyncio.Protocol):
 
     def abort(self) -> None:
         self._gone = self._gone or "we hung up"
-        self._transport.abort()
+        self._settle()
+        self._release()
+        if self._transport is not None:
+            self._transport.abort()
 
 
 class _Preamble(asyncio.Protocol):
@@ -168,7 +253,7 @@ class _Preamble(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self._data += data
         self._came.set()
-        if len(self._data) > REFUSAL_MAX:
+        if len(self._data) > _FIRST_MAX:
             self.transport.abort()
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -212,7 +297,7 @@ class Security:
 class TcpListening:
     """A place where this host can be dialled."""
 
-    def __init__(self, server: asyncio.Server, address: str, handshakes: dict[Any, None]) -> None:
+    def __init__(self, server: asyncio.Server, address: str, handshakes: dict[Any, str]) -> None:
         self.address = address
         self._server = server
         self._handshakes = handshakes
@@ -224,11 +309,18 @@ class TcpListening:
 
 
 class TcpNetwork:
-    """Links over TCP. At most `handshakes_max` strangers are listened to at a time."""
+    """Links over TCP. At most `handshakes_max` strangers are listened to at a time, and the frames
+    of all links that are not whole have at most `partial_bytes_max` bytes together."""
 
-    def __init__(self, security: Security | None = None, *, handshakes_max: int = 256) -> None:
+    def __init__(
+        self,
+        security: Security | None = None,
+        *,
+        handshakes_max: int = HANDSHAKES_MAX,
+        partial_bytes_max: int = PARTIAL_BYTES_MAX,
+    ) -> None:
         self._security = security or Security()
-        self._links: dict[TcpLink, None] = {}
+        self._links = OpenLinks(partial_bytes_max)
         self._handshakes_max = handshakes_max
 
     async def close(self) -> None:
@@ -245,7 +337,7 @@ class TcpNetwork:
 
     async def listen(self, address: str, answer: Answering) -> TcpListening:
         place = Address.parse(address)
-        handshakes: dict[asyncio.Task[None], None] = {}
+        handshakes: dict[asyncio.Task[None], str] = {}
 
         def over(preamble: _Preamble, task: asyncio.Task[None]) -> None:
             handshakes.pop(task, None)
@@ -254,9 +346,9 @@ class TcpNetwork:
 
         def made(preamble: _Preamble) -> None:
             if len(handshakes) >= self._handshakes_max:
-                next(iter(handshakes)).cancel()  # Of those who are silent, the one who is longest.
+                _drop_one(handshakes)
             task = asyncio.ensure_future(self._receive(preamble, answer))
-            handshakes[task] = None
+            handshakes[task] = (preamble.transport.get_extra_info("peername") or ("?",))[0]
             task.add_done_callback(partial(over, preamble))
 
         loop = asyncio.get_running_loop()
@@ -272,19 +364,22 @@ class TcpNetwork:
         transport = preamble.transport
         peer = transport.get_extra_info("peername") or ("?", 0)
         label = f"{peer[0]}:{peer[1]}"
+        link = TcpLink(label, is_loopback(peer[0]), self._links)
         try:
             async with asyncio.timeout(HANDSHAKE_SECONDS):
-                await self._receive_as(
-                    preamble, TcpLink(label, is_loopback(peer[0]), self._links), answer
-                )
+                if await self._receive_as(preamble, link, answer):
+                    await link.known
         except (OSError, ssl.SSLError, TimeoutError, TupeloError) as error:
             logger.warning("%s was not let in: %r", label, error)
+            link.abort()
             transport.abort()
         except BaseException:
+            link.abort()
             transport.abort()
             raise
 
-    async def _receive_as(self, preamble: _Preamble, link: TcpLink, answer: Answering) -> None:
+    async def _receive_as(self, preamble: _Preamble, link: TcpLink, answer: Answering) -> bool:
+        """Let the link begin; False if it was refused."""
         transport = preamble.transport
         first = await preamble.next(8)
         if first[:7] != PREAMBLE or first[7:] not in (PLAIN, TLS):
@@ -293,7 +388,7 @@ class TcpNetwork:
         if first[7:] == TLS:
             if self._security.server is None:
                 _refuse(transport, CannotReach("this host", "it has no identity to prove"))
-                return
+                return False
             transport.write(PREAMBLE + TLS)
             loop = asyncio.get_running_loop()
             transport = await loop.start_tls(
@@ -304,13 +399,14 @@ class TcpNetwork:
             link.identity = self._security.key_of(transport.get_extra_info("ssl_object"))
         elif self._security.require_tls and not link.here:
             _refuse(transport, CannotReach("this host", "it wants TLS: connect with tls=True"))
-            return
+            return False
         else:
             transport.write(PREAMBLE + PLAIN)
             transport.set_protocol(link)
         link.begin(transport, answer)
         if preamble.rest:
             link.data_received(preamble.rest)
+        return True
 
     # Dialling
 
@@ -342,9 +438,9 @@ class TcpNetwork:
                 raise CannotReach(str(place), "it does not speak Tupelo, or another version of it")
             if first[7:] == REFUSED:
                 length = int.from_bytes(await preamble.next(4), "big")
-                if length > REFUSAL_MAX:
+                if length > HELLO_MAX:
                     raise CannotReach(str(place), "it does not speak Tupelo")
-                refusal = decode(await preamble.next(length))
+                refusal = decode_first(await preamble.next(length))
                 if isinstance(refusal, Refusal):
                     raise read_error(refusal.kind, refusal.message, refusal.data)
                 raise CannotReach(str(place), "it does not speak Tupelo")
@@ -363,6 +459,16 @@ class TcpNetwork:
             transport.abort()
             raise
         return link
+
+
+def _drop_one(handshakes: dict[asyncio.Task[None], str]) -> None:
+    """Of the address that has most handshakes under way, the oldest is given up: who dials from
+    elsewhere is not crowded out."""
+    counts = Counter(handshakes.values())
+    busiest = counts.most_common(1)[0][0]
+    oldest = next(task for task, address in handshakes.items() if address == busiest)
+    del handshakes[oldest]  # At once: the next one to be given up is another.
+    oldest.cancel()
 
 
 def _set_no_delay(transport: asyncio.BaseTransport) -> None:

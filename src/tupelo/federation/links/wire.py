@@ -19,12 +19,16 @@ from msgspec.msgpack import Decoder, Encoder
 
 from tupelo.errors import BadFrame, CannotSend
 from tupelo.values.codec import BadBytes
+from tupelo.values.holder import ClientCall
 from tupelo.values.scope import Scope
 from tupelo.values.spelling import read_wire_extension
 
 VERSION = 2
 FRAME_MAX = 16 * 2**20
 """The longest frame that is sent or accepted, in bytes."""
+HELLO_MAX = 12 * 1024
+"""The longest frame that is accepted from a program that has not said who it is, in bytes: five
+names of the longest kind, and some bytes around them."""
 
 BULK_MAX = 100_000
 """So many entries may one request of a client write or take. That is one step of the space, during
@@ -41,23 +45,24 @@ class Message(msgspec.Struct, array_like=True, gc=False):
 
 
 class Hello(Message, tag=1):
-    """The first word of whoever dials. `incarnation` tells one life of a program from the next;
-    `resume` is the session that a client had before its link was lost, and `received` are the calls
-    of it whose takings have reached its user; of a host, those that it has yet to settle."""
+    """The first word of whoever dials, in at most HELLO_MAX bytes: it is read before anybody knows
+    whose it is, so it has no lists. `incarnation` tells one life of a program from the next, and
+    `resume` is the session that a client had before its link was lost. If there is `more`, an
+    Arrival follows."""
 
     version: int
     role: Literal["client", "host"]
     id: str
     name: str
     incarnation: str
-    spaces: list[str] = []
     address: str = ""
     resume: str = ""
-    received: list[int] = []
+    more: bool = False
 
 
 class Welcome(Message, tag=2):
-    """The answer of the host that was dialled."""
+    """The answer of the host that was dialled, in at most HELLO_MAX bytes. If there is `more`, an
+    Arrival follows."""
 
     version: int
     id: str
@@ -65,6 +70,14 @@ class Welcome(Message, tag=2):
     incarnation: str
     session: str
     heartbeat: float
+    more: bool = False
+
+
+class Arrival(Message, tag=6):
+    """The second word of a program that has more to say of itself, heard once it was recognised.
+    Of a client: the calls of the session that it resumes whose takings have reached its user. Of a
+    host: its spaces, and the calls that it has yet to settle."""
+
     spaces: list[str] = []
     received: list[int] = []
 
@@ -129,7 +142,8 @@ class Open(Message, tag=22):
 
 
 class Write(Message, tag=23):
-    """Answer: for each entry [n, arrival, expires]; nothing if nobody wants the `leases`."""
+    """Answer: a list of the leases, as `spell_leases` spells them; nothing if nobody wants the
+    `leases`."""
 
     call: int
     space: str
@@ -335,9 +349,11 @@ class Invoke(Message, tag=40):
 
 
 class Tell(Message, tag=38):
-    """Answer: what the host says of itself, as a dict."""
+    """Answer: what the host says of itself, as a dict; or None, if it is only asked `brief`ly
+    whether it answers calls at all."""
 
     call: int
+    brief: bool = False
 
 
 # Between hosts
@@ -375,7 +391,7 @@ class Ask(Message, tag=51):
     `seen`, or all but the entries of one agent. If nothing is found, and a `watch` is given, it
     stands from that same moment on. Answer: a list of whole entries, or of None for a peek; a None
     after the last says that there are more than have room in an answer. What is taken is reserved
-    until the asker says Settle.
+    until the asker says Settle; if it takes for a `client` of its own, that may outlive it.
 
     Who goes on in a session need not say again who asks. If what was seen is to be kept here, the
     answer is such a list and the Numbers of what is gone from here for good, or None: what came
@@ -392,6 +408,7 @@ class Ask(Message, tag=51):
     watch: int | None = None
     by: str | None = None
     session: str | None = None
+    client: ClientCall | None = None
 
 
 class Unnote(Message, tag=63):
@@ -409,6 +426,14 @@ class Settle(Message, tag=52):
     keep: bool
     space: str
     incarnation: str
+
+
+class Returned(Message, tag=70):
+    """These clients of the host that says so have come back to it, perhaps after it has crashed:
+    [agent, the session that it had before, the calls of it whose takings have reached its user].
+    What was taken for other calls of the session has not."""
+
+    clients: list[tuple[str, str, list[int]]]
 
 
 class Watch(Message, tag=53):
@@ -513,7 +538,7 @@ class Outcome(Message, tag=61):
 
 
 class Forget(Message, tag=62):
-    """This participant knows that the transaction was committed."""
+    """This participant knows that the branch `txn` of the transaction was committed."""
 
     call: int
     txn: str
@@ -563,6 +588,21 @@ def reader(kind: Any) -> Callable[[bytes | memoryview | msgspec.Raw], Any]:
 
 
 decode: Callable[[bytes | memoryview], Message] = reader(Union[tuple(Message.__subclasses__())])  # noqa: UP007
+_decode_first: Callable[[bytes], Message] = Decoder(
+    Union[Hello, Welcome, Refusal, Goodbye]  # noqa: UP007
+).decode
+
+
+def decode_first(content: bytes) -> Message:
+    """The first word of a program that is not known yet: Hello, Welcome, Refusal or Goodbye.
+    BadFrame if it is anything else. No code of ours runs on what is in it: extensions are not
+    read, and nothing is remembered."""
+    if len(content) > HELLO_MAX:
+        raise BadFrame(f"a first frame of {len(content)} bytes; {HELLO_MAX} may be")
+    try:
+        return _decode_first(content)
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        raise BadFrame(f"the first frame cannot be understood: {error}") from error
 
 
 def frame(content: bytes) -> bytes:
@@ -570,17 +610,20 @@ def frame(content: bytes) -> bytes:
 
 
 class Frames:
-    """Cuts what arrives into frames. It never holds more than one that is allowed."""
+    """Cuts what arrives into frames. It never holds more than one that is allowed, and what came
+    with it. With `one_at_a_time` each feed returns a single frame: the limit may change after it.
+    """
 
-    def __init__(self, frame_max: int = FRAME_MAX) -> None:
-        self._frame_max = frame_max
+    def __init__(self, frame_max: int = FRAME_MAX, *, one_at_a_time: bool = False) -> None:
+        self.frame_max = frame_max
+        self.one_at_a_time = one_at_a_time
         self._held = bytearray()
         self._needed = 4  # how much must be there before it is looked at again
 
     @property
-    def begun(self) -> bool:
-        """Is there a part of a frame?"""
-        return bool(self._held)
+    def held(self) -> int:
+        """How many bytes are kept until the rest of their frame comes."""
+        return len(self._held)
 
     def feed(self, data: bytes) -> list[bytes]:
         """The contents of the frames that are whole now. BadFrame if one claims to be too long."""
@@ -592,16 +635,20 @@ class Frames:
             data = bytes(held)
         contents = []
         start, end = 0, len(data)
+        single = self.one_at_a_time
         while end - start >= 4:
             (length,) = _length(data, start)
-            if length > self._frame_max:
-                raise BadFrame(f"a frame of {length} bytes is announced; {self._frame_max} may be")
+            if length > self.frame_max:
+                raise BadFrame(f"a frame of {length} bytes is announced; {self.frame_max} may be")
             if end - start - 4 < length:
                 self._needed = 4 + length
                 break
             start += 4
             contents.append(data[start : start + length])
             start += length
+            if single:
+                self._needed = 4
+                break
         else:
             self._needed = 4
         self._held = bytearray(data[start:])

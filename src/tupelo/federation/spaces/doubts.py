@@ -1,6 +1,10 @@
 """Deliveries in doubt: entries that were delivered to a program or host that is away, and of which
 it is not known whether they arrived. The holder settles them when it is back; if it does not come
-back, the `Doubt` of each space decides."""
+back, or comes back as a new life that knows nothing of them, the `Doubt` of each space decides.
+
+What a host has taken for one of its clients is settled by that client, which outlives the host:
+when it comes back to the host's next life, it says what it has received.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,8 @@ from contextlib import suppress
 
 from tupelo.errors import SpaceClosed, TransactionEnded
 from tupelo.federation.spaces.hosted import Doubt, HostedSpace
-from tupelo.space.delivery import Delivery
+from tupelo.space.delivery import Delivery, Leaving, Prepared
+from tupelo.values.holder import ClientCall
 
 logger = logging.getLogger("tupelo")
 
@@ -46,6 +51,12 @@ RECEIVED_MAX = 200_000
 """So many calls are remembered for all of them together."""
 
 
+def _client_of(delivery: Delivery) -> ClientCall | None:
+    """The client for which another host has taken this, if it was for one."""
+    holder = delivery.holder if isinstance(delivery, (Prepared, Leaving)) else None
+    return None if holder is None else holder.client
+
+
 class Doubts:
     """All that was delivered to holders that are away, and not confirmed by them."""
 
@@ -58,22 +69,36 @@ class Doubts:
         self._closed = False
 
     def leave(self, owner: Hashable, held: dict[int, Delivery], reason: str = "") -> None:
-        """This holder is away and has not confirmed these. If it said goodbye, it never will."""
-        if reason == "goodbye":
-            for delivery in held.values():
-                give_back(self._space_of(delivery.space), delivery)
-            return
-        if not held or self._closed:
+        """This holder is away and has not confirmed these. If it said goodbye, it never will; but
+        a client of it may yet do so."""
+        if self._closed and reason != "goodbye":
             return
         received = self._returned.get(owner)
         if received is not None:  # These were recovered after the holder had come back.
             self._settle(held, received)
+            return
+        held = {n: one for n, one in held.items() if not self._is_settled_by_client(one)}
+        if reason == "goodbye":
+            for number in [n for n, one in held.items() if _client_of(one) is None]:
+                delivery = held.pop(number)
+                give_back(self._space_of(delivery.space), delivery)
+        if not held or self._closed:  # The spaces keep it in doubt.
             return
         self._away.setdefault(owner, {}).update(held)
         if owner not in self._timers:
             seconds = max(self._policy(delivery).seconds for delivery in held.values())
             loop = asyncio.get_running_loop()
             self._timers[owner] = loop.call_later(seconds, self._give_up, owner)
+
+    def _is_settled_by_client(self, delivery: Delivery) -> bool:
+        """Has the client for which this was taken come back and said whether it has it? If so,
+        this is settled now."""
+        client = _client_of(delivery)
+        received = None if client is None else self._returned.get(client.owner)
+        if client is None or received is None:
+            return False
+        self._settle({client.call: delivery}, received)
+        return True
 
     def _policy(self, delivery: Delivery) -> Doubt:
         hosted = self._space_of(delivery.space)
@@ -87,14 +112,31 @@ class Doubts:
         self._settle(self._away.pop(owner, {}), set(received))
 
     def client_back(self, owner: Hashable, received: Iterable[int]) -> None:
-        """A client is back. What it has received is remembered: a space or a service that is opened
-        only now may still have deliveries to it in doubt from before a crash."""
+        """A client of this host, or of another, is back. What it has received is remembered: a
+        space or a service that is opened only now may still have deliveries to it in doubt from
+        before a crash, and so may another host."""
         has = frozenset(received)
         self._received += len(has) - len(self._returned.pop(owner, ()))
         self._returned[owner] = has
         while len(self._returned) > RETURNED_MAX or self._received > RECEIVED_MAX:
             self._received -= len(self._returned.pop(next(iter(self._returned))))
         self.back(owner, has)
+        for holder in self.owners():
+            for number, delivery in list(self.of(holder).items()):
+                if self._is_settled_by_client(delivery):
+                    self.forget(holder, number)
+
+    def clients_returned(self) -> dict[Hashable, frozenset[int]]:
+        """The clients that have come back, and what they have received."""
+        return self._returned
+
+    def new_life(self, owner: Hashable) -> None:
+        """The holder is back in a new life, which knows nothing of these. What it took for clients
+        waits for them; for the rest, the policy of each space decides now."""
+        for number, delivery in list(self.of(owner).items()):
+            if _client_of(delivery) is None:
+                self.forget(owner, number)
+                self._decide(owner, number, delivery)
 
     def _settle(self, held: dict[int, Delivery], received: Set[int]) -> None:
         for number, delivery in held.items():
@@ -120,18 +162,22 @@ class Doubts:
         """It never came back: the policy of each space says what becomes of its entries."""
         self._timers.pop(owner, None)
         for number, delivery in self._away.pop(owner, {}).items():
-            then = self._policy(delivery).then
-            logger.warning(
-                "%s did not come back to confirm what it took from %r (call %d): %s",
-                owner,
-                delivery.space,
-                number,
-                "it returns" if then == "return" else "it is forgotten",
-            )
-            if then == "return":
-                give_back(self._space_of(delivery.space), delivery)
-            else:
-                self._confirm(delivery)
+            self._decide(owner, number, delivery)
+
+    def _decide(self, owner: Hashable, number: int, delivery: Delivery) -> None:
+        """Nobody will confirm this any more: the policy of its space decides."""
+        then = self._policy(delivery).then
+        logger.warning(
+            "%s did not come back to confirm what it took from %r (call %d): %s",
+            owner,
+            delivery.space,
+            number,
+            "it returns" if then == "return" else "it is forgotten",
+        )
+        if then == "return":
+            give_back(self._space_of(delivery.space), delivery)
+        else:
+            self._confirm(delivery)
 
     def _confirm(self, delivery: Delivery) -> None:
         try:

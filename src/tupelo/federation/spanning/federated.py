@@ -1,27 +1,29 @@
 """The federation, as one host sees it: operations that span every engaged host.
 
-A take from elsewhere is settled in two steps, so that nobody has an entry that another may get as
-well: its host reserves and delivers it, we say that we keep it, and only when the host has agreed
-does the one who asked get it. If the link is lost in between, it is settled when the host returns.
+A take from elsewhere is settled end to end: its host reserves and delivers the entry, the one who
+asked gets it, and then we tell the host that it is gone for good. Until it hears so the host keeps
+the entry in doubt, in its journal if it is durable. If the link is lost in between, it is settled
+when the host returns; if this host is killed, its clients say what they have received, and for the
+rest the `Doubt` of the space decides.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from tupelo.errors import BadFrame, NotAllAnswered, PeerLost, TupeloError, UnknownHost
+from tupelo.errors import BadFrame, HostClosed, NotAllAnswered, PeerLost, TupeloError, UnknownHost
 from tupelo.federation.links import wire
 from tupelo.federation.links.spelled import read_answer
 from tupelo.federation.spaces.hosted import HostedSpace
 from tupelo.federation.spanning.gathering import gather
 from tupelo.federation.spanning.peers import Peer, ThisHost
-from tupelo.federation.spanning.question import Question, Settling, Taken, nobody
+from tupelo.federation.spanning.question import Brought, Question, Settling, Taken, nobody
 from tupelo.federation.spanning.searching import Search, look_away
-from tupelo.space.delivery import Arrived
 from tupelo.space.query import NOW, Query
 from tupelo.values.entry import Entry
 from tupelo.values.holder import Holder
@@ -30,6 +32,8 @@ from tupelo.values.spelling import template_to_wire
 
 if TYPE_CHECKING:
     from tupelo.federation.spanning.subscription import FederatedSubscription
+
+logger = logging.getLogger("tupelo")
 
 KEPT_MAX = 10_000
 """So many hand-overs are remembered as settled, for those who ask again."""
@@ -41,26 +45,17 @@ def adopt(hosted: HostedSpace, entries: list[Entry]) -> None:
 
 
 class Unsettled:
-    """What was delivered to us and is ours as soon as its host agrees."""
+    """What another host has delivered to us, and has yet to hear of. It is `handed` when a program
+    of this host gets it, and `kept` when that host is told so; `said` is its answer."""
 
-    def __init__(self, peer: Peer, hosted: HostedSpace, entries: list[Entry]) -> None:
+    def __init__(self, peer: Peer, space: str) -> None:
         self.peer_id = peer.id
         self.peer_name = peer.name
         self.incarnation = peer.incarnation
-        self.hosted = hosted
-        self.entries = entries
-        self.wanted = True
-        self.outcome: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-
-
-class Brought(Arrived):
-    """Entries from another host, which are ours, unless it has `refused`; were there more, but for
-    a `cut`? If the one who asked for them vanishes they stay here, under their own identity."""
-
-    def __init__(self, hosted: HostedSpace, entries: list[Entry], cut: bool, refused: bool) -> None:
-        super().__init__(hosted.port, [] if refused else entries)
-        self.cut = cut
-        self.refused = refused
+        self.space = space
+        self.handed = False
+        self.kept = False
+        self.said: asyncio.Future[Any] | None = None
 
 
 class Federation:
@@ -73,13 +68,14 @@ class Federation:
         self._unsettled: dict[int, Unsettled] = {}
         self._kept: OrderedDict[Holder, None] = OrderedDict()
         self._refusing: set[asyncio.Future[Any]] = set()
+        self._leaving = False
 
     # Hosts come and go
 
     def engaged(self, peer: Peer) -> None:
         for call, unsettled in list(self._unsettled.items()):
-            if unsettled.peer_id == peer.id:
-                self._say_settle(peer, call, unsettled)
+            if unsettled.kept and unsettled.peer_id == peer.id:
+                self._say_kept(peer, call, unsettled)
         for search in list(self.searches):
             search.engaged(peer)
         for subscription in list(self.subscriptions):
@@ -92,26 +88,25 @@ class Federation:
             subscription.departed(peer)
 
     async def settle_all(self) -> None:
-        """Before we leave: hear what is ours, from hosts that are there to say so."""
-        outcomes = [
-            unsettled.outcome
-            for unsettled in self._unsettled.values()
-            if unsettled.peer_id in self.host.peers
+        """Before we leave: tell hosts what programs here have got, and wait until they know. From
+        now on programs get nothing from elsewhere: its owner could not be told any more."""
+        self._leaving = True
+        for call, unsettled in list(self._unsettled.items()):
+            if unsettled.handed:
+                self.keep(call)
+        said = [
+            one.said
+            for one in self._unsettled.values()
+            if one.said is not None and not one.said.done()
         ]
-        if outcomes:
-            await asyncio.wait(outcomes, timeout=self.host.answer_seconds)
+        if said:
+            await asyncio.wait(said, timeout=self.host.answer_seconds)
 
     async def stop(self) -> None:
         for search in list(self.searches):
             search.stop()
         for subscription in list(self.subscriptions):
             subscription.end()
-        for unsettled in self._unsettled.values():
-            if not unsettled.outcome.done():
-                unsettled.outcome.set_exception(
-                    PeerLost(unsettled.peer_name, "take", in_doubt=True)
-                )
-                unsettled.outcome.exception()
         for search in list(self.searches):
             await search.ended.wait()
 
@@ -195,14 +190,19 @@ class Federation:
     async def hand(
         self, taken: Taken, put_back: Callable[[HostedSpace, list[Entry]], object] = adopt
     ) -> None:
-        """The one who asked, here, gets these. If it vanishes while the disk is waited for, they
-        are written again, under their own identity, or put back as is said."""
-        position = taken.confirm()
+        """The one who asked, here, gets these; when it has them, say `taken.received`. If it
+        vanishes while the disk is waited for, what was here is written again, under its own
+        identity, or put back as is said; what was elsewhere returns there."""
+        if self._leaving and taken.is_brought:
+            taken.give_back()
+            raise HostClosed("the host was closed")
+        taken.handed()
+        position = taken.confirm_here()
         if position:
             try:
                 await taken.hosted.flush(position)
             except asyncio.CancelledError:
-                put_back(taken.hosted, taken.entries)
+                taken.undo(put_back)
                 raise
         taken.forget()
 
@@ -281,8 +281,9 @@ class Federation:
             except BaseException:
                 self._refuse_later(peer, hosted, message.call, answer)
                 raise
-        refused = bool(entries) and not await self._settle(peer, hosted, message.call, entries)
-        return Brought(hosted, entries, cut, refused)
+        if entries:
+            self._unsettled[message.call] = Unsettled(peer, hosted.name)
+        return Brought(self, message.call, hosted.name, entries, cut)
 
     def _refuse_later(
         self, peer: Peer, hosted: HostedSpace, call: int, answer: asyncio.Future[Any]
@@ -292,16 +293,17 @@ class Federation:
         def refuse(done: asyncio.Future[Any]) -> None:
             self._refusing.discard(done)
             if not done.cancelled() and done.exception() is None and done.result():
-                settle = wire.Settle(
-                    self.host.next_call(), call, False, hosted.name, peer.incarnation
-                )
-                refusal = peer.talk.call(settle, "take")
-                self._refusing.add(refusal)
-                refusal.add_done_callback(self._refusing.discard)
-                refusal.add_done_callback(look_away)
+                self._refuse(peer, call, hosted.name, peer.incarnation)
 
         self._refusing.add(answer)
         answer.add_done_callback(refuse)
+
+    def _refuse(self, peer: Peer, call: int, space: str, incarnation: str) -> None:
+        settle = wire.Settle(self.host.next_call(), call, False, space, incarnation)
+        refusal = peer.talk.call(settle, "take")
+        self._refusing.add(refusal)
+        refusal.add_done_callback(self._refusing.discard)
+        refusal.add_done_callback(look_away)
 
     async def refused(self) -> None:
         """Wait until all that nobody wants any more is in its place again, at hosts that answer."""
@@ -310,47 +312,50 @@ class Federation:
                 while self._refusing:
                     await asyncio.wait(self._refusing)
 
-    async def _settle(
-        self, peer: Peer, hosted: HostedSpace, call: int, entries: list[Entry]
-    ) -> bool:
-        """We keep these, if their host agrees. PeerLost if it never says so."""
-        unsettled = self._unsettled[call] = Unsettled(peer, hosted, entries)
-        self._say_settle(peer, call, unsettled)
-        try:
-            async with asyncio.timeout(hosted.doubt.seconds):
-                return await asyncio.shield(unsettled.outcome)
-        except TimeoutError:
-            unsettled.wanted = False
-            raise PeerLost(peer.name, "take", in_doubt=True) from None
-        except asyncio.CancelledError:
-            unsettled.wanted = False
-            if unsettled.outcome.done():
-                self._unwanted(unsettled)
-            raise
+    def keep(self, call: int) -> None:
+        """The one who asked has what this call was delivered: its host is told, now or when it is
+        back."""
+        unsettled = self._unsettled.get(call)
+        if unsettled is not None and not unsettled.kept:
+            unsettled.kept = True
+            peer = self.host.peers.get(unsettled.peer_id)
+            if peer is not None:
+                self._say_kept(peer, call, unsettled)
 
-    def _say_settle(self, peer: Peer, call: int, unsettled: Unsettled) -> None:
-        settle = wire.Settle(
-            self.host.next_call(),
-            call,
-            unsettled.wanted,
-            unsettled.hosted.name,
-            unsettled.incarnation,
-        )
-
+    def _say_kept(self, peer: Peer, call: int, unsettled: Unsettled) -> None:
         def answered(done: asyncio.Future[Any]) -> None:
             if done.cancelled() or done.exception() is not None:
-                return  # It will be asked again when it is back.
-            if self._unsettled.pop(call, None) is not None and not unsettled.outcome.done():
-                unsettled.outcome.set_result(bool(done.result()))
-                if not unsettled.wanted:
-                    self._unwanted(unsettled)
+                return  # It will be told again when it is back.
+            if self._unsettled.pop(call, None) is not None and not done.result():
+                logger.warning(
+                    "%r had waited too long for us to confirm what we took from %r (call %d): "
+                    "it may be taken twice",
+                    peer.name,
+                    unsettled.space,
+                    call,
+                )
 
-        peer.talk.call(settle, "take").add_done_callback(answered)
+        settle = wire.Settle(
+            self.host.next_call(), call, True, unsettled.space, unsettled.incarnation
+        )
+        unsettled.said = peer.talk.call(settle, "take")
+        unsettled.said.add_done_callback(answered)
 
-    def _unwanted(self, unsettled: Unsettled) -> None:
-        """It is ours, and the one who asked for it has gone meanwhile."""
-        if not unsettled.outcome.exception() and unsettled.outcome.result():
-            adopt(unsettled.hosted, unsettled.entries)
+    def release(self, call: int) -> None:
+        """The one who asked does not get what this call was delivered: it returns to its place. A
+        host that is away hears when we meet that we do not speak of it any more."""
+        unsettled = self._unsettled.get(call)
+        if unsettled is None or unsettled.kept:
+            return
+        del self._unsettled[call]
+        peer = self.host.peers.get(unsettled.peer_id)
+        if peer is not None:
+            self._refuse(peer, call, unsettled.space, unsettled.incarnation)
+
+    def handed(self, call: int) -> None:
+        """A program of this host gets what this call was delivered."""
+        if call in self._unsettled:
+            self._unsettled[call].handed = True
 
     def unsettled(self, peer_id: str) -> list[int]:
         """The calls of which this host has yet to hear whether we keep what it delivered."""

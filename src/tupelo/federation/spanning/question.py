@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from copy import copy
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from tupelo.errors import SpaceClosed, TransactionEnded
 from tupelo.federation.links import wire
@@ -113,6 +114,7 @@ class Question:
             watch,
             actor.agent if actor else None,
             actor.session if actor else None,
+            self.holder.as_client if how == "take" else None,
         )
 
     def read_answer(
@@ -165,6 +167,45 @@ def _record_of(session: SessionState | None) -> Record | None:
     return seen
 
 
+class Settler(Protocol):
+    """Tells other hosts what became of what they have delivered, by the number of the call."""
+
+    def keep(self, call: int) -> None: ...
+
+    def release(self, call: int) -> None: ...
+
+    def handed(self, call: int) -> None: ...
+
+
+class Brought:
+    """Entries that another host has delivered, which keeps them in doubt until it hears whether
+    the one who asked has them; were there more, but for a `cut`?"""
+
+    def __init__(
+        self, settler: Settler, call: int, space: str, entries: list[Entry], cut: bool
+    ) -> None:
+        self.entries = entries
+        self.space = space
+        self.cut = cut
+        self._settler = settler
+        self._call = call
+
+    def confirm(self) -> int:
+        self._settler.keep(self._call)
+        return 0
+
+    def give_back(self) -> int:
+        self._settler.release(self._call)
+        return 0
+
+    def forget(self) -> None:
+        """No session of this space has seen them."""
+
+    def handed(self) -> None:
+        """A program of this host gets them."""
+        self._settler.handed(self._call)
+
+
 class Taken:
     """What an operation got, from where, and whom it reached; of a session's, what is noted in its
     `record`."""
@@ -176,7 +217,8 @@ class Taken:
         self.covered: dict[str, None] = {}
         self.missing: dict[str, None] = {}
         self.cut: set[str] = set()  # ids of hosts that have more than they could answer
-        self._deliveries: list[Delivery] = []
+        self._deliveries: list[Delivery] = []  # of what was here
+        self._brought: list[Brought] = []
 
     def is_cut(self, peer: Peer) -> bool:
         return peer.id in self.cut
@@ -187,13 +229,23 @@ class Taken:
 
     def add(self, delivery: Delivery) -> None:
         self.entries += delivery.entries
-        self._deliveries.append(delivery)
+        if isinstance(delivery, Brought):
+            self._brought.append(delivery)
+        else:
+            self._deliveries.append(delivery)
 
     def confirm(self) -> int:
-        """The one who asked has them, but for those that a space took back when it was closed;
-        SpaceClosed or TransactionEnded if that is all of them."""
+        """The one who asked has them; see `confirm_here`."""
+        position = self.confirm_here()
+        self._confirm_brought()
+        return position
+
+    def confirm_here(self) -> int:
+        """The one who asked gets them: those of this host are gone for good, but for those that a
+        space took back when it was closed. SpaceClosed or TransactionEnded if that is all."""
         position = 0
-        kept, refused = [], None
+        kept = [entry for brought in self._brought for entry in brought.entries]
+        refused = None
         for delivery in self._deliveries:
             try:
                 position = max(position, delivery.confirm())
@@ -206,6 +258,35 @@ class Taken:
                 raise refused
         return position
 
+    @property
+    def is_brought(self) -> bool:
+        """Has another host delivered some of them?"""
+        return bool(self._brought)
+
+    def handed(self) -> None:
+        """A program of this host gets them."""
+        for brought in self._brought:
+            brought.handed()
+
+    def received(self) -> None:
+        """On the host's loop: the program has them. Other hosts are told once it has run on; if
+        this host is killed before, what they keep in doubt is not lost."""
+        if self._brought:
+            asyncio.get_running_loop().call_soon(self._confirm_brought)
+
+    def _confirm_brought(self) -> None:
+        for brought in self._brought:
+            brought.confirm()
+
+    def undo(self, put_back: Callable[[HostedSpace, list[Entry]], object]) -> None:
+        """The program that was to get them has vanished after `confirm_here`: what was here is put
+        back by this function, and what was elsewhere returns there."""
+        here = [entry for delivery in self._deliveries for entry in delivery.entries]
+        if here:
+            put_back(self.hosted, here)
+        for brought in self._brought:
+            brought.give_back()
+
     def forget(self) -> None:
         """The one who asked has them, and will not vanish any more."""
         for delivery in self._deliveries:
@@ -213,7 +294,7 @@ class Taken:
 
     def give_back(self) -> int:
         """The one who asked has vanished."""
-        for delivery in self._deliveries:
+        for delivery in (*self._deliveries, *self._brought):
             give_back(self.hosted, delivery)
         if self._record is not None and not self._deliveries:
             with self.hosted.port.atomic():
@@ -224,5 +305,6 @@ class Taken:
         """What another operation got, later."""
         self.entries += more.entries
         self._deliveries += more._deliveries
+        self._brought += more._brought
         self.covered = {k: None for k in self.covered if k not in more.missing} | more.covered
         self.missing = {k: None for k in self.missing if k not in more.covered} | more.missing

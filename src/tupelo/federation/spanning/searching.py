@@ -351,8 +351,6 @@ class Search:
             self._result.add(brought)
             place.state = "ready"
             return True
-        elif brought.refused:  # It had something: nobody watches there.
-            self._ready(place)
         else:
             place.watched = True
             if place.state == "asking":

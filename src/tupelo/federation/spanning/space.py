@@ -229,7 +229,7 @@ class FederatedSpace(Closing, SpaceLike):
     async def _anywhere(self, query: Query, coverage: Coverage | None) -> list[Any]:
         """Ask the federation, on the host's loop, and keep what it brings."""
 
-        async def get() -> list[Entry]:
+        async def get() -> Taken:
             taken = await self._until_closed(
                 self._federation.get, self._hosted, query, partial=coverage is not None
             )
@@ -242,17 +242,20 @@ class FederatedSpace(Closing, SpaceLike):
                 taken.give_back()
                 raise
             await self._federation.hand(taken)
-            return taken.entries
+            return taken
 
-        def undo(entries: list[Entry]) -> None:
+        def undo(taken: Taken) -> None:
             if query.take:
-                adopt(self._hosted, entries)
+                taken.undo(adopt)
             elif query.session is not None and isinstance(query.session.seen, Record):
                 with self._port.atomic():
-                    query.session.seen.discard_all(entries)
+                    query.session.seen.discard_all(taken.entries)
 
-        found: list[Entry] = await self._host.on_loop(get(), undo)
-        return [value_of(entry) for entry in found]
+        taken: Taken = await self._host.on_loop(get(), undo)
+        if query.take:
+            with suppress(RuntimeError):  # The host is closed: it has told the others before.
+                self._host.soon(taken.received)
+        return [value_of(entry) for entry in taken.entries]
 
     @either
     async def _count(

@@ -89,6 +89,7 @@ class Taking:
             got.give_back()
             raise
         await federation.hand(got, return_to_place)
+        got.received()
         return got.entries
 
     async def _ask_wholly(

@@ -8,6 +8,7 @@ that can be read now, and `batches` reads.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Protocol
@@ -15,7 +16,7 @@ from urllib.parse import quote
 
 import pyarrow as pa
 
-from tupelo.errors import BadArgument, LinkError, LogTrimmed, PipelineError
+from tupelo.errors import BadArgument, LinkError, LogTrimmed, PipelineError, WrongPassword
 from tupelo.federation.hosts.folder import SPACE_FILE
 from tupelo.federation.links.address import parse_url
 from tupelo.federation.names import PRESENCE
@@ -190,14 +191,24 @@ def _at_hosts(url: str, options: ReadOptions, missing: list[str] | None) -> Iter
         _excuse(str(address), error, missing)
         return
     for host in hosts:
+        named = host == str(address)
+        # A password is for the host that was named: those around it are not shown it.
+        way = options.way if named else replace(options.way, password=None)
         try:
-            yield from _at_host(host, space, options)
+            yield from _at_host(host, space, options, way)
         except LinkError as error:
             _excuse(host, error, missing)
+        except WrongPassword as error:
+            if named or options.way.password is None:
+                raise
+            raise PipelineError(
+                f"the space {error.space!r} at {host} is protected, and with federation=true the "
+                f"password is shown at {address} alone: name that host in paths= as well, or "
+                "say with space= which ones to read"
+            ) from error
 
 
-def _at_host(address: str, space: str | None, options: ReadOptions) -> list[Log]:
-    way: Way = options.way
+def _at_host(address: str, space: str | None, options: ReadOptions, way: Way) -> list[Log]:
     if space is not None and not options.federation:
         there = spaces_at(address, way)
         if space not in there:  # To ask for its log would make it.

@@ -1,0 +1,126 @@
+"""Limits: how much programs elsewhere may use of a host."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+from tupelo.errors import BadArgument, LimitReached
+from tupelo.federation.links.calls import CLIENT_CALLS_MAX, WORKING_MAX
+from tupelo.federation.links.reception import SPACES_MAX
+from tupelo.federation.links.tcp import HANDSHAKES_MAX, PARTIAL_BYTES_MAX
+from tupelo.federation.links.turns import WORKING_MAX as WORKING_IN_ALL_MAX
+
+AGENTS_MAX = 10_000
+"""So many agents may be at one host."""
+
+FILES_OF_SPACE = 5
+"""Descriptors of a durable space: its file, two beside it, the high-water mark and the lock."""
+
+_DESCRIPTORS_ELSEWHERE = 1_024
+"""What is assumed where a system does not tell how many files a process may have open."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How much programs elsewhere may use of a host: `tupelo.Host(limits=...)`.
+
+    Where a limit is reached, LimitReached names it; only `working` and `working_in_all` make
+    programs wait instead: nothing more is read from them until some calls have ended. What the
+    host's own program does is not limited.
+    """
+
+    connections: int | None = None
+    """Programs that are connected at a time. None: 10,000, or half of the descriptors that the
+    process may have, if those are fewer."""
+
+    handshakes: int = HANDSHAKES_MAX
+    """Lines on which nobody has said yet who it is. With one more, the oldest is dropped."""
+
+    partial_bytes: int = PARTIAL_BYTES_MAX
+    """Bytes of frames that have not come to their end, of all connections together."""
+
+    calls: int = CLIENT_CALLS_MAX
+    """Calls of one connection that are under way, waiting ones among them."""
+
+    working: int = WORKING_MAX
+    """Calls of one connection that are worked on at a time."""
+
+    working_in_all: int = WORKING_IN_ALL_MAX
+    """The same, of all connections together."""
+
+    held: int = 5_000
+    """Transactions, sessions, subscriptions and match sets that one connection has open."""
+
+    held_in_all: int = 50_000
+    """The same, of all connections together."""
+
+    backlog: int = 100_000
+    """Notices that a subscription of a program elsewhere keeps: the most that `backlog_max=` may
+    be."""
+
+    spaces: int = SPACES_MAX
+    """Spaces of the host, as far as programs elsewhere may make one more."""
+
+    durable_spaces: int | None = None
+    """Durable ones among them. None: as many as a quarter of the descriptors are enough for."""
+
+    shapes: int = 10_000
+    """Shapes (the class of an entry, and the types of its fields) that one space has met, as far as
+    programs elsewhere may write entries of one more."""
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if value is None and field.default is None:
+                continue
+            if type(value) is not int or value < 1:
+                raise BadArgument(field.name, "a whole number above 0", value)
+
+    def resolved(self) -> Limits:
+        """With numbers in the place of None, as the descriptors of this process allow."""
+        descriptors = descriptors_max()
+        return dataclasses.replace(
+            self,
+            connections=self.connections or max(1, min(AGENTS_MAX, descriptors // 2)),
+            handshakes=min(self.handshakes, max(1, descriptors // 8)),
+            durable_spaces=self.durable_spaces or max(1, descriptors // 4 // FILES_OF_SPACE),
+        )
+
+
+class Budget:
+    """So much of something may be used at a time, by all together."""
+
+    def __init__(self, what: str, limit: int) -> None:
+        self.used = 0
+        self._what = what
+        self._limit = limit
+
+    def require_room(self) -> None:
+        """LimitReached if there is none for one more."""
+        if self.used >= self._limit:
+            raise LimitReached(self._what, self._limit)
+
+
+def descriptors_max() -> int:
+    """How many files and sockets this process may have open."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return _DESCRIPTORS_ELSEWHERE
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return AGENTS_MAX * 8 if soft == resource.RLIM_INFINITY else soft
+
+
+def raise_descriptors_max() -> None:
+    """Let this process open as many files as the system allows it, for a program that does nothing
+    but keep a host: others may use `select`, which cannot bear it."""
+    try:
+        import resource
+    except ImportError:
+        return
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    except (ValueError, OSError):  # macOS tells of more than it grants.
+        return
