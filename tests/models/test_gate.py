@@ -251,6 +251,10 @@ def test_every_door_on_a_connection_is_refused(house: House, door: str) -> None:
         CLIENT_DOORS[door](space)
     with pytest.raises(AccessError), tupelo.connect(house.url("locked")) as space:
         CLIENT_DOORS[door](space)
+    assert house.is_as_before()
+
+
+def test_a_wrong_password_opens_nothing(house: House) -> None:
     with pytest.raises(AccessError):
         tupelo.connect(house.url("locked"), password="wrong")
     assert house.is_as_before()
@@ -485,7 +489,10 @@ def test_every_message_that_a_host_can_say_is_known_here(house: House) -> None:
     """Who adds one says here by what it is refused."""
     handlers = house.host.core.from_hosts
     of_a_space = {wire.Ask, wire.Watch, wire.Count, wire.Move, wire.Notice}
-    of_what_it_has = {wire.Hint, wire.Told, wire.Unnote, wire.Settle, wire.Unwatch, wire.Presence}
+    of_what_it_has = {
+        *(wire.Hint, wire.Told, wire.Unnote, wire.Settle, wire.Returned, wire.Unwatch),
+        wire.Presence,
+    }
     of_transactions = {wire.Forget, wire.Decide, wire.Outcome}
     assert {*handlers.now, *handlers.later} == {
         *of_a_space,
