@@ -182,8 +182,9 @@ class ChildHost:
         return self.answer(self.order(verb, *args))
 
     def stop(self) -> None:
-        """Stop its heart: no process says goodbye so."""
+        """Stop its heart: no process says goodbye so. It has stopped when this returns."""
         self._process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self._process.pid, os.WSTOPPED)
 
     def go_on(self) -> None:
         self._process.send_signal(signal.SIGCONT)
