@@ -79,6 +79,13 @@ class Case:
         in_log = message in self.history.evicted and self.ended_since(act.host, act.begin)
         return message in self.told or in_log
 
+    def died_unheard(self, act: Act, message: Message) -> bool:
+        """Was it killed with its host after it took this from another, which may not have heard
+        that it was got? Then that host's `Doubt` decides, and says that the message returns."""
+        added = self.added[message]
+        from_afar = added.to is None and added.host != act.host
+        return from_afar and self.ended_since(act.host, act.begin)
+
     def went_with(self, act: Act) -> bool:
         """Had it something, and could neither give it to anyone nor back?"""
         if act.how == "killed":
@@ -120,8 +127,8 @@ def judge_answers(case: Case) -> Iterator[Fault]:
 
 
 def judge_twice(case: Case) -> Iterator[Fault]:
-    """Nobody reads a message twice, and only one takes it. Who has no folder forgets in a crash
-    what was directed to it and taken."""
+    """Nobody reads a message twice, and only one who lives on takes it. Who has no folder forgets
+    in a crash what was directed to it and taken."""
     for melon, read in case.read_by.items():
         for message, times in read.items():
             if times > 1:
@@ -131,10 +138,11 @@ def judge_twice(case: Case) -> Iterator[Fault]:
             continue
         still = case.found["stored"].get(message, [])
         forgets = case.added[message].to is not None and takers[0].host not in case.history.durable
+        takers = [act for act in takers if not case.died_unheard(act, message)]
         lives = {(act.host, act.life) for act in takers}
         once = len(lives) if forgets else 1
         if len(takers) + len(still) > once:
-            who = ", ".join(act.melon for act in takers)
+            who = ", ".join(act.melon for act in case.takers[message])
             yield Fault("taken twice", f"{name_of(message)}, by {who}; left: {still}")
     for message, places in case.found["stored"].items():
         if len(places) > 1:
