@@ -113,6 +113,7 @@ class Conversation:
         self._heard = True
         if self._unheard:
             self._unheard += contents
+            self.link.pause()
         elif contents:
             turns = self._turns
             most = count = len(contents)
@@ -148,9 +149,11 @@ class Conversation:
         return len(contents)
 
     def _keep_unheard(self) -> None:
-        """Some of what came is not served yet: read no more, and wait for a turn."""
-        self.link.pause()
-        if self._turns is not None and self.awaits_turn and not self._queued:
+        """Some of what came is not served yet. Who waits for a turn is read once more meanwhile:
+        most programs have said no more, and to stop and go on costs two system calls."""
+        if self._turns is None or not self.awaits_turn:
+            self.link.pause()
+        elif not self._queued:
             self._queued = True
             self._turns.queue(self)
 

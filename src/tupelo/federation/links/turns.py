@@ -15,7 +15,7 @@ from typing import Protocol
 ROUND_MESSAGES = 1_024
 """So many messages of all programs are served before the loop comes round: fewer would make more
 commits of durable spaces, and more would keep newcomers waiting."""
-TURN_MIN = 16
+TURN_MIN = 64
 """No turn is shorter, in messages: the answers of a turn go out together, in two writes."""
 FIRST_MESSAGES = 8
 """So many messages of a program that has just come are served before all that wait."""
