@@ -197,13 +197,14 @@ def test_a_killed_taker_takes_one_value_with_it():
     assert book.found() == ["lost"]
 
 
-def test_a_host_that_was_killed_while_it_fetched_takes_one_value_with_it():
+@pytest.mark.parametrize(("key", "after"), [("lime:tuple", []), ("space:job", ["lost"])])
+def test_a_host_that_was_killed_while_it_fetched_takes_no_value_of_a_space_with_it(key, after):
     book = Book()
-    book.write("a", where="h2")
-    taking = book.take(spans=True)
+    book.write("a", where="h2", key=key)
+    taking = book.take(spans=True, key=key)
     assert book.found() == ["lost"]
     book.facts.kills["h1"] = [(taking.began + taking.ended) / 2]
-    assert book.found() == []
+    assert book.found() == after
 
 
 def test_what_is_published_is_kept_by_nobody():
