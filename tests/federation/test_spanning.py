@@ -295,7 +295,7 @@ def test_a_late_answer_is_heard(host, lines, until):
 
 @pytest.mark.parametrize("then", ["return", "forget"])
 def test_what_was_moved_to_a_host_that_is_lost_is_in_doubt(threads, lines, until, then):
-    host = threads.host("first", doubt=Doubt(GLIMPSE, then))
+    host = threads.host("first", doubt=Doubt(apart_seconds=GLIMPSE, then=then))
     space = host.space("jobs")
     raw = lines(host)
     raw.say(wire.Presence(["jobs"], [raw.id]))
@@ -309,6 +309,26 @@ def test_what_was_moved_to_a_host_that_is_lost_is_in_doubt(threads, lines, until
     assert not host.core.doubts.owners()
 
 
+def test_what_was_moved_to_a_host_that_is_away_waits_until_it_is_given_up(threads, lines, until):
+    host = threads.host("first", doubt=Doubt(GLIMPSE))
+    space = host.space("jobs")
+    raw = lines(host)
+    raw.say(wire.Presence(["jobs"], [raw.id]))
+    space.write(("job", 1), to=raw.id)
+    heard(raw, wire.Move)
+    with pytest.raises(BadArgument, match="host="):
+        host.give_up(raw.id)  # It is engaged.
+    raw.close()
+    until(lambda: host.in_doubt == {raw.id: 1}, "it is in doubt")
+    assert space.take(JOBS, wait=0) is None
+    with pytest.raises(BadArgument, match="host="):
+        host.give_up("")
+    assert host.give_up("somebody else") == 0
+    assert host.give_up(raw.id) == 1
+    assert space.take(JOBS, wait=0) == ("job", 1)
+    assert host.in_doubt == {}
+
+
 def test_what_was_being_moved_returns_after_a_restart(threads, lines, tmp_path):
     host = threads.host("first", path=tmp_path)
     raw = lines(host)
@@ -316,7 +336,7 @@ def test_what_was_being_moved_returns_after_a_restart(threads, lines, tmp_path):
     host.space("jobs").write(("job", 1), to=raw.id)
     heard(raw, wire.Move)
     host.close()
-    again = threads.host("first", path=tmp_path, doubt=Doubt(GLIMPSE)).space("jobs")
+    again = threads.host("first", path=tmp_path, doubt=Doubt(apart_seconds=GLIMPSE)).space("jobs")
     assert again.take(JOBS, wait=PATIENCE) == ("job", 1)
 
 

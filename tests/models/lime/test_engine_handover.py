@@ -66,6 +66,99 @@ def test_a_link_that_is_lost_during_a_move(moment: int) -> None:
     play(scene, "ab", seed=moment + 1)
 
 
+LONG_SECONDS = 600.0
+"""Longer than every timeout."""
+
+
+async def part(camp: Camp) -> None:
+    """The hosts lose each other in the middle of something, and stay apart for long."""
+    camp.network.partition(["a"], ["b"])
+    await asyncio.sleep(LONG_SECONDS)
+
+
+async def meet(camp: Camp) -> None:
+    camp.network.heal()
+    await camp.agreed("ab")
+    await camp.quiet()
+
+
+@MOMENTS
+@pytest.mark.parametrize("verb", ["inp", "ing"])
+def test_hosts_that_part_for_long_during_a_take(verb: str, moment: int) -> None:
+    """A tuple is with the one who took it or with its owner, or late; never with both."""
+
+    async def scene(camp: Camp) -> None:
+        one, two = await camp["a"].agent("one", "s"), await camp["b"].agent("two", "s")
+        for number in range(3):
+            await two.out(number)
+        taking = one.call(verb, ANY)
+        await asyncio.sleep(moment * 0.001)
+        await part(camp)
+        got = await taking
+        taken = [] if got is None else got if verb == "ing" else [got]
+        assert not set(taken) & set(await two.all())
+        await meet(camp)
+        assert sorted(taken + await one.all()) == [(0,), (1,), (2,)]
+
+    play(scene, "ab", seed=moment + 1)
+
+
+@MOMENTS
+def test_hosts_that_part_for_long_during_a_move(moment: int) -> None:
+    async def scene(camp: Camp) -> None:
+        one, two = await camp["a"].agent("one", "s"), await camp["b"].agent("two")
+        for number in range(3):
+            await one.out(number, to=two.location)
+        sharing = two.do(two.server.set_shared([two.its()], True))
+        await asyncio.sleep(moment * 0.001)
+        await part(camp)
+        await sharing
+        assert not set(await one.all()) & set(await two.all())
+        await meet(camp)
+        assert await one.all() == await one.all(two.location) == [(0,), (1,), (2,)]
+
+    play(scene, "ab", seed=moment + 1)
+
+
+def test_who_would_rather_have_a_tuple_twice_than_late_says_so() -> None:
+    """What the tests above look for is found, where the space has another `Doubt`."""
+    twice = []
+
+    def scene_at(moment: int) -> Any:
+        async def scene(camp: Camp) -> None:
+            one, two = await camp["a"].agent("one", "s"), await camp["b"].agent("two", "s")
+            await two.out(1)
+            taking = one.call("inp", ANY)
+            await asyncio.sleep(moment * 0.001)
+            await part(camp)
+            twice.append(await taking is not None and await two.all() == [(1,)])
+
+        return scene
+
+    for moment in range(0, 60, 3):
+        play(scene_at(moment), "ab", seed=moment + 1, doubt=Doubt(apart_seconds=30.0))
+    assert any(twice)
+
+
+def test_a_host_that_will_not_come_back_can_be_given_up() -> None:
+    async def scene(camp: Camp) -> None:
+        one, two = await camp["a"].agent("one", "s"), await camp["b"].agent("two", "s")
+        await two.out(1)
+        one.call("inp", ANY)
+        while two.its().ground.look(ANY, Where(), one=True):
+            await asyncio.sleep(0.0005)
+        await camp["a"].crash()
+        await asyncio.sleep(LONG_SECONDS)
+        core = camp["b"].core
+        assert await two.all() == []
+        assert core.in_doubt() == {"a": 1}
+        assert core.give_up("nobody") == 0
+        assert core.give_up("a") == 1
+        assert await two.all() == [(1,)] and core.in_doubt() == {}
+
+    play(scene, "ab")
+
+
 @pytest.mark.parametrize("then", ["return", "forget"])
 def test_who_never_comes_back_leaves_it_to_the_doubt_of_the_space(then: Any) -> None:
     async def scene(camp: Camp) -> None:
@@ -80,7 +173,7 @@ def test_who_never_comes_back_leaves_it_to_the_doubt_of_the_space(then: Any) -> 
         await asyncio.sleep(10.0)
         assert await two.all() == ([(1,)] if then == "return" else [])
 
-    play(scene, "ab", doubt=Doubt(5.0, then))
+    play(scene, "ab", doubt=Doubt(apart_seconds=5.0, then=then))
 
 
 def test_what_a_crashed_taker_had_is_there_again_when_it_is_back() -> None:

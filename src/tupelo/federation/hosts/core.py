@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from random import Random
@@ -101,6 +102,8 @@ class HostCore:
         self.carriers = Carriers()
         self.services = Services(self)
         self.doubts = Doubts(lambda name: self.spaces.get(name))
+        self.all_doubts = [self.doubts]
+        """With those of the models."""
         self.woken = Woken(loop)
         self.limits = (limits or Limits()).resolved()
         self.turns = Turns(loop, self.limits.working_in_all)
@@ -425,6 +428,20 @@ class HostCore:
             for name, things in peer.under_way().items():
                 found.setdefault(f"{name} of peers", []).extend(things)
         return found
+
+    def in_doubt(self) -> dict[str, int]:
+        """How many entries each program or host has that is away and has not confirmed them."""
+        found: Counter[str] = Counter()
+        for doubts in self.all_doubts:
+            for *_, delivery, holder in doubts.waiting():
+                found[holder.who] += len(delivery.entries)
+        return dict(found)
+
+    def give_up(self, who: str) -> int:
+        """This program or host will not come back: what it has not confirmed is decided now."""
+        if who in self.peers:
+            raise BadArgument("host", "the id of a host that is away", who)
+        return sum(doubts.give_up(who) for doubts in self.all_doubts)
 
     def next_call(self) -> int:
         self._calls += 1

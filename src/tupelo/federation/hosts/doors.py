@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from tupelo.errors import BadArgument, BadInput, HostClosed
 from tupelo.federation.hosts.archiving import Archiving
@@ -35,6 +35,8 @@ from tupelo.values.lease import check_lease
 
 CLOSING_SECONDS = 10.0
 """So long is waited for a loop to close its lines."""
+
+T = TypeVar("T")
 
 
 class HostDoor:
@@ -149,11 +151,26 @@ class HostDoor:
         end, and so do those over which a password was shown."""
         self._at_once(lambda: self._core.change_access(space, access))
 
-    def _at_once(self, work: Callable[[], None]) -> None:
-        async def do() -> None:
-            work()
+    @property
+    def in_doubt(self) -> dict[str, int]:
+        """How many entries are in doubt for whom, by the ids of hosts and agents: they have taken
+        them, are away, and have not said whether they have them."""
+        return self._at_once(self._core.in_doubt)
 
-        self.now(do())
+    def give_up(self, host: str) -> int:
+        """This other host (its id; see `in_doubt`) will not come back: what it has taken and not
+        confirmed returns, or is forgotten, as the `Doubt` of each space says. The answer is how
+        many entries that were. If it does come back, it may have some of them."""
+        if not isinstance(host, str) or not host:
+            raise BadArgument("host", "the id of a host", host)
+        return self._at_once(lambda: self._core.give_up(host))
+
+    def _at_once(self, work: Callable[[], T]) -> T:
+        async def do() -> T:
+            return work()
+
+        found: T = self.now(do())
+        return found
 
     def offer(
         self,

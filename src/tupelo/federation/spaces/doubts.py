@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Hashable, Iterable, Set
+from collections.abc import Callable, Hashable, Iterable, Iterator, Set
 from contextlib import suppress
 
 from tupelo.errors import SpaceClosed, TransactionEnded
 from tupelo.federation.spaces.hosted import Doubt, HostedSpace
-from tupelo.space.delivery import Delivery, Leaving, Prepared
-from tupelo.values.holder import ClientCall
+from tupelo.space.delivery import Delivery
+from tupelo.values.holder import ClientCall, Holder
 
 logger = logging.getLogger("tupelo")
 
@@ -51,9 +51,18 @@ RECEIVED_MAX = 200_000
 """So many calls are remembered for all of them together."""
 
 
+APART = frozenset({"move", "lime-take", "lime-move"})
+"""Deliveries between hosts that may be apart for long: `Doubt.apart_seconds` counts for them."""
+
+
+def _holder_of(delivery: Delivery) -> Holder | None:
+    holder: Holder | None = getattr(delivery, "holder", None)
+    return holder
+
+
 def _client_of(delivery: Delivery) -> ClientCall | None:
     """The client for which another host has taken this, if it was for one."""
-    holder = delivery.holder if isinstance(delivery, (Prepared, Leaving)) else None
+    holder = _holder_of(delivery)
     return None if holder is None else holder.client
 
 
@@ -63,7 +72,7 @@ class Doubts:
     def __init__(self, space_of: Callable[[str], HostedSpace | None]) -> None:
         self._space_of = space_of
         self._away: dict[Hashable, dict[int, Delivery]] = {}
-        self._timers: dict[Hashable, asyncio.TimerHandle] = {}
+        self._timers: dict[Hashable, dict[float, asyncio.TimerHandle]] = {}
         self._returned: dict[Hashable, frozenset[int]] = {}
         self._received = 0  # the calls in there
         self._closed = False
@@ -85,10 +94,11 @@ class Doubts:
         if not held or self._closed:  # The spaces keep it in doubt.
             return
         self._away.setdefault(owner, {}).update(held)
-        if owner not in self._timers:
-            seconds = max(self._policy(delivery).seconds for delivery in held.values())
-            loop = asyncio.get_running_loop()
-            self._timers[owner] = loop.call_later(seconds, self._give_up, owner)
+        timers = self._timers.setdefault(owner, {})
+        for seconds in {self._patience(delivery) for delivery in held.values()}:
+            if seconds is not None and seconds not in timers:
+                loop = asyncio.get_running_loop()
+                timers[seconds] = loop.call_later(seconds, self._waited, owner, seconds)
 
     def _is_settled_by_client(self, delivery: Delivery) -> bool:
         """Has the client for which this was taken come back and said whether it has it? If so,
@@ -104,10 +114,15 @@ class Doubts:
         hosted = self._space_of(delivery.space)
         return Doubt() if hosted is None else hosted.doubt
 
+    def _patience(self, delivery: Delivery) -> float | None:
+        """For how many seconds its taker may be away; None, for ever."""
+        policy, holder = self._policy(delivery), _holder_of(delivery)
+        apart = holder is not None and holder.kind in APART
+        return policy.apart_seconds if apart else policy.seconds
+
     def back(self, owner: Hashable, received: Iterable[int]) -> None:
         """This holder is back, and says what it has received; the rest returns to the spaces."""
-        timer = self._timers.pop(owner, None)
-        if timer is not None:
+        for timer in self._timers.pop(owner, {}).values():
             timer.cancel()
         self._settle(self._away.pop(owner, {}), set(received))
 
@@ -158,11 +173,31 @@ class Doubts:
     def owners(self) -> list[Hashable]:
         return list(self._away)
 
-    def _give_up(self, owner: Hashable) -> None:
-        """It never came back: the policy of each space says what becomes of its entries."""
-        self._timers.pop(owner, None)
-        for number, delivery in self._away.pop(owner, {}).items():
-            self._decide(owner, number, delivery)
+    def _waited(self, owner: Hashable, seconds: float) -> None:
+        """It did not come back for so long: what would wait no longer is decided."""
+        del self._timers[owner][seconds]
+        for number, delivery in list(self.of(owner).items()):
+            if self._patience(delivery) == seconds:
+                self.forget(owner, number)
+                self._decide(owner, number, delivery)
+
+    def waiting(self) -> Iterator[tuple[Hashable, int, Delivery, Holder]]:
+        """All that is in doubt and has a holder: by owner and number."""
+        for owner in self.owners():
+            for number, delivery in list(self.of(owner).items()):
+                if (holder := _holder_of(delivery)) is not None:
+                    yield owner, number, delivery, holder
+
+    def give_up(self, who: str) -> int:
+        """This program or host will not come back: the policy of each space decides. How many
+        entries it was about."""
+        entries = 0
+        for owner, number, delivery, holder in self.waiting():
+            if holder.who == who:
+                entries += len(delivery.entries)
+                self.forget(owner, number)
+                self._decide(owner, number, delivery)
+        return entries
 
     def _decide(self, owner: Hashable, number: int, delivery: Delivery) -> None:
         """Nobody will confirm this any more: the policy of its space decides."""
@@ -189,7 +224,8 @@ class Doubts:
         """What is in doubt stays so where it is durable. What was in memory goes with it: nobody
         else may get it now, for its taker may have it."""
         self._closed = True
-        for timer in self._timers.values():
-            timer.cancel()
+        for timers in self._timers.values():
+            for timer in timers.values():
+                timer.cancel()
         self._timers.clear()
         self._away.clear()

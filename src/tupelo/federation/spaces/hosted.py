@@ -22,10 +22,17 @@ logger = logging.getLogger("tupelo")
 
 class Doubt(msgspec.Struct, frozen=True):
     """What becomes of an entry that was handed over and not confirmed, if the one who took it does
-    not come back within so many seconds: it returns to the space, or is forgotten as taken."""
+    not come back within so many `seconds`: it returns to the space, or is forgotten as taken. If
+    the taker lives on and had it, an entry that returns is had twice; None waits for the taker as
+    long as it is away: rather late than twice.
 
-    seconds: float = 30.0
+    Tuples of LIME, and entries that move to their agents, go between hosts that may be apart for
+    hours: for them `apart_seconds` counts, and says by default to wait.
+    """
+
+    seconds: float | None = 30.0
     then: Literal["return", "forget"] = "return"
+    apart_seconds: float | None = None
 
 
 class HostedSpace:
@@ -105,6 +112,6 @@ def check_doubt(doubt: object) -> Doubt:
         return Doubt()
     if not isinstance(doubt, Doubt) or doubt.then not in ("return", "forget"):
         raise BadArgument("doubt", 'a Doubt(seconds, "return" or "forget")', doubt)
-    if check_lease(doubt.seconds, "doubt") is None:
-        raise BadArgument("doubt", "a Doubt of some seconds", doubt)
+    check_lease(doubt.seconds, "doubt")
+    check_lease(doubt.apart_seconds, "doubt")
     return doubt
