@@ -7,7 +7,7 @@ answered as if there were nothing; and afterwards all is as it was, the rules to
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from contextlib import ExitStack
 from functools import partial
 from typing import Any
@@ -31,6 +31,7 @@ from tupelo.errors import (
 from tupelo.federation.identity.access import NOBODY
 from tupelo.federation.links import wire
 from tupelo.federation.replication import messages as feeds
+from tupelo.federation.spaces.hosted import HostedSpace
 from tupelo.models import lime
 from tupelo.models.event_heap import Event, EventHeap
 from tupelo.models.event_heap import factories as requests
@@ -599,3 +600,26 @@ def test_what_an_earlier_version_has_kept_is_used_on(tmp_path: Any) -> None:
             assert not list(tmp_path.glob("tupelo.written.*"))
     with tupelo.Host("home", path=tmp_path) as home:
         assert Melon(home, "news", copies=Copies(1)).unpin(ANY) == 1
+
+
+def test_a_companion_without_the_rules_of_its_space_would_be_noticed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A planted bug: what a model keeps beside a space has rules of its own, and no others."""
+
+    def check(
+        hosted: HostedSpace, operation: str, who: str | None, shown: Container[str] = ()
+    ) -> None:
+        hosted.access.check(operation, hosted.name, who, hosted.name in shown)
+
+    monkeypatch.setattr(HostedSpace, "check", check)
+    monkeypatch.setattr(
+        HostedSpace,
+        "allows_host",
+        lambda hosted, operation, host: hosted.access.allows_host(operation, host),
+    )
+    with ExitStack() as stack:
+        house = House(stack)
+        guest = stack.enter_context(tupelo.Host("guest", peers=[house.host.address]))
+        reader = Melon(guest, "kept")
+        until_true(lambda: reader.read(ANY, 0) == SECRET, "the secret is out")
