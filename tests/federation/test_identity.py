@@ -39,7 +39,7 @@ def test_every_new_identity_is_another():
 def test_an_identity_is_made_on_first_use_and_found_again(tmp_path):
     path = tmp_path / "deep" / "down" / "identity.pem"
     made = Identity.at(path)
-    assert Identity.at(path).key == made.key
+    assert Identity.at(path).key == Identity.at(str(path)).key == made.key
     assert verify(made.key, b"data", Identity.at(path).sign(b"data"))
     assert [entry.name for entry in path.parent.iterdir()] == ["identity.pem"]
 

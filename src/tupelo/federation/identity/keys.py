@@ -55,18 +55,19 @@ class Identity:
         return cls(Ed25519PrivateKey.generate())
 
     @classmethod
-    def at(cls, path: Path) -> Self:
+    def at(cls, path: str | os.PathLike[str]) -> Self:
         """The identity in this file; if there is no file, a new identity is kept there.
 
         Programs that start at the same time agree on one. IdentityUnusable if the file is damaged
         or open to others; it is left as it was.
         """
+        file = Path(path)
         try:
             try:
-                return cls._load(path)
+                return cls._load(file)
             except FileNotFoundError:
-                _keep(path, cls.new().private_pem())
-                return cls._load(path)  # another program may have been faster: then it is theirs
+                _keep(file, cls.new().private_pem())
+                return cls._load(file)  # another program may have been faster: then it is theirs
         except OSError as error:
             raise IdentityUnusable(f"the identity at {path} cannot be used: {error}") from error
 

@@ -81,14 +81,14 @@ class Trust:
         return cls(keys=known, until=frozenset((key, float(end)) for key, end in ends.items()))
 
     @classmethod
-    def on_first_use(cls, path: Path) -> Self:
+    def on_first_use(cls, path: str | os.PathLike[str]) -> Self:
         """Whoever is met first under a name; from then on nobody else under that name.
 
         The names are kept in a text file, one to a line with its identity. Lines may be added
         and removed by hand. Several programs may use the file at once. An identity that is
         withdrawn stands there on a line "refused <identity>".
         """
-        return cls(path=path)
+        return cls(path=Path(path))
 
     def plus(self, key: str, until: float | None) -> Trust:
         """The same, and this identity too, until a moment or for good. BadArgument if a file
