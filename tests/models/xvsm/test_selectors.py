@@ -104,6 +104,28 @@ def test_linda(capi):
         LindaSelector(entry="5")  # type: ignore[arg-type]
 
 
+def test_linda_ignores_the_first_fields(capi):
+    cref = container(capi, LindaCoordinator(ignore_fields=1), LifoCoordinator())
+    leases = capi.write(cref, 0, None, ("lease 1", "a", 1), ("lease 2", "b", 2), ("lease 3",))
+    assert read(capi, cref, LindaSelector(("b", int))) == [("lease 2", "b", 2)]
+    assert read(capi, cref, LindaSelector(())) == [("lease 3",)]
+    either = LindaSelector(("a", 1), ("b", 2), count=COUNT_ALL)
+    assert read(capi, cref, either) == [("lease 1", "a", 1), ("lease 2", "b", 2)]
+    assert read(capi, cref, LifoSelector()) == [("lease 3",)]
+    assert read(capi, cref, LindaSelector(entry=leases[0])) == [("lease 1", "a", 1)]
+    with pytest.raises(CountNotMet):
+        read(capi, cref, LindaSelector(("lease 1", "a", 1)))
+    assert capi.take(cref, 0, None, LindaSelector((None, 1))) == [("lease 1", "a", 1)]
+    for entry in ((), Job("j", 1)):
+        with pytest.raises(BadArgument, match="entry="):
+            capi.write(cref, 0, None, entry)
+    with pytest.raises(BadArgument, match="selectors="):
+        read(capi, cref, LindaSelector(Job))
+    for wrong in (-1, True, "1", 10**9):
+        with pytest.raises(BadArgument, match="ignore_fields="):
+            LindaCoordinator(wrong)
+
+
 def test_key(capi):
     cref = container(capi, KeyCoordinator())
     keys = ["k", 1, 1.0, True, b"b", ("t", 1), ("t", (2, "x")), Job("k", 1)]

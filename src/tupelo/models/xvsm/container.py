@@ -154,7 +154,8 @@ class Container:
         """The owner, if most operations need nothing but the space, and go straight to it."""
         self.active: Coordinator | None = next((c for c in self.given if c.works), None)
         kinds = {type(coordinator) for coordinator in self.given}
-        self._native = not self.width and kinds <= _SIMPLE
+        plain = not any(coordinator.options() for coordinator in self.given)
+        self._native = plain and not self.width and kinds <= _SIMPLE
         self._linda = self._native and LindaCoordinator in kinds
         only = self.given[0] if kinds == {KeyCoordinator} and self.width == 1 else None
         self._key = only.name if only is not None and not only.optional else None

@@ -143,6 +143,9 @@ _arrival = attrgetter("arrival")
 
 # Coordinators
 
+IGNORED_MAX = 1_000
+"""So many fields may a LindaCoordinator ignore."""
+
 
 class Coordinator(Order):
     """How entries are kept and found. One object serves one container.
@@ -314,19 +317,36 @@ class RandomCoordinator(Coordinator):
 
 
 class LindaCoordinator(_ByArrival):
-    """By template. It takes tuples, and dataclasses, which are tuples with names."""
+    """By template. It takes tuples, and dataclasses, which are tuples with names. With
+    `ignore_fields` it takes tuples only, and templates say nothing of so many of their first
+    fields (6.2)."""
 
     default_name = "linda"
     speaks = LindaSelector
 
+    def __init__(self, ignore_fields: int = 0, *, name: str | None = None) -> None:
+        super().__init__(name=name)
+        if type(ignore_fields) is not int or not 0 <= ignore_fields <= IGNORED_MAX:
+            raise BadArgument("ignore_fields", f"a number from 0 to {IGNORED_MAX}", ignore_fields)
+        self.ignored = (ANY,) * ignore_fields
+
+    def options(self) -> tuple[Any, ...]:
+        return (len(self.ignored),) if self.ignored else ()
+
     def check(self, payload: Any) -> None:
-        if type(payload) is not tuple and not hasattr(type(payload), "__dataclass_fields__"):
+        if self.ignored:
+            if type(payload) is not tuple or len(payload) < len(self.ignored):
+                expected = f"a tuple of {len(self.ignored)} fields that are ignored, or more"
+                raise BadArgument("entry", expected, payload)
+        elif type(payload) is not tuple and not hasattr(type(payload), "__dataclass_fields__"):
             raise BadArgument(
                 "entry", "a tuple or a dataclass, for the container has a LindaCoordinator", payload
             )
 
     def content(self, selector: Any) -> tuple[Any, tuple[Any, ...]]:
         templates = selector.templates
+        if self.ignored:
+            templates = tuple([self._after_ignored(template) for template in templates])
         if len(templates) > 1:
             either = as_template(templates[0])
             for template in templates[1:]:
@@ -335,6 +355,11 @@ class LindaCoordinator(_ByArrival):
         if selector.entry is not None:
             templates += self._like(selector.entry.thing)
         return None, templates
+
+    def _after_ignored(self, template: Any) -> tuple[Any, ...]:
+        if type(template) is not tuple:
+            raise BadArgument("selectors", "tuples, for some of the fields are ignored", template)
+        return (*self.ignored, *template)
 
     def _like(self, entry: Any) -> tuple[Any, ...]:
         """A template that few entries besides this one match, so that not all must be seen."""

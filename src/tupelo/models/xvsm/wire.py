@@ -381,6 +381,8 @@ def coordinators_from_wire(described: Any) -> list[Coordinator]:
             if type(workers) is int and workers > WORKERS_MAX:
                 raise BadArgument("workers", f"at most {WORKERS_MAX}, for a client", workers)
             made.append(ActiveCoordinator(workers, name=name))
+        elif cls is LindaCoordinator:
+            made.append(LindaCoordinator(*listed(options)[:1], name=name))
         elif cls is not None:
             made.append(cls(name=name))
         else:
