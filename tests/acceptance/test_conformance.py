@@ -9,7 +9,16 @@ import pytest
 
 from tupelo.models.event_heap import EventHeap, Session, View
 from tupelo.models.javaspaces import JavaSpace, JavaSpace05
+from tupelo.models.lime import (
+    Agent,
+    Host,
+    LimeSystemTupleSpace,
+    LimeTupleSpace,
+    RegisteredReaction,
+)
+from tupelo.models.linda import TupleSpace
 from tupelo.models.melon import Melon
+from tupelo.models.pubsub import PubSub
 from tupelo.models.xvsm import Capi
 
 ROOT = Path(__file__).parents[2]
@@ -27,7 +36,14 @@ def _methods(cls: type) -> set[str]:
     return {name for name in dir(cls) if not name.startswith("_") and callable(getattr(cls, name))}
 
 
-@pytest.mark.parametrize("cls", [JavaSpace, JavaSpace05, Capi, Melon, EventHeap, Session, View])
+@pytest.mark.parametrize(
+    "cls",
+    [
+        *(JavaSpace, JavaSpace05, Capi, Melon, EventHeap, Session, View),
+        *(TupleSpace, PubSub),
+        *(LimeTupleSpace, LimeSystemTupleSpace, RegisteredReaction, Agent, Host),
+    ],
+)
 def test_every_method_has_a_row(cls: type) -> None:
     shown = {method for name, method, _ in ROWS if name == cls.__name__}
     base = {JavaSpace05: JavaSpace, View: Session}.get(cls)
