@@ -77,9 +77,14 @@ class Tent(Resident):
         return self.server.here
 
     def system(self) -> list[Any]:
-        """What LimeSystem says here."""
-        ground = self.server.system.ground
-        return sorted(entry.fields for entry in ground.port._core.store)
+        """What LimeSystem says here of those who are there."""
+        store = self.server.system.ground.port._core.store
+        return sorted(entry.fields for entry in store if not entry.fields[0].startswith("departed"))
+
+    def departed(self) -> list[Any]:
+        """What LimeSystem says here of those who have departed."""
+        store = self.server.system.ground.port._core.store
+        return [entry.fields for entry in store if entry.fields[0].startswith("departed")]
 
 
 class Camper:

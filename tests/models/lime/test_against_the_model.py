@@ -479,6 +479,7 @@ class Run:
         await asyncio.gather(*looks)
         for name, server in self.field.servers.items():
             entries = [entry.fields for entry in server.system.ground.port._core.store]
+            entries = [entry for entry in entries if not entry[0].startswith("departed")]
             known = [entry[:4] if entry[0] == "space" else entry[:-1] for entry in entries]
             same(f"LimeSystem at {name}", known, self.model.lime_system(name))
         for label, rule in self.rules.items():

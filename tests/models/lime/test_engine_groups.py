@@ -69,6 +69,31 @@ def test_two_groups_meet_and_part(over: str) -> None:
     play(scene, "ab", "bc", "cd", over=over)
 
 
+def test_departures_are_told_of_hosts_that_were_reached_through_others_too() -> None:
+    async def scene(camp: Camp) -> None:
+        far, near = await camp["c"].agent("far", "s"), await camp["b"].agent("near")
+        heard = await (await camp["a"].agent("one")).react(
+            ("departed host", str, str), weak=False, space="LimeSystem"
+        )
+        assert camp["a"].departed() == []
+        await camp["b"].crash()
+        await camp.agreed("a")
+        gone = [
+            *(("departed agent", far.state.id, "c"), ("departed agent", near.state.id, "b")),
+            *(("departed host", "b", "b"), ("departed host", "c", "c")),
+        ]
+        assert sorted(camp["a"].departed()) == sorted(gone)
+        assert sorted(heard.tuples) == gone[2:]
+        await camp["b"].start()
+        await camp.agreed("abc")
+        assert camp["a"].departed() == [("departed agent", near.state.id, "b")]
+        await far.do(far.server.depart(far.state))
+        await camp.quiet()
+        assert camp["a"].departed()[1:] == [("departed agent", far.state.id, "c")]
+
+    play(scene, "ab", "bc")
+
+
 @OVER
 def test_watchdogs_are_there_again_after_a_parting(over: str) -> None:
     async def scene(camp: Camp) -> None:

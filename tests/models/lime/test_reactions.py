@@ -542,8 +542,14 @@ def test_reactions_to_who_comes_and_goes(play):
             "both agents are heard of",
         )
         assert system.get_registered_reactions()[0].tuple_space_name == "LimeSystem"
+        departed = Heard()
+        gone = ("departed host", str, str)
+        await do(system.add_weak_reaction(UbiquitousReaction(gone, departed, ONCE_PER_TUPLE)))
         await do(b.close())
         await stage.until(lambda: a.hosts == [a.location])
+        await stage.until(lambda: len(departed) == 1, "its departure is heard of")
+        assert departed[0] == ("departed host", b.host.id, "b")
+        assert await do(system.rdp(("departed agent", ben.id, str))) is not None
         assert await do(system.rdg(("host", str, str))) == [("host", a.location.id, "a")]
         assert HostLocation(b.host.id) not in a.hosts
 

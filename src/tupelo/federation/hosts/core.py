@@ -102,7 +102,7 @@ class HostCore:
         self.carriers = Carriers()
         self.services = Services(self)
         self.doubts = Doubts(lambda name: self.spaces.get(name))
-        self.all_doubts = [self.doubts]
+        self.all_doubts = {self.doubts}
         """With those of the models."""
         self.woken = Woken(loop)
         self.limits = (limits or Limits()).resolved()

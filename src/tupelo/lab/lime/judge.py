@@ -172,8 +172,12 @@ def judge_system(world: World) -> Iterator[Fault]:
                 if its.shared:
                     expected.add(("space", its.name, agent.id, member.name))
     for member in world.members:
-        known = [entry.fields for entry in member.server.system.ground.port.entries()]
-        if Counter(known) != Counter(expected):
+        said = [entry.fields for entry in member.server.system.ground.port.entries()]
+        known = [fields for fields in said if not fields[0].startswith("departed")]
+        if Counter(known) != Counter(expected) or any(
+            (fields[0].removeprefix("departed "), fields[1]) in {one[:2] for one in expected}
+            for fields in set(said) - set(known)
+        ):
             text = f"at {member.name}: {sorted(set(known) ^ expected)} should be otherwise"
             yield Fault("LimeSystem", text)
 

@@ -18,7 +18,7 @@
 | weak reaction                      | a function after it, for entries of any host               |
 | ONCEPERTUPLE, ONCE                 | ONCE_PER_TUPLE, ONCE                                       |
 | ReactionListener.reactsTo(e)       | a function of a ReactionEvent, or an object's reacts_to(e) |
-| LimeSystem                         | LimeSystemTupleSpace: who is there, to read only           |
+| LimeSystem                         | LimeSystemTupleSpace: who is there, or departed; to read   |
 | setShared(lts[], b)                | set_shared(spaces, b)                                      |
 | migration                          | Agent.migrate(host): state and spaces move, code does not  |
 

@@ -44,6 +44,11 @@ class Directory:
         """The host where an agent is."""
         return self._where.get(agent)
 
+    @property
+    def agents(self) -> Mapping[str, str]:
+        """The hosts of all agents."""
+        return self._where
+
     def sharers(self, space: str) -> Mapping[str, str]:
         """The hosts of all agents that share this space."""
         return self._sharers.get(space, {})
@@ -56,6 +61,11 @@ class Directory:
                 said.append(("agent", agent, host, card.state))
                 said += [("space", space, agent, host) for space in card.shared]
         return said
+
+    def departures(self) -> list[tuple[str, ...]]:
+        """What LimeSystem says of those who are here when they have departed."""
+        hosts = [("departed host", host, name) for host, name in self.hosts.items()]
+        return [*hosts, *(("departed agent", agent, host) for agent, host in self._where.items())]
 
 
 def _read(card: Any) -> dict[str, AgentCard]:

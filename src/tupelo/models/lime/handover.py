@@ -102,7 +102,7 @@ class HandOver:
         self._lives: dict[int, str] = {}  # those of the hosts to which things were sent
         self._taken_in_doubt = Doubts(core.spaces.get)
         self._moved_in_doubt = Doubts(core.spaces.get)
-        core.all_doubts += [self._taken_in_doubt, self._moved_in_doubt]
+        core.all_doubts |= {self._taken_in_doubt, self._moved_in_doubt}
         self._recovered: set[str] = set()
 
     def next_token(self) -> int:
@@ -338,7 +338,7 @@ class HandOver:
             for host in doubts.owners():
                 self._core.doubts.leave((kind, host), dict(doubts.of(host)))
             doubts.close()
-            self._core.all_doubts.remove(doubts)
+            self._core.all_doubts.discard(doubts)
 
 
 def heaps_of(entries: Iterable[Entry]) -> list[list[Entry]]:

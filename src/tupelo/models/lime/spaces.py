@@ -351,10 +351,18 @@ class Spaces:
         its.own.put(taken)
 
 
+DEPARTED_MAX = 1_000
+"""So many departures of hosts and agents are remembered; the oldest are forgotten first."""
+
+
 class LimeSystem:
     """LimeSystem at one host: who is in the group and what they share, as `Directory.tuples` says,
     to read and to react to. Every host keeps it for itself, from the cards of the roster in force:
-    so it is the same everywhere in a group, and changes at once, before operations go on."""
+    so it is the same everywhere in a group, and changes at once, before operations go on.
+
+    Beside it each host says which hosts and agents it has seen depart and not come back:
+    ("departed host", id, name) and ("departed agent", id, the host where it was).
+    """
 
     def __init__(self, core: HostCore, soon: Callable[[Ground], object]) -> None:
         # Tuples are told apart by it and a number, which begins anew in every life of the host.
@@ -363,15 +371,25 @@ class LimeSystem:
         hosted = HostedSpace(space, Access(), Doubt(), commit_in_place=True)
         self.ground = Ground(hosted, core.id, lambda entry: core.id, soon)
         self._number = 0
+        self._before = Directory()
+        self._departed: dict[tuple[str, ...], None] = {}
 
     def install(self, directory: Directory) -> None:
         """Say what is so now, all at once; what has not changed stays the same tuple."""
-        said = directory.tuples()
+        self._note_departures(directory)
+        said = [*directory.tuples(), *self._departed]
         wanted = set(said)
         with self.ground.hosted.port.atomic():
             self.ground.take_out(lambda entry: entry.fields not in wanted)
             there = {entry.fields for entry in self.ground.port.entries()}
             self.ground.put([self._entry(fields) for fields in said if fields not in there])
+
+    def _note_departures(self, directory: Directory) -> None:
+        there = {*directory.hosts, *directory.agents}
+        departed = self._departed | dict.fromkeys(self._before.departures())
+        known = [fields for fields in departed if fields[1] not in there]
+        self._departed = dict.fromkeys(known[-DEPARTED_MAX:])
+        self._before = directory
 
     def _entry(self, fields: tuple[str, ...]) -> Entry:
         self._number += 1
