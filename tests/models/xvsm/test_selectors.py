@@ -123,7 +123,7 @@ def test_linda_ignores_the_first_fields(capi):
         read(capi, cref, LindaSelector(Job))
     for wrong in (-1, True, "1", 10**9):
         with pytest.raises(BadArgument, match="ignore_fields="):
-            LindaCoordinator(wrong)
+            LindaCoordinator(wrong)  # type: ignore[arg-type]
 
 
 def test_key(capi):
