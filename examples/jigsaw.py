@@ -45,7 +45,7 @@ class Tray:
     def await_shown(self, wanted: str) -> str:
         """What it shows, when it shows this, or after a while."""
         with self._changed:
-            self._changed.wait_for(lambda: self.show() == wanted, timeout=10)
+            self._changed.wait_for(lambda: self.show() == wanted, timeout=60)
             return self.show()
 
 

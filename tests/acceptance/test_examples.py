@@ -105,6 +105,24 @@ cleo's screen | ada says: I am back.
 more lines: 0
 """
 
+RED_ROVER = """\
+the game begins
+  ann's device: ann 1,1; bob 2,2; kim 9,9
+  bob's device: ann 1,1; bob 2,2; kim 9,9
+  kim's device: ann 1,1; bob 2,2; kim 9,9
+  ann sees bob as <bob> and kim's icon is not to be had
+bob walks out of range, and on
+  ann's device: ann 1,1; bob(ghost) 2,2; kim 9,9
+  bob's device: ann(ghost) 1,1; bob 5,5; kim(ghost) 9,9
+bob is back
+  ann's device: ann 1,1; bob 5,5; kim 9,9
+  bob's device: ann 1,1; bob 5,5; kim 9,9
+  kim's device: ann 1,1; bob 5,5; kim 9,9
+bob finds the flag: his team is told
+  ann's device: ann 1,1; bob 5,5; kim 9,9; bob has the flag
+  kim's device: ann 1,1; bob 5,5; kim 9,9
+"""
+
 JIGSAW = """\
 a new puzzle
   black's tray A:black B:black C:black D:black
@@ -205,6 +223,7 @@ OUTPUT = {
     "printers.py": PRINTERS,
     "lime_chat.py": LIME_CHAT,
     "jigsaw.py": JIGSAW,
+    "red_rover.py": RED_ROVER,
     "melon_news.py": MELON_NEWS,
     "melon_chat.py": MELON_CHAT,
     "melon_jobs.py": MELON_JOBS,
