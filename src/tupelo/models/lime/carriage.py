@@ -42,8 +42,9 @@ class Found:
 
 
 class Carriage(Protocol):
-    async def probe(self, pattern: Pattern, every: bool) -> list[Found]:
-        """What there is now: something at any host, or what all have."""
+    async def probe(self, pattern: Pattern, every: bool) -> tuple[list[Found], frozenset[str]]:
+        """What there is now: something at any host, or what all have; and the hosts that could not
+        be asked this way."""
         ...
 
     def watch(self, pattern: Pattern, told: Detected) -> Watch:
@@ -109,9 +110,10 @@ class CollectCarriage:
         self._here = here
         self._now = now
 
-    async def probe(self, pattern: Pattern, every: bool) -> list[Found]:
+    async def probe(self, pattern: Pattern, every: bool) -> tuple[list[Found], frozenset[str]]:
         collected = await self._broker.probe(spell(pattern), "all" if every else "any")
-        return [found for reply in collected.replies for found in self._read(reply)]
+        found = [found for reply in collected.replies for found in self._read(reply)]
+        return found, collected.lost
 
     def watch(self, pattern: Pattern, told: Detected) -> Watch:
         def deliver(reply: Reply) -> None:

@@ -129,11 +129,11 @@ class HandOver:
 
     async def take(self, host: str, pattern: Pattern) -> tuple[list[Entry], int]:
         """What this host has for the pattern, as much as it gives at a time, and how many it has
-        left. Nothing if it is cut off: what it gave will return there."""
+        left. PeerLost if it is cut off: what it gave will return there."""
         token = self.next_token()
         try:
             answer = await self._voice.ask(host, Take(token, pattern))
-        except PeerLost:
+        except UnknownHost:  # It is not in the group any more.
             return [], 0
         now = self._core.clock.now()
         given, left = read(answer, tuple[list[Placed], int])

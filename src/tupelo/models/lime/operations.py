@@ -1,19 +1,21 @@
 """Operations: out, in, rd, inp, rdp, ing and rdg on an interface tuple space.
 
-Each is one operation of the group: no change of the group comes between. Those that wait do so
-outside, and look again afterwards. What the host itself has is looked at first; what is asked of
+Each is one operation of the group: no change of the group comes between. If a host is lost before
+it has answered, the operation is done again when the group has changed, so that it never misses the
+hosts behind the lost one. Those that wait do so outside, and look again afterwards. What the host itself has is looked at first; what is asked of
 one host, or agent, is asked there and nowhere else.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
-from tupelo.errors import AgentEnded, PeerLost, PrivateSpace, SpaceClosed
+from tupelo.errors import AgentEnded, PeerLost, PrivateSpace, SpaceClosed, UnknownHost
 from tupelo.federation.groups.group import Group
 from tupelo.federation.groups.routing import Voice
 from tupelo.federation.hosts.core import HostCore
@@ -38,6 +40,10 @@ from tupelo.space.tasks import TaskSignal, timeout_at
 from tupelo.values.entry import Entry, freeze, require_known, thaw
 
 NOWHERE = ""
+
+T = TypeVar("T")
+
+logger = logging.getLogger("tupelo")
 
 
 class Operations:
@@ -98,25 +104,30 @@ class Operations:
         return [value_of(entry) for entry in seen]
 
     async def _read(self, its: Its, template: Any, where: Where, *, one: bool) -> list[Entry]:
-        async with self.group.operating():
-            _require_alive(its)
-            seen = its.ground.look(template, where, one=one)
-            if not its.shared or (one and seen):
-                return seen
-            target = self._target(where)
-            if target == self.core.id or target == NOWHERE:
-                return seen
-            pattern = Pattern(its.name, spelled_template(template), where, False, one)
-            if target is None:
-                elsewhere = await self.carriage.probe(pattern, every=not one)
-            else:
-                elsewhere = await self._look_at(target, pattern)
+        return await self._in_one_roster(lambda: self._read_now(its, template, where, one))
+
+    async def _read_now(self, its: Its, template: Any, where: Where, one: bool) -> list[Entry]:
+        _require_alive(its)
+        seen = its.ground.look(template, where, one=one)
+        if not its.shared or (one and seen):
+            return seen
+        target = self._target(where)
+        if target == self.core.id or target == NOWHERE:
+            return seen
+        pattern = Pattern(its.name, spelled_template(template), where, False, one)
+        if target is not None:
+            return _distinct(seen, await self._look_at(target, pattern), one)
+        elsewhere, lost = await self.carriage.probe(pattern, every=not one)
+        for host in sorted(lost):
+            if not (one and elsewhere):
+                elsewhere += await self._look_at(host, pattern)
         return _distinct(seen, elsewhere, one)
 
     async def _look_at(self, host: str, pattern: Pattern) -> list[Found]:
+        """What one host has; PeerLost if it is cut off."""
         try:
             answer = await self.voice.ask(host, Look(pattern))
-        except PeerLost:  # It is not in the group any more.
+        except UnknownHost:  # It is not in the group any more.
             return []
         now = self.core.clock.now()
         placed = read(answer, list[Placed])
@@ -196,22 +207,25 @@ class Operations:
             host = came.host
 
     async def _inp(self, its: Its, template: Any, where: Where) -> list[Entry]:
-        async with self.group.operating():
-            _require_alive(its)
-            taken = await its.ground.take(template, where, one=True)
-            target = self._target(where)
-            if taken or not its.shared or target == self.core.id or target == NOWHERE:
-                return taken
-            pattern = Pattern(its.name, spelled_template(template), where, True, True)
-            if target is not None:
-                return (await self.handover.take(target, pattern))[0]
-            while True:  # Someone else may take what was found, before us.
-                sighted = await self.carriage.probe(pattern, every=False)
-                if not sighted:
-                    return []
-                taken = await self._take_from(sighted[0].host, its.ground, template, pattern)
+        return await self._in_one_roster(lambda: self._inp_now(its, template, where))
+
+    async def _inp_now(self, its: Its, template: Any, where: Where) -> list[Entry]:
+        _require_alive(its)
+        taken = await its.ground.take(template, where, one=True)
+        target = self._target(where)
+        if taken or not its.shared or target == self.core.id or target == NOWHERE:
+            return taken
+        pattern = Pattern(its.name, spelled_template(template), where, True, True)
+        if target is not None:
+            return (await self.handover.take(target, pattern))[0]
+        while True:  # Someone else may take what was found, before us.
+            sighted, lost = await self.carriage.probe(pattern, every=False)
+            for host in [sighted[0].host] if sighted else sorted(lost):
+                taken = await self._take_from(host, its.ground, template, pattern)
                 if taken:
                     return taken
+            if not sighted:
+                return []
 
     async def _take_at(self, its: Its, template: Any, pattern: Pattern, host: str) -> list[Entry]:
         """Take one here or else at this host, where one was seen."""
@@ -221,7 +235,9 @@ class Operations:
             taken = await its.ground.take(template, pattern.where, one=True)
             if taken or host == self.core.id or host not in self.directory.hosts:
                 return taken
-            return await self._take_from(host, its.ground, template, pattern)
+            with suppress(PeerLost):  # What it gave will return there, and be seen again.
+                taken = await self._take_from(host, its.ground, template, pattern)
+            return taken
 
     async def _take_from(
         self, host: str, ground: Ground, template: Any, pattern: Pattern
@@ -231,43 +247,60 @@ class Operations:
         return (await self.handover.take(host, pattern))[0]
 
     async def _ing(self, its: Its, template: Any, where: Where) -> list[Entry]:
-        async with self.group.operating():
-            _require_alive(its)
-            taken = await its.ground.take(template, where, one=False)
-            target = self._target(where)
-            if not its.shared or target == self.core.id or target == NOWHERE:
-                return taken
-            try:
-                pattern = Pattern(its.name, spelled_template(template), where, True, False)
-                if target is None:
-                    sighted = await self.carriage.probe(pattern, every=True)
-                    hosts = dict.fromkeys(one.host for one in sighted if one.host != self.core.id)
-                else:
-                    hosts = {target: None}
-                ended = await asyncio.gather(
-                    *(self._take_all(host, pattern) for host in hosts), return_exceptions=True
-                )
-                for part in ended:
-                    taken += part if isinstance(part, list) else []
-                for part in ended:
-                    if isinstance(part, BaseException):
-                        raise part
-            except BaseException:
-                its.ground.put(taken)
-                raise
+        """What was taken before a host was lost stays taken; the rest is taken when the group has
+        changed."""
+        ground = its.ground
+        taken: list[Entry] = []
+        try:
+            await self._in_one_roster(lambda: self._ing_now(its, template, where, taken))
+        except BaseException:
+            ground.put(taken)
+            raise
         return taken
 
-    async def _take_all(self, host: str, pattern: Pattern) -> list[Entry]:
+    async def _ing_now(self, its: Its, template: Any, where: Where, taken: list[Entry]) -> None:
+        _require_alive(its)
+        taken += await its.ground.take(template, where, one=False)
+        target = self._target(where)
+        if not its.shared or target == self.core.id or target == NOWHERE:
+            return
+        pattern = Pattern(its.name, spelled_template(template), where, True, False)
+        if target is None:
+            sighted, lost = await self.carriage.probe(pattern, every=True)
+            hosts = {one.host for one in sighted if one.host != self.core.id} | lost
+        else:
+            hosts = {target}
+        ended = await asyncio.gather(
+            *(self._take_all(host, pattern, taken) for host in sorted(hosts)),
+            return_exceptions=True,
+        )
+        errors = [error for error in ended if error is not None]
+        for error in sorted(errors, key=lambda error: isinstance(error, PeerLost)):
+            raise error
+
+    async def _take_all(self, host: str, pattern: Pattern, taken: list[Entry]) -> None:
         """All that there is at a host at this time. What comes while it is being taken is not
         waited for."""
-        taken, left = await self.handover.take(host, pattern)
+        some, left = await self.handover.take(host, pattern)
+        taken += some
         while left > 0:
-            more, _ = await self.handover.take(host, pattern)
-            taken += more
-            left = left - len(more) if more else 0
-        return taken
+            some, _ = await self.handover.take(host, pattern)
+            taken += some
+            left = left - len(some) if some else 0
 
     # Waiting, and carrying through
+
+    async def _in_one_roster(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Do this as one operation of the group. If a host is lost before it has answered, do it
+        again when the group has changed: nobody sees half of a change."""
+        while True:
+            async with self.group.operating():
+                roster = self.group.roster
+                try:
+                    return await work()
+                except PeerLost as error:
+                    logger.debug("an operation is done again in the next roster: %s", error)
+            await self.group.changed(roster)
 
     async def _wait(
         self,

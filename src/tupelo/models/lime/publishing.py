@@ -78,7 +78,7 @@ class PublishCarriage:
 
     # Queries
 
-    async def probe(self, pattern: Pattern, every: bool) -> list[Found]:
+    async def probe(self, pattern: Pattern, every: bool) -> tuple[list[Found], frozenset[str]]:
         found: list[Found] = []
         enough = asyncio.Event()
 
@@ -96,7 +96,7 @@ class PublishCarriage:
             pass
         finally:
             self.end_query(number)
-        return found
+        return found, frozenset(self._spaces.cut)
 
     def query(self, told: Told) -> int:
         """A new query, of whose answers someone wants to be told."""
