@@ -259,6 +259,7 @@ class Broker:
         def done(asked: Evaluation) -> None:
             watching.asking = None
             watching.have |= missing - asked.lost
+            watching.tell_lost(frozenset(asked.lost))
             for found in map(reply, asked.found):
                 if found.items:
                     watching.deliver(found)
@@ -297,6 +298,7 @@ class Broker:
             for one in card.collects:
                 now.collecting.answer(CollectId(host, one.number), host not in kept)
         for watching in self._all_watching:
+            watching.lost = frozenset()
             if watching.collects:
                 watching.have &= kept | {self._me}
                 self._ask_missing(watching)

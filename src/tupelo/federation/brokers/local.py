@@ -57,7 +57,8 @@ class Local:
         if not pattern.readable:
             return []
         try:
-            return [spell_checked(item, "item") for item in self._application.state(pattern.value)]
+            items = self._application.state(pattern.value)
+            return None if items is None else [spell_checked(item, "item") for item in items]
         except CannotSend as error:
             logger.warning("what is here cannot be told: %s", error)
         except Exception:

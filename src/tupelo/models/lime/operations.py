@@ -2,8 +2,8 @@
 
 Each is one operation of the group: no change of the group comes between. If a host is lost before
 it has answered, the operation is done again when the group has changed, so that it never misses the
-hosts behind the lost one. Those that wait do so outside, and look again afterwards. What the host itself has is looked at first; what is asked of
-one host, or agent, is asked there and nowhere else.
+hosts behind the lost one. Those that wait do so outside, and look again afterwards. What the host
+itself has is looked at first; what is asked of one host, or agent, is asked there and nowhere else.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
-from tupelo.errors import AgentEnded, PeerLost, PrivateSpace, SpaceClosed, UnknownHost
+import msgspec
+
+from tupelo.errors import AgentEnded, PeerLost, PrivateSpace, SpaceClosed
 from tupelo.federation.groups.group import Group
 from tupelo.federation.groups.routing import Voice
 from tupelo.federation.hosts.core import HostCore
@@ -25,16 +27,14 @@ from tupelo.models.lime.handover import HandOver
 from tupelo.models.lime.locations import AgentLocation
 from tupelo.models.lime.messages import (
     ANYWHERE,
-    Look,
     Pattern,
-    Placed,
     Where,
-    read,
     spelled_template,
 )
 from tupelo.models.lime.reactions import Detected, Watch, mark_of
 from tupelo.models.lime.sharing import Moving
 from tupelo.models.lime.spaces import Ground, Its
+from tupelo.models.lime.windows import Looking
 from tupelo.space.query import Query, deadline_of
 from tupelo.space.tasks import TaskSignal, timeout_at
 from tupelo.values.entry import Entry, freeze, require_known, thaw
@@ -55,6 +55,7 @@ class Operations:
     carriage: Carriage
     handover: HandOver
     moving: Moving
+    looking: Looking
 
     @property
     def directory(self) -> Directory:
@@ -72,7 +73,8 @@ class Operations:
 
     async def out(self, its: Its, value: object, destination: AgentLocation | None = None) -> None:
         """Write a tuple. What is for an agent in the group that shares the space is with it when
-        this returns, and was never seen elsewhere."""
+        this returns, and was never seen elsewhere. BadEntry if the space is shared and the tuple
+        could not be sent to another host."""
         its.require_writable("write")
         item = freeze(value)
         await self._finish(self._out(its, item, destination))
@@ -80,6 +82,7 @@ class Operations:
     async def _out(self, its: Its, item: Any, destination: AgentLocation | None) -> None:
         async with self.group.operating():
             _require_alive(its)
+            its.require_sendable(item)
             ground = its.ground
             mark = mark_of(its.agent, destination)
             if its.shared and mark.to is not None:
@@ -116,22 +119,12 @@ class Operations:
             return seen
         pattern = Pattern(its.name, spelled_template(template), where, False, one)
         if target is not None:
-            return _distinct(seen, await self._look_at(target, pattern), one)
+            return _distinct(seen, await self.looking.look(target, pattern), one)
         elsewhere, lost = await self.carriage.probe(pattern, every=not one)
         for host in sorted(lost):
             if not (one and elsewhere):
-                elsewhere += await self._look_at(host, pattern)
+                elsewhere += await self.looking.look(host, pattern)
         return _distinct(seen, elsewhere, one)
-
-    async def _look_at(self, host: str, pattern: Pattern) -> list[Found]:
-        """What one host has; PeerLost if it is cut off."""
-        try:
-            answer = await self.voice.ask(host, Look(pattern))
-        except UnknownHost:  # It is not in the group any more.
-            return []
-        now = self.core.clock.now()
-        placed = read(answer, list[Placed])
-        return [Found(one.entry.read(now), one.current, host) for one in placed]
 
     def _target(self, where: Where) -> str | None:
         """The one host to ask; NOWHERE if it is not in the group; None if it could be any."""
@@ -217,7 +210,7 @@ class Operations:
             return taken
         pattern = Pattern(its.name, spelled_template(template), where, True, True)
         if target is not None:
-            return (await self.handover.take(target, pattern))[0]
+            return await self._take_from(target, its.ground, template, pattern)
         while True:  # Someone else may take what was found, before us.
             sighted, lost = await self.carriage.probe(pattern, every=False)
             for host in [sighted[0].host] if sighted else sorted(lost):
@@ -244,7 +237,9 @@ class Operations:
     ) -> list[Entry]:
         if host == self.core.id:
             return await ground.take(template, pattern.where, one=True)
-        return (await self.handover.take(host, pattern))[0]
+        taken: list[Entry] = []
+        await self.handover.take(host, pattern, taken)
+        return taken
 
     async def _ing(self, its: Its, template: Any, where: Where) -> list[Entry]:
         """What was taken before a host was lost stays taken; the rest is taken when the group has
@@ -266,27 +261,18 @@ class Operations:
             return
         pattern = Pattern(its.name, spelled_template(template), where, True, False)
         if target is None:
-            sighted, lost = await self.carriage.probe(pattern, every=True)
+            some = msgspec.structs.replace(pattern, one=True)
+            sighted, lost = await self.carriage.probe(some, every=True)
             hosts = {one.host for one in sighted if one.host != self.core.id} | lost
         else:
             hosts = {target}
         ended = await asyncio.gather(
-            *(self._take_all(host, pattern, taken) for host in sorted(hosts)),
+            *(self.handover.take(host, pattern, taken) for host in sorted(hosts)),
             return_exceptions=True,
         )
         errors = [error for error in ended if error is not None]
         for error in sorted(errors, key=lambda error: isinstance(error, PeerLost)):
             raise error
-
-    async def _take_all(self, host: str, pattern: Pattern, taken: list[Entry]) -> None:
-        """All that there is at a host at this time. What comes while it is being taken is not
-        waited for."""
-        some, left = await self.handover.take(host, pattern)
-        taken += some
-        while left > 0:
-            some, _ = await self.handover.take(host, pattern)
-            taken += some
-            left = left - len(some) if some else 0
 
     # Waiting, and carrying through
 

@@ -28,7 +28,7 @@ from tupelo.space import reaction
 from tupelo.space.reaction import ReactionState
 from tupelo.space.session import Seen
 from tupelo.space.writers import Mark
-from tupelo.values.entry import Entry, thaw
+from tupelo.values.entry import Entry, freeze, thaw
 from tupelo.values.parts import ANY
 from tupelo.values.template import as_template
 
@@ -193,6 +193,7 @@ class Step:
     def out(self, tuple: object, destination: AgentLocation | None = None) -> None:
         """What is for an agent elsewhere goes there when the step is over."""
         self._its.require_writable("write")
+        self._its.require_sendable(freeze(tuple))
         mark = mark_of(self._its.agent, check_destination(destination))
         self._step.write_marked(tuple, mark)
 

@@ -32,7 +32,6 @@ from tupelo.models.lime.messages import (
     Journey,
     Look,
     Move,
-    Pattern,
     Release,
     Said,
     Take,
@@ -44,6 +43,7 @@ from tupelo.models.lime.publishing import PublishCarriage, PublishSight
 from tupelo.models.lime.reactions import Event, Reactions, Registered
 from tupelo.models.lime.sharing import Moving, Sharing
 from tupelo.models.lime.spaces import SYSTEM_NAME, AgentState, Ground, Its, LimeSystem, Spaces
+from tupelo.models.lime.windows import Looking
 from tupelo.values.entry import Entry
 
 if TYPE_CHECKING:
@@ -76,6 +76,7 @@ class Server(Operations):
         self._context = copy_context()
         self.voice = self.group.part(self.name, self, Said, Asked)
         self.handover = HandOver(core, self.voice, self.spaces, self._speak_for_others)
+        self.looking = Looking(core, self.voice, self.spaces, self.handover.next_token)
         self.moving = Moving(self.spaces, self.handover)
         self._publishing: PublishCarriage | None = None
         self.broker, self.carriage = self._carriage(over, prune)
@@ -88,7 +89,8 @@ class Server(Operations):
         if over == "collect":
             sight = Sight(self.spaces, may, now)
             broker = Broker(self.group, name, sight, prune=prune, asks_again=False)
-            return broker, CollectCarriage(broker, self.core.id, now)
+            look, spawn = self.looking.look, self._spawn_apart
+            return broker, CollectCarriage(broker, self.group, now, look, spawn)
         sight = PublishSight(self.spaces, may, now)
         broker = Broker(self.group, name, sight, prune=prune, asks_again=False)
         self._publishing = PublishCarriage(
@@ -205,6 +207,8 @@ class Server(Operations):
                 raise BadArgument("space", "one of the agent's own", its.name)
             if shared:
                 self.spaces.require_sharable(its.name)
+                if not its.shared:
+                    its.own.require_sendable()
         changes = any(shared is not its.wanted or shared is not its.shared for its in spaces)
         for its in spaces:
             its.wanted = shared
@@ -352,8 +356,8 @@ class Server(Operations):
 
     async def asked(self, neighbour: str, source: str, message: Asked) -> Any:
         match message:
-            case Look(pattern):
-                return self._look(neighbour, source, pattern)
+            case Look():
+                return self._look(neighbour, source, message)
             case Take():
                 return await self.handover.give(neighbour, source, message)
             case Move():
@@ -365,11 +369,13 @@ class Server(Operations):
                     raise BadFrame("no agents come here")
                 return await self.migrations.asked(neighbour, source, about)
 
-    def _look(self, neighbour: str, source: str, pattern: Pattern) -> Any:
-        ground = self.spaces.find(pattern.space)
+    def _look(self, neighbour: str, source: str, message: Look) -> Any:
+        ground = self.spaces.find(message.pattern.space)
         if ground is None or not self.handover.may(neighbour, "read", ground, source):
-            return []
-        return spell(ground.for_pattern(pattern))
+            return [[], False]
+        listings = self.handover.listings
+        window, more = listings.window(source, message.number, ground, message.pattern)
+        return spell([list(window.values()), more])
 
     def cut(self, hosts: frozenset[str]) -> None:
         self.spaces.cut |= hosts
