@@ -114,7 +114,7 @@ class Operations:
         seen = its.ground.look(template, where, one=one)
         if not its.shared or (one and seen):
             return seen
-        target = self._target(where)
+        target = self.target(where)
         if target == self.core.id or target == NOWHERE:
             return seen
         pattern = Pattern(its.name, spelled_template(template), where, False, one)
@@ -126,7 +126,7 @@ class Operations:
                 elsewhere += await self.looking.look(host, pattern)
         return _distinct(seen, elsewhere, one)
 
-    def _target(self, where: Where) -> str | None:
+    def target(self, where: Where) -> str | None:
         """The one host to ask; NOWHERE if it is not in the group; None if it could be any."""
         if where.current is None:
             return None
@@ -146,6 +146,10 @@ class Operations:
             _require_alive(its)
             ground = its.ground
             seen = ground.look(template, where, one=True)
+            target = self.target(where)
+            if not seen and its.shared and target not in (None, NOWHERE, self.core.id):
+                with suppress(PeerLost):  # Then it is waited for.
+                    seen = await self._read_now(its, template, where, one=True)
         if seen:
             return value_of(seen[0])
         if its.is_system:
@@ -188,7 +192,7 @@ class Operations:
         _require_waitable(its, "in_")
         pattern = Pattern(its.name, spelled_template(template), where, True, True)
         watch = partial(self.carriage.watch, pattern)
-        host = self.core.id
+        host = self.target(where) or self.core.id
         while True:
             work = self._take_at(its, template, pattern, host)
             taken = await self._finish_taking(its, work)
@@ -205,7 +209,7 @@ class Operations:
     async def _inp_now(self, its: Its, template: Any, where: Where) -> list[Entry]:
         _require_alive(its)
         taken = await its.ground.take(template, where, one=True)
-        target = self._target(where)
+        target = self.target(where)
         if taken or not its.shared or target == self.core.id or target == NOWHERE:
             return taken
         pattern = Pattern(its.name, spelled_template(template), where, True, True)
@@ -221,7 +225,7 @@ class Operations:
                 return []
 
     async def _take_at(self, its: Its, template: Any, pattern: Pattern, host: str) -> list[Entry]:
-        """Take one here or else at this host, where one was seen."""
+        """Take one here or else at this host, where one was seen, or must be."""
         async with self.group.operating():
             _require_alive(its)
             _require_waitable(its, "in_")
@@ -256,7 +260,7 @@ class Operations:
     async def _ing_now(self, its: Its, template: Any, where: Where, taken: list[Entry]) -> None:
         _require_alive(its)
         taken += await its.ground.take(template, where, one=False)
-        target = self._target(where)
+        target = self.target(where)
         if not its.shared or target == self.core.id or target == NOWHERE:
             return
         pattern = Pattern(its.name, spelled_template(template), where, True, False)

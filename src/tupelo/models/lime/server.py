@@ -32,10 +32,12 @@ from tupelo.models.lime.messages import (
     Journey,
     Look,
     Move,
+    Pattern,
     Release,
     Said,
     Take,
     Which,
+    read,
     spell,
 )
 from tupelo.models.lime.operations import Operations
@@ -88,7 +90,14 @@ class Server(Operations):
         name = f"{self.name}.tuples"
         if over == "collect":
             sight = Sight(self.spaces, may, now)
-            broker = Broker(self.group, name, sight, prune=prune, asks_again=False)
+            broker = Broker(
+                self.group,
+                name,
+                sight,
+                prune=prune,
+                asks_again=False,
+                only_at=lambda pattern: self.target(read(pattern, Pattern).where),
+            )
             look, spawn = self.looking.look, self._spawn_apart
             return broker, CollectCarriage(broker, self.group, now, look, spawn)
         sight = PublishSight(self.spaces, may, now)
