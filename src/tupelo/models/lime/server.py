@@ -55,6 +55,9 @@ logger = logging.getLogger("tupelo")
 
 Over = Literal["collect", "publish"]
 
+LISTENER_HEARTBEATS = 2
+"""So long may a strong listener run: others drop a host that is silent for three of them."""
+
 
 class Server(Operations):
     """LIME at one host; `over` says how its operations reach the others."""
@@ -82,7 +85,8 @@ class Server(Operations):
         self.moving = Moving(self.spaces, self.handover)
         self._publishing: PublishCarriage | None = None
         self.broker, self.carriage = self._carriage(over, prune)
-        self.reactions = Reactions(core.id, self.carriage.watch)
+        listener_seconds_max = LISTENER_HEARTBEATS * core.heartbeat
+        self.reactions = Reactions(core.id, self.carriage.watch, listener_seconds_max)
         self.sharing = Sharing(self.spaces, self.reactions, self.handover, self.moving)
 
     def _carriage(self, over: Over, prune: bool) -> tuple[Broker, Carriage]:
