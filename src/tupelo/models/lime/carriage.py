@@ -16,6 +16,7 @@ from typing import Any, Protocol
 from tupelo.errors import PeerLost
 from tupelo.federation.brokers.broker import Broker, Reply
 from tupelo.federation.groups.group import Group
+from tupelo.federation.groups.roster import Roster
 from tupelo.models.lime.messages import Pattern, Placed, Update, read, spell
 from tupelo.models.lime.reactions import Detected, Watch
 from tupelo.models.lime.spaces import Ground, Spaces
@@ -153,15 +154,17 @@ class CollectCarriage:
             return self._broker.collect(spell(pattern), "single", "any", deliver)
 
         def lost(hosts: frozenset[str]) -> None:
-            self._spawn(self._look_at(hosts, pattern, told))
+            self._spawn(self._look_at(self._group.roster, hosts, pattern, told))
 
         return self._broker.collect(spell(pattern), "persistent", "all", deliver, lost)
 
-    async def _look_at(self, hosts: frozenset[str], pattern: Pattern, told: Detected) -> None:
+    async def _look_at(
+        self, roster: Roster, hosts: frozenset[str], pattern: Pattern, told: Detected
+    ) -> None:
         """Be told of what these hosts have, who did not answer a collect that stands. Who is out of
-        reach answers it when it is in the group again."""
+        reach, and everyone in another roster, answers it then."""
         async with self._group.operating():
-            for host in sorted(hosts):
+            for host in sorted(hosts) if self._group.roster is roster else ():
                 with suppress(PeerLost):
                     for found in await self._look(host, pattern):
                         told(found.entry, found.current, found.host)
