@@ -338,3 +338,54 @@ def test_nothing_is_lost_or_doubled_whenever_links_are_cut(seed: int) -> None:
             assert set(left) <= set(one.tuples)
 
     play(scene, "ab", "bc", "cd", "ad", seed=seed)
+
+
+@pytest.mark.parametrize(
+    ("over", "loss"), [("collect", "killed"), ("collect", "silent"), ("publish", "killed")]
+)
+@pytest.mark.parametrize("verb", ["rdg", "rdp", "ing", "inp"])
+def test_a_loss_hides_nobody_who_stays(verb: str, loss: str, over: str) -> None:
+    """A host is lost while an operation is under way: those behind it in the tree are linked by
+    other ways, and are asked again when the group has changed. (Over plain publish-subscribe
+    nobody says that it has nothing: who waits for half a second only cannot know of a silence.)"""
+
+    async def scene(camp: Camp) -> None:
+        agents = {name: await camp[name].agent(name, "s") for name in "abcd"}
+        roster = camp["a"].server.group.roster
+        middle = next(name for name in "abcd" if len(roster.neighbours(name)) > 1)
+        asker, *others = [name for name in "abcd" if name != middle]
+        for name in others:
+            await agents[name].out("of", name)
+        await camp.quiet()
+        asking = agents[asker].call(verb, ("of", str))
+        if loss == "killed":
+            await camp[middle].crash()
+        else:
+            camp.network.partition(middle, "".join([asker, *others]))
+        found = await asking
+        values = [("of", name) for name in others]
+        if verb in ("rdg", "ing"):
+            assert sorted(found) == values
+        else:
+            assert found in values
+        left = sorted(await agents[asker].call("rdg", ("of", str)))
+        assert len(left) == len(values) - {"ing": 2, "inp": 1}.get(verb, 0)
+
+    play(scene, "ab", "ac", "ad", "bc", "bd", "cd", over=over)
+
+
+@pytest.mark.parametrize("verb", ["rdp", "inp", "rdg", "ing"])
+def test_who_is_asked_alone_is_asked_by_another_way(verb: str) -> None:
+    """The link to the one host that is asked is lost; there is a way around."""
+
+    async def scene(camp: Camp) -> None:
+        one = await camp["a"].agent("one", "s")
+        two = await camp["b"].agent("two", "s")
+        await two.out("of two")
+        await camp.quiet()
+        asking = one.call(verb, ANY, two.location)
+        camp.network.partition("ac", "bc")
+        found = await asking
+        assert found == ([("of two",)] if verb in ("rdg", "ing") else ("of two",))
+
+    play(scene, "ab", "ac", "bc")

@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from tests.models.lime.camp import Camp, play
-from tupelo.errors import UnknownType
+from tupelo.errors import BadEntry, UnknownType
 from tupelo.federation.identity.access import Access
 from tupelo.federation.spaces.hosted import Doubt
 from tupelo.models.lime.messages import Where
-from tupelo.values.entry import Entry, shape_of
+from tupelo.space.tasks import TaskSignal
+from tupelo.values.entry import Entry, freeze, shape_of
 from tupelo.values.kind import kind_named
 from tupelo.values.parts import ANY
 
@@ -287,11 +288,16 @@ def test_a_tuple_of_an_unknown_class_is_not_taken() -> None:
 
 
 def test_what_has_no_spelling_stays_where_it_is() -> None:
+    """LIME does not write it where it is shared; another door may."""
+
     async def scene(camp: Camp) -> None:
         one, two = await camp["a"].agent("one", "s"), await camp["b"].agent("two", "s")
-        await one.out("\ud800", to=two.location)
+        for destination in (None, two.location):
+            with pytest.raises(BadEntry, match="not valid Unicode"):
+                await one.out("\ud800", to=destination)
+        one.its().ground.port.write_items([freeze(("\ud800",))], None, None, None, TaskSignal, 0)
         await one.out("fine")
-        assert await one.all(one.location) == [("fine",), ("\ud800",)]
+        assert await one.all(camp["a"].location) == [("fine",), ("\ud800",)]
         assert await two.all() == [("fine",)]
         assert await two.call("inp", ANY) == ("fine",)
         assert await two.call("inp", ANY) is None

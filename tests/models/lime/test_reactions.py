@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -26,6 +27,7 @@ from tupelo.errors import (
     BadArgument,
     BadInput,
     BadTemplate,
+    LimeError,
     NotOwner,
     ReactionFailed,
 )
@@ -305,6 +307,37 @@ def test_a_strong_listener_that_raises_undoes_the_step(play):
         assert await do(space.rdg(tupelo.ANY)) == []
         await do(space.out(("other", 2)))
         assert await do(space.rdg(tupelo.ANY)) == [("other", 2)]
+
+    play(scene)
+
+
+@at_both_doors
+def test_a_strong_listener_that_holds_its_host_is_disabled(play):
+    """It runs inside the step, so nothing can stop it; but it does so once."""
+
+    async def scene(stage: Stage) -> None:
+        host = await stage.host("a")
+        ada = await do(host.agent("ada"))
+        space = await shared("s", ada)
+        heard: list[Any] = []
+
+        def sleep(event: ReactionEvent) -> None:
+            heard.append(event.tuple)
+            if event.tuple == ("item", 1):
+                time.sleep(3 * host.server.core.heartbeat)
+
+        [registered] = await do(space.add_strong_reaction(localized(host, sleep)))
+        with pytest.raises(ReactionFailed, match="make it a weak reaction"):
+            await do(space.out(("item", 1)))
+        assert await do(space.rdg(ITEM)) == []
+        assert not registered.enabled
+        assert isinstance(registered.error, LimeError)
+        await do(space.out(("item", 2)))
+        assert heard == [("item", 1)]
+        await do(registered.enable())
+        assert registered.enabled
+        await do(space.out(("item", 3)))
+        assert heard == [("item", 1), ("item", 2), ("item", 3)]
 
     play(scene)
 

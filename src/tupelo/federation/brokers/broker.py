@@ -23,7 +23,7 @@ from tupelo.federation.brokers import tables
 from tupelo.federation.brokers.cards import Card, read_cards, spell_card
 from tupelo.federation.brokers.collecting import CollectId
 from tupelo.federation.brokers.inroster import InRoster
-from tupelo.federation.brokers.local import Local, Matching
+from tupelo.federation.brokers.local import Local, Matching, OnlyAt
 from tupelo.federation.brokers.messages import (
     AnySaid,
     Duration,
@@ -67,7 +67,8 @@ class Broker:
 
     `prune` lets it promise that it is empty, so that it is not asked again. With `asks_again` the
     application is asked anew after each of its own updates whether there is something now for what
-    stands; without, an update that brings something always matches.
+    stands; without, an update that brings something always matches. `only_at` says which patterns
+    concern one host alone: a collect for them goes there, and not to the others.
     """
 
     def __init__(
@@ -78,6 +79,7 @@ class Broker:
         *,
         prune: bool = True,
         asks_again: bool = True,
+        only_at: OnlyAt | None = None,
     ) -> None:
         self.name = name
         self.sent: Counter[str] = Counter()
@@ -85,7 +87,7 @@ class Broker:
         self.sent_bytes: Counter[str] = Counter()
         self._me = group.me
         self._group = group
-        self._local = Local(self._me, application)
+        self._local = Local(self._me, application, only_at)
         self._prune = prune
         self._asks_again = asks_again
         self._numbers = 0
@@ -252,13 +254,15 @@ class Broker:
     def _ask_missing(self, watching: Watching) -> None:
         """Ask the hosts whose state a persistent collect of all has not got yet."""
         hosts = self._now.tree.hosts
-        missing = hosts - watching.have
+        only_at = self._local.only_at(watching.pattern)
+        missing = (hosts if only_at is None else hosts & {only_at}) - watching.have
         if not missing:
             return
 
         def done(asked: Evaluation) -> None:
             watching.asking = None
             watching.have |= missing - asked.lost
+            watching.tell_lost(frozenset(asked.lost))
             for found in map(reply, asked.found):
                 if found.items:
                     watching.deliver(found)
@@ -297,6 +301,7 @@ class Broker:
             for one in card.collects:
                 now.collecting.answer(CollectId(host, one.number), host not in kept)
         for watching in self._all_watching:
+            watching.lost = frozenset()
             if watching.collects:
                 watching.have &= kept | {self._me}
                 self._ask_missing(watching)

@@ -119,6 +119,8 @@ class Collecting:
         for edge in self._tree.neighbours:
             if edge == entry.toward or edge in self._cut or self._is_answered(entry, edge):
                 continue
+            if not self._concerns(edge, entry.pattern):
+                continue
             if self._memory.is_empty(edge, entry.pattern.key):
                 entry.withheld[edge] = None
             else:
@@ -128,6 +130,11 @@ class Collecting:
         entry.away[edge] = None
         answered = sorted(entry.answered & self._tree.beyond(edge))
         self._say(edge, Collect(*entry.id, entry.kind, entry.pattern.spelled, answered))
+
+    def _concerns(self, edge: str, pattern: Pattern) -> bool:
+        """Can there be something for this beyond this edge?"""
+        host = self._local.only_at(pattern)
+        return host is None or host in self._tree.beyond(edge)
 
     def _is_answered(self, entry: Stand, edge: str) -> bool:
         return entry.kind == "single all" and self._tree.beyond(edge) <= entry.answered
@@ -292,6 +299,10 @@ class Collecting:
         """A collect that everyone knows of."""
         me = self._tree.me
         toward = self._tree.toward(collect_id.host)
+        target = self._local.only_at(pattern)
+        passes_by = target is None or target == me or toward is None
+        if not passes_by and self._tree.toward(target or me) in (None, toward):
+            return
         if chosen is not None and chosen in self._tree.hosts:
             branch = self._tree.toward(chosen)
             if branch is None or branch != toward:  # else it does not pass by here
@@ -303,7 +314,11 @@ class Collecting:
         entry = self._enter(collect_id, kind, pattern, toward)
         entry.answered.update(answered)
         for edge in self._tree.neighbours:
-            if edge != toward and not self._is_answered(entry, edge):
+            if (
+                edge != toward
+                and not self._is_answered(entry, edge)
+                and self._concerns(edge, pattern)
+            ):
                 entry.away[edge] = None
         if kind == "single all" and entry.is_over and me in entry.answered:
             self._remove(entry)

@@ -14,6 +14,10 @@ from tupelo.federation.brokers.tables import ANSWER_BYTES_MAX, Application, Patt
 Matching = Callable[[Pattern], bool | None]
 """Does an update match this pattern? None: it cannot be told here."""
 
+OnlyAt = Callable[[Any], str | None]
+"""The one host that can have something for a pattern, the same for all brokers in a roster; None if
+it could be any. A host that is not in the roster has nothing before the next one."""
+
 KEY_LENGTH_MAX = 200
 """Of a longer key its hash is said: many of them go in one message."""
 
@@ -23,9 +27,17 @@ logger = logging.getLogger("tupelo")
 class Local:
     """The application here. A pattern that it cannot read is one for which it has nothing."""
 
-    def __init__(self, me: str, application: Application) -> None:
+    def __init__(self, me: str, application: Application, only_at: OnlyAt | None = None) -> None:
         self.me = me
         self._application = application
+        self._only_at = only_at
+
+    def only_at(self, pattern: Pattern) -> str | None:
+        """The one host of the roster in force that can have something for this; None if it could be
+        any."""
+        if self._only_at is None or not pattern.readable:
+            return None
+        return self._only_at(pattern.value)
 
     def pattern(self, value: Any) -> Pattern:
         """A pattern of this host's own; what the application says against it is raised."""
@@ -57,7 +69,8 @@ class Local:
         if not pattern.readable:
             return []
         try:
-            return [spell_checked(item, "item") for item in self._application.state(pattern.value)]
+            items = self._application.state(pattern.value)
+            return None if items is None else [spell_checked(item, "item") for item in items]
         except CannotSend as error:
             logger.warning("what is here cannot be told: %s", error)
         except Exception:

@@ -78,7 +78,15 @@ class Watching(Standing):
         super().__init__(pattern, deliver, lost)
         self.collects = collects
         self.have: frozenset[str] = frozenset()
+        self.lost: frozenset[str] = frozenset()
+        """The hosts that are known to be lost in this roster."""
         self.asking: Evaluation | None = None
+
+    def tell_lost(self, hosts: frozenset[str]) -> None:
+        """Once of each host, though it is cut off and an answer says so as well."""
+        new = hosts - self.lost
+        self.lost |= hosts
+        super().tell_lost(new)
 
     def awaits(self, came_from: str, host: str) -> bool:
         """Will the answer over this edge tell of what this host has published now?"""

@@ -37,8 +37,9 @@ class Application(Protocol):
     the application's own; all of them are values that msgpack can spell. Over a line tuples become
     lists."""
 
-    def state(self, pattern: Any) -> list[Any]:
-        """What is here now for this pattern; nothing is empty."""
+    def state(self, pattern: Any) -> list[Any] | None:
+        """What is here now for this pattern; nothing is empty. None if it is too much to be told
+        so: then this host counts as lost, and whoever asks may ask it in another way."""
         ...
 
     def matches(self, pattern: Any, update: Any) -> bool:

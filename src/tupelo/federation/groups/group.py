@@ -117,6 +117,11 @@ class Group:
         self._refresh()
         await self._until(lambda: self._cards_in_force >= wanted)
 
+    async def changed(self, roster: Roster) -> None:
+        """Come back when another roster than this one is in force. It must not be called within an
+        operation, for which the change would wait."""
+        await self._until(lambda: self.roster is not roster)
+
     async def join(self) -> None:
         """Take part with the hosts we are engaged with, after we left."""
         if not self._wave.joined:

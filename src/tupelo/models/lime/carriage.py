@@ -8,14 +8,21 @@ persistent one of all. `PublishCarriage` is its section 4, for comparison.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from typing import Any, Protocol
 
+from tupelo.errors import PeerLost
 from tupelo.federation.brokers.broker import Broker, Reply
+from tupelo.federation.groups.group import Group
+from tupelo.federation.groups.roster import Roster
 from tupelo.models.lime.messages import Pattern, Placed, Update, read, spell
 from tupelo.models.lime.reactions import Detected, Watch
 from tupelo.models.lime.spaces import Ground, Spaces
 from tupelo.values.entry import Entry
+
+logger = logging.getLogger("tupelo")
 
 
 class May(Protocol):
@@ -26,8 +33,14 @@ class May(Protocol):
     ) -> bool: ...
 
 
+STATE_BYTES_MAX = 2**20
+"""So many bytes of tuples, or one tuple, a host tells in answer to a collect, which passes through
+others. Who has more says so, and is asked alone, in windows."""
 TOGETHER_MAX = 1_000
 """So many tuples are announced at a time."""
+
+
+Spawn = Callable[[Coroutine[Any, Any, None]], object]
 
 
 class Found:
@@ -41,9 +54,13 @@ class Found:
         self.host = host
 
 
+Look = Callable[[str, Pattern], Coroutine[Any, Any, list[Found]]]
+
+
 class Carriage(Protocol):
-    async def probe(self, pattern: Pattern, every: bool) -> list[Found]:
-        """What there is now: something at any host, or what all have."""
+    async def probe(self, pattern: Pattern, every: bool) -> tuple[list[Found], frozenset[str]]:
+        """What there is now: something at any host, or what all have; and the hosts that could not
+        be asked this way."""
         ...
 
     def watch(self, pattern: Pattern, told: Detected) -> Watch:
@@ -75,10 +92,17 @@ class Sight:
         self._now = now
         self._last: tuple[Any, Update, Entry] | None = None
 
-    def state(self, pattern: Any) -> list[Any]:
+    def state(self, pattern: Any) -> list[Any] | None:
         wanted = read(pattern, Pattern)
         ground = self._spaces.find(wanted.space)
-        return [] if ground is None else [spell(one) for one in ground.for_pattern(wanted)]
+        items: list[Any] = []
+        size = 0
+        for _, placed in () if ground is None else ground.sendable(wanted):
+            size += len(placed.entry.payload)
+            if items and size > STATE_BYTES_MAX:
+                return None
+            items.append(spell(placed))
+        return items
 
     def matches(self, pattern: Any, update: Any) -> bool:
         wanted: Pattern = read(pattern, Pattern)
@@ -104,14 +128,22 @@ class Sight:
 
 
 class CollectCarriage:
-    def __init__(self, broker: Broker, here: str, now: Callable[[], float]) -> None:
-        self._broker = broker
-        self._here = here
-        self._now = now
+    """`look` asks one host alone; `spawn` begins something that nobody waits for."""
 
-    async def probe(self, pattern: Pattern, every: bool) -> list[Found]:
+    def __init__(
+        self, broker: Broker, group: Group, now: Callable[[], float], look: Look, spawn: Spawn
+    ) -> None:
+        self._broker = broker
+        self._group = group
+        self._here = group.me
+        self._now = now
+        self._look = look
+        self._spawn = spawn
+
+    async def probe(self, pattern: Pattern, every: bool) -> tuple[list[Found], frozenset[str]]:
         collected = await self._broker.probe(spell(pattern), "all" if every else "any")
-        return [found for reply in collected.replies for found in self._read(reply)]
+        found = [found for reply in collected.replies for found in self._read(reply)]
+        return found, collected.lost - {self._here}  # What is here is looked at by who asks.
 
     def watch(self, pattern: Pattern, told: Detected) -> Watch:
         def deliver(reply: Reply) -> None:
@@ -120,7 +152,22 @@ class CollectCarriage:
 
         if pattern.one:
             return self._broker.collect(spell(pattern), "single", "any", deliver)
-        return self._broker.collect(spell(pattern), "persistent", "all", deliver)
+
+        def lost(hosts: frozenset[str]) -> None:
+            self._spawn(self._look_at(self._group.roster, hosts, pattern, told))
+
+        return self._broker.collect(spell(pattern), "persistent", "all", deliver, lost)
+
+    async def _look_at(
+        self, roster: Roster, hosts: frozenset[str], pattern: Pattern, told: Detected
+    ) -> None:
+        """Be told of what these hosts have, who did not answer a collect that stands. Who is out of
+        reach, and everyone in another roster, answers it then."""
+        async with self._group.operating():
+            for host in sorted(hosts) if self._group.roster is roster else ():
+                with suppress(PeerLost):
+                    for found in await self._look(host, pattern):
+                        told(found.entry, found.current, found.host)
 
     def _read(self, reply: Reply) -> list[Found]:
         now = self._now()
@@ -144,8 +191,18 @@ class CollectCarriage:
 
 
 def updates_of(ground: Ground, entries: list[Entry], here: str) -> list[Any]:
-    found = [ground.placed(entry) for entry in entries if not entry.gone]
-    return [spell(Update(ground.name, here, placed)) for placed in found if placed is not None]
+    updates = []
+    for entry in entries:
+        placed = None if entry.gone else ground.placed(entry)
+        if placed is not None:
+            updates.append(spell(Update(ground.name, here, placed)))
+        elif not entry.gone:
+            logger.warning(
+                "an entry of %s in %r cannot be sent, and no other host will see it there",
+                entry.origin,
+                ground.name,
+            )
+    return updates
 
 
 async def publish_all(broker: Broker, updates: list[Any]) -> None:

@@ -43,19 +43,13 @@ from tupelo.models.lime.messages import (
     Which,
     carried,
     read,
-    read_spelled_template,
     spell,
 )
-from tupelo.models.lime.spaces import OLDEST_FIRST, Ground, Spaces
+from tupelo.models.lime.spaces import Ground, Spaces
+from tupelo.models.lime.windows import WINDOW_BYTES, WINDOW_MAX, Listings
 from tupelo.space.delivery import Arrived, Delivery
-from tupelo.space.query import Query
 from tupelo.values.entry import Entry, require_known
 from tupelo.values.holder import Holder, HolderKind
-
-PARCEL_MAX = 500
-"""So many tuples go in one message,"""
-PARCEL_BYTES = 2**20
-"""and so many bytes, unless it is one tuple."""
 
 logger = logging.getLogger("tupelo")
 
@@ -104,6 +98,8 @@ class HandOver:
         self._moved_in_doubt = Doubts(core.spaces.get)
         core.all_doubts |= {self._taken_in_doubt, self._moved_in_doubt}
         self._recovered: set[str] = set()
+        self.listings = Listings()
+        """What other hosts are told, or given, in windows."""
 
     def next_token(self) -> int:
         self._token += 1
@@ -128,19 +124,31 @@ class HandOver:
 
     # Taking from another host
 
-    async def take(self, host: str, pattern: Pattern) -> tuple[list[Entry], int]:
-        """What this host has for the pattern, as much as it gives at a time, and how many it has
-        left. Nothing if it is cut off: what it gave will return there."""
-        token = self.next_token()
+    async def take(self, host: str, pattern: Pattern, taken: list[Entry]) -> None:
+        """Add to `taken` what this host has for the pattern at this time, window by window.
+        PeerLost if it is cut off: what it gave and we did not get will return there."""
+        number = self.next_token()
+        more = True
         try:
-            answer = await self._voice.ask(host, Take(token, pattern))
-        except PeerLost:
-            return [], 0
+            while more:
+                window, more = await self._take_window(host, number, pattern)
+                taken += window
+        except UnknownHost:  # It is not in the group any more.
+            return
+        finally:
+            if more:
+                self._voice.send(host, Release(number))
+
+    async def _take_window(
+        self, host: str, number: int, pattern: Pattern
+    ) -> tuple[list[Entry], bool]:
+        token = self.next_token()
+        answer = await self._voice.ask(host, Take(token, number, pattern))
         now = self._core.clock.now()
-        given, left = read(answer, tuple[list[Placed], int])
+        given, more = read(answer, tuple[list[Placed], bool])
         entries = [placed.entry.read(now) for placed in given]
         if not entries:
-            return [], 0
+            return [], more
         try:
             for entry in entries:
                 require_known(entry)
@@ -149,46 +157,29 @@ class HandOver:
             raise
         self._received.add(token)
         self._voice.send(host, Confirm(token))
-        return entries, left
+        return entries, more
 
     async def give(self, neighbour: str, source: str, message: Take) -> Any:
         """Reserve what another host asks for, and hand it over."""
         pattern = message.pattern
         ground = self._spaces.find(pattern.space)
         if ground is None or not self.may(neighbour, "take", ground, source):
-            return [[], 0]
-        chosen, left = self._choose(ground, pattern)
-        if not chosen:
-            return [[], 0]
-        query = Query(
-            read_spelled_template(pattern.template),
-            take=True,
-            many=True,
-            limit=None,
-            order=OLDEST_FIRST,
-            known=False,
-            only=chosen.__contains__,
-        )
-        delivery = await ground.port.reserve(query, self.holder(TAKEN, source, message.token))
+            return [[], False]
+        window, more = self.listings.window(source, message.number, ground, pattern)
+        holder = self.holder(TAKEN, source, message.token)
+        delivery, position = ground.port.put_aside(window, holder)
         if delivery is None:
-            return [[], 0]
+            return [[], more]
+        try:
+            await ground.hosted.flush(position)
+        except BaseException:
+            give_back(ground.hosted, delivery)
+            raise
         if source in self._spaces.cut:
             give_back(ground.hosted, delivery)
-            return [[], 0]
+            return [[], False]
         self._given.setdefault(source, {})[message.token] = delivery
-        return spell([[chosen[entry] for entry in delivery.entries], left])
-
-    def _choose(self, ground: Ground, pattern: Pattern) -> tuple[dict[Entry, Placed], int]:
-        """As much of what matches as fits a message, and how many are left."""
-        matching = ground.matching(pattern)
-        chosen: dict[Entry, Placed] = {}
-        size = 0
-        for entry, placed in matching.items():
-            size += len(placed.entry.payload)
-            if chosen and (pattern.one or size > PARCEL_BYTES or len(chosen) >= PARCEL_MAX):
-                break
-            chosen[entry] = placed
-        return chosen, len(matching) - len(chosen)
+        return spell([[window[entry] for entry in delivery.entries], more])
 
     def may(
         self, neighbour: str, operation: str, ground: Ground, source: str | None = None
@@ -203,6 +194,7 @@ class HandOver:
             confirm(self._core.spaces.get(held.space), held)
 
     def released(self, source: str, message: Release) -> None:
+        self.listings.release(source, message.token)
         held = self._given.get(source, {}).pop(message.token, None)
         if held is not None:
             give_back(self._core.spaces.get(held.space), held)
@@ -261,14 +253,16 @@ class HandOver:
 
     # When the group changes
 
-    def cut(self, hosts: Iterable[str]) -> None:
+    def cut(self, hosts: Collection[str]) -> None:
         """Who has something of ours, and is out of reach, is in doubt."""
+        self.listings.cut(hosts)
         for host in hosts:
             self._taken_in_doubt.leave(host, self._given.pop(host, {}))
             self._moved_in_doubt.leave(host, self._sent.pop(host, {}))
 
     def install(self, hosts: Collection[str]) -> None:
         """These hosts take part in the roster that is in force."""
+        self.listings.clear()
         self.cut([host for host in {**self._given, **self._sent} if host not in hosts])
 
     def unsettled(self, hosts: Iterable[str]) -> list[str]:
@@ -348,7 +342,7 @@ def heaps_of(entries: Iterable[Entry]) -> list[list[Entry]]:
     for entry in entries:
         with suppress(BadEntry):
             length = len(carried(entry, 0.0).payload)
-            if not heaps or size + length > PARCEL_BYTES or len(heaps[-1]) >= PARCEL_MAX:
+            if not heaps or size + length > WINDOW_BYTES or len(heaps[-1]) >= WINDOW_MAX:
                 heaps.append([])
                 size = 0
             heaps[-1].append(entry)

@@ -12,12 +12,13 @@ import msgspec
 from tupelo.errors import BadEntry, BadFrame
 from tupelo.models.lime.locations import AgentLocation, HostLocation, Location, home_of
 from tupelo.values.codec import BadBytes, decode_entry, encode_entry
-from tupelo.values.entry import Entry, shape_of, types_of
+from tupelo.values.entry import Entry, Shape, shape_of, types_of
 from tupelo.values.spelling import read_template, spell_template
 from tupelo.values.template import Template
 
 PAYLOAD_BYTES_MAX = 7 * 2**20
-"""The longest tuple that is sent. What is longer stays where it is."""
+"""The longest tuple that is sent. LIME writes no longer one in a shared space; what another door
+writes there stays where it is."""
 _TEMPLATES_MAX = 1_024
 _TEMPLATE_BYTES_MAX = 1_024
 """So long may a template be that is remembered: who sends long ones shall not fill our memory."""
@@ -109,16 +110,20 @@ class Update(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Look(msgspec.Struct, frozen=True, array_like=True, tag="look"):
-    """What have you for this pattern? The answer is a list of Placed."""
+    """What have you for this pattern? The answer is a list of Placed, and whether there are more:
+    who wants them asks again under the same number."""
 
+    number: int
     pattern: Pattern
 
 
 class Take(msgspec.Struct, frozen=True, array_like=True, tag="take"):
-    """Reserve what you have for this pattern, and hand it to me under this number. The answer is a
-    list of Placed, and how many more there are."""
+    """Reserve what you have for this pattern, and hand it to me under this token. The answer is a
+    list of Placed, and whether there are more: who wants them asks again, by the same number of
+    the listing and another token."""
 
     token: int
+    number: int
     pattern: Pattern
 
 
@@ -129,7 +134,8 @@ class Confirm(msgspec.Struct, frozen=True, array_like=True, tag="confirm"):
 
 
 class Release(msgspec.Struct, frozen=True, array_like=True, tag="release"):
-    """I cannot use what I took under this number: put it back."""
+    """I cannot use what I took under this number: put it back. Or: I need no more of this
+    listing."""
 
     token: int
 
@@ -213,9 +219,18 @@ def read_spelled_template(spelled: bytes) -> Template:
 
 def carried(entry: Entry, now: float) -> Carried:
     """BadEntry if it has no spelling, or one that is too long."""
-    payload = encode_entry(entry.shape, entry.fields)
-    if len(payload) > PAYLOAD_BYTES_MAX:
-        raise BadEntry(f"this tuple needs {len(payload):,} bytes, too many for a message")
+    payload = payload_of(entry.shape, entry.fields)
     expires = entry.expires
     seconds = None if expires is None else expires - now
     return Carried(payload, entry.origin, entry.n, seconds, entry.to)
+
+
+def payload_of(shape: Shape, fields: tuple[Any, ...]) -> bytes:
+    """A tuple as it is sent; BadEntry if it has no spelling, or one that is too long."""
+    payload = encode_entry(shape, fields)
+    if len(payload) > PAYLOAD_BYTES_MAX:
+        raise BadEntry(
+            f"this tuple needs {len(payload):,} bytes, and {PAYLOAD_BYTES_MAX:,} is the most that "
+            "can be sent to another host, as a tuple of a shared space must be"
+        )
+    return payload

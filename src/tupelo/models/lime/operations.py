@@ -1,17 +1,21 @@
 """Operations: out, in, rd, inp, rdp, ing and rdg on an interface tuple space.
 
-Each is one operation of the group: no change of the group comes between. Those that wait do so
-outside, and look again afterwards. What the host itself has is looked at first; what is asked of
-one host, or agent, is asked there and nowhere else.
+Each is one operation of the group: no change of the group comes between. If a host is lost before
+it has answered, the operation is done again when the group has changed, so that it never misses the
+hosts behind the lost one. Those that wait do so outside, and look again afterwards. What the host
+itself has is looked at first; what is asked of one host, or agent, is asked there and nowhere else.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
+
+import msgspec
 
 from tupelo.errors import AgentEnded, PeerLost, PrivateSpace, SpaceClosed
 from tupelo.federation.groups.group import Group
@@ -23,21 +27,23 @@ from tupelo.models.lime.handover import HandOver
 from tupelo.models.lime.locations import AgentLocation
 from tupelo.models.lime.messages import (
     ANYWHERE,
-    Look,
     Pattern,
-    Placed,
     Where,
-    read,
     spelled_template,
 )
 from tupelo.models.lime.reactions import Detected, Watch, mark_of
 from tupelo.models.lime.sharing import Moving
 from tupelo.models.lime.spaces import Ground, Its
+from tupelo.models.lime.windows import Looking
 from tupelo.space.query import Query, deadline_of
 from tupelo.space.tasks import TaskSignal, timeout_at
 from tupelo.values.entry import Entry, freeze, require_known, thaw
 
 NOWHERE = ""
+
+T = TypeVar("T")
+
+logger = logging.getLogger("tupelo")
 
 
 class Operations:
@@ -49,6 +55,7 @@ class Operations:
     carriage: Carriage
     handover: HandOver
     moving: Moving
+    looking: Looking
 
     @property
     def directory(self) -> Directory:
@@ -66,7 +73,8 @@ class Operations:
 
     async def out(self, its: Its, value: object, destination: AgentLocation | None = None) -> None:
         """Write a tuple. What is for an agent in the group that shares the space is with it when
-        this returns, and was never seen elsewhere."""
+        this returns, and was never seen elsewhere. BadEntry if the space is shared and the tuple
+        could not be sent to another host."""
         its.require_writable("write")
         item = freeze(value)
         await self._finish(self._out(its, item, destination))
@@ -74,6 +82,7 @@ class Operations:
     async def _out(self, its: Its, item: Any, destination: AgentLocation | None) -> None:
         async with self.group.operating():
             _require_alive(its)
+            its.require_sendable(item)
             ground = its.ground
             mark = mark_of(its.agent, destination)
             if its.shared and mark.to is not None:
@@ -98,31 +107,26 @@ class Operations:
         return [value_of(entry) for entry in seen]
 
     async def _read(self, its: Its, template: Any, where: Where, *, one: bool) -> list[Entry]:
-        async with self.group.operating():
-            _require_alive(its)
-            seen = its.ground.look(template, where, one=one)
-            if not its.shared or (one and seen):
-                return seen
-            target = self._target(where)
-            if target == self.core.id or target == NOWHERE:
-                return seen
-            pattern = Pattern(its.name, spelled_template(template), where, False, one)
-            if target is None:
-                elsewhere = await self.carriage.probe(pattern, every=not one)
-            else:
-                elsewhere = await self._look_at(target, pattern)
+        return await self._in_one_roster(lambda: self._read_now(its, template, where, one))
+
+    async def _read_now(self, its: Its, template: Any, where: Where, one: bool) -> list[Entry]:
+        _require_alive(its)
+        seen = its.ground.look(template, where, one=one)
+        if not its.shared or (one and seen):
+            return seen
+        target = self.target(where)
+        if target == self.core.id or target == NOWHERE:
+            return seen
+        pattern = Pattern(its.name, spelled_template(template), where, False, one)
+        if target is not None:
+            return _distinct(seen, await self.looking.look(target, pattern), one)
+        elsewhere, lost = await self.carriage.probe(pattern, every=not one)
+        for host in sorted(lost):
+            if not (one and elsewhere):
+                elsewhere += await self.looking.look(host, pattern)
         return _distinct(seen, elsewhere, one)
 
-    async def _look_at(self, host: str, pattern: Pattern) -> list[Found]:
-        try:
-            answer = await self.voice.ask(host, Look(pattern))
-        except PeerLost:  # It is not in the group any more.
-            return []
-        now = self.core.clock.now()
-        placed = read(answer, list[Placed])
-        return [Found(one.entry.read(now), one.current, host) for one in placed]
-
-    def _target(self, where: Where) -> str | None:
+    def target(self, where: Where) -> str | None:
         """The one host to ask; NOWHERE if it is not in the group; None if it could be any."""
         if where.current is None:
             return None
@@ -142,6 +146,10 @@ class Operations:
             _require_alive(its)
             ground = its.ground
             seen = ground.look(template, where, one=True)
+            target = self.target(where)
+            if not seen and its.shared and target not in (None, NOWHERE, self.core.id):
+                with suppress(PeerLost):  # Then it is waited for.
+                    seen = await self._read_now(its, template, where, one=True)
         if seen:
             return value_of(seen[0])
         if its.is_system:
@@ -184,7 +192,7 @@ class Operations:
         _require_waitable(its, "in_")
         pattern = Pattern(its.name, spelled_template(template), where, True, True)
         watch = partial(self.carriage.watch, pattern)
-        host = self.core.id
+        host = self.target(where) or self.core.id
         while True:
             work = self._take_at(its, template, pattern, host)
             taken = await self._finish_taking(its, work)
@@ -196,78 +204,93 @@ class Operations:
             host = came.host
 
     async def _inp(self, its: Its, template: Any, where: Where) -> list[Entry]:
-        async with self.group.operating():
-            _require_alive(its)
-            taken = await its.ground.take(template, where, one=True)
-            target = self._target(where)
-            if taken or not its.shared or target == self.core.id or target == NOWHERE:
-                return taken
-            pattern = Pattern(its.name, spelled_template(template), where, True, True)
-            if target is not None:
-                return (await self.handover.take(target, pattern))[0]
-            while True:  # Someone else may take what was found, before us.
-                sighted = await self.carriage.probe(pattern, every=False)
-                if not sighted:
-                    return []
-                taken = await self._take_from(sighted[0].host, its.ground, template, pattern)
+        return await self._in_one_roster(lambda: self._inp_now(its, template, where))
+
+    async def _inp_now(self, its: Its, template: Any, where: Where) -> list[Entry]:
+        _require_alive(its)
+        taken = await its.ground.take(template, where, one=True)
+        target = self.target(where)
+        if taken or not its.shared or target == self.core.id or target == NOWHERE:
+            return taken
+        pattern = Pattern(its.name, spelled_template(template), where, True, True)
+        if target is not None:
+            return await self._take_from(target, its.ground, template, pattern)
+        while True:  # Someone else may take what was found, before us.
+            sighted, lost = await self.carriage.probe(pattern, every=False)
+            for host in [sighted[0].host] if sighted else sorted(lost):
+                taken = await self._take_from(host, its.ground, template, pattern)
                 if taken:
                     return taken
+            if not sighted:
+                return []
 
     async def _take_at(self, its: Its, template: Any, pattern: Pattern, host: str) -> list[Entry]:
-        """Take one here or else at this host, where one was seen."""
+        """Take one here or else at this host, where one was seen, or must be."""
         async with self.group.operating():
             _require_alive(its)
             _require_waitable(its, "in_")
             taken = await its.ground.take(template, pattern.where, one=True)
             if taken or host == self.core.id or host not in self.directory.hosts:
                 return taken
-            return await self._take_from(host, its.ground, template, pattern)
+            with suppress(PeerLost):  # What it gave will return there, and be seen again.
+                taken = await self._take_from(host, its.ground, template, pattern)
+            return taken
 
     async def _take_from(
         self, host: str, ground: Ground, template: Any, pattern: Pattern
     ) -> list[Entry]:
         if host == self.core.id:
             return await ground.take(template, pattern.where, one=True)
-        return (await self.handover.take(host, pattern))[0]
+        taken: list[Entry] = []
+        await self.handover.take(host, pattern, taken)
+        return taken
 
     async def _ing(self, its: Its, template: Any, where: Where) -> list[Entry]:
-        async with self.group.operating():
-            _require_alive(its)
-            taken = await its.ground.take(template, where, one=False)
-            target = self._target(where)
-            if not its.shared or target == self.core.id or target == NOWHERE:
-                return taken
-            try:
-                pattern = Pattern(its.name, spelled_template(template), where, True, False)
-                if target is None:
-                    sighted = await self.carriage.probe(pattern, every=True)
-                    hosts = dict.fromkeys(one.host for one in sighted if one.host != self.core.id)
-                else:
-                    hosts = {target: None}
-                ended = await asyncio.gather(
-                    *(self._take_all(host, pattern) for host in hosts), return_exceptions=True
-                )
-                for part in ended:
-                    taken += part if isinstance(part, list) else []
-                for part in ended:
-                    if isinstance(part, BaseException):
-                        raise part
-            except BaseException:
-                its.ground.put(taken)
-                raise
+        """What was taken before a host was lost stays taken; the rest is taken when the group has
+        changed."""
+        ground = its.ground
+        taken: list[Entry] = []
+        try:
+            await self._in_one_roster(lambda: self._ing_now(its, template, where, taken))
+        except BaseException:
+            ground.put(taken)
+            raise
         return taken
 
-    async def _take_all(self, host: str, pattern: Pattern) -> list[Entry]:
-        """All that there is at a host at this time. What comes while it is being taken is not
-        waited for."""
-        taken, left = await self.handover.take(host, pattern)
-        while left > 0:
-            more, _ = await self.handover.take(host, pattern)
-            taken += more
-            left = left - len(more) if more else 0
-        return taken
+    async def _ing_now(self, its: Its, template: Any, where: Where, taken: list[Entry]) -> None:
+        _require_alive(its)
+        taken += await its.ground.take(template, where, one=False)
+        target = self.target(where)
+        if not its.shared or target == self.core.id or target == NOWHERE:
+            return
+        pattern = Pattern(its.name, spelled_template(template), where, True, False)
+        if target is None:
+            some = msgspec.structs.replace(pattern, one=True)
+            sighted, lost = await self.carriage.probe(some, every=True)
+            hosts = {one.host for one in sighted if one.host != self.core.id} | lost
+        else:
+            hosts = {target}
+        ended = await asyncio.gather(
+            *(self.handover.take(host, pattern, taken) for host in sorted(hosts)),
+            return_exceptions=True,
+        )
+        errors = [error for error in ended if error is not None]
+        for error in sorted(errors, key=lambda error: isinstance(error, PeerLost)):
+            raise error
 
     # Waiting, and carrying through
+
+    async def _in_one_roster(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Do this as one operation of the group. If a host is lost before it has answered, do it
+        again when the group has changed: nobody sees half of a change."""
+        while True:
+            async with self.group.operating():
+                roster = self.group.roster
+                try:
+                    return await work()
+                except PeerLost as error:
+                    logger.debug("an operation is done again in the next roster: %s", error)
+            await self.group.changed(roster)
 
     async def _wait(
         self,

@@ -20,12 +20,11 @@ from tupelo.models.lime.carriage import Found, May, Sight, publish_all, updates_
 from tupelo.models.lime.messages import Answers, Pattern, Update, read, spell
 from tupelo.models.lime.reactions import Detected, Watch
 from tupelo.models.lime.spaces import Ground, Spaces
+from tupelo.models.lime.windows import Listing
 from tupelo.values.entry import Entry
 
 QUERY_SECONDS = 0.5
 """How long the answers to a query are waited for."""
-ANSWER_MAX = 500
-"""So many tuples are in one message."""
 
 Told = Callable[[Found], None]
 
@@ -78,7 +77,7 @@ class PublishCarriage:
 
     # Queries
 
-    async def probe(self, pattern: Pattern, every: bool) -> list[Found]:
+    async def probe(self, pattern: Pattern, every: bool) -> tuple[list[Found], frozenset[str]]:
         found: list[Found] = []
         enough = asyncio.Event()
 
@@ -96,7 +95,7 @@ class PublishCarriage:
             pass
         finally:
             self.end_query(number)
-        return found
+        return found, frozenset(self._spaces.cut)
 
     def query(self, told: Told) -> int:
         """A new query, of whose answers someone wants to be told."""
@@ -127,10 +126,9 @@ class PublishCarriage:
         neighbour = self._group.roster.toward(self._here, asker)
         operation = "take" if spelled.take else "read"
         if neighbour is not None and self._may(neighbour, operation, ground, asker):
-            found = ground.for_pattern(spelled)
-            for start in range(0, len(found), ANSWER_MAX):
-                answers = Answers(number, found[start : start + ANSWER_MAX])
-                self._voice.send(asker, answers)
+            listing = Listing(ground, spelled)
+            while not listing.is_over:
+                self._voice.send(asker, Answers(number, list(listing.window().values())))
 
     def answered(self, source: str, message: Answers) -> None:
         """A host has sent what it has for a query of ours."""
@@ -146,7 +144,7 @@ class PublishCarriage:
         watch = _Watch(self, self._broker, pattern, told)
         self._watches[watch] = None
         ground = self._spaces.find(pattern.space)
-        for one in ground.for_pattern(pattern) if ground is not None else ():
+        for _, one in ground.sendable(pattern) if ground is not None else ():
             watch.told(Found(one.entry.read(self.now()), one.current, self._here))
         if not watch.is_over:
             self._spawn(watch.ask())

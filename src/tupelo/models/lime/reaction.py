@@ -104,7 +104,8 @@ class RegisteredReaction(Reaction):
 
     @property
     def enabled(self) -> bool:
-        """Can it fire? A ONCE reaction that has fired, and one that was removed, cannot."""
+        """Can it fire? A ONCE reaction that has fired, and one that was removed, cannot; nor can a
+        strong one whose listener took too long, which has an `error` and can be enabled again."""
         return self._registered.registered and self._registered.enabled
 
     @property

@@ -13,6 +13,7 @@ from typing import Any, Final, Literal, Protocol
 
 import msgspec
 
+from tupelo.errors import LimeError
 from tupelo.models.lime.locations import (
     AgentLocation,
     Current,
@@ -28,7 +29,7 @@ from tupelo.space import reaction
 from tupelo.space.reaction import ReactionState
 from tupelo.space.session import Seen
 from tupelo.space.writers import Mark
-from tupelo.values.entry import Entry, thaw
+from tupelo.values.entry import Entry, freeze, thaw
 from tupelo.values.parts import ANY
 from tupelo.values.template import as_template
 
@@ -106,22 +107,35 @@ class Registered:
 
     # Strong ones
 
-    def place(self, here: str, existing: bool) -> None:
+    def place(self, here: str, existing: bool, seconds_max: float) -> None:
         """Let a strong one react on the ground where its space is now, if it is one for this host:
-        it may wait for its agent to come to another."""
+        it may wait for its agent to come to another. Its listener may run for so many seconds."""
         if isinstance(self.current, HostLocation) and self.current.id != here:
             return
         ground = self.its.ground
 
         def react(entry: Entry, step: reaction.Step) -> None:
             source = location_of(ground.current(entry), here)
+            begin = ground.hosted.clock.now()
             self.deliver(Event(self, entry, source, Step(self.its, ground, step)))
+            seconds = ground.hosted.clock.now() - begin
+            if seconds > seconds_max:
+                self.enabled = False  # or it would hold the host again, for the next tuple
+                raise LimeError(
+                    f"this strong listener took {seconds:.1f} s, and {seconds_max:.1f} s is the "
+                    "most: its host does nothing else meanwhile, and others take it for lost. The "
+                    "reaction was disabled. Let its listener not wait, or make it a weak reaction"
+                )
 
         react.__name__ = getattr(self.deliver, "__name__", react.__name__)  # for who is told
         accept = ground.accept(self.where)
 
+        is_system = self.its.is_system
+
         def only(entry: Entry) -> bool:
             """What is at home at another host goes there first."""
+            if is_system or not self.enabled:
+                return self.enabled
             return ground.away(entry) is None and (accept is None or accept(entry))
 
         self._ground = ground
@@ -130,7 +144,7 @@ class Registered:
             react,
             self.mode == ONCE,
             existing,
-            only=None if self.its.is_system else only,
+            only=only,
             whole=True,
             fired=self.fired,
         )
@@ -193,6 +207,7 @@ class Step:
     def out(self, tuple: object, destination: AgentLocation | None = None) -> None:
         """What is for an agent elsewhere goes there when the step is over."""
         self._its.require_writable("write")
+        self._its.require_sendable(freeze(tuple))
         mark = mark_of(self._its.agent, check_destination(destination))
         self._step.write_marked(tuple, mark)
 
@@ -234,9 +249,12 @@ class Step:
 class Reactions:
     """All reactions of the agents at one host."""
 
-    def __init__(self, here: str, watch: Callable[[Pattern, Detected], Watch]) -> None:
+    def __init__(
+        self, here: str, watch: Callable[[Pattern, Detected], Watch], listener_seconds_max: float
+    ) -> None:
         self._here = here
         self._watch = watch
+        self._listener_seconds_max = listener_seconds_max
 
     def add(self, reactions: list[Registered]) -> None:
         """Register these, all or none; strong ones react to what is there."""
@@ -262,6 +280,7 @@ class Reactions:
     def enable(self, one: Registered) -> None:
         """It may fire again, as if it never had."""
         if not one.enabled and one.registered:
+            one.displace()
             one.enabled = True
             one.forget()
             self._put_in_force(one, existing=True)
@@ -274,7 +293,7 @@ class Reactions:
         if not one.enabled:
             return
         if not one.weak:
-            one.place(self._here, existing)
+            one.place(self._here, existing, self._listener_seconds_max)
         else:
             self.watch(one)
 

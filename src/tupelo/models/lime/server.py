@@ -37,6 +37,7 @@ from tupelo.models.lime.messages import (
     Said,
     Take,
     Which,
+    read,
     spell,
 )
 from tupelo.models.lime.operations import Operations
@@ -44,6 +45,7 @@ from tupelo.models.lime.publishing import PublishCarriage, PublishSight
 from tupelo.models.lime.reactions import Event, Reactions, Registered
 from tupelo.models.lime.sharing import Moving, Sharing
 from tupelo.models.lime.spaces import SYSTEM_NAME, AgentState, Ground, Its, LimeSystem, Spaces
+from tupelo.models.lime.windows import Looking
 from tupelo.values.entry import Entry
 
 if TYPE_CHECKING:
@@ -52,6 +54,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger("tupelo")
 
 Over = Literal["collect", "publish"]
+
+LISTENER_HEARTBEATS = 2
+"""So long may a strong listener run: others drop a host that is silent for three of them."""
 
 
 class Server(Operations):
@@ -76,10 +81,12 @@ class Server(Operations):
         self._context = copy_context()
         self.voice = self.group.part(self.name, self, Said, Asked)
         self.handover = HandOver(core, self.voice, self.spaces, self._speak_for_others)
+        self.looking = Looking(core, self.voice, self.spaces, self.handover.next_token)
         self.moving = Moving(self.spaces, self.handover)
         self._publishing: PublishCarriage | None = None
         self.broker, self.carriage = self._carriage(over, prune)
-        self.reactions = Reactions(core.id, self.carriage.watch)
+        listener_seconds_max = LISTENER_HEARTBEATS * core.heartbeat
+        self.reactions = Reactions(core.id, self.carriage.watch, listener_seconds_max)
         self.sharing = Sharing(self.spaces, self.reactions, self.handover, self.moving)
 
     def _carriage(self, over: Over, prune: bool) -> tuple[Broker, Carriage]:
@@ -87,8 +94,16 @@ class Server(Operations):
         name = f"{self.name}.tuples"
         if over == "collect":
             sight = Sight(self.spaces, may, now)
-            broker = Broker(self.group, name, sight, prune=prune, asks_again=False)
-            return broker, CollectCarriage(broker, self.core.id, now)
+            broker = Broker(
+                self.group,
+                name,
+                sight,
+                prune=prune,
+                asks_again=False,
+                only_at=lambda pattern: self.target(read(pattern, Pattern).where),
+            )
+            look, spawn = self.looking.look, self._spawn_apart
+            return broker, CollectCarriage(broker, self.group, now, look, spawn)
         sight = PublishSight(self.spaces, may, now)
         broker = Broker(self.group, name, sight, prune=prune, asks_again=False)
         self._publishing = PublishCarriage(
@@ -205,6 +220,8 @@ class Server(Operations):
                 raise BadArgument("space", "one of the agent's own", its.name)
             if shared:
                 self.spaces.require_sharable(its.name)
+                if not its.shared:
+                    its.own.require_sendable()
         changes = any(shared is not its.wanted or shared is not its.shared for its in spaces)
         for its in spaces:
             its.wanted = shared
@@ -352,8 +369,8 @@ class Server(Operations):
 
     async def asked(self, neighbour: str, source: str, message: Asked) -> Any:
         match message:
-            case Look(pattern):
-                return self._look(neighbour, source, pattern)
+            case Look():
+                return self._look(neighbour, source, message)
             case Take():
                 return await self.handover.give(neighbour, source, message)
             case Move():
@@ -365,11 +382,13 @@ class Server(Operations):
                     raise BadFrame("no agents come here")
                 return await self.migrations.asked(neighbour, source, about)
 
-    def _look(self, neighbour: str, source: str, pattern: Pattern) -> Any:
-        ground = self.spaces.find(pattern.space)
+    def _look(self, neighbour: str, source: str, message: Look) -> Any:
+        ground = self.spaces.find(message.pattern.space)
         if ground is None or not self.handover.may(neighbour, "read", ground, source):
-            return []
-        return spell(ground.for_pattern(pattern))
+            return [[], False]
+        listings = self.handover.listings
+        window, more = listings.window(source, message.number, ground, message.pattern)
+        return spell([list(window.values()), more])
 
     def cut(self, hosts: frozenset[str]) -> None:
         self.spaces.cut |= hosts

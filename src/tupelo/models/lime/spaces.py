@@ -19,13 +19,20 @@ from tupelo.federation.identity.access import Access
 from tupelo.federation.spaces.hosted import Doubt, HostedSpace
 from tupelo.models.lime.directory import Directory
 from tupelo.models.lime.locations import AgentLocation, home_of
-from tupelo.models.lime.messages import Pattern, Placed, Where, carried, read_spelled_template
+from tupelo.models.lime.messages import (
+    Pattern,
+    Placed,
+    Where,
+    carried,
+    payload_of,
+    read_spelled_template,
+)
 from tupelo.space import blocking
 from tupelo.space.order import Fifo
 from tupelo.space.query import Query
 from tupelo.space.transaction import may_take
 from tupelo.store.index import Accept
-from tupelo.values.entry import Entry, freeze
+from tupelo.values.entry import Entry, Shape, freeze
 from tupelo.values.notice import Notice
 from tupelo.values.parts import ANY
 
@@ -101,6 +108,11 @@ class Its:
     def require_writable(self, operation: str) -> None:
         if self.is_system:
             raise NotAllowed(operation, self.name, "an agent")
+
+    def require_sendable(self, item: tuple[Shape, tuple[Any, ...]]) -> None:
+        """BadEntry if this is shared, or about to be, and no other host could have the tuple."""
+        if self.shared or self.wanted:
+            payload_of(*item)
 
     def end_waiting(self) -> None:
         """Nobody waits here any more: it is private, or its agent is not here."""
@@ -189,24 +201,23 @@ class Ground:
         if entries:
             self.hosted.flush_soon(self.port.let_in(entries))
 
-    def for_pattern(self, pattern: Pattern) -> list[Placed]:
-        """What is here for a pattern and can be sent."""
-        return list(self.matching(pattern).values())[: 1 if pattern.one else None]
-
-    def matching(self, pattern: Pattern) -> dict[Entry, Placed]:
-        """The same, with the entries; at least one, if there is one, for who wants but one."""
+    def sendable(self, pattern: Pattern) -> Iterator[tuple[Entry, Placed]]:
+        """What is here for a pattern and can be sent; one, if one will do."""
         template = read_spelled_template(pattern.template)
-        found: dict[Entry, Placed] = {}
-        for one in (True, False) if pattern.one else (False,):
+        for one in (True, False) if pattern.one else (False,):  # Perhaps not the first, but others.
             for entry in self.look(
                 template, pattern.where, one=one, take=pattern.take, known=False
             ):
                 placed = self.placed(entry)
                 if placed is not None:
-                    found[entry] = placed
-            if found:  # else the first cannot be sent, but perhaps another
-                break
-        return found
+                    yield entry, placed
+                    if pattern.one:
+                        return
+
+    def require_sendable(self) -> None:
+        """BadEntry if there is something here that could not be sent to another host."""
+        for entry in self.port.entries():
+            payload_of(entry.shape, entry.fields)
 
     def placed(self, entry: Entry) -> Placed | None:
         try:

@@ -111,7 +111,11 @@ class _Readable:
     @either
     async def add_strong_reaction(self, *reactions: LocalizedReaction) -> list[RegisteredReaction]:
         """Have the listeners called inside the atomic step in which a tuple becomes visible, at the
-        host where the agent is. They are looked at for what is there already as well."""
+        host where the agent is. They are looked at for what is there already as well.
+
+        The host does nothing else while a listener runs, so it may not wait. One that takes longer
+        than two heartbeats of the host has failed: the step is undone, and the reaction disabled.
+        """
         for reaction in reactions:
             if not isinstance(reaction, LocalizedReaction) or reaction.current is None:
                 raise BadArgument(
@@ -208,7 +212,8 @@ class LimeTupleSpace(_Readable):
     @either
     async def set_shared(self, shared: bool) -> None:
         """Engage it with those of the same name, here and at the other hosts; or take it out, with
-        the tuples that are this agent's. Either is one step for the whole group."""
+        the tuples that are this agent's. Either is one step for the whole group. BadEntry if there
+        is a tuple in it that is too large to be sent (7 MiB)."""
         await self._share([self], shared)
 
     async def _share(self, spaces: list[LimeTupleSpace], shared: bool) -> None:
@@ -218,7 +223,8 @@ class LimeTupleSpace(_Readable):
 
     @either
     async def out(self, tuple: object, destination: Destination = UNSPECIFIED) -> None:
-        """Write a tuple. With a destination it goes to that agent, now or when it engages."""
+        """Write a tuple. With a destination it goes to that agent, now or when it engages. BadEntry
+        if the space is shared and the tuple is too large to be sent (7 MiB)."""
         await self._do(self._server.out, self._its, tuple, check_destination(destination))
 
     @either

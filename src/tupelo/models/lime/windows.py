@@ -1,0 +1,126 @@
+"""Windows: what one host has for a pattern, told to another in several messages.
+
+The owner makes a listing when it is asked first: what it has at that moment. Each further request
+under the same number gets the next window, so that neither a message nor the queue of a link grows
+with what is stored. A listing ends with its last window, when the asker releases it, and with the
+roster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from tupelo.errors import Refused, UnknownHost
+from tupelo.federation.groups.routing import Voice
+from tupelo.federation.hosts.core import HostCore
+from tupelo.models.lime.carriage import Found
+from tupelo.models.lime.messages import Look, Pattern, Placed, Release, read
+from tupelo.models.lime.spaces import Ground, Spaces
+from tupelo.values.entry import Entry
+
+WINDOW_MAX = 500
+"""So many tuples go in one message,"""
+WINDOW_BYTES = 2**20
+"""and so many bytes, unless it is one tuple."""
+LISTINGS_MAX = 10_000
+"""So many listings may be open for one host."""
+
+
+class Listing:
+    """What is on a ground for a pattern and can be sent, window by window."""
+
+    def __init__(self, ground: Ground, pattern: Pattern) -> None:
+        self._found = ground.sendable(pattern)
+        self._next = next(self._found, None)
+
+    @property
+    def is_over(self) -> bool:
+        return self._next is None
+
+    def window(self) -> dict[Entry, Placed]:
+        """As much of it as fits a message; at least one tuple, if there is one left."""
+        window: dict[Entry, Placed] = {}
+        size = 0
+        while self._next is not None and len(window) < WINDOW_MAX:
+            entry, placed = self._next
+            size += len(placed.entry.payload)
+            if window and size > WINDOW_BYTES:
+                break
+            window[entry] = placed
+            self._next = next(self._found, None)
+        return window
+
+
+class Listings:
+    """The listings that are open at one host, by the hosts that asked and their numbers."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, dict[int, Listing]] = {}
+
+    def window(
+        self, source: str, number: int, ground: Ground, pattern: Pattern
+    ) -> tuple[dict[Entry, Placed], bool]:
+        """The next window of this listing, which begins if there is none; and whether there are
+        more."""
+        mine = self._open.setdefault(source, {})
+        listing = mine.get(number)
+        if listing is None:
+            if len(mine) >= LISTINGS_MAX:
+                raise Refused(f"{LISTINGS_MAX:,} listings are open for this host")
+            listing = mine[number] = Listing(ground, pattern)
+        window = listing.window()
+        if listing.is_over:
+            del mine[number]
+        return window, not listing.is_over
+
+    def open_for(self, source: str) -> int:
+        """How many are open for this host: for the lab, and for whoever looks."""
+        return len(self._open.get(source, {}))
+
+    def release(self, source: str, number: int) -> None:
+        self._open.get(source, {}).pop(number, None)
+
+    def cut(self, hosts: Iterable[str]) -> None:
+        for host in hosts:
+            self._open.pop(host, None)
+
+    def clear(self) -> None:
+        self._open.clear()
+
+
+class Looking:
+    """How one host looks at what another has."""
+
+    def __init__(
+        self, core: HostCore, voice: Voice, spaces: Spaces, next_number: Callable[[], int]
+    ) -> None:
+        self._here = core.id
+        self._now = core.clock.now
+        self._voice = voice
+        self._spaces = spaces
+        self._next_number = next_number
+
+    async def look(self, host: str, pattern: Pattern) -> list[Found]:
+        """All that this host has for the pattern; PeerLost if it is cut off before it has told."""
+        if host == self._here:
+            ground = self._spaces.find(pattern.space)
+            here = [] if ground is None else ground.sendable(pattern)
+            return self._read(host, [placed for _, placed in here])
+        found: list[Found] = []
+        number = self._next_number()
+        more = True
+        try:
+            while more:
+                answer = await self._voice.ask(host, Look(number, pattern))
+                placed, more = read(answer, tuple[list[Placed], bool])
+                found += self._read(host, placed)
+        except UnknownHost:  # It is not in the group any more.
+            return []
+        finally:
+            if more:
+                self._voice.send(host, Release(number))
+        return found
+
+    def _read(self, host: str, placed: Iterable[Placed]) -> list[Found]:
+        now = self._now()
+        return [Found(one.entry.read(now), one.current, host) for one in placed]
