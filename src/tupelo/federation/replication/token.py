@@ -110,13 +110,24 @@ class Token:
         as long as is waited for it?"""
         return self._is_given_up(0.0)
 
+    @property
+    def is_lost_with_life(self) -> bool:
+        """Has its holder, which keeps it in no folder, come back without it?"""
+        life = self._where.life
+        member = self._tokens.roster.members.get(self._where.holder or "")
+        return (
+            not self.here
+            and life is not None
+            and member is not None
+            and (member.incarnation != life)
+        )
+
     def _is_given_up(self, hope: float) -> bool:
-        holder, life = self._where.holder, self._where.life
+        holder = self._where.holder
         if self.here or self.patience is None:
             return False
-        member = self._tokens.roster.members.get(holder or "")
-        if member is not None:
-            return life is not None and member.incarnation != life
+        if holder in self._tokens.roster.members:
+            return self.is_lost_with_life
         left = self._left(hope)
         return left is not None and left <= 0
 

@@ -17,6 +17,7 @@ from tupelo.models.event_heap.orders import ViewCloned
 from tupelo.models.event_heap.replica import Replica, heaps_of
 from tupelo.models.event_heap.served import METHODS, OWN, HostedHeap
 from tupelo.models.event_heap.sessions import Query, Reads, Session, View, check_order
+from tupelo.models.event_heap.uses import LEASE_SECONDS, check_unused
 from tupelo.space.checks import check_wait
 from tupelo.space.either import at_once, either
 from tupelo.space.writers import Items
@@ -177,12 +178,17 @@ class EventHeap(Reads):
         *,
         order: str = "total",
         wait: float | None = 0,
+        lease: float | None = LEASE_SECONDS,
         on_clone: Callable[[ViewCloned], object] | None = None,
     ) -> View:
         """A new view, in which events have no order ("none"), are in that of their source
         ("source"), or all in one that everyone who uses the view agrees on ("total"). Or the view
-        of this id, for which is waited so long if it is not known here yet."""
+        of this id, for which is waited so long if it is not known here yet.
+
+        A new view ends for everyone when nobody within reach has used it for `lease` seconds: 0 to
+        end with its last user, None for never."""
         check_wait(wait)
+        lease = check_unused(lease)
         check_order(order)
         if id is not None and not isinstance(id, str):
             raise BadArgument("id", "the id of a view", id)
@@ -190,7 +196,7 @@ class EventHeap(Reads):
             raise BadArgument("on_clone", "a function", on_clone)
         local = self._local
         if id is None:
-            id = await local.run(local.served.make_view, order)
+            id = await local.run(local.served.make_view, order, lease)
         else:
             order = await local.run(local.served.order_of_view, id, wait)
         return await self._open_view(id, order, None, on_clone)

@@ -19,9 +19,9 @@ import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-from tupelo.errors import BadFrame, TupeloError
+from tupelo.errors import BadFrame, LeaseLost, TupeloError
 from tupelo.models.event_heap.records import Placed, ViewMade, is_sound, read_places
 from tupelo.models.event_heap.total import TotalOrder
 
@@ -39,13 +39,25 @@ class ViewCloned:
     new: str
 
 
+class User(Protocol):
+    """Whoever uses an order at this host."""
+
+    def switch(self, order: TotalOrder, cloned: ViewCloned) -> None:
+        """Use this one from now on."""
+        ...
+
+    def end(self) -> None:
+        """The view has ended."""
+        ...
+
+
 class Orders:
     """All orders of a heap that are known at this host, and the views here that use them."""
 
     def __init__(self, replica: Replica) -> None:
         self.made: dict[str, ViewMade] = {}
-        self.used: dict[str, list[Callable[[TotalOrder, ViewCloned], None]]] = {}
-        """For each view that is in use here, whom to tell that it was cloned."""
+        self.used: dict[str, list[User]] = {}
+        """Who uses which view here."""
         self._replica = replica
         self.orders: dict[str, TotalOrder] = {}
         self._clones: dict[str, set[str]] = {}
@@ -59,10 +71,16 @@ class Orders:
             found = self.orders[view] = TotalOrder(self._replica, view)
         return found
 
-    async def make(self, view: str, order: str, parent: TotalOrder | None = None) -> None:
+    async def make(
+        self,
+        view: str,
+        order: str,
+        lease: float | None = None,
+        parent: TotalOrder | None = None,
+    ) -> None:
         """A new view. All events that are here have a place in it at once, first those that have
         one in its `parent`, in that order."""
-        made = ViewMade(view, order, host=self._replica.me)
+        made = ViewMade(view, order, host=self._replica.me, lease=lease)
         if order == "total":
             total = self.order(view)
             if parent is not None:
@@ -73,20 +91,37 @@ class Orders:
             await total.place_if_owned()
         await self._replica.record(made)
 
-    def use(self, order: TotalOrder, cloned: Callable[[TotalOrder, ViewCloned], None]) -> None:
+    def use(self, order: TotalOrder, user: User) -> None:
         order.token.abandoned = False
-        self.used.setdefault(order.id, []).append(cloned)
-        self._card_changed()
+        self.used.setdefault(order.id, []).append(user)
+        self._replica.uses.changed(order.id)
         self.look()
 
-    def leave(self, order: TotalOrder, cloned: Callable[[TotalOrder, ViewCloned], None]) -> None:
+    def leave(self, order: TotalOrder, user: User) -> None:
         users = self.used.get(order.id, [])
-        if cloned in users:
-            users.remove(cloned)
+        if user in users:
+            users.remove(user)
             if not users:
                 del self.used[order.id]
                 self._rest(order)
-                self._card_changed()
+                self._replica.uses.changed(order.id)
+
+    def forget(self, view: str) -> None:
+        """It has ended: whoever uses it here is told."""
+        made = self.made.pop(view, None)
+        if made is not None and made.parent in self._clones:
+            self._clones[made.parent].discard(view)
+        self._clones.pop(view, None)
+        order = self.orders.pop(view, None)
+        users = self.used.pop(view, [])
+        for what in ("put", "place", "clone", "ask"):
+            if (task := self._tasks.pop(f"{what} {view}", None)) is not None:
+                task.cancel()
+        if order is not None:
+            self._rest(order)
+            order.end(LeaseLost("this view has ended"), waiting=True)
+        for user in users:
+            user.end()
 
     def close(self) -> None:
         self._closed = True
@@ -103,9 +138,12 @@ class Orders:
         order.orphaned = order.wanted_elsewhere = False
         order.told = None
 
-    def _card_changed(self) -> None:
+    def card_changed(self) -> None:
         self._cards += 1
         self._start(f"card {self._cards}", self._replica.renew)
+
+    def _lease_of(self, order: TotalOrder) -> float | None:
+        return self._replica.uses.leases.get(order.id)
 
     def serve(self, order: TotalOrder) -> None:
         """There is something to be put through it."""
@@ -142,9 +180,12 @@ class Orders:
     # What is told
 
     def heard(self, record: ViewMade | Placed) -> None:
+        if record.view in self._replica.uses.ended:
+            return
         if isinstance(record, ViewMade):
             if is_sound(record):
                 self.made[record.view or ""] = record
+                self._replica.uses.made(record.view or "", record.lease)
                 if record.parent is not None:
                     self._clones.setdefault(record.parent, set()).add(record.view or "")
             return
@@ -165,8 +206,9 @@ class Orders:
     def look(self) -> None:
         if self._closed:
             return
-        for order in self.orders.values():
-            if order.token.here and not order.token.busy and order.unplaced:
+        for view in self._replica.uses.used:  # What nobody uses can wait for its places.
+            order = self.orders.get(view)
+            if order and order.token.here and not order.token.busy and order.unplaced:
                 self._start(f"place {order.id}", order.place_if_owned)
         for view in list(self.used):
             self._look_after(self.order(view))
@@ -236,7 +278,7 @@ class Orders:
         if replica.roster.id != roster:
             return  # Some of them may be gone, or others here: it is looked again.
         if order.orphaned and self._clone_of(order) is None:
-            await self.make(replica.core.new_id(), "total", order)
+            await self.make(replica.core.new_id(), "total", self._lease_of(order), order)
 
     def _switch(self, old: TotalOrder, new: TotalOrder) -> None:
         """Who uses the old one here uses the new one."""
@@ -245,6 +287,7 @@ class Orders:
         old.token.abandoned = True
         self._replica.tokens.bell.ring()
         self.used.setdefault(new.id, []).extend(users)
-        for cloned in users:
-            cloned(new, ViewCloned(old.id, new.id))
-        self._card_changed()
+        for user in users:
+            user.switch(new, ViewCloned(old.id, new.id))
+        self._replica.uses.changed(old.id)
+        self._replica.uses.changed(new.id)

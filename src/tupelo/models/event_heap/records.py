@@ -19,8 +19,8 @@ PLACES_MAX = 10_000
 @entry("tupelo.heap.view")
 @dataclass
 class ViewMade:
-    """There is a view of this id. It may continue another, its `parent`, of which it has the whole
-    order up to `length`."""
+    """There is a view of this id, until nobody has used it for the seconds of its lease. It may
+    continue another, its `parent`, of which it has the whole order up to `length`."""
 
     view: str | None = None
     order: str | None = None
@@ -28,6 +28,7 @@ class ViewMade:
     length: int | None = None
     host: str | None = None
     generation: int | None = None
+    lease: float | None = None
 
 
 @entry("tupelo.heap.placed")
@@ -47,9 +48,20 @@ class Placed:
 @entry("tupelo.heap.session")
 @dataclass
 class SessionMade:
-    """There is a shared session of this id."""
+    """There is a shared session of this id, until nobody has used it for the seconds of its
+    lease."""
 
     session: str | None = None
+    generation: int | None = None
+    lease: float | None = None
+
+
+@entry("tupelo.heap.ended")
+@dataclass
+class Ended:
+    """The view or shared session of this id is no more, anywhere."""
+
+    id: str | None = None
     generation: int | None = None
 
 
@@ -69,7 +81,7 @@ class Destroyed:
     generation: int | None = None
 
 
-OF_ONE = (ViewMade, Placed, SessionMade)
+OF_ONE = (ViewMade, Placed, SessionMade, Ended)
 """What is said of one generation, and means nothing to the next."""
 
 

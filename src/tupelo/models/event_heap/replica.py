@@ -39,18 +39,20 @@ from tupelo.federation.replication.feed import Feed
 from tupelo.federation.replication.news import Bell, Following
 from tupelo.federation.replication.placing import Everything
 from tupelo.federation.replication.tokens import TokenAt, Tokens
+from tupelo.federation.spaces.hosted import HostedSpace
 from tupelo.models.event_heap import records
 from tupelo.models.event_heap.factories import Factory
 from tupelo.models.event_heap.ordering import Place
 from tupelo.models.event_heap.orders import Orders
 from tupelo.models.event_heap.removing import Removing
+from tupelo.models.event_heap.uses import Uses
 from tupelo.space.query import Query
 from tupelo.space.tasks import TaskSignal
 from tupelo.space.writers import Items, Mark
 from tupelo.values.entry import Entry, thaw
 from tupelo.values.kind import kind_of
 from tupelo.values.parts import ANY
-from tupelo.values.template import Template
+from tupelo.values.template import Template, as_template
 
 logger = logging.getLogger("tupelo")
 
@@ -151,6 +153,7 @@ class Replica:
         self._events = Following(self.feed)
         self._records = Following(self.system)
         self._group = group_of(core)
+        self.uses = Uses(self)
         self.orders = Orders(self)
         self.removing = Removing(self)
         self.voice = self._group.part(self.part, self)
@@ -254,18 +257,22 @@ class Replica:
     def _heard_record(self, record: Any) -> None:
         match record:
             case records.SessionMade(session=str(session), generation=self.generation):
-                self.sessions.add(session)
+                if session not in self.uses.ended:
+                    self.sessions.add(session)
+                    self.uses.made(session, record.lease)
+            case records.Ended(id=str(id), generation=self.generation):
+                self.uses.heard(id)
             case records.ViewMade(generation=self.generation):
                 self.orders.heard(record)
             case records.Placed(generation=self.generation):
                 self.orders.heard(record)
 
-    async def record(self, record: object) -> None:
+    async def record(self, record: object, lease: float | None = None) -> None:
         """Tell this to all replicas, this one first."""
         if isinstance(record, records.OF_ONE):
             record.generation = self.generation
-        lease = await self.system.space.door.write(record)
-        await self._drawn(self.system, lease.thing)
+        written = await self.system.space.door.write(record, lease=lease)
+        await self._drawn(self.system, written.thing)
 
     async def keep(self, feed: Feed) -> None:
         """Until the copies that are here are on disk, if there is one."""
@@ -355,16 +362,21 @@ class Replica:
 
     def clear(self) -> None:
         """Remove the events of this host for good, and what it has said of them."""
-        for space, template in (
-            (self.feed.space, ANY),
-            (self.system.space, Template.any_of([*records.OF_ONE, TokenAt])),
+        _clear(self.feed.space, ANY)
+        _clear(self.system.space, Template.any_of([*records.OF_ONE, TokenAt]))
+
+    def forget(self, id: str, token: str) -> None:
+        """A view or shared session has ended: remove what this host has said of it."""
+        for record in (
+            records.ViewMade(id),
+            records.Placed(id),
+            records.SessionMade(id),
+            TokenAt(token),
         ):
-            port = space.port
-            found, _ = port.get_now(Query(template, many=True, limit=None))
-            txn = port.begin(None)
-            for entry in found:
-                port.take_entry(entry, txn)
-            space.flush_soon(port.commit(txn))
+            _clear(self.system.space, record)
+        self.sessions.discard(id)
+        self.orders.forget(id)
+        self.tokens.forget(token)
 
     def close(self) -> None:
         if self.closed:
@@ -372,6 +384,7 @@ class Replica:
         self.closed = True
         if self._heaps.replicas.get(self.name) is self:
             del self._heaps.replicas[self.name]
+        self.uses.close()
         self.orders.close()
         self.tokens.close()
         self.feed.watchers.remove(self._look_at_events)
@@ -384,12 +397,13 @@ class Replica:
     # As a part of the group
 
     def card(self) -> Any:
-        """The views that are in use here."""
-        return [] if self.closed else sorted(self.orders.used)
+        """The views and shared sessions that are in use here."""
+        return [] if self.closed else self.uses.here
 
     def install(self, roster: Roster) -> None:
         if not self.closed:
             self._note_names(roster)
+            self.uses.install(roster)
             self.orders.look()
             self.bell.ring()
 
@@ -441,6 +455,17 @@ class Replica:
         if not is_allowed:
             logger.warning("refused: the host %s may not destroy the heap %r", source, self.name)
         return is_allowed
+
+
+def _clear(space: HostedSpace, template: object) -> None:
+    """Remove all that match, for good."""
+    port = space.port
+    found, _ = port.get_now(Query(as_template(template), many=True, limit=None))
+    if found:
+        txn = port.begin(None)
+        for entry in found:
+            port.take_entry(entry, txn)
+        space.flush_soon(port.commit(txn))
 
 
 def _check_free(replication: Replication, name: str) -> None:
