@@ -24,7 +24,9 @@ def folder(request, tmp_path):
 def left(person: Person) -> list[Any]:
     """What a host keeps of views and shared sessions: but that they have ended, nothing."""
     replica, core = person.heap._replica, person.citizen.core
-    items = [item for one in replica.system.exchange.streams.values() for item in one.items.values()]
+    items = [
+        item for one in replica.system.exchange.streams.values() for item in one.items.values()
+    ]
     kept = core.private_space("tupelo.tokens").space.read_all(KeptToken())
     return [
         *[item for item in items if item.shape.kind.name != "tupelo.heap.ended"],
