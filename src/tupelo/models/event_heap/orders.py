@@ -93,6 +93,7 @@ class Orders:
 
     def use(self, order: TotalOrder, user: User) -> None:
         order.token.abandoned = False
+        order.successor = None
         self.used.setdefault(order.id, []).append(user)
         self._replica.uses.changed(order.id)
         self.look()
@@ -201,6 +202,10 @@ class Orders:
         order = self.order(view)
         return [order.pack(length), order.marks]
 
+    def lets_put(self, view: str, host: str) -> bool:
+        """Has this host the view's token, and does it let another put?"""
+        return view in self.orders and self.orders[view].lets_put(host)
+
     # What is to be done
 
     def look(self) -> None:
@@ -284,6 +289,7 @@ class Orders:
         """Who uses the old one here uses the new one."""
         self._rest(old)
         users = self.used.pop(old.id)
+        old.successor = new
         old.token.abandoned = True
         self._replica.tokens.bell.ring()
         self.used.setdefault(new.id, []).extend(users)

@@ -433,6 +433,9 @@ class Replica:
             case ["order", str(view), int(length)]:
                 self._require("read", neighbour, source)
                 return self.orders.pack(view, length)
+            case ["put", str(view)]:
+                self._require("write", neighbour, source)
+                return self.orders.lets_put(view, source)
             case ["destroy"]:
                 self._require("take", neighbour, source)
                 return None

@@ -1,7 +1,8 @@
 """One total order, at one host: what is put through it, and gets its places.
 
 Many that put at once share the work: whoever has the token puts all that waits, and tells of their
-places in one record.
+places in one record. If several hosts put at once the token stays where it is: its holder lets the
+others put, and gives places to what comes from all of them, many at a time.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from tupelo.errors import BadFrame, CannotSend, TokenAway, TupeloError
+from tupelo.errors import BadFrame, CannotSend, PeerLost, TokenAway, TupeloError, UnknownHost
 from tupelo.models.event_heap.ordering import Ordering, Place, deliver
 from tupelo.models.event_heap.records import PLACES_MAX, Placed, read_places, spell_places
 from tupelo.space.tasks import timeout_at
@@ -20,6 +21,11 @@ from tupelo.values.entry import Entry
 
 if TYPE_CHECKING:
     from tupelo.models.event_heap.replica import Replica, Written
+
+
+PERMITTED_MAX = 64
+"""So many times a host may put before it asks the owner again: if nobody else puts, it gets the
+token then."""
 
 
 class Putting:
@@ -50,11 +56,17 @@ class TotalOrder:
         """What is to be put through it."""
         self.begun: list[Putting] = []
         """What is just being put."""
+        self.successor: TotalOrder | None = None
+        """The clone that is used here in its place."""
         self.wanted_elsewhere = False
         self.told: object = None  # who was asked to clone it, and in which roster
         self.orphaned = False
         self.timer: asyncio.TimerHandle | None = None
         self._replica = replica
+        self._permit: object = None  # the owner that has allowed us to put, and in which roster
+        self._permitted = 0  # so many times more
+        self._turns: dict[str, int] = {}  # who has put since the token is here, and when
+        self._turn = 0
 
     @property
     def unplaced(self) -> list[Place]:
@@ -138,8 +150,14 @@ class TotalOrder:
         """Put what waits, all that is there at a time: so they share the work."""
         try:
             while self.waiting:
+                if await self._may_put():
+                    self.begun, self.waiting = list(self.waiting), {}
+                    await self._put_for_owner(self.begun)
+                    self.end()
+                    continue
                 async with self.token.held():
                     await self.ready()
+                    self._note_turn(self._replica.me)
                     self.begun, self.waiting = list(self.waiting), {}
                     await self._put(self.begun)
                     self.end()
@@ -148,6 +166,36 @@ class TotalOrder:
             raise
 
     async def _put(self, begun: list[Putting]) -> None:
+        await self._write(begun)
+        await self.place_all()
+
+    async def _put_for_owner(self, begun: list[Putting]) -> None:
+        """Put these, and wait until the owner has given them places, or that of a clone has; and
+        until what comes before them is here, as it is if we own the view."""
+        written = await self._write(begun)
+        source = self._replica.feed.source
+
+        def are_placed() -> bool:
+            last = self.latest.ordering.last.get(source, 0)
+            return all(one.arrival <= last or one.ended for one in written)
+
+        def are_readable() -> bool:
+            return self.latest.reaches(before) or self.latest.token.is_away
+
+        await self._replica.until(are_placed)
+        before = dict(self.latest.ordering.last)
+        await self._replica.until(are_readable)
+
+    @property
+    def latest(self) -> TotalOrder:
+        """Itself, or the clone that is used here in its place."""
+        order = self
+        while order.successor is not None:
+            order = order.successor
+        return order
+
+    async def _write(self, begun: list[Putting]) -> list[Entry]:
+        """Put these in the heap: what is there then."""
         written: list[tuple[Putting, Written]] = []
         for one in begun:
             try:
@@ -159,7 +207,44 @@ class TotalOrder:
                 await self._replica.drawn(what)
             except CannotSend as error:
                 one.end(error)
-        await self.place_all()
+        return [entry for one, what in written if not one.done.done() for entry in what.entries]
+
+    async def _may_put(self) -> bool:
+        """Does the owner, which is another host, let us put? It does if others put as well. Events
+        that must stand together have to be put by the owner itself."""
+        holder = self.token.holder
+        if self.token.here or holder is None or self.token.is_away:
+            return False
+        if any(len(one.items) > 1 for one in self.waiting):
+            return False
+        permit = holder, self._replica.roster.id
+        if self._permit != permit or not self._permitted:
+            try:
+                allowed = await self._replica.voice.ask(holder, ["put", self.id])
+            except (PeerLost, UnknownHost):
+                return False
+            if allowed is not True or any(len(one.items) > 1 for one in self.waiting):
+                return False
+            self._permit, self._permitted = permit, PERMITTED_MAX
+        self._permitted -= 1
+        return True
+
+    def lets_put(self, host: str) -> bool:
+        """May another host put, and get its places from here? Not if nobody else puts: then it is
+        better off with the token."""
+        if not self.token.here:
+            return False
+        before = self._turns.get(host)
+        if before is None:  # What was put here before matters only to whoever asks again.
+            others = [turn for one, turn in self._turns.items() if one != self._replica.me]
+        else:
+            others = [turn for turn in self._turns.values() if turn > before]
+        self._note_turn(host)
+        return bool(others or self.token.busy or self.waiting or self.begun)
+
+    def _note_turn(self, host: str) -> None:
+        self._turn += 1
+        self._turns[host] = self._turn
 
     def end(self, error: Exception | None = None, *, waiting: bool = False) -> None:
         """What was begun is done, or has failed; so has what waits."""
@@ -186,6 +271,7 @@ class TotalOrder:
         return [placed.start, placed.sources, placed.which, placed.numbers]
 
     async def unpack(self, packed: Any) -> None:
+        self._turns.clear()
         start, places = self.read(packed)
         lacking = places[len(self.ordering) - start :] if start <= len(self.ordering) else []
         if lacking:
