@@ -40,6 +40,11 @@ class Luggage(Protocol):
         """What the one who asks must say, so that it can be packed."""
         ...
 
+    def is_near(self, wish: Any) -> bool:
+        """Has one who says this so much that the rest can be packed? Else it asks again when it has
+        heard more. BadFrame if nobody can say this."""
+        ...
+
     def pack(self, wish: Any) -> Any:
         """For one who has said this. BadFrame if it cannot be."""
         ...
@@ -276,6 +281,8 @@ class Token:
         if self.here:
             async with self._lock:
                 if self.here:
+                    if self.luggage is not None and not self.luggage.is_near(wish):
+                        return None
                     self._give(source)
         if not await self._is_noted():
             return None

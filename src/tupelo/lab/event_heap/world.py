@@ -205,7 +205,7 @@ class Member:
         for view, order in self.replicas[BOARD].orders.orders.items():
             lengths = [len(orders[view].ordering) for orders in known if view in orders]
             length = max(lengths, default=0)
-            for place in order.ordering.places[length:]:
+            for _, place in order.ordering.listed(length):
                 yield view, self.world.places.get((BOARD, *place), -1)
 
 

@@ -12,7 +12,12 @@ from tupelo.federation.client.space import AsyncRemoteSpaceLike, RemoteSpace, Re
 from tupelo.federation.hosts.doors import AsyncHost, Host, HostDoor
 from tupelo.federation.hosts.local import LocalDoor, open_door
 from tupelo.models.event_heap.events import asked, freeze_all
-from tupelo.models.event_heap.factories import PATIENCE_SECONDS, HeapRequest, check_heap
+from tupelo.models.event_heap.factories import (
+    PATIENCE_SECONDS,
+    HeapRequest,
+    check_heap,
+    check_horizon,
+)
 from tupelo.models.event_heap.orders import ViewCloned
 from tupelo.models.event_heap.replica import Replica, heaps_of
 from tupelo.models.event_heap.served import METHODS, OWN, HostedHeap
@@ -179,6 +184,7 @@ class EventHeap(Reads):
         order: str = "total",
         wait: float | None = 0,
         lease: float | None = LEASE_SECONDS,
+        horizon: int | None = None,
         on_clone: Callable[[ViewCloned], object] | None = None,
     ) -> View:
         """A new view, in which events have no order ("none"), are in that of their source
@@ -186,8 +192,11 @@ class EventHeap(Reads):
         of this id, for which is waited so long if it is not known here yet.
 
         A new view ends for everyone when nobody within reach has used it for `lease` seconds: 0 to
-        end with its last user, None for never."""
+        end with its last user, None for never. Of a new total view at least the last `horizon`
+        places can be replayed, and be read by those who are behind; None for all events that
+        live."""
         check_wait(wait)
+        check_horizon(horizon)
         lease = check_unused(lease)
         check_order(order)
         if id is not None and not isinstance(id, str):
@@ -196,7 +205,7 @@ class EventHeap(Reads):
             raise BadArgument("on_clone", "a function", on_clone)
         local = self._local
         if id is None:
-            id = await local.run(local.served.make_view, order, lease)
+            id = await local.run(local.served.make_view, order, lease, horizon)
         else:
             order = await local.run(local.served.order_of_view, id, wait)
         return await self._open_view(id, order, None, on_clone)

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from tupelo.errors import BadFrame, LeaseLost, TupeloError
-from tupelo.models.event_heap.records import Placed, ViewMade, is_sound, read_places
+from tupelo.models.event_heap.records import Folded, Placed, ViewMade, is_sound, read_places
 from tupelo.models.event_heap.total import TotalOrder
 
 if TYPE_CHECKING:
@@ -77,12 +77,14 @@ class Orders:
         order: str,
         lease: float | None = None,
         parent: TotalOrder | None = None,
+        horizon: int | None = None,
     ) -> None:
         """A new view. All events that are here have a place in it at once, first those that have
         one in its `parent`, in that order."""
-        made = ViewMade(view, order, host=self._replica.me, lease=lease)
+        made = ViewMade(view, order, host=self._replica.me, lease=lease, horizon=horizon)
         if order == "total":
             total = self.order(view)
+            total.horizon = horizon
             if parent is not None:
                 places = parent.known  # More may come meanwhile.
                 made.parent, made.length = parent.id, len(places)
@@ -143,9 +145,6 @@ class Orders:
         self._cards += 1
         self._start(f"card {self._cards}", self._replica.renew)
 
-    def _lease_of(self, order: TotalOrder) -> float | None:
-        return self._replica.uses.leases.get(order.id)
-
     def serve(self, order: TotalOrder) -> None:
         """There is something to be put through it."""
         self._start(f"put {order.id}", order.serve)
@@ -180,17 +179,24 @@ class Orders:
 
     # What is told
 
-    def heard(self, record: ViewMade | Placed) -> None:
+    def heard(self, record: ViewMade | Placed | Folded) -> None:
         if record.view in self._replica.uses.ended:
             return
         if isinstance(record, ViewMade):
             if is_sound(record):
                 self.made[record.view or ""] = record
                 self._replica.uses.made(record.view or "", record.lease)
+                if record.order == "total":
+                    self.order(record.view or "").horizon = record.horizon
                 if record.parent is not None:
                     self._clones.setdefault(record.parent, set()).add(record.view or "")
             return
         try:
+            if isinstance(record, Folded):
+                order = self.order(record.view or "")
+                if order.heard_folded(record):
+                    self._replica.forget_places(order.id, order.ordering.base)
+                return
             places = read_places(record)
         except BadFrame as error:
             logger.info("a record of %r was passed over: %s", self._replica.name, error)
@@ -273,17 +279,29 @@ class Orders:
         replica, roster = self._replica, self._replica.roster.id
         marks: dict[str, int] = {}
         for host in replica.others:
-            answer = await replica.voice.ask(host, ["order", order.id, len(order.ordering)])
-            if answer is not None:
-                packed, there = order.read_known(answer)
-                order.ordering.receive(*packed)
+            more = True
+            while more and replica.roster.id == roster:
+                before = len(order.ordering)
+                answer = await replica.voice.ask(host, ["order", order.id, before])
+                if answer is None:
+                    break
+                (start, places), there = order.read_known(answer)
+                order.ordering.receive(start, places)
                 for source, upto in there.items():
                     marks[source] = max(marks.get(source, 0), upto)
+                if start > len(order.ordering):  # It is folded there, which we have not heard yet.
+                    await replica.until(
+                        lambda start=start: (
+                            len(order.ordering) >= start or replica.roster.id != roster
+                        )
+                    )
+                more = len(order.ordering) > before
         await replica.until(lambda: order.reaches(marks) or replica.roster.id != roster)
         if replica.roster.id != roster:
             return  # Some of them may be gone, or others here: it is looked again.
         if order.orphaned and self._clone_of(order) is None:
-            await self.make(replica.core.new_id(), "total", self._lease_of(order), order)
+            lease, horizon = replica.uses.leases.get(order.id), order.horizon
+            await self.make(replica.core.new_id(), "total", lease, order, horizon)
 
     def _switch(self, old: TotalOrder, new: TotalOrder) -> None:
         """Who uses the old one here uses the new one."""

@@ -29,6 +29,7 @@ class ViewMade:
     host: str | None = None
     generation: int | None = None
     lease: float | None = None
+    horizon: int | None = None
 
 
 @entry("tupelo.heap.placed")
@@ -42,6 +43,25 @@ class Placed:
     sources: list[str] | None = None
     which: list[int] | None = None
     numbers: list[int] | None = None
+    generation: int | None = None
+
+
+@entry("tupelo.heap.folded")
+@dataclass
+class Folded:
+    """The order of a view is folded before the position `base`: these places are left there, with
+    their positions. It comes in `parts`; each says of some sources which of their events was the
+    last to get a place."""
+
+    view: str | None = None
+    base: int | None = None
+    part: int | None = None
+    parts: int | None = None
+    positions: list[int] | None = None
+    sources: list[str] | None = None
+    which: list[int] | None = None
+    numbers: list[int] | None = None
+    last: dict[str, int] | None = None
     generation: int | None = None
 
 
@@ -81,7 +101,7 @@ class Destroyed:
     generation: int | None = None
 
 
-OF_ONE = (ViewMade, Placed, SessionMade, Ended)
+OF_ONE = (ViewMade, Placed, Folded, SessionMade, Ended)
 """What is said of one generation, and means nothing to the next."""
 
 
@@ -112,6 +132,52 @@ def read_places(placed: Placed) -> list[Place]:
     return [(sources[i], number) for i, number in zip(which, numbers, strict=True)]
 
 
+def spell_folded(
+    view: str, base: int, kept: list[tuple[int, Place]], last: dict[str, int]
+) -> list[Folded]:
+    """As many records as it takes."""
+    some = [kept[begin : begin + PLACES_MAX] for begin in range(0, len(kept), PLACES_MAX)] or [[]]
+    folded = []
+    for part, pairs in enumerate(some):
+        placed = spell_places(view, 0, [place for _, place in pairs])
+        folded.append(
+            Folded(
+                view,
+                base,
+                part,
+                len(some),
+                [position for position, _ in pairs],
+                placed.sources,
+                placed.which,
+                placed.numbers,
+                {} if part else last,
+            )
+        )
+    return folded
+
+
+def read_folded(folded: Folded) -> tuple[list[tuple[int, Place]], dict[str, int]]:
+    """The places of one part, and the last of some sources. BadFrame if a stranger has written what
+    cannot be."""
+    places = read_places(Placed(folded.view, 0, folded.sources, folded.which, folded.numbers))
+    base, part, parts, positions = folded.base, folded.part, folded.parts, folded.positions
+    last = folded.last
+    if not (
+        type(base) is int
+        and type(part) is int
+        and type(parts) is int
+        and 0 <= part < parts
+        and isinstance(positions, list)
+        and len(positions) == len(places)
+        and all(type(position) is int and 0 <= position < base for position in positions)
+        and positions == sorted(positions)
+        and isinstance(last, dict)
+        and all(type(one) is str and type(n) is int for one, n in last.items())
+    ):
+        raise BadFrame("this is no part of a folded order")
+    return list(zip(positions, places, strict=True)), last
+
+
 def is_sound(made: ViewMade) -> bool:
     """Or has a stranger written what cannot be?"""
     return (
@@ -120,4 +186,5 @@ def is_sound(made: ViewMade) -> bool:
         and type(made.host) is str
         and (made.parent is None or (type(made.parent) is str and made.parent != made.view))
         and (made.length is None or type(made.length) is int)
+        and (made.horizon is None or type(made.horizon) is int)
     )

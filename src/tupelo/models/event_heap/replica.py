@@ -264,7 +264,10 @@ class Replica:
                 self.uses.heard(id)
             case records.ViewMade(generation=self.generation):
                 self.orders.heard(record)
-            case records.Placed(generation=self.generation):
+            case (
+                records.Placed(generation=self.generation)
+                | records.Folded(generation=self.generation)
+            ):
                 self.orders.heard(record)
 
     async def record(self, record: object, lease: float | None = None) -> None:
@@ -370,6 +373,7 @@ class Replica:
         for record in (
             records.ViewMade(id),
             records.Placed(id),
+            records.Folded(id),
             records.SessionMade(id),
             TokenAt(token),
         ):
@@ -377,6 +381,16 @@ class Replica:
         self.sessions.discard(id)
         self.orders.forget(id)
         self.tokens.forget(token)
+
+    def forget_places(self, view: str, base: int) -> None:
+        """An order is folded: remove what this host has said of the places before."""
+        space = self.system.space
+        _clear(space, records.Folded(view), lambda one: (one.base or 0) < base)
+        _clear(
+            space,
+            records.Placed(view),
+            lambda one: (one.start or 0) + len(one.numbers or []) <= base,
+        )
 
     def close(self) -> None:
         if self.closed:
@@ -460,14 +474,15 @@ class Replica:
         return is_allowed
 
 
-def _clear(space: HostedSpace, template: object) -> None:
-    """Remove all that match, for good."""
+def _clear(space: HostedSpace, template: object, only: Callable[[Any], bool] | None = None) -> None:
+    """Remove all that match, for good; or `only` some of them."""
     port = space.port
     found, _ = port.get_now(Query(as_template(template), many=True, limit=None))
     if found:
         txn = port.begin(None)
         for entry in found:
-            port.take_entry(entry, txn)
+            if only is None or only(thaw(entry.shape, entry.fields)):
+                port.take_entry(entry, txn)
         space.flush_soon(port.commit(txn))
 
 

@@ -147,9 +147,10 @@ class HostedHeap:
 
     # Views, which clients do not have
 
-    async def make_view(self, order: str, lease: float | None) -> str:
+    async def make_view(self, order: str, lease: float | None, horizon: int | None) -> str:
         self.replica.require_open()
-        request = requests.ViewRequest(heap=self.replica.name, order=order, lease=lease)
+        name = self.replica.name
+        request = requests.ViewRequest(heap=name, order=order, lease=lease, horizon=horizon)
         return await self._ask_factory(request)
 
     async def order_of_view(self, view: str, wait: float | None) -> str:

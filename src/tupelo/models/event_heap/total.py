@@ -14,7 +14,15 @@ from typing import TYPE_CHECKING, Any
 
 from tupelo.errors import BadFrame, CannotSend, PeerLost, TokenAway, TupeloError, UnknownHost
 from tupelo.models.event_heap.ordering import Ordering, Place, deliver
-from tupelo.models.event_heap.records import PLACES_MAX, Placed, read_places, spell_places
+from tupelo.models.event_heap.records import (
+    PLACES_MAX,
+    Folded,
+    Placed,
+    read_folded,
+    read_places,
+    spell_folded,
+    spell_places,
+)
 from tupelo.space.tasks import timeout_at
 from tupelo.space.writers import Items
 from tupelo.values.entry import Entry
@@ -23,6 +31,10 @@ if TYPE_CHECKING:
     from tupelo.models.event_heap.replica import Replica, Written
 
 
+FOLDED_MIN = 1_000
+"""After so many places an order is folded, and after as many as it has kept."""
+PACKED_MAX = 100_000
+"""With a token so many places are handed over at most; whoever lacks more hears of them before."""
 PERMITTED_MAX = 64
 """So many times a host may put before it asks the owner again: if nobody else puts, it gets the
 token then."""
@@ -56,6 +68,9 @@ class TotalOrder:
         """What is to be put through it."""
         self.begun: list[Putting] = []
         """What is just being put."""
+        self.horizon: int | None = None
+        """So many of the latest places are kept, if it is not None, whatever becomes of others."""
+        self._parts: dict[int, dict[int, Folded]] = {}
         self.successor: TotalOrder | None = None
         """The clone that is used here in its place."""
         self.wanted_elsewhere = False
@@ -93,7 +108,7 @@ class TotalOrder:
     def known(self) -> list[Place]:
         """The places of events that are here, or gone."""
         marks = self.marks
-        return [place for place in self.ordering.places if place[1] <= marks.get(place[0], -1)]
+        return [place for _, place in self.ordering.listed() if place[1] <= marks.get(place[0], -1)]
 
     def deliver(self, after: int) -> Iterator[tuple[int, Entry]]:
         return iter(deliver(self.ordering, after, self._replica.look_up, self._replica.is_gone))
@@ -106,6 +121,41 @@ class TotalOrder:
             if any(source != own for source, _ in places):
                 await self._replica.keep(self._replica.feed)  # and what it gives places to
             await self.tell(len(self.ordering), places)
+        if len(self.ordering.places) >= max(FOLDED_MIN, len(self.ordering.kept)):
+            await self._fold()
+
+    async def _fold(self) -> None:
+        """Forget the places of events that are gone, and those beyond the horizon. Everyone else
+        does so when it hears of it."""
+        base, horizon = len(self.ordering), self.horizon
+        floor = 0 if horizon is None else base - horizon
+        kept = [
+            (position, place)
+            for position, place in self.ordering.listed(floor)
+            if not self._replica.is_gone(place)
+        ]
+        for folded in spell_folded(self.id, base, kept, dict(self.ordering.last)):
+            await self._replica.record(folded)
+        await self._replica.until(lambda: self.ordering.base >= base)
+
+    def heard_folded(self, folded: Folded) -> bool:
+        """Of one part. Is it folded further now? BadFrame if it cannot be."""
+        read_folded(folded)
+        base, parts = folded.base or 0, folded.parts or 1
+        if base <= self.ordering.base:
+            return False
+        some = self._parts.setdefault(base, {})
+        some[folded.part or 0] = folded
+        if len(some) < parts:
+            return False
+        self._parts = {one: other for one, other in self._parts.items() if one > base}
+        kept: list[tuple[int, Place]] = []
+        last: dict[str, int] = {}
+        for part in sorted(some):
+            pairs, some_last = read_folded(some[part])
+            kept += pairs
+            last.update(some_last)
+        return self.ordering.fold(base, kept, last)
 
     async def ready(self) -> None:
         """Until the whole order is here. The token says how long it was when it came: one that is
@@ -263,11 +313,16 @@ class TotalOrder:
     def wish(self) -> Any:
         return len(self.ordering)
 
-    def pack(self, wish: Any) -> Any:
+    def is_near(self, wish: Any) -> bool:
         if type(wish) is not int or wish < 0:
             raise BadFrame("this is no length of an order")
-        rest = self.ordering.places[wish:]
-        placed = spell_places(self.id, wish, rest)
+        return self.ordering.base <= wish and len(self.ordering) - wish <= PACKED_MAX
+
+    def pack(self, wish: Any) -> Any:
+        self.is_near(wish)
+        start = max(wish, self.ordering.base)  # What was before is told by records.
+        rest = self.ordering.places[start - self.ordering.base :][:PACKED_MAX]
+        placed = spell_places(self.id, start, rest)
         return [placed.start, placed.sources, placed.which, placed.numbers]
 
     async def unpack(self, packed: Any) -> None:
