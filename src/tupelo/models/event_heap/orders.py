@@ -9,8 +9,13 @@ in its own name, since the giver may be gone before others have heard of it.
 A view is orphaned when its owner has not been in the group for some seconds. Then, once there is an
 event to be placed, the one of its users in the group that has the lowest id collects what the
 others know of the order, and makes a clone: a view of a new id, which begins with all of it but the
-events that nobody has. The users in that group go on with the clone, and are told. If the owner
-comes back both live on, and each gives places to all events.
+events that nobody has. The users in that group go on with the clone, and are told.
+
+If the owner comes back, or those who have made another clone, there are several orders of what was
+one view. Each gives places to all events; so all but one of those in use are merged into that one,
+which is the nearest to the first view: who owns a clone ends it, and says with which view its users
+go on. They are told, as they were of the clone, and get in the order of that view what they have
+not seen.
 """
 
 from __future__ import annotations
@@ -18,10 +23,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from tupelo.errors import BadFrame, LeaseLost, TupeloError
+from tupelo.errors import BadFrame, LeaseLost, TokenAway, TupeloError
 from tupelo.models.event_heap.records import Folded, Placed, ViewMade, is_sound, read_places
 from tupelo.models.event_heap.total import TotalOrder
 
@@ -33,7 +40,7 @@ logger = logging.getLogger("tupelo")
 
 @dataclass(frozen=True)
 class ViewCloned:
-    """The owner of a view is gone: this one is used in its place, from now on."""
+    """The owner of a view is gone, or is back: another view is used in its place, from now on."""
 
     old: str
     new: str
@@ -87,7 +94,9 @@ class Orders:
             total.horizon = horizon
             if parent is not None:
                 places = parent.known  # More may come meanwhile.
+                before = self.made.get(parent.id, ViewMade())
                 made.parent, made.length = parent.id, len(places)
+                made.root, made.depth = before.root or parent.id, (before.depth or 0) + 1
                 await total.tell(0, places)
             await self._replica.tokens.create(f"view {view}", luggage=total)
             await total.place_if_owned()
@@ -109,22 +118,34 @@ class Orders:
                 self._rest(order)
                 self._replica.uses.changed(order.id)
 
-    def forget(self, view: str) -> None:
-        """It has ended: whoever uses it here is told."""
+    def forget(self, view: str, into: str | None) -> None:
+        """It has ended: whoever uses it here is told, and may go on with another one."""
+        if into is not None and into != view and into not in self._replica.uses.ended:
+            self._merge(view, into)
         made = self.made.pop(view, None)
         if made is not None and made.parent in self._clones:
             self._clones[made.parent].discard(view)
         self._clones.pop(view, None)
         order = self.orders.pop(view, None)
         users = self.used.pop(view, [])
-        for what in ("put", "place", "clone", "ask"):
+        is_served = order is not None and order.begun and order.successor is not None
+        for what in ("place", "clone", "ask", *([] if is_served else ["put"])):
             if (task := self._tasks.pop(f"{what} {view}", None)) is not None:
                 task.cancel()
         if order is not None:
             self._rest(order)
-            order.end(LeaseLost("this view has ended"), waiting=True)
+            if order.successor is None:
+                order.end(LeaseLost("this view has ended"), waiting=True)
         for user in users:
             user.end()
+
+    def _merge(self, view: str, into: str) -> None:
+        """Who uses the one here uses the other. What waits to be put is put through that; what was
+        put gets its place there."""
+        order = self.order(view)
+        if view in self.used:
+            self._switch(order, self.order(into))
+            order.give_up_waiting()
 
     def close(self) -> None:
         self._closed = True
@@ -221,6 +242,8 @@ class Orders:
             order = self.orders.get(view)
             if order and order.token.here and not order.token.busy and order.unplaced:
                 self._start(f"place {order.id}", order.place_if_owned)
+            if order and order.token.here and (home := self._home_of(order)) is not None:
+                self._start(f"merge {order.id}", partial(self._go_home, order, home))
         for view in list(self.used):
             self._look_after(self.order(view))
 
@@ -256,6 +279,29 @@ class Orders:
             if made.host in members and len(self.order(view).ordering) >= (made.length or 0):
                 return self.order(view)
         return None
+
+    def _home_of(self, order: TotalOrder) -> str | None:
+        """The view to which the users of a clone go back, if it is used and owned by someone within
+        reach."""
+        made = self.made.get(order.id)
+        if made is None or made.root is None:
+            return None
+        best = made.depth or 0, order.id
+        for view in self._replica.uses.used:
+            other = self.made.get(view)
+            if other is not None and made.root in (other.root, view):
+                token = self.order(view).token
+                is_owned = token.here or (token.holder is not None and not token.is_away)
+                if is_owned and other.order == "total":
+                    best = min(best, (other.depth or 0, view))
+        return None if best[1] == order.id else best[1]
+
+    async def _go_home(self, order: TotalOrder, home: str) -> None:
+        """It must not be used meanwhile: what it has put has its place in it."""
+        with suppress(TokenAway):
+            async with order.token.held(ask=False):
+                if self._home_of(order) == home:
+                    await self._replica.uses.end(order.id, home)
 
     def _users(self, order: TotalOrder) -> list[str]:
         part = f"event heap {self._replica.name}"
@@ -307,8 +353,8 @@ class Orders:
         """Who uses the old one here uses the new one."""
         self._rest(old)
         users = self.used.pop(old.id)
-        old.successor = new
-        old.token.abandoned = True
+        old.successor, new.successor = new, None
+        old.token.abandoned, new.token.abandoned = True, False
         self._replica.tokens.bell.ring()
         self.used.setdefault(new.id, []).extend(users)
         for user in users:

@@ -20,7 +20,8 @@ PLACES_MAX = 10_000
 @dataclass
 class ViewMade:
     """There is a view of this id, until nobody has used it for the seconds of its lease. It may
-    continue another, its `parent`, of which it has the whole order up to `length`."""
+    continue another, its `parent`, of which it has the whole order up to `length`; `root` is the
+    first of which it is a clone, so many clones ago (`depth`)."""
 
     view: str | None = None
     order: str | None = None
@@ -30,6 +31,8 @@ class ViewMade:
     generation: int | None = None
     lease: float | None = None
     horizon: int | None = None
+    root: str | None = None
+    depth: int | None = None
 
 
 @entry("tupelo.heap.placed")
@@ -79,9 +82,11 @@ class SessionMade:
 @entry("tupelo.heap.ended")
 @dataclass
 class Ended:
-    """The view or shared session of this id is no more, anywhere."""
+    """The view or shared session of this id is no more, anywhere. Those who use a view may go on
+    with another, `into` which it was merged."""
 
     id: str | None = None
+    into: str | None = None
     generation: int | None = None
 
 
@@ -186,5 +191,7 @@ def is_sound(made: ViewMade) -> bool:
         and type(made.host) is str
         and (made.parent is None or (type(made.parent) is str and made.parent != made.view))
         and (made.length is None or type(made.length) is int)
+        and (made.root is None or type(made.root) is str)
+        and (made.depth is None or type(made.depth) is int)
         and (made.horizon is None or type(made.horizon) is int)
     )

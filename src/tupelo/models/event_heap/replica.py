@@ -260,8 +260,8 @@ class Replica:
                 if session not in self.uses.ended:
                     self.sessions.add(session)
                     self.uses.made(session, record.lease)
-            case records.Ended(id=str(id), generation=self.generation):
-                self.uses.heard(id)
+            case records.Ended(id=str(id), into=str() | None, generation=self.generation):
+                self.uses.heard(id, record.into)
             case records.ViewMade(generation=self.generation):
                 self.orders.heard(record)
             case (
@@ -368,8 +368,9 @@ class Replica:
         _clear(self.feed.space, ANY)
         _clear(self.system.space, Template.any_of([*records.OF_ONE, TokenAt]))
 
-    def forget(self, id: str, token: str) -> None:
-        """A view or shared session has ended: remove what this host has said of it."""
+    def forget(self, id: str, token: str, into: str | None) -> None:
+        """A view or shared session has ended, and may go on as another view: remove what this host
+        has said of it."""
         for record in (
             records.ViewMade(id),
             records.Placed(id),
@@ -379,7 +380,7 @@ class Replica:
         ):
             _clear(self.system.space, record)
         self.sessions.discard(id)
-        self.orders.forget(id)
+        self.orders.forget(id, into)
         self.tokens.forget(token)
 
     def forget_places(self, view: str, base: int) -> None:

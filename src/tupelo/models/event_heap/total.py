@@ -305,6 +305,12 @@ class TotalOrder:
         for putting in ended:
             putting.end(error)
 
+    def give_up_waiting(self) -> None:
+        """What waits is to be put through another view."""
+        waiting, self.waiting = self.waiting, {}
+        for putting in waiting:
+            putting.end(TokenAway(self.token.name, self.token.holder))
+
     # What goes with the token
 
     def state(self) -> bytes:

@@ -131,12 +131,12 @@ class Uses:
     def _token_of(self, id: str) -> str:
         return f"session {id}" if id in self._replica.sessions else f"view {id}"
 
-    async def end(self, id: str) -> None:
-        """End it for everyone."""
+    async def end(self, id: str, into: str | None = None) -> None:
+        """End it for everyone, or let them go on with another view."""
         if id not in self.ended:
-            await self._replica.record(Ended(id), ENDED_SECONDS)
+            await self._replica.record(Ended(id, into), ENDED_SECONDS)
 
-    def heard(self, id: str) -> None:
+    def heard(self, id: str, into: str | None) -> None:
         """It has ended: whoever uses it here is told, and what this host has said of it is gone."""
         if id in self.ended:
             return
@@ -147,7 +147,7 @@ class Uses:
         self._review(id)
         for end in self._here.pop(id, []):
             end()
-        self._replica.forget(id, self._token_of(id))
+        self._replica.forget(id, self._token_of(id), into)
 
     def close(self) -> None:
         for timer in self._timers.values():
