@@ -116,6 +116,7 @@ EVENT_HEAP = [
 ]
 
 HEAP = [
+    "adopt",
     "close",
     "create",
     "destroy",

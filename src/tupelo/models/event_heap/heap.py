@@ -144,6 +144,17 @@ class EventHeap(Reads):
         check_wait(wait)
         return _first(await self._door.call("remove", template, wait=wait))
 
+    @either
+    async def adopt(self, host: str) -> None:
+        """The host of this id, which `SourceAway` names, is gone for good: what it has put lives
+        at this host from now on, as far as it is known here, and can be removed. To be called at
+        one host; if the other comes back nevertheless, what was adopted stays where it is. For
+        those who may administer the space. BadArgument if the host is within reach, or has put
+        nothing."""
+        if not isinstance(host, str):
+            raise BadArgument("host", "the id of a host", host)
+        await self._door.call("adopt", host)
+
     # What stands
 
     @either

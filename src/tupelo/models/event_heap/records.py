@@ -106,7 +106,18 @@ class Destroyed:
     generation: int | None = None
 
 
-OF_ONE = (ViewMade, Placed, Folded, SessionMade, Ended)
+@entry("tupelo.heap.adopted")
+@dataclass
+class Adopted:
+    """The host of this source is gone for good: what it had put, up to this number, lives at the
+    host that says so."""
+
+    source: str | None = None
+    upto: int | None = None
+    generation: int | None = None
+
+
+OF_ONE = (ViewMade, Placed, Folded, SessionMade, Ended, Adopted)
 """What is said of one generation, and means nothing to the next."""
 
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from contextlib import suppress
+from copy import copy
 from typing import Any, NamedTuple
 
 from tupelo.errors import (
@@ -35,11 +36,12 @@ from tupelo.federation.hosts.carrying import SilentCarrier
 from tupelo.federation.hosts.core import HostCore
 from tupelo.federation.identity.access import NOBODY
 from tupelo.federation.replication.carrier import Replication, replication_of
-from tupelo.federation.replication.feed import Feed
+from tupelo.federation.replication.feed import Feed, host_of
 from tupelo.federation.replication.news import Bell, Following
 from tupelo.federation.replication.placing import Everything
 from tupelo.federation.replication.tokens import TokenAt, Tokens
 from tupelo.federation.spaces.hosted import HostedSpace
+from tupelo.federation.spanning.federated import adopt
 from tupelo.models.event_heap import records
 from tupelo.models.event_heap.factories import Factory
 from tupelo.models.event_heap.ordering import Place
@@ -140,6 +142,7 @@ class Replica:
         """What the hosts are called that were within reach some time."""
         self.readings: dict[Callable[[], None], None] = {}
         """How to end what is being read."""
+        self._adopted: dict[str, int] = {}  # source → up to which number
         self._heaps = heaps
         replication = replication_of(core)
         _check_free(replication, name)
@@ -200,6 +203,8 @@ class Replica:
 
     def _look_at_events(self) -> None:
         """Events have come, or gone."""
+        for source in self._adopted:
+            self._let_go(source)
         for source, number, entry in self._events.news():
             self._places[entry] = source, number
         if len(self._places) > PLACES_KEPT:
@@ -260,6 +265,9 @@ class Replica:
                 if session not in self.uses.ended:
                     self.sessions.add(session)
                     self.uses.made(session, record.lease)
+            case records.Adopted(source=str(source), upto=int(upto), generation=self.generation):
+                self._adopted[source] = max(upto, self._adopted.get(source, 0))
+                self._let_go(source)
             case records.Ended(id=str(id), into=str() | None, generation=self.generation):
                 self.uses.heard(id, record.into)
             case records.ViewMade(generation=self.generation):
@@ -349,6 +357,38 @@ class Replica:
         self.require_open()
         query = Query(template, many=True, limit=limit, known=known)
         return self.feed.copies.port.get_now(query)[0]
+
+    async def adopt(self, host: str) -> None:
+        """Let the events of a host that is gone for good live here, as far as they are known
+        here."""
+        self.require_open()
+        streams = [
+            one for one in self.feed.exchange.streams.values() if host_of(one.source) == host
+        ]
+        if host == self.me or host in self.roster.members or not streams:
+            raise BadArgument("host", "one that has put events here, and is out of reach", host)
+        for stream in streams:
+            living = [stream.items[number] for number in stream.numbers(0)]
+            upto = stream.upto
+            adopt(self.feed.space, [copy(entry) for entry in living if not entry.gone])
+            await self.until(lambda: self.feed.is_drawn)
+            await self.record(records.Adopted(stream.source, upto))
+
+    def _let_go(self, source: str) -> None:
+        """What was adopted elsewhere does not live at its source any more."""
+        stream, upto = self.feed.stream(source), self._adopted[source]
+        numbers = [] if stream is None else [n for n in stream.numbers(0) if n <= upto]
+        if not numbers:
+            return
+        if source != self.feed.source:
+            self.feed.outgrow(source, numbers)
+            return
+        port = self.feed.space.port
+        txn = port.begin(None)
+        for number in numbers:
+            if (entry := self.feed.original(number)) is not None:
+                port.take_entry(entry, txn)
+        self.feed.space.flush_soon(port.commit(txn))
 
     # The end
 

@@ -70,6 +70,9 @@ class HostedHeap:
         gone = await removing.remove(asked(template), wait, known=self._known)
         return _handed([] if gone is None else [gone], lambda _: removing.undo(gone))
 
+    async def adopt(self, host: str) -> None:
+        await self.replica.adopt(host)
+
     async def hosts(self) -> list[str]:
         return self.replica.feed.partners
 
@@ -251,6 +254,7 @@ METHODS: Mapping[str, Method] = {
     "rest": Method("read", (_ID, _ASKED), ENTRIES, hands_over=True),
     "find": Method("read", (_ASKED, plain(int | None)), ENTRIES),
     "remove": Method("take", (_ASKED,), ENTRIES, waits=True, hands_over=True),
+    "adopt": Method("administer", (plain(str),)),
     "hosts": Method("read"),
     "copies": Method("read"),
     "news": Method("read", (_ASKED,)),
