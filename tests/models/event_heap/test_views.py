@@ -13,6 +13,7 @@ from tupelo.errors import BadArgument, TokenAway
 from tupelo.federation.replication.messages import Parcel
 from tupelo.federation.replication.tokens import TokenAt
 from tupelo.models.event_heap import Event, View, ViewCloned
+from tupelo.models.event_heap.events import asked
 from tupelo.models.event_heap.records import (
     Destroyed,
     HeapMade,
@@ -21,8 +22,10 @@ from tupelo.models.event_heap.records import (
     ViewMade,
     spell_places,
 )
+from tupelo.models.event_heap.total import PERMITTED_MAX
 
 ROW = ("ba", "cb")
+ANY_EVENT = asked(Event("n"))
 
 
 async def open_all(room: Room, names: str, maker: str = "a") -> dict[str, View]:
@@ -145,15 +148,16 @@ def test_a_view_whose_owner_is_gone_is_cloned_and_its_users_are_told():
         assert await read(room["a"], views["a"], 4) == [0, 1, 2, 5]
         room.network.heal()
         await room["a"].do(views["a"].put(Event("n", i=6)))
-        # Both live on, and have all events.
+        # There is one order again, that of the first view, and who has left it is told.
+        await room.until(lambda: all(view.id == old for view in views.values()))
         assert sorted(await read(room["a"], views["a"], 3)) == [3, 4, 6]
-        assert views["a"].id == old
-        assert (
-            await read(room["b"], views["b"], 2) == await read(room["c"], views["c"], 2) == [5, 6]
-        )
-        assert views["b"].id == views["c"].id == new
-        other = await room["a"].do(room["a"].heap.view(new, wait=30.0))
-        assert await read(room["a"], other, 7) == [0, 1, 2, 3, 4, 5, 6]
+        for name in "bc":
+            assert views[name].cloned == [ViewCloned(old, new), ViewCloned(new, old)]
+            assert await read(room[name], views[name], 2) == [5, 6]
+        replayed = [await room[name].do(views[name].replay()) for name in "abc"]
+        assert replayed[0] == replayed[1] == replayed[2]
+        assert len(replayed[0]) == 7
+        await room.until(lambda: new not in room["a"].heap._replica.orders.made)
 
     meet(scene, *ROW)
 
@@ -417,5 +421,147 @@ def test_a_put_that_comes_as_another_ends_is_served():
             async with asyncio.timeout(30.0):
                 await asyncio.gather(first, second)
         assert 0 < first_is_done_after < 100
+
+    meet(scene, *ROW)
+
+
+def test_hosts_that_put_at_once_get_their_places_from_one_owner():
+    async def scene(room: Room) -> None:
+        names = "abcdef"
+        views = await open_all(room, names)
+        await room.together()
+
+        async def draw(name: str, start: int) -> None:
+            for i in range(start, start + 20):
+                await room[name].do(views[name].put(Event("n", i=i)))
+                # It has its place now, after all that this host has put before.
+                replayed = await room[name].do(views[name].replay())
+                assert [e["i"] for e in replayed if e["i"] // 100 == i // 100][-1] == i
+
+        await asyncio.gather(*[draw(name, 100 * i) for i, name in enumerate(names)])
+        await room.together()
+        orders = [await read(room[name], views[name], 120) for name in names]
+        assert all(order == orders[0] for order in orders)
+        token = f"view {views['a'].id}"
+        moves = max(room[name].heap._replica.tokens.token(token).epoch for name in names)
+        assert moves < 12, "the token goes to and fro"
+
+    meet(scene, "ba", "ca", "da", "ea", "fa")
+
+
+def test_who_puts_alone_gets_the_token_after_a_while():
+    async def scene(room: Room) -> None:
+        views = await open_all(room, "abc")
+        await asyncio.gather(
+            *[room[name].do(views[name].put(Event("n", i=i))) for i in range(5) for name in "abc"]
+        )
+        for i in range(2 * PERMITTED_MAX + 2):
+            await room["c"].do(views["c"].put(Event("n", i=i)))
+        assert views["c"].is_owner
+
+    meet(scene, *ROW)
+
+
+def test_a_put_whose_owner_is_gone_before_it_has_its_place_gets_one_in_the_clone():
+    async def scene(room: Room) -> None:
+        views = await open_all(room, "abc")
+        await room.together()
+        order = views["a"]._ordered.order
+        order.lets_put = lambda host: True
+        holding = order.token.held()  # It gives no places, and then it is gone.
+        await room["a"].do(holding.__aenter__())
+        putting = [room[name].do(views[name].put(Event("n", i=i))) for i, name in enumerate("bc")]
+        await room.until(lambda: len(room["c"].heap._replica.find(ANY_EVENT)) == 2)
+        assert not any(one.done() for one in putting)
+        await room["a"].citizen.crash()
+        await asyncio.gather(*putting)
+        assert views["b"].id == views["c"].id == views["b"].cloned[0].new
+        orders = [await read(room[name], views[name], 2) for name in "bc"]
+        assert orders[0] == orders[1]
+        assert sorted(orders[0]) == [0, 1]
+        assert await room["b"].do(views["b"].get()) is None
+
+    meet(scene, *ROW, "ca")
+
+
+def test_events_that_stand_together_are_put_by_the_owner_though_others_put():
+    async def scene(room: Room) -> None:
+        views = await open_all(room, "abc")
+
+        async def draw(name: str, start: int) -> None:
+            for i in range(start, start + 40, 4):
+                events = [Event("n", i=i + k) for k in range(4)]
+                if name == "a":
+                    await room[name].do(views[name].put_all(events))
+                else:
+                    for event in events:
+                        await room[name].do(views[name].put(event))
+
+        await asyncio.gather(*[draw(name, 100 * i) for i, name in enumerate("abc")])
+        order = await read(room["b"], views["b"], 120)
+        for i in range(0, 40, 4):
+            at = order.index(i)
+            assert order[at : at + 4] == [i, i + 1, i + 2, i + 3]
+
+    meet(scene, *ROW)
+
+
+def test_clones_that_meet_are_one_again_and_what_waits_is_put():
+    """Four hosts, each of which is alone for a while and makes a clone; the first owner is gone."""
+
+    async def scene(room: Room) -> None:
+        names = "bcde"
+        views = await open_all(room, "a" + names)
+        await room["a"].do(views["a"].put(Event("n", i=0)))
+        await room.together()
+        await room["a"].citizen.crash()
+        room.network.partition(*names)
+        await asyncio.gather(
+            *[room[name].do(views[name].put(Event("n", i=i))) for i, name in enumerate(names, 1)]
+        )
+        assert len({views[name].id for name in names}) == 4
+        seen = {name: await read(room[name], views[name], 2) for name in names}
+        room.network.heal()
+        putting = [
+            room[name].do(views[name].put(Event("n", i=i))) for i, name in enumerate(names, 5)
+        ]
+        await asyncio.gather(*putting)
+        await room.until(lambda: len({views[name].id for name in names}) == 1)
+        await room.together()
+        replayed = [await room[name].do(views[name].replay()) for name in names]
+        assert all(one == replayed[0] for one in replayed)
+        assert sorted(event["i"] for event in replayed[0]) == list(range(9))
+        for name in names:
+            assert views[name].cloned[-1].new == views[name].id
+            got = await read(room[name], views[name], 7)
+            assert sorted(seen[name] + got) == list(range(9))
+        room.network.partition("b", "cde")  # A merged clone is not used again.
+        await asyncio.sleep(10)
+        old = views["b"].id
+        for name in names:
+            await room[name].do(views[name].put(Event("n", i=9)))
+        room.network.heal()
+        await room.until(lambda: len({views[name].id for name in names}) == 1)
+        assert views["b"].id in (old, views["c"].cloned[-1].new)
+
+    meet(scene, "ba", "cb", "dc", "ed", "eb")
+
+
+def test_who_was_away_when_a_clone_was_merged_goes_on_with_the_other_view():
+    async def scene(room: Room) -> None:
+        views = await open_all(room, "abc")
+        old = views["a"].id
+        await room.together()
+        room.network.partition("a", "bc")
+        await room["b"].do(views["b"].put(Event("n", i=0)))
+        await room.until(lambda: views["b"].id == views["c"].id != old)
+        room.network.partition("ab", "c")
+        await room.until(lambda: views["b"].id == old)
+        assert views["c"].id != old
+        room.network.heal()
+        await room.until(lambda: views["c"].id == old)
+        await room["c"].do(views["c"].put(Event("n", i=1)))
+        for name in "abc":
+            assert await read(room[name], views[name], 2) == [0, 1]
 
     meet(scene, *ROW)

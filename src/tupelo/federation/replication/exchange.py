@@ -302,10 +302,9 @@ class Exchange:
         return self.takes(source) and (its is far or not is_near)
 
     def _lacks(self, far: Far, source: str) -> bool:
-        if not self._believes(far, source):
-            return False
         stream = self.streams.get(source)
-        return far.mark(source).exceeds(NOTHING if stream is None else stream.mark)
+        has_more = far.mark(source).exceeds(NOTHING if stream is None else stream.mark)
+        return has_more and self._believes(far, source)
 
     def _ask(self, host: str, source: str) -> None:
         stream = self.streams.get(source)

@@ -7,7 +7,12 @@ whom its source asks to, and `host/space>>lane` by all who hear of it and have r
 
 from __future__ import annotations
 
+from functools import lru_cache
 
+NAMES_KEPT = 4_096
+
+
+@lru_cache(NAMES_KEPT)
 def host_of(source: str) -> str:
     """The id of the host whose stream this is."""
     return source.rpartition("/")[0]
@@ -17,6 +22,7 @@ def lane_name(base: str, lane: str, *, spreads: bool) -> str:
     return f"{base}>>{lane}" if spreads else f"{base}>{lane}"
 
 
+@lru_cache(NAMES_KEPT)
 def base_of(source: str) -> str:
     """The name of the stream of which this is a lane; its own if it is none."""
     host, slash, rest = source.rpartition("/")

@@ -40,6 +40,11 @@ class Luggage(Protocol):
         """What the one who asks must say, so that it can be packed."""
         ...
 
+    def is_near(self, wish: Any) -> bool:
+        """Has one who says this so much that the rest can be packed? Else it asks again when it has
+        heard more. BadFrame if nobody can say this."""
+        ...
+
     def pack(self, wish: Any) -> Any:
         """For one who has said this. BadFrame if it cannot be."""
         ...
@@ -110,13 +115,24 @@ class Token:
         as long as is waited for it?"""
         return self._is_given_up(0.0)
 
+    @property
+    def is_lost_with_life(self) -> bool:
+        """Has its holder, which keeps it in no folder, come back without it?"""
+        life = self._where.life
+        member = self._tokens.roster.members.get(self._where.holder or "")
+        return (
+            not self.here
+            and life is not None
+            and member is not None
+            and (member.incarnation != life)
+        )
+
     def _is_given_up(self, hope: float) -> bool:
-        holder, life = self._where.holder, self._where.life
+        holder = self._where.holder
         if self.here or self.patience is None:
             return False
-        member = self._tokens.roster.members.get(holder or "")
-        if member is not None:
-            return life is not None and member.incarnation != life
+        if holder in self._tokens.roster.members:
+            return self.is_lost_with_life
         left = self._left(hope)
         return left is not None and left <= 0
 
@@ -265,6 +281,8 @@ class Token:
         if self.here:
             async with self._lock:
                 if self.here:
+                    if self.luggage is not None and not self.luggage.is_near(wish):
+                        return None
                     self._give(source)
         if not await self._is_noted():
             return None

@@ -100,6 +100,19 @@ class Tokens:
         await self._tell(token)
         return token
 
+    def forget(self, name: str) -> None:
+        """Nobody needs this token any more, anywhere: whoever waits for it here is told."""
+        token = self.tokens.pop(name, None)
+        if token is not None:
+            token.abandoned = True
+            token.here = False
+            if self._shelf.durable:
+                self._begin(self._unkeep(name))
+            self.bell.ring()
+
+    async def _unkeep(self, name: str) -> None:
+        await self._shelf.door.take_all(KeptToken(feed=self.feed, token=name), wait=0)
+
     def close(self) -> None:
         self._closed = True
         if self._leave in self._core.carriers.leaving:
@@ -201,12 +214,19 @@ class Tokens:
                         await asyncio.gather(*[token.hand_to(heir) for token in chosen])
 
     async def _heir(self) -> str | None:
-        for host, member in self.roster.members.items():
-            if host != self.me and self.part in member.cards:
-                with suppress(TupeloError):
-                    if await self._voice.ask(host, ["stays"]):
-                        return host
-        return None
+        """One that stays. If the group changes while they are asked, they are asked again."""
+        while True:
+            roster, is_answered = self.roster, True
+            for host, member in roster.members.items():
+                if host != self.me and self.part in member.cards:
+                    try:
+                        if await self._voice.ask(host, ["stays"]):
+                            return host
+                    except TupeloError:
+                        is_answered = False
+            if is_answered:
+                return None
+            await self.bell.until(lambda before=roster.id: self.roster.id != before)
 
     # As a part of the group
 

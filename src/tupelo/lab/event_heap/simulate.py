@@ -99,7 +99,7 @@ class _Run:
             remains.orders[member.name] = {
                 view: [
                     world.places.get((BOARD, *place), -1 - position)
-                    for position, place in enumerate(order.ordering.places)
+                    for position, place in order.ordering.listed()
                 ]
                 for view, order in replica.orders.orders.items()
             }

@@ -205,7 +205,7 @@ class Member:
         for view, order in self.replicas[BOARD].orders.orders.items():
             lengths = [len(orders[view].ordering) for orders in known if view in orders]
             length = max(lengths, default=0)
-            for place in order.ordering.places[length:]:
+            for _, place in order.ordering.listed(length):
                 yield view, self.world.places.get((BOARD, *place), -1)
 
 
@@ -236,7 +236,8 @@ class World(Ground[Member]):
         return all(member.is_up and len(member.core.peers) == others for member in self.members)
 
     def is_settled(self) -> bool:
-        """Has everyone all that others have, and each owner placed what it has?"""
+        """Has everyone all that others have, and each owner placed what it has, in what
+        is in use?"""
         if not self.all_engaged():
             return False
         for name in HEAPS:
@@ -249,7 +250,8 @@ class World(Ground[Member]):
                     return False
             for replica in replicas:
                 for order in replica.orders.orders.values():
-                    if order.token.here and order.unplaced:
+                    is_due = order.token.here and replica.uses.is_used(order.id)
+                    if is_due and order.unplaced:
                         return False
         return True
 

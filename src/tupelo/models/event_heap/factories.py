@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from tupelo.errors import BadArgument, NotAllowed, SpaceClosed, TupeloError
 from tupelo.models.event_heap.records import SessionMade
+from tupelo.models.event_heap.uses import check_unused
 from tupelo.space.port import value_of
 from tupelo.space.query import Query
 from tupelo.values.kind import entry
@@ -62,17 +63,23 @@ class DestroyRequest(Request):
 @entry("tupelo.heap.view request")
 @dataclass
 class ViewRequest(Request):
-    """Make a view: "none", "source" or "total"."""
+    """Make a view: "none", "source" or "total". It ends when nobody within reach has used it for
+    `lease` seconds. At least the last `horizon` places of a total view are kept, or those of all
+    events that live."""
 
     order: str | None = None
+    lease: float | None = None
+    horizon: int | None = None
 
 
 @entry("tupelo.heap.session request")
 @dataclass
 class SessionRequest(Request):
-    """Make a shared session, with an empty record, or this one."""
+    """Make a shared session, with an empty record, or this one. It ends when nobody within reach
+    has used it for `lease` seconds."""
 
     record: bytes | None = None
+    lease: float | None = None
 
 
 @entry("tupelo.heap.answer")
@@ -182,11 +189,19 @@ class Factory:
         if isinstance(request, ViewRequest):
             if request.order not in ("none", "source", "total"):
                 raise BadArgument("order", '"none", "source" or "total"', request.order)
-            await replica.orders.make(made, request.order)
+            lease, horizon = check_unused(request.lease), check_horizon(request.horizon)
+            await replica.orders.make(made, request.order, lease, horizon=horizon)
         elif isinstance(request, SessionRequest):
+            lease = check_unused(request.lease)
             await replica.tokens.create(f"session {made}", request.record or b"")
-            await replica.record(SessionMade(made))
+            await replica.record(SessionMade(made, lease=lease))
         return made
+
+
+def check_horizon(horizon: object) -> int | None:
+    if horizon is not None and (type(horizon) is not int or horizon < 0):
+        raise BadArgument("horizon", "a number of places, or None for all", horizon)
+    return horizon
 
 
 def check_heap(name: object, patience: object) -> str:

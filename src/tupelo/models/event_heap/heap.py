@@ -12,11 +12,17 @@ from tupelo.federation.client.space import AsyncRemoteSpaceLike, RemoteSpace, Re
 from tupelo.federation.hosts.doors import AsyncHost, Host, HostDoor
 from tupelo.federation.hosts.local import LocalDoor, open_door
 from tupelo.models.event_heap.events import asked, freeze_all
-from tupelo.models.event_heap.factories import PATIENCE_SECONDS, HeapRequest, check_heap
+from tupelo.models.event_heap.factories import (
+    PATIENCE_SECONDS,
+    HeapRequest,
+    check_heap,
+    check_horizon,
+)
 from tupelo.models.event_heap.orders import ViewCloned
 from tupelo.models.event_heap.replica import Replica, heaps_of
 from tupelo.models.event_heap.served import METHODS, OWN, HostedHeap
 from tupelo.models.event_heap.sessions import Query, Reads, Session, View, check_order
+from tupelo.models.event_heap.uses import LEASE_SECONDS, check_unused
 from tupelo.space.checks import check_wait
 from tupelo.space.either import at_once, either
 from tupelo.space.writers import Items
@@ -138,6 +144,17 @@ class EventHeap(Reads):
         check_wait(wait)
         return _first(await self._door.call("remove", template, wait=wait))
 
+    @either
+    async def adopt(self, host: str) -> None:
+        """The host of this id, which `SourceAway` names, is gone for good: what it has put lives
+        at this host from now on, as far as it is known here, and can be removed. To be called at
+        one host; if the other comes back nevertheless, what was adopted stays where it is. For
+        those who may administer the space. BadArgument if the host is within reach, or has put
+        nothing."""
+        if not isinstance(host, str):
+            raise BadArgument("host", "the id of a host", host)
+        await self._door.call("adopt", host)
+
     # What stands
 
     @either
@@ -177,12 +194,21 @@ class EventHeap(Reads):
         *,
         order: str = "total",
         wait: float | None = 0,
+        lease: float | None = LEASE_SECONDS,
+        horizon: int | None = None,
         on_clone: Callable[[ViewCloned], object] | None = None,
     ) -> View:
         """A new view, in which events have no order ("none"), are in that of their source
         ("source"), or all in one that everyone who uses the view agrees on ("total"). Or the view
-        of this id, for which is waited so long if it is not known here yet."""
+        of this id, for which is waited so long if it is not known here yet.
+
+        A new view ends for everyone when nobody within reach has used it for `lease` seconds: 0 to
+        end with its last user, None for never. Of a new total view at least the last `horizon`
+        places can be replayed, and be read by those who are behind; None for all events that
+        live."""
         check_wait(wait)
+        check_horizon(horizon)
+        lease = check_unused(lease)
         check_order(order)
         if id is not None and not isinstance(id, str):
             raise BadArgument("id", "the id of a view", id)
@@ -190,7 +216,7 @@ class EventHeap(Reads):
             raise BadArgument("on_clone", "a function", on_clone)
         local = self._local
         if id is None:
-            id = await local.run(local.served.make_view, order)
+            id = await local.run(local.served.make_view, order, lease, horizon)
         else:
             order = await local.run(local.served.order_of_view, id, wait)
         return await self._open_view(id, order, None, on_clone)

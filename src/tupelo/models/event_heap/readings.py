@@ -106,6 +106,26 @@ class Copies:
             self._port.end_session(self._state)
 
 
+class Unordered(Copies):
+    """Of the copies, by a user of a view in which events have no order but that of their source."""
+
+    def __init__(self, replica: Replica, view: str, seen: Seen | None = None) -> None:
+        super().__init__(replica, seen)
+        self.of = view
+        self._closed = False
+        replica.uses.use(view, self.close)
+
+    def require_open(self) -> None:
+        self._replica.require_open()
+        if self._closed:
+            raise LeaseLost("this view was closed")
+
+    def close(self) -> None:
+        self._closed = True
+        self._replica.uses.leave(self.of, self.close)
+        super().close()
+
+
 class Ordered:
     """Of a total order. An event is given when all before it are here or are gone, whether they
     match or not; those that do not match are looked at again for another template."""
@@ -126,9 +146,9 @@ class Ordered:
         self.cloned: list[ViewCloned] = []
         self._closed = False
         replica.require_open()
-        replica.orders.use(order, self._cloned)
+        replica.orders.use(order, self)
 
-    def _cloned(self, order: TotalOrder, cloned: ViewCloned) -> None:
+    def switch(self, order: TotalOrder, cloned: ViewCloned) -> None:
         self.order = order
         self._low = 0
         self._cursors.clear()
@@ -142,13 +162,13 @@ class Ordered:
     async def record(self) -> Seen:
         return self._seen.copy()
 
-    def _require_open(self) -> None:
+    def require_open(self) -> None:
         self._replica.require_open()
         if self._closed:
             raise LeaseLost("this view was closed")
 
     def _ready(self, template: Template) -> Iterator[Entry]:
-        self._require_open()
+        self.require_open()
         if len(self._cursors) > CURSORS_MAX:
             self._cursors.clear()
         start = max(self._low, self._cursors.get(template, 0))
@@ -192,7 +212,7 @@ class Ordered:
 
     def replay(self, template: Template) -> list[Entry]:
         """Everything from the start, as far as it is here."""
-        self._require_open()
+        self.require_open()
         seen = Seen()
         found = []
         for _, entry in self.order.deliver(0):
@@ -202,8 +222,12 @@ class Ordered:
         return found
 
     def close(self) -> None:
+        self._replica.orders.leave(self.order, self)
+        self.end()
+
+    def end(self) -> None:
+        """Whoever waits in it is told."""
         self._closed = True
-        self._replica.orders.leave(self.order, self._cloned)
         self._replica.bell.ring()
 
 
@@ -217,7 +241,7 @@ class Shared:
     def __init__(self, replica: Replica, session: str, *, known: bool = True) -> None:
         self._known = known
         self._replica = replica
-        self._session = session
+        self.of = session
         self._token: Token = replica.tokens.token(f"session {session}")
         self._token.patience = replica.patience
         self._state = b""  # of the token, as it was seen here the last time
@@ -226,6 +250,7 @@ class Shared:
         self._closed = False
         self._scopes: set[asyncio.Timeout] = set()
         self._tasks: set[asyncio.Task[None]] = set()
+        replica.uses.use(session, self.close)
 
     async def record(self) -> Seen:
         """What all who share it have seen. TokenAway if that cannot be known now; if it is lost,
@@ -252,7 +277,7 @@ class Shared:
                 yield
         except TokenAway as away:
             if self._token.is_lost:
-                raise SessionLost(self._session, away.holder) from None
+                raise SessionLost(self.of, away.holder) from None
             raise
         except BaseException:
             if is_held:
@@ -348,6 +373,7 @@ class Shared:
 
     def close(self) -> None:
         self._closed = True
+        self._replica.uses.leave(self.of, self.close)
         for scope in self._scopes:
             if not scope.expired():
                 scope.reschedule(0)  # Who waits for the token waits no more.

@@ -19,8 +19,9 @@ PLACES_MAX = 10_000
 @entry("tupelo.heap.view")
 @dataclass
 class ViewMade:
-    """There is a view of this id. It may continue another, its `parent`, of which it has the whole
-    order up to `length`."""
+    """There is a view of this id, until nobody has used it for the seconds of its lease. It may
+    continue another, its `parent`, of which it has the whole order up to `length`; `root` is the
+    first of which it is a clone, so many clones ago (`depth`)."""
 
     view: str | None = None
     order: str | None = None
@@ -28,6 +29,10 @@ class ViewMade:
     length: int | None = None
     host: str | None = None
     generation: int | None = None
+    lease: float | None = None
+    horizon: int | None = None
+    root: str | None = None
+    depth: int | None = None
 
 
 @entry("tupelo.heap.placed")
@@ -44,12 +49,44 @@ class Placed:
     generation: int | None = None
 
 
+@entry("tupelo.heap.folded")
+@dataclass
+class Folded:
+    """The order of a view is folded before the position `base`: these places are left there, with
+    their positions. It comes in `parts`; each says of some sources which of their events was the
+    last to get a place."""
+
+    view: str | None = None
+    base: int | None = None
+    part: int | None = None
+    parts: int | None = None
+    positions: list[int] | None = None
+    sources: list[str] | None = None
+    which: list[int] | None = None
+    numbers: list[int] | None = None
+    last: dict[str, int] | None = None
+    generation: int | None = None
+
+
 @entry("tupelo.heap.session")
 @dataclass
 class SessionMade:
-    """There is a shared session of this id."""
+    """There is a shared session of this id, until nobody has used it for the seconds of its
+    lease."""
 
     session: str | None = None
+    generation: int | None = None
+    lease: float | None = None
+
+
+@entry("tupelo.heap.ended")
+@dataclass
+class Ended:
+    """The view or shared session of this id is no more, anywhere. Those who use a view may go on
+    with another, `into` which it was merged."""
+
+    id: str | None = None
+    into: str | None = None
     generation: int | None = None
 
 
@@ -69,7 +106,18 @@ class Destroyed:
     generation: int | None = None
 
 
-OF_ONE = (ViewMade, Placed, SessionMade)
+@entry("tupelo.heap.adopted")
+@dataclass
+class Adopted:
+    """The host of this source is gone for good: what it had put, up to this number, lives at the
+    host that says so."""
+
+    source: str | None = None
+    upto: int | None = None
+    generation: int | None = None
+
+
+OF_ONE = (ViewMade, Placed, Folded, SessionMade, Ended, Adopted)
 """What is said of one generation, and means nothing to the next."""
 
 
@@ -100,6 +148,52 @@ def read_places(placed: Placed) -> list[Place]:
     return [(sources[i], number) for i, number in zip(which, numbers, strict=True)]
 
 
+def spell_folded(
+    view: str, base: int, kept: list[tuple[int, Place]], last: dict[str, int]
+) -> list[Folded]:
+    """As many records as it takes."""
+    some = [kept[begin : begin + PLACES_MAX] for begin in range(0, len(kept), PLACES_MAX)] or [[]]
+    folded = []
+    for part, pairs in enumerate(some):
+        placed = spell_places(view, 0, [place for _, place in pairs])
+        folded.append(
+            Folded(
+                view,
+                base,
+                part,
+                len(some),
+                [position for position, _ in pairs],
+                placed.sources,
+                placed.which,
+                placed.numbers,
+                {} if part else last,
+            )
+        )
+    return folded
+
+
+def read_folded(folded: Folded) -> tuple[list[tuple[int, Place]], dict[str, int]]:
+    """The places of one part, and the last of some sources. BadFrame if a stranger has written what
+    cannot be."""
+    places = read_places(Placed(folded.view, 0, folded.sources, folded.which, folded.numbers))
+    base, part, parts, positions = folded.base, folded.part, folded.parts, folded.positions
+    last = folded.last
+    if not (
+        type(base) is int
+        and type(part) is int
+        and type(parts) is int
+        and 0 <= part < parts
+        and isinstance(positions, list)
+        and len(positions) == len(places)
+        and all(type(position) is int and 0 <= position < base for position in positions)
+        and positions == sorted(positions)
+        and isinstance(last, dict)
+        and all(type(one) is str and type(n) is int for one, n in last.items())
+    ):
+        raise BadFrame("this is no part of a folded order")
+    return list(zip(positions, places, strict=True)), last
+
+
 def is_sound(made: ViewMade) -> bool:
     """Or has a stranger written what cannot be?"""
     return (
@@ -108,4 +202,7 @@ def is_sound(made: ViewMade) -> bool:
         and type(made.host) is str
         and (made.parent is None or (type(made.parent) is str and made.parent != made.view))
         and (made.length is None or type(made.length) is int)
+        and (made.root is None or type(made.root) is str)
+        and (made.depth is None or type(made.depth) is int)
+        and (made.horizon is None or type(made.horizon) is int)
     )

@@ -16,6 +16,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from contextlib import suppress
+from copy import copy
 from typing import Any, NamedTuple
 
 from tupelo.errors import (
@@ -35,22 +36,25 @@ from tupelo.federation.hosts.carrying import SilentCarrier
 from tupelo.federation.hosts.core import HostCore
 from tupelo.federation.identity.access import NOBODY
 from tupelo.federation.replication.carrier import Replication, replication_of
-from tupelo.federation.replication.feed import Feed
+from tupelo.federation.replication.feed import Feed, host_of
 from tupelo.federation.replication.news import Bell, Following
 from tupelo.federation.replication.placing import Everything
 from tupelo.federation.replication.tokens import TokenAt, Tokens
+from tupelo.federation.spaces.hosted import HostedSpace
+from tupelo.federation.spanning.federated import adopt
 from tupelo.models.event_heap import records
 from tupelo.models.event_heap.factories import Factory
 from tupelo.models.event_heap.ordering import Place
 from tupelo.models.event_heap.orders import Orders
 from tupelo.models.event_heap.removing import Removing
+from tupelo.models.event_heap.uses import Uses
 from tupelo.space.query import Query
 from tupelo.space.tasks import TaskSignal
 from tupelo.space.writers import Items, Mark
 from tupelo.values.entry import Entry, thaw
 from tupelo.values.kind import kind_of
 from tupelo.values.parts import ANY
-from tupelo.values.template import Template
+from tupelo.values.template import Template, as_template
 
 logger = logging.getLogger("tupelo")
 
@@ -138,6 +142,7 @@ class Replica:
         """What the hosts are called that were within reach some time."""
         self.readings: dict[Callable[[], None], None] = {}
         """How to end what is being read."""
+        self._adopted: dict[str, int] = {}  # source → up to which number
         self._heaps = heaps
         replication = replication_of(core)
         _check_free(replication, name)
@@ -151,6 +156,7 @@ class Replica:
         self._events = Following(self.feed)
         self._records = Following(self.system)
         self._group = group_of(core)
+        self.uses = Uses(self)
         self.orders = Orders(self)
         self.removing = Removing(self)
         self.voice = self._group.part(self.part, self)
@@ -197,6 +203,8 @@ class Replica:
 
     def _look_at_events(self) -> None:
         """Events have come, or gone."""
+        for source in self._adopted:
+            self._let_go(source)
         for source, number, entry in self._events.news():
             self._places[entry] = source, number
         if len(self._places) > PLACES_KEPT:
@@ -254,18 +262,28 @@ class Replica:
     def _heard_record(self, record: Any) -> None:
         match record:
             case records.SessionMade(session=str(session), generation=self.generation):
-                self.sessions.add(session)
+                if session not in self.uses.ended:
+                    self.sessions.add(session)
+                    self.uses.made(session, record.lease)
+            case records.Adopted(source=str(source), upto=int(upto), generation=self.generation):
+                self._adopted[source] = max(upto, self._adopted.get(source, 0))
+                self._let_go(source)
+            case records.Ended(id=str(id), into=str() | None, generation=self.generation):
+                self.uses.heard(id, record.into)
             case records.ViewMade(generation=self.generation):
                 self.orders.heard(record)
-            case records.Placed(generation=self.generation):
+            case (
+                records.Placed(generation=self.generation)
+                | records.Folded(generation=self.generation)
+            ):
                 self.orders.heard(record)
 
-    async def record(self, record: object) -> None:
+    async def record(self, record: object, lease: float | None = None) -> None:
         """Tell this to all replicas, this one first."""
         if isinstance(record, records.OF_ONE):
             record.generation = self.generation
-        lease = await self.system.space.door.write(record)
-        await self._drawn(self.system, lease.thing)
+        written = await self.system.space.door.write(record, lease=lease)
+        await self._drawn(self.system, written.thing)
 
     async def keep(self, feed: Feed) -> None:
         """Until the copies that are here are on disk, if there is one."""
@@ -340,6 +358,38 @@ class Replica:
         query = Query(template, many=True, limit=limit, known=known)
         return self.feed.copies.port.get_now(query)[0]
 
+    async def adopt(self, host: str) -> None:
+        """Let the events of a host that is gone for good live here, as far as they are known
+        here."""
+        self.require_open()
+        streams = [
+            one for one in self.feed.exchange.streams.values() if host_of(one.source) == host
+        ]
+        if host == self.me or host in self.roster.members or not streams:
+            raise BadArgument("host", "one that has put events here, and is out of reach", host)
+        for stream in streams:
+            living = [stream.items[number] for number in stream.numbers(0)]
+            upto = stream.upto
+            adopt(self.feed.space, [copy(entry) for entry in living if not entry.gone])
+            await self.until(lambda: self.feed.is_drawn)
+            await self.record(records.Adopted(stream.source, upto))
+
+    def _let_go(self, source: str) -> None:
+        """What was adopted elsewhere does not live at its source any more."""
+        stream, upto = self.feed.stream(source), self._adopted[source]
+        numbers = [] if stream is None else [n for n in stream.numbers(0) if n <= upto]
+        if not numbers:
+            return
+        if source != self.feed.source:
+            self.feed.outgrow(source, numbers)
+            return
+        port = self.feed.space.port
+        txn = port.begin(None)
+        for number in numbers:
+            if (entry := self.feed.original(number)) is not None:
+                port.take_entry(entry, txn)
+        self.feed.space.flush_soon(port.commit(txn))
+
     # The end
 
     async def destroy(self) -> None:
@@ -355,16 +405,33 @@ class Replica:
 
     def clear(self) -> None:
         """Remove the events of this host for good, and what it has said of them."""
-        for space, template in (
-            (self.feed.space, ANY),
-            (self.system.space, Template.any_of([*records.OF_ONE, TokenAt])),
+        _clear(self.feed.space, ANY)
+        _clear(self.system.space, Template.any_of([*records.OF_ONE, TokenAt]))
+
+    def forget(self, id: str, token: str, into: str | None) -> None:
+        """A view or shared session has ended, and may go on as another view: remove what this host
+        has said of it."""
+        for record in (
+            records.ViewMade(id),
+            records.Placed(id),
+            records.Folded(id),
+            records.SessionMade(id),
+            TokenAt(token),
         ):
-            port = space.port
-            found, _ = port.get_now(Query(template, many=True, limit=None))
-            txn = port.begin(None)
-            for entry in found:
-                port.take_entry(entry, txn)
-            space.flush_soon(port.commit(txn))
+            _clear(self.system.space, record)
+        self.sessions.discard(id)
+        self.orders.forget(id, into)
+        self.tokens.forget(token)
+
+    def forget_places(self, view: str, base: int) -> None:
+        """An order is folded: remove what this host has said of the places before."""
+        space = self.system.space
+        _clear(space, records.Folded(view), lambda one: (one.base or 0) < base)
+        _clear(
+            space,
+            records.Placed(view),
+            lambda one: (one.start or 0) + len(one.numbers or []) <= base,
+        )
 
     def close(self) -> None:
         if self.closed:
@@ -372,6 +439,7 @@ class Replica:
         self.closed = True
         if self._heaps.replicas.get(self.name) is self:
             del self._heaps.replicas[self.name]
+        self.uses.close()
         self.orders.close()
         self.tokens.close()
         self.feed.watchers.remove(self._look_at_events)
@@ -384,12 +452,13 @@ class Replica:
     # As a part of the group
 
     def card(self) -> Any:
-        """The views that are in use here."""
-        return [] if self.closed else sorted(self.orders.used)
+        """The views and shared sessions that are in use here."""
+        return [] if self.closed else self.uses.here
 
     def install(self, roster: Roster) -> None:
         if not self.closed:
             self._note_names(roster)
+            self.uses.install(roster)
             self.orders.look()
             self.bell.ring()
 
@@ -419,6 +488,9 @@ class Replica:
             case ["order", str(view), int(length)]:
                 self._require("read", neighbour, source)
                 return self.orders.pack(view, length)
+            case ["put", str(view)]:
+                self._require("write", neighbour, source)
+                return self.orders.lets_put(view, source)
             case ["destroy"]:
                 self._require("take", neighbour, source)
                 return None
@@ -441,6 +513,18 @@ class Replica:
         if not is_allowed:
             logger.warning("refused: the host %s may not destroy the heap %r", source, self.name)
         return is_allowed
+
+
+def _clear(space: HostedSpace, template: object, only: Callable[[Any], bool] | None = None) -> None:
+    """Remove all that match, for good; or `only` some of them."""
+    port = space.port
+    found, _ = port.get_now(Query(as_template(template), many=True, limit=None))
+    if found:
+        txn = port.begin(None)
+        for entry in found:
+            if only is None or only(thaw(entry.shape, entry.fields)):
+                port.take_entry(entry, txn)
+        space.flush_soon(port.commit(txn))
 
 
 def _check_free(replication: Replication, name: str) -> None:

@@ -18,7 +18,7 @@ from tupelo.models.event_heap import readings
 from tupelo.models.event_heap.events import Both, Event, asked
 from tupelo.models.event_heap.factories import PATIENCE_SECONDS, check_heap
 from tupelo.models.event_heap.orders import ViewCloned
-from tupelo.models.event_heap.readings import Ordered, Reading
+from tupelo.models.event_heap.readings import Ordered, Reading, Unordered
 from tupelo.models.event_heap.replica import heaps_of
 from tupelo.space.query import deadline_of
 from tupelo.space.tasks import timeout_at
@@ -70,6 +70,9 @@ class HostedHeap:
         gone = await removing.remove(asked(template), wait, known=self._known)
         return _handed([] if gone is None else [gone], lambda _: removing.undo(gone))
 
+    async def adopt(self, host: str) -> None:
+        await self.replica.adopt(host)
+
     async def hosts(self) -> list[str]:
         return self.replica.feed.partners
 
@@ -107,18 +110,28 @@ class HostedHeap:
         seen = await self._reading(id).record()
         return self._opened(readings.Copies(self.replica, seen, known=self._known))
 
-    async def share(self, id: str) -> str:
+    async def share(self, id: str, lease: float | None) -> str:
         """The id of a shared session, which has seen what was seen in this reading."""
         self.replica.require_open()
         record = readings.spell_record(await self._reading(id).record())
         return await self._ask_factory(
-            requests.SessionRequest(heap=self.replica.name, record=record)
+            requests.SessionRequest(heap=self.replica.name, record=record, lease=lease)
         )
 
     async def end(self, id: str) -> None:
         reading = self.readings.pop(id, None)
         if reading is not None:
             reading.close()
+
+    async def end_for_all(self, id: str) -> None:
+        """End the view, or the shared session, of this reading for everyone; another reading only
+        here."""
+        reading = self._reading(id)
+        if isinstance(reading, Ordered):
+            await self.replica.uses.end(reading.order.id)
+        elif isinstance(reading, (readings.Shared, Unordered)):
+            await self.replica.uses.end(reading.of)
+        await self.end(id)
 
     async def _until_known(
         self, what: Literal["session", "view"], id: str, wait: float | None
@@ -137,9 +150,11 @@ class HostedHeap:
 
     # Views, which clients do not have
 
-    async def make_view(self, order: str) -> str:
+    async def make_view(self, order: str, lease: float | None, horizon: int | None) -> str:
         self.replica.require_open()
-        return await self._ask_factory(requests.ViewRequest(heap=self.replica.name, order=order))
+        name = self.replica.name
+        request = requests.ViewRequest(heap=name, order=order, lease=lease, horizon=horizon)
+        return await self._ask_factory(request)
 
     async def order_of_view(self, view: str, wait: float | None) -> str:
         await self._until_known("view", view, wait)
@@ -155,7 +170,7 @@ class HostedHeap:
         """A reading of a view; it has seen what the one that it is `like` has seen."""
         seen = None if like is None else await self._reading(like).record()
         if order != "total":
-            return self._opened(readings.Copies(self.replica, seen))
+            return self._opened(Unordered(self.replica, view, seen))
         total = self.replica.orders.order(view)
         return self._opened(Ordered(self.replica, total, seen, on_clone))
 
@@ -164,7 +179,9 @@ class HostedHeap:
     ) -> None:
         """Put events that have their places in this view when this returns."""
         reading = self._reading(id)
-        if not isinstance(reading, Ordered):
+        assert isinstance(reading, (Ordered, Unordered))
+        reading.require_open()
+        if isinstance(reading, Unordered):
             await self.replica.put(items, ttl)
             return
         deadline = deadline_of(self._core.clock, wait)
@@ -174,6 +191,7 @@ class HostedHeap:
                 await order.put(items, ttl, deadline)
                 return
             except TokenAway:
+                reading.require_open()
                 if reading.order is order:
                     raise
 
@@ -236,13 +254,15 @@ METHODS: Mapping[str, Method] = {
     "rest": Method("read", (_ID, _ASKED), ENTRIES, hands_over=True),
     "find": Method("read", (_ASKED, plain(int | None)), ENTRIES),
     "remove": Method("take", (_ASKED,), ENTRIES, waits=True, hands_over=True),
+    "adopt": Method("administer", (plain(str),)),
     "hosts": Method("read"),
     "copies": Method("read"),
     "news": Method("read", (_ASKED,)),
     "shared": Method("read", (_ID,), waits=True),
     "clone": Method("read", (_ID,)),
-    "share": Method("read", (_ID,)),
+    "share": Method("read", (_ID, plain(float | None))),
     "end": Method("read", (_ID,)),
+    "end_for_all": Method("take", (_ID,)),
     "create": Method("write"),
     "destroy": Method("administer"),
 }

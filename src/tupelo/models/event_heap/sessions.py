@@ -13,6 +13,7 @@ from tupelo.errors import BadArgument, HeapDestroyed, HostClosed, TupeloError
 from tupelo.models.event_heap.events import Both, freeze_all
 from tupelo.models.event_heap.orders import ViewCloned
 from tupelo.models.event_heap.readings import Ordered
+from tupelo.models.event_heap.uses import LEASE_SECONDS, check_unused
 from tupelo.space.checks import check_wait
 from tupelo.space.either import Closing, either, settled
 from tupelo.space.port import value_of
@@ -89,13 +90,22 @@ class Session(Reads):
         return Session(self._heap, await self._heap._door.call("clone", self._reading))
 
     @either
-    async def share(self) -> str:
-        """The id of a shared session, which has seen what this one has seen by now."""
-        made: str = await self._heap._door.call("share", self._reading)
+    async def share(self, *, lease: float | None = LEASE_SECONDS) -> str:
+        """The id of a shared session, which has seen what this one has seen by now. It ends for
+        everyone when nobody within reach has used it for `lease` seconds: 0 to end with its last
+        user, None for never."""
+        made: str = await self._heap._door.call("share", self._reading, check_unused(lease))
         return made
 
     @either
+    async def destroy(self) -> None:
+        """End it for everyone who uses the same view or shared session: they are told (LeaseLost).
+        Any other session is closed."""
+        await self._heap._door.call("end_for_all", self._reading)
+
+    @either
     async def close(self) -> None:
+        """Use it no more."""
         with suppress(HostClosed, HeapDestroyed):
             await self._heap._door.call("end", self._reading)
 

@@ -1,7 +1,8 @@
 """One total order, at one host: what is put through it, and gets its places.
 
 Many that put at once share the work: whoever has the token puts all that waits, and tells of their
-places in one record.
+places in one record. If several hosts put at once the token stays where it is: its holder lets the
+others put, and gives places to what comes from all of them, many at a time.
 """
 
 from __future__ import annotations
@@ -11,15 +12,32 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from tupelo.errors import BadFrame, CannotSend, TokenAway, TupeloError
+from tupelo.errors import BadFrame, CannotSend, PeerLost, TokenAway, TupeloError, UnknownHost
 from tupelo.models.event_heap.ordering import Ordering, Place, deliver
-from tupelo.models.event_heap.records import PLACES_MAX, Placed, read_places, spell_places
+from tupelo.models.event_heap.records import (
+    PLACES_MAX,
+    Folded,
+    Placed,
+    read_folded,
+    read_places,
+    spell_folded,
+    spell_places,
+)
 from tupelo.space.tasks import timeout_at
 from tupelo.space.writers import Items
 from tupelo.values.entry import Entry
 
 if TYPE_CHECKING:
     from tupelo.models.event_heap.replica import Replica, Written
+
+
+FOLDED_MIN = 1_000
+"""After so many places an order is folded, and after as many as it has kept."""
+PACKED_MAX = 100_000
+"""With a token so many places are handed over at most; whoever lacks more hears of them before."""
+PERMITTED_MAX = 64
+"""So many times a host may put before it asks the owner again: if nobody else puts, it gets the
+token then."""
 
 
 class Putting:
@@ -50,11 +68,20 @@ class TotalOrder:
         """What is to be put through it."""
         self.begun: list[Putting] = []
         """What is just being put."""
+        self.horizon: int | None = None
+        """So many of the latest places are kept, if it is not None, whatever becomes of others."""
+        self._parts: dict[int, dict[int, Folded]] = {}
+        self.successor: TotalOrder | None = None
+        """The clone that is used here in its place."""
         self.wanted_elsewhere = False
         self.told: object = None  # who was asked to clone it, and in which roster
         self.orphaned = False
         self.timer: asyncio.TimerHandle | None = None
         self._replica = replica
+        self._permit: object = None  # the owner that has allowed us to put, and in which roster
+        self._permitted = 0  # so many times more
+        self._turns: dict[str, int] = {}  # who has put since the token is here, and when
+        self._turn = 0
 
     @property
     def unplaced(self) -> list[Place]:
@@ -81,7 +108,7 @@ class TotalOrder:
     def known(self) -> list[Place]:
         """The places of events that are here, or gone."""
         marks = self.marks
-        return [place for place in self.ordering.places if place[1] <= marks.get(place[0], -1)]
+        return [place for _, place in self.ordering.listed() if place[1] <= marks.get(place[0], -1)]
 
     def deliver(self, after: int) -> Iterator[tuple[int, Entry]]:
         return iter(deliver(self.ordering, after, self._replica.look_up, self._replica.is_gone))
@@ -94,6 +121,41 @@ class TotalOrder:
             if any(source != own for source, _ in places):
                 await self._replica.keep(self._replica.feed)  # and what it gives places to
             await self.tell(len(self.ordering), places)
+        if len(self.ordering.places) >= max(FOLDED_MIN, len(self.ordering.kept)):
+            await self._fold()
+
+    async def _fold(self) -> None:
+        """Forget the places of events that are gone, and those beyond the horizon. Everyone else
+        does so when it hears of it."""
+        base, horizon = len(self.ordering), self.horizon
+        floor = 0 if horizon is None else base - horizon
+        kept = [
+            (position, place)
+            for position, place in self.ordering.listed(floor)
+            if not self._replica.is_gone(place)
+        ]
+        for folded in spell_folded(self.id, base, kept, dict(self.ordering.last)):
+            await self._replica.record(folded)
+        await self._replica.until(lambda: self.ordering.base >= base)
+
+    def heard_folded(self, folded: Folded) -> bool:
+        """Of one part. Is it folded further now? BadFrame if it cannot be."""
+        read_folded(folded)
+        base, parts = folded.base or 0, folded.parts or 1
+        if base <= self.ordering.base:
+            return False
+        some = self._parts.setdefault(base, {})
+        some[folded.part or 0] = folded
+        if len(some) < parts:
+            return False
+        self._parts = {one: other for one, other in self._parts.items() if one > base}
+        kept: list[tuple[int, Place]] = []
+        last: dict[str, int] = {}
+        for part in sorted(some):
+            pairs, some_last = read_folded(some[part])
+            kept += pairs
+            last.update(some_last)
+        return self.ordering.fold(base, kept, last)
 
     async def ready(self) -> None:
         """Until the whole order is here. The token says how long it was when it came: one that is
@@ -138,8 +200,14 @@ class TotalOrder:
         """Put what waits, all that is there at a time: so they share the work."""
         try:
             while self.waiting:
+                if await self._may_put():
+                    self.begun, self.waiting = list(self.waiting), {}
+                    await self._put_for_owner(self.begun)
+                    self.end()
+                    continue
                 async with self.token.held():
                     await self.ready()
+                    self._note_turn(self._replica.me)
                     self.begun, self.waiting = list(self.waiting), {}
                     await self._put(self.begun)
                     self.end()
@@ -148,6 +216,36 @@ class TotalOrder:
             raise
 
     async def _put(self, begun: list[Putting]) -> None:
+        await self._write(begun)
+        await self.place_all()
+
+    async def _put_for_owner(self, begun: list[Putting]) -> None:
+        """Put these, and wait until the owner has given them places, or that of a clone has; and
+        until what comes before them is here, as it is if we own the view."""
+        written = await self._write(begun)
+        source = self._replica.feed.source
+
+        def are_placed() -> bool:
+            last = self.latest.ordering.last.get(source, 0)
+            return all(one.arrival <= last or one.ended for one in written)
+
+        def are_readable() -> bool:
+            return self.latest.reaches(before) or self.latest.token.is_away
+
+        await self._replica.until(are_placed)
+        before = dict(self.latest.ordering.last)
+        await self._replica.until(are_readable)
+
+    @property
+    def latest(self) -> TotalOrder:
+        """Itself, or the clone that is used here in its place."""
+        order = self
+        while order.successor is not None:
+            order = order.successor
+        return order
+
+    async def _write(self, begun: list[Putting]) -> list[Entry]:
+        """Put these in the heap: what is there then."""
         written: list[tuple[Putting, Written]] = []
         for one in begun:
             try:
@@ -159,7 +257,44 @@ class TotalOrder:
                 await self._replica.drawn(what)
             except CannotSend as error:
                 one.end(error)
-        await self.place_all()
+        return [entry for one, what in written if not one.done.done() for entry in what.entries]
+
+    async def _may_put(self) -> bool:
+        """Does the owner, which is another host, let us put? It does if others put as well. Events
+        that must stand together have to be put by the owner itself."""
+        holder = self.token.holder
+        if self.token.here or holder is None or self.token.is_away:
+            return False
+        if any(len(one.items) > 1 for one in self.waiting):
+            return False
+        permit = holder, self._replica.roster.id
+        if self._permit != permit or not self._permitted:
+            try:
+                allowed = await self._replica.voice.ask(holder, ["put", self.id])
+            except (PeerLost, UnknownHost):
+                return False
+            if allowed is not True or any(len(one.items) > 1 for one in self.waiting):
+                return False
+            self._permit, self._permitted = permit, PERMITTED_MAX
+        self._permitted -= 1
+        return True
+
+    def lets_put(self, host: str) -> bool:
+        """May another host put, and get its places from here? Not if nobody else puts: then it is
+        better off with the token."""
+        if not self.token.here:
+            return False
+        before = self._turns.get(host)
+        if before is None:  # What was put here before matters only to whoever asks again.
+            others = [turn for one, turn in self._turns.items() if one != self._replica.me]
+        else:
+            others = [turn for turn in self._turns.values() if turn > before]
+        self._note_turn(host)
+        return bool(others or self.token.busy or self.waiting or self.begun)
+
+    def _note_turn(self, host: str) -> None:
+        self._turn += 1
+        self._turns[host] = self._turn
 
     def end(self, error: Exception | None = None, *, waiting: bool = False) -> None:
         """What was begun is done, or has failed; so has what waits."""
@@ -170,6 +305,12 @@ class TotalOrder:
         for putting in ended:
             putting.end(error)
 
+    def give_up_waiting(self) -> None:
+        """What waits is to be put through another view."""
+        waiting, self.waiting = self.waiting, {}
+        for putting in waiting:
+            putting.end(TokenAway(self.token.name, self.token.holder))
+
     # What goes with the token
 
     def state(self) -> bytes:
@@ -178,14 +319,20 @@ class TotalOrder:
     def wish(self) -> Any:
         return len(self.ordering)
 
-    def pack(self, wish: Any) -> Any:
+    def is_near(self, wish: Any) -> bool:
         if type(wish) is not int or wish < 0:
             raise BadFrame("this is no length of an order")
-        rest = self.ordering.places[wish:]
-        placed = spell_places(self.id, wish, rest)
+        return self.ordering.base <= wish and len(self.ordering) - wish <= PACKED_MAX
+
+    def pack(self, wish: Any) -> Any:
+        self.is_near(wish)
+        start = max(wish, self.ordering.base)  # What was before is told by records.
+        rest = self.ordering.places[start - self.ordering.base :][:PACKED_MAX]
+        placed = spell_places(self.id, start, rest)
         return [placed.start, placed.sources, placed.which, placed.numbers]
 
     async def unpack(self, packed: Any) -> None:
+        self._turns.clear()
         start, places = self.read(packed)
         lacking = places[len(self.ordering) - start :] if start <= len(self.ordering) else []
         if lacking:

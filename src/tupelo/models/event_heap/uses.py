@@ -1,0 +1,167 @@
+"""Uses: which views and shared sessions of a heap are in use, here and in the group, and the end of
+those that are not.
+
+A view or a shared session ends for everyone when somebody says so, or when nobody within reach has
+used it for as long as its lease says. Only the host that has its token ends it then: whoever uses
+it elsewhere has asked that host, or goes on with a clone. If the token is lost with a life of its
+holder, the host with the lowest id does. What has ended leaves nothing behind but a record of that,
+which is kept for some days, for hosts that are away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from tupelo.errors import BadArgument, TokenAway, TupeloError
+from tupelo.federation.groups.roster import Roster
+from tupelo.models.event_heap.records import Ended
+from tupelo.values.lease import check_lease
+
+if TYPE_CHECKING:
+    from tupelo.models.event_heap.replica import Replica
+
+LEASE_SECONDS = 24 * 3600.0
+"""So long a view or a shared session is kept that nobody uses, unless its maker says otherwise."""
+NEW_SECONDS = 60.0
+"""So long a new one is kept for its first user, at least."""
+ENDED_SECONDS = 7 * 24 * 3600.0
+"""So long the hosts of a heap remember that something has ended."""
+ENDED_MAX = 10_000
+"""Of so many a host remembers it in its memory."""
+
+
+class Uses:
+    """What is in use of one heap, as far as is known at this host."""
+
+    def __init__(self, replica: Replica) -> None:
+        self.ended: dict[str, None] = {}
+        """What has ended, the latest last."""
+        self.leases: dict[str, float | None] = {}
+        """The views and shared sessions that are known here, with their leases."""
+        self._replica = replica
+        self._here: dict[str, list[Callable[[], None]]] = {}
+        self._elsewhere: frozenset[str] = frozenset()
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def here(self) -> list[str]:
+        return sorted({*self._here, *self._replica.orders.used})
+
+    @property
+    def used(self) -> set[str]:
+        """What is in use within reach."""
+        return {*self._here, *self._replica.orders.used, *self._elsewhere}
+
+    def is_used(self, id: str) -> bool:
+        """By anyone within reach?"""
+        return id in self._here or id in self._replica.orders.used or id in self._elsewhere
+
+    def use(self, id: str, end: Callable[[], None]) -> None:
+        """Use a shared session, or a view without an order; `end` is called when it ends."""
+        self._here.setdefault(id, []).append(end)
+        self.changed(id)
+
+    def leave(self, id: str, end: Callable[[], None]) -> None:
+        users = self._here.get(id, [])
+        if end in users:
+            users.remove(end)
+            if not users:
+                del self._here[id]
+                self.changed(id)
+
+    def changed(self, id: str) -> None:
+        """It is used here now, or is not any more."""
+        self._review(id)
+        self._replica.orders.card_changed()
+
+    def install(self, roster: Roster) -> None:
+        """What the cards of the others say."""
+        cards = [
+            one.cards.get(self._replica.part)
+            for one in roster.members.values()
+            if one.host != self._replica.me
+        ]
+        before = self._elsewhere
+        self._elsewhere = frozenset(
+            id for card in cards if isinstance(card, list) for id in card if type(id) is str
+        )
+        for id in before ^ self._elsewhere:
+            self._review(id)
+
+    def made(self, id: str, lease: object) -> None:
+        """There is one of this id."""
+        if id not in self.leases and id not in self.ended:
+            is_sound = type(lease) is float and lease >= 0
+            self.leases[id] = lease if isinstance(lease, float) and is_sound else None
+            self._review(id, NEW_SECONDS)
+
+    def _review(self, id: str, least: float = 0.0) -> None:
+        timer = self._timers.pop(id, None)
+        if timer is not None:
+            timer.cancel()
+        lease = self.leases.get(id)
+        if lease is not None and not self.is_used(id) and not self._replica.closed:
+            loop = asyncio.get_running_loop()
+            self._timers[id] = loop.call_later(max(lease, least), self._run_out, id)
+
+    def _run_out(self, id: str) -> None:
+        self._review(id, NEW_SECONDS)  # Others may have the token, or it may come here.
+        task = asyncio.ensure_future(self._end_unused(id))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _end_unused(self, id: str) -> None:
+        replica = self._replica
+        with suppress(TupeloError):
+            token = replica.tokens.tokens.get(self._token_of(id))
+            if token is None or token.is_lost_with_life:
+                # A view without an order has no token, and nothing that could be lost.
+                if replica.me == min([replica.me, *replica.others]):
+                    await self.end(id)
+                return
+            with suppress(TokenAway):
+                async with token.held(ask=False):
+                    if not self.is_used(id):
+                        await self.end(id)
+
+    def _token_of(self, id: str) -> str:
+        return f"session {id}" if id in self._replica.sessions else f"view {id}"
+
+    async def end(self, id: str, into: str | None = None) -> None:
+        """End it for everyone, or let them go on with another view."""
+        if id not in self.ended:
+            await self._replica.record(Ended(id, into), ENDED_SECONDS)
+
+    def heard(self, id: str, into: str | None) -> None:
+        """It has ended: whoever uses it here is told, and what this host has said of it is gone."""
+        if id in self.ended:
+            return
+        self.ended[id] = None
+        if len(self.ended) > ENDED_MAX:
+            del self.ended[next(iter(self.ended))]
+        self.leases.pop(id, None)
+        self._review(id)
+        for end in self._here.pop(id, []):
+            end()
+        self._replica.forget(id, self._token_of(id), into)
+
+    def close(self) -> None:
+        for timer in self._timers.values():
+            timer.cancel()
+        for task in self._tasks:
+            task.cancel()
+
+
+def check_unused(seconds: object) -> float | None:
+    """For how long something is kept that nobody uses; BadArgument if it cannot be."""
+    if seconds == 0 and type(seconds) in (int, float):
+        return 0.0
+    try:
+        return check_lease(seconds)
+    except BadArgument:
+        what = "a number of seconds, 0 to end with the last user, or None for ever"
+        raise BadArgument("lease", what, seconds) from None
