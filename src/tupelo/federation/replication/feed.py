@@ -139,6 +139,18 @@ class Feed:
         """Is everything that was written in the space by now an item, if it can be one?"""
         return self._drawing is None and not self._tap.awake
 
+    @property
+    def is_handed(self) -> bool:
+        """Was everybody told what it takes, or was asked to hold?"""
+        return self.is_drawn and self.exchange.is_told and not self._placing.is_pending
+
+    async def drawn(self) -> None:
+        """Wait until everything that was written in the space is an item."""
+        while not (self.is_drawn or self.closed):
+            self._draw_soon()
+            assert self._drawing is not None
+            await asyncio.wait([self._drawing])
+
     def stream(self, source: str) -> Stream | None:
         return self.exchange.streams.get(source)
 
