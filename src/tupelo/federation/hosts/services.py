@@ -71,9 +71,10 @@ class Service(Protocol):
 
 
 class HandOver:
-    """An answer that carries what was taken for the caller. It is a delivery: `confirm`, if there is
-    something to confirm, is called once the caller has received it, or else `give_back`. The `Doubt` of the `space` decides about
-    it if the caller vanishes; without one it is the space that the call is about."""
+    """An answer that carries what was taken for the caller. It is a delivery: `confirm`, if that is
+    needed, is called once the caller has received it, or else `give_back`. The `Doubt` of the
+    `space` decides about it if the caller vanishes; without one it is the space that the call is
+    about."""
 
     def __init__(
         self,

@@ -55,7 +55,7 @@ class Taking:
         self._stored = stored
         self._directed = directed
         self._stirring = stirring
-        self._handed: dict[Entry, Taken] = {}  # what others have delivered, and was not confirmed yet
+        self._handed: dict[Entry, Taken] = {}  # from other hosts, and not confirmed yet
 
     async def take(
         self, template: Any, wait: float | None, many: bool, sender: str | None = None
