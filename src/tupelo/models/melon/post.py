@@ -15,6 +15,7 @@ from tupelo.federation.identity.access import NOBODY, Access
 from tupelo.federation.identity.keys import Identity
 from tupelo.federation.replication.carrier import replication_of
 from tupelo.federation.replication.feed import Feed, host_of
+from tupelo.federation.replication.messages import NOTHING, Mark
 from tupelo.federation.spaces.hosted import HostedSpace
 from tupelo.models.melon.collecting import Backlog, Bound, Kind, PinnedRoom, bind
 from tupelo.models.melon.copying import Copies
@@ -202,13 +203,20 @@ class Post(SilentCarrier):
         return peer is not None and host not in feed.partners and self.written.name in peer.spaces
 
     async def in_step(self) -> None:
-        """Wait until what is out of reach is here, as far as someone who is engaged has it."""
+        """Wait until what is out of reach is here, as far as someone who is engaged has it by now,
+        and as long as more of it comes."""
         feed = self.feed
         assert feed is not None
+        wanted = self._lacking(feed)
+        before: dict[str, Mark] = {}
         stirred = self.stirring.enter()
         try:
-            async with asyncio.timeout(self.core.answer_seconds):
-                while self._lacks(feed):
+            async with asyncio.timeout(None) as patience:
+                while lacking := self._lacking(feed, wanted):
+                    here = {source: feed.marks[source] for source in lacking}
+                    if here != before:
+                        before = here
+                        patience.reschedule(self._loop.time() + self.core.answer_seconds)
                     stirred.clear()
                     await stirred.wait()
                     self.stirring.require_open()
@@ -217,14 +225,18 @@ class Post(SilentCarrier):
         finally:
             self.stirring.leave(stirred)
 
-    def _lacks(self, feed: Feed) -> bool:
+    def _lacking(self, feed: Feed, wanted: dict[str, Mark] | None = None) -> dict[str, Mark]:
+        """The streams of which someone who is engaged has more than is here, and how much; if some
+        are `wanted`, those of them of which there is less here than that."""
         near = self._near()
+        lacking: dict[str, Mark] = {}
         for far in feed.exchange.far.values():
             for source, mark in far.has.items():
                 stream = None if source in near else feed.stream(source)
-                if stream is not None and stream.lacks(mark):
-                    return True
-        return False
+                most = mark if wanted is None else wanted.get(source, NOTHING)
+                if stream is not None and stream.lacks(mark) and stream.lacks(most):
+                    lacking[source] = mark.or_more(lacking.get(source, mark))
+        return lacking
 
     def source_of(self, entry: Entry) -> str | None:
         """In which stream is it, that was read at its host just now?"""
