@@ -21,7 +21,7 @@ from tupelo.federation.replication.carrier import replication_of
 from tupelo.federation.replication.news import Bell
 from tupelo.federation.replication.placing import Lanes
 from tupelo.federation.replication.sources import host_of, lane_name
-from tupelo.federation.replication.tap import ITEM_BYTES_MAX
+from tupelo.federation.replication.tap import CONTENT_BYTES_MAX
 from tupelo.federation.spaces.hosted import HostedSpace
 from tupelo.models.melon.copying import Copies
 from tupelo.models.melon.private import Numbered, Private, Takings
@@ -38,8 +38,6 @@ logger = logging.getLogger("tupelo")
 
 NUMBERS_AHEAD = 1_000
 """So many numbers are reserved at a time."""
-PLAIN_BYTES_MAX = ITEM_BYTES_MAX - 4 * 1024
-"""The longest message that is carried; with its seal it needs more."""
 
 
 class Directed:
@@ -120,9 +118,9 @@ class Directed:
             raise BadArgument("to", "left out: this host has no identity of its own", to)
         check_key(to, "to")
         plain = encode_entry(*freeze(message))
-        if len(plain) > PLAIN_BYTES_MAX:
+        if len(plain) > CONTENT_BYTES_MAX:
             raise CannotSend(
-                f"message= needs {len(plain):,} bytes, and {PLAIN_BYTES_MAX:,} can be carried"
+                f"message= needs {len(plain):,} bytes, and {CONTENT_BYTES_MAX:,} can be carried"
             )
         while self._number >= self._numbers_max:
             await self._reserve_numbers()

@@ -9,13 +9,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
-from tupelo.errors import BadArgument
+from tupelo.errors import BadArgument, CannotSend
 from tupelo.federation.hosts.carrying import SilentCarrier
 from tupelo.federation.identity.access import NOBODY, Access
 from tupelo.federation.identity.keys import Identity
 from tupelo.federation.replication.carrier import replication_of
 from tupelo.federation.replication.feed import Feed, host_of
 from tupelo.federation.replication.messages import NOTHING, Mark
+from tupelo.federation.replication.tap import CONTENT_BYTES_MAX
 from tupelo.federation.spaces.hosted import HostedSpace
 from tupelo.models.melon.collecting import Backlog, Bound, Kind, PinnedRoom, bind
 from tupelo.models.melon.copying import Copies
@@ -26,6 +27,7 @@ from tupelo.models.melon.sealed import Receipt, Sealed, addressee_of
 from tupelo.models.melon.taking import Taking
 from tupelo.space.capacity import Capacity
 from tupelo.space.tasks import TaskSignal
+from tupelo.values.codec import encode_entry
 from tupelo.values.entry import Entry, Shape, freeze
 from tupelo.values.kind import kind_of
 
@@ -138,6 +140,18 @@ class Post(SilentCarrier):
                     listener.tell(message, kind)
 
     # Adding
+
+    def check_copied(self, size: int) -> None:
+        """CannotSend if a message of so many bytes is to be copied, and cannot be."""
+        if self.feed is not None and size > CONTENT_BYTES_MAX:
+            raise CannotSend(
+                f"message= needs {size:,} bytes, and {CONTENT_BYTES_MAX:,} can be copied; "
+                "without copies= more can be written"
+            )
+
+    async def write(self, item: Item, pin: bool) -> None:
+        self.check_copied(len(encode_entry(*item)))
+        await self.add(self.written, item, pin)
 
     async def direct(self, message: object, to: str, pin: bool) -> None:
         """Seal a message for one identity, and let it be carried there."""

@@ -38,7 +38,7 @@ class Process:
         await self.post.direct(message, to, pin)
 
     async def write(self, item: Item, pin: bool) -> None:
-        await self.post.add(self.post.written, item, pin)
+        await self.post.write(item, pin)
 
     async def unpin(self, template: object) -> int:
         return await self.post.unpin(template)
