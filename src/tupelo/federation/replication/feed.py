@@ -303,6 +303,8 @@ class Feed:
     def relieve(self) -> None:
         """The others have been told: what there is no room for here may go."""
         try:
+            for source, numbers in self._shelf.pop_expired(self.exchange.streams.values()).items():
+                self.exchange.outgrow(source, numbers)
             self._keeper.relieve()
         except (SpaceClosed, JournalError):
             self.close()
