@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tupelo.lab.melon.history import Act, Found, History, Message, Plain, Question, Told
-from tupelo.lab.melon.judge import judge
+from tupelo.lab.melon.judge import UNDER_WAY_TICKS, judge
 
 JOB_1: Message = ("job", "a", 1, "")
 JOB_2: Message = ("job", "a", 2, "")
@@ -126,6 +126,13 @@ WRONG: dict[str, tuple[str, Callable[[Story], object]]] = {
         "taken twice",
         act("take", "b1", Question("mail"), messages=[MAIL_5]),
     ),
+    "directed, and taken again long after": (
+        "taken twice",
+        both(
+            lambda story: story.history.ends.update(b=[10 * UNDER_WAY_TICKS]),
+            act("take", "b1", Question("mail"), messages=[MAIL_5], life=2),
+        ),
+    ),
     "read twice": ("read twice", act("read", "b1", Question("news"), messages=[NEWS_3])),
     "read twice by read_all": (
         "read twice",
@@ -169,6 +176,8 @@ WRONG: dict[str, tuple[str, Callable[[Story], object]]] = {
     "stored and gone": ("lost", drop("take_1")),
     "written and gone": ("lost", vanished(NEWS_3)),
     "sent and gone": ("lost", drop("take_5")),
+    "stored, and gone with one elsewhere": ("lost", put("take_1", how="killed", messages=[])),
+    "sent, and gone with one who was killed": ("lost", put("take_5", how="killed", messages=[])),
     "sent and kept": ("not delivered", both(drop("take_5"), found("a", "sealed", MAIL_5))),
     "taken and kept": ("not let go", found("a", "sealed", MAIL_5)),
     "never read": ("not read", drop("read_4")),
@@ -234,9 +243,11 @@ RIGHT: dict[str, Callable[[Story], object]] = {
     "what was in a memory that is gone": both(
         in_memory("a"), crashed("a"), drop("take_1"), vanished(NEWS_3), drop("take_5")
     ),
-    "what a process had that was killed": put("take_1", how="killed", messages=[]),
-    "what was given back to a memory that is gone": both(
-        in_memory("b"), crashed("b"), put("take_1", how="cancelled", messages=[])
+    "what a process had that was killed": put(
+        "take_1", melon="a1", host="a", how="killed", messages=[]
+    ),
+    "directed, and taken again by one who was killed just then": both(
+        crashed("b", at="take_5"), act("take", "b1", Question("mail"), messages=[MAIL_5], life=2)
     ),
     "what was collected": both(drop("take_1"), told("a", "stored", JOB_1)),
     "what was pinned by nobody who is sure of it": both(
@@ -297,7 +308,7 @@ def test_the_judge_excuses_what_could_not_be_otherwise(name):
 
 def test_one_who_was_killed_excuses_one_loss_and_not_two():
     story = Story()
-    story.take_1.how, story.take_1.messages = "killed", []
+    put("take_1", melon="a1", host="a", how="killed", messages=[])(story)
     story.history.acts.remove(story.take_2)
     assert story.faults() == {"lost"}
 

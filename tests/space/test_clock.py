@@ -163,6 +163,17 @@ def test_patience_of_thirty_years_is_patience(park, run):
     assert run(meet) == ("b",)
 
 
+def test_what_ended_long_before_its_deadline_is_not_kept_for_it(clock):
+    space = tupelo.Space(clock=clock)
+    space.write_all([("a", number) for number in range(20_000)], lease=1e9)
+    assert len(space._port._core.deadlines.heap) == 20_000
+    assert len(space.take_all(("a", int), limit=19_000)) == 19_000
+    assert len(space._port._core.deadlines.heap) < 3_000
+    assert space.count() == 1_000
+    clock.advance(1e9)
+    assert space.count() == 0
+
+
 def test_deadlines_that_are_renewed_for_ever_do_not_pile_up(clock):
     space = tupelo.Space(clock=clock)
     lease = space.write(("a",), lease=1)

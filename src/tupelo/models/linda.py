@@ -384,7 +384,7 @@ class Exchanges:
         if met is None:
             return None
         give_back = partial(_offer_again, meeting, met)
-        return HandOver(spell_any(met), lambda: None, give_back)
+        return HandOver(spell_any(met), None, give_back)
 
     def left(self, caller: Caller) -> None:
         """Its calls are cancelled, and hold nothing else."""

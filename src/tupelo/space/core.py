@@ -421,6 +421,8 @@ class Core:
         and may not vanish any more; its room does not."""
         if self.room is not None:
             self.room.remove(entry)
+        if entry.expires is not None:
+            self.deadlines.left()
         self.waiting.writers.may_go = self.left = True
         if received:
             self.received(entry)

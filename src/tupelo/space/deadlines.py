@@ -25,6 +25,7 @@ class Deadlines:
         self.heap: list[tuple[float, int, Leased]] = []
         self._count = 0
         self._sweep_at = _SWEEP_MIN
+        self._left = 0
 
     def add(self, thing: Leased) -> None:
         if thing.expires is None:
@@ -32,9 +33,19 @@ class Deadlines:
         self._count += 1
         heapq.heappush(self.heap, (thing.expires, self._count, thing))
         if len(self.heap) >= self._sweep_at:
-            self.heap[:] = [d for d in self.heap if _stands(d)]
-            heapq.heapify(self.heap)
-            self._sweep_at = max(_SWEEP_MIN, 2 * len(self.heap))
+            self._sweep()
+
+    def left(self) -> None:
+        """Something ended, perhaps before its deadline: it is not kept for that."""
+        self._left += 1
+        if self._left >= _SWEEP_MIN and 2 * self._left > len(self.heap):
+            self._sweep()
+
+    def _sweep(self) -> None:
+        self._left = 0
+        self.heap[:] = [d for d in self.heap if _stands(d)]
+        heapq.heapify(self.heap)
+        self._sweep_at = max(_SWEEP_MIN, 2 * len(self.heap))
 
     def due(self, now: float) -> Iterator[Leased]:
         """What has ended by now, in order."""

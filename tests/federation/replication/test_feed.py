@@ -72,6 +72,27 @@ def test_a_lease_runs_out_everywhere(folder):
     play(scene, *ROW, folder=folder)
 
 
+def test_copies_whose_time_has_come_are_let_go_of_without_their_source(folder):
+    async def scene(town: Town) -> None:
+        a, b = town["a"], town["b"]
+        await a.write(("long",))
+        await a.write(*[("short", number) for number in range(200)], lease=5.0)
+        await town.until(lambda: len(b.copies("a")) == 201)
+        await a.crash()
+        await asyncio.sleep(10)
+        await b.write(("own", 1))
+        await b.write(("own", 2))
+        (stream,) = [one for one in b.feed.exchange.streams.values() if one.source[0] == "a"]
+        await town.until(lambda: len(stream.items) == 1)
+        assert [one.fields for one in stream.items.values()] == [("long",)]
+        await a.start()
+        await town.until(lambda: b.feed.partners == ["a"])
+        if folder is not None:
+            assert b.copies("a") == [("long",)]
+
+    play(scene, "ba", folder=folder)
+
+
 def test_who_was_away_gets_what_it_missed_from_anyone(folder):
     async def scene(town: Town) -> None:
         await town["a"].write(("n", 1), ("n", 2))

@@ -188,6 +188,13 @@ def test_a_host_in_memory_that_was_killed_before_loses_nothing():
     assert book.found() == ["lost"]
 
 
+def test_a_killed_taker_takes_no_directed_message_with_it():
+    book = Book("taker")
+    book.write("a", key="melon:directed")
+    book.take(outcome="pending", key="melon:directed")
+    assert book.found() == ["lost"]
+
+
 def test_a_killed_taker_takes_one_value_with_it():
     book = Book("taker")
     book.write("a")
@@ -197,7 +204,9 @@ def test_a_killed_taker_takes_one_value_with_it():
     assert book.found() == ["lost"]
 
 
-@pytest.mark.parametrize(("key", "after"), [("lime:tuple", []), ("space:job", ["lost"])])
+@pytest.mark.parametrize(
+    ("key", "after"), [("lime:tuple", []), ("space:job", ["lost"]), ("melon:stored", ["lost"])]
+)
 def test_a_host_that_was_killed_while_it_fetched_takes_no_value_of_a_space_with_it(key, after):
     book = Book()
     book.write("a", where="h2", key=key)

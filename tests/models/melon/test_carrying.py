@@ -198,3 +198,23 @@ def test_what_is_carried_outlives_the_carrier(tmp_path: Path) -> None:
         await garden.until(lambda: not any(map(carried, (a, b, c))), "let go")
 
     play(scene, *MESH, identities=True, folder=tmp_path)
+
+
+def test_who_leaves_gives_what_it_has_to_those_who_are_engaged() -> None:
+    """Who carries a message asks for it, and who is to hold copies is asked to: that takes some
+    round trips, over a slow line."""
+
+    async def scene(garden: Garden) -> None:
+        a, b, c = (garden[name] for name in "abc")
+        await c.stop()
+        garden.network.slow("a", "b", 10)
+        await a.write(*(("news", number) for number in range(20)))
+        await a.store(("lunch", "soup"), to=c.key)
+        await a.stop()
+        assert len(carried(b)) == 1
+        await c.start()
+        await garden.met("cb")
+        assert await c.take(("lunch", str), 30, sender=a.key) == ("lunch", "soup")
+        assert await b.read_all(("news", int), 30) == [("news", number) for number in range(20)]
+
+    play(scene, "ab", "cb", identities=True, copies=Copies())

@@ -366,3 +366,19 @@ def test_who_was_interrupted_when_all_was_read_reads_it_all_again(apart):
         assert await b.read_all(("n", int)) == []
 
     play(scene, "ab", copies=Copies(hosts=1))
+
+
+def test_who_waits_for_all_gets_all_that_is_held_next_door():
+    """It comes in many windows, of which the first wakes the one who waits."""
+
+    async def scene(garden: Garden) -> None:
+        a, c = garden["a"], garden["c"]
+        await garden.parted("ab", "c")
+        await a.write(*(("n", number, "x" * 1_000) for number in range(2_000)))
+        await held(garden, "b", "a", 2_000)
+        waiting = c.read_all(("n", int, str), 100)
+        await garden.parted("a", "bc")
+        assert [message[1] for message in await waiting] == list(range(2_000))
+        assert await c.read_all(("n", int, str)) == []
+
+    play(scene, *ROW, copies=Copies(hosts=1))

@@ -149,6 +149,7 @@ def test_what_was_taken_stays_taken_after_a_crash(tmp_path):
         await garden.until(lambda: len(carried(b)) == 2, "with b")
         await garden.parted("a", "bc")
         assert await c.take(("n", int), 10) == ("n", 1)
+        await garden.until(lambda: len(receipts(b)) == 1, "confirmed")
         await c.crash()
         await c.start()
         assert await c.take(("n", int), 10) == ("n", 2)
@@ -267,3 +268,24 @@ def test_receipts_need_no_room_that_a_message_could_have():
         assert len([one for *_, one in places_of(a) if one.to == away]) == 3
 
     play(scene, "ab", identities=True, own={"a": {"bound": Bound(count=3)}})
+
+
+def test_what_was_taken_by_one_who_was_killed_before_it_had_it_is_there_again(tmp_path):
+    """It is taken for good once the process has run on with it."""
+
+    async def scene(garden: Garden) -> None:
+        a, b = garden["a"], garden["b"]
+        await a.store(("n", 1), ("n", 2), to=b.key)
+        await garden.until(lambda: len(b.melon._post.directed.letters) == 2, "with b")
+        assert await b.take(("n", int)) == ("n", 1)
+        taking = b.melon._post.taking
+        taken = await b.do(taking.take(("n", int), 0, False))  # It has not got to the process yet.
+        assert [one.fields for one in taken] == [("n", 2)]
+        await garden.until(lambda: len(carried(a)) == 1, "the first is confirmed")
+        await b.crash()
+        await b.start()
+        assert await b.take(("n", int), 30) == ("n", 2)
+        assert await b.take(("n", int), 3) is None
+        await garden.until(lambda: not carried(a), "let go")
+
+    play(scene, "ab", identities=True, folder=tmp_path)

@@ -9,6 +9,7 @@ import pytest
 
 from tests.models.melon.garden import Garden, play
 from tests.models.melon.kinds import play_on_kind
+from tests.models.melon.test_copies import held
 from tupelo import ANY
 from tupelo.errors import BadEntry, CannotSend
 from tupelo.federation.links import spelled, wire
@@ -60,6 +61,21 @@ def test_what_is_directed_and_cannot_be_carried_is_refused():
         assert await b.take(("n", bytes), 10) == fits
 
     play(scene, "ab", identities=True)
+
+
+@pytest.mark.parametrize("pin", [False, True], ids=["plain", "pinned"])
+def test_what_is_to_be_copied_and_cannot_be_is_refused(pin):
+    async def scene(garden: Garden) -> None:
+        a, b = garden["a"], garden["b"]
+        with pytest.raises(CannotSend, match="message=.* 8,384,512 can be copied"):
+            await a.write(("n", bytes(ITEM_BYTES_MAX)), pin=pin)
+        fits = ("n", bytes(ITEM_BYTES_MAX - 5_000))
+        await a.write(fits, pin=pin)
+        assert await b.read(("n", bytes), 10) == fits
+        await held(garden, "b", "a", 1)
+        await a.store(("n", bytes(ITEM_BYTES_MAX)))  # It is never copied.
+
+    play(scene, "ab", copies=Copies())
 
 
 @pytest.mark.parametrize("unsendable", UNSENDABLE)

@@ -158,6 +158,9 @@ class HostCore:
         async def tell(client: Serving, message: wire.Tell) -> dict[str, Any] | None:
             return None if message.brief else self.describe()
 
+        async def hear(peer: Peer, message: wire.Tell) -> None:
+            """It has been answered when all that was said before it has been heard."""
+
         Serving.register(self.from_clients)
         Possessions.register(self.from_clients)
         self.deciding.register(self.from_clients, lambda client: client.session)
@@ -165,6 +168,7 @@ class HostCore:
         Peer.register(self.from_hosts)
         self.deciding.register(self.from_hosts, lambda peer: peer.holder.id)
         self.from_hosts.later[wire.Move] = self.mover.come
+        self.from_hosts.later[wire.Tell] = hear
         self.from_hosts.now[wire.Notice] = self.carriers.heard
 
     # Coming and going

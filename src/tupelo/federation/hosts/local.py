@@ -79,7 +79,12 @@ class LocalDoor(Generic[D]):
         """Have something else done on the loop, likewise."""
         unless_closed = self._unless_closed(partial(work, *args, **options))
         answer = await self.host.on_loop(unless_closed, _give_back)
-        return answer.value if isinstance(answer, HandOver) else answer
+        if not isinstance(answer, HandOver):
+            return answer
+        if not answer.is_final:
+            with suppress(RuntimeError):  # The host is closed.
+                self.host.soon(answer.received)
+        return answer.value
 
     async def _unless_closed(self, work: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
         self.require_open()

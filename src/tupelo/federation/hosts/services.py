@@ -12,6 +12,7 @@ confirmed that it received the answer, and given back if the caller vanishes fir
 
 from __future__ import annotations
 
+import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -70,14 +71,15 @@ class Service(Protocol):
 
 
 class HandOver:
-    """An answer that carries what was taken for the caller. It is a delivery: `confirm` is called
-    once the caller has received it, or else `give_back`. The `Doubt` of the `space` decides about
-    it if the caller vanishes; without one it is the space that the call is about."""
+    """An answer that carries what was taken for the caller. It is a delivery: `confirm`, if that is
+    needed, is called once the caller has received it, or else `give_back`. The `Doubt` of the
+    `space` decides about it if the caller vanishes; without one it is the space that the call is
+    about."""
 
     def __init__(
         self,
         value: Any,
-        confirm: Callable[[], object],
+        confirm: Callable[[], object] | None,
         give_back: Callable[[], object],
         forget: Callable[[], object] | None = None,
         space: str = "",
@@ -90,8 +92,19 @@ class HandOver:
         self._forget = forget
 
     def confirm(self) -> int:
-        self._confirm()
+        if self._confirm is not None:
+            self._confirm()
         return 0
+
+    @property
+    def is_final(self) -> bool:
+        """Is there nothing to confirm?"""
+        return self._confirm is None
+
+    def received(self) -> None:
+        """On the host's loop: a program of the host has it. It is confirmed once that has run on;
+        if the host is killed before, what was taken is not lost."""
+        asyncio.get_running_loop().call_soon(self.confirm)
 
     def give_back(self) -> int:
         self._give_back()

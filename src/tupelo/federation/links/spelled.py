@@ -66,10 +66,11 @@ def read_whole(spelled: Any, now: float = 0.0) -> Entry:
     return Entry(values, shape, origin, n, arrival, until, to=to)
 
 
-def check_sendable(entry: object) -> None:
-    """CannotSend if this can never be sent, as an entry; BadEntry if it is none."""
+def check_sendable(entry: object) -> int:
+    """How many bytes this has when it is sent, as an entry. CannotSend if it can never be; BadEntry
+    if it is none."""
     shape, fields = freeze(entry)
-    _encoded(spell_entry(shape, fields))
+    return len(_encoded(spell_entry(shape, fields)))
 
 
 def spell_answer(entries: list[Entry], now: float, cut: bool) -> msgspec.Raw:

@@ -350,7 +350,8 @@ class Invoke(Message, tag=40):
 
 class Tell(Message, tag=38):
     """Answer: what the host says of itself, as a dict; or None, if it is only asked `brief`ly
-    whether it answers calls at all."""
+    whether it answers calls at all. A host answers another with None, once it has heard all that
+    was said to it before."""
 
     call: int
     brief: bool = False

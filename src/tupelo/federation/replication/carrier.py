@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from tupelo.errors import BadArgument, CannotSend, JournalError, NotAllowed, SpaceClosed
@@ -41,6 +42,7 @@ class Replication:
         self._telling: asyncio.Handle | None = None
         self._posting: set[Feed] = set()
         core.carriers.listen(CHANNEL, self, said.read, self._heard)
+        core.carriers.leaving.append(self._leave)
 
     def feed(
         self,
@@ -100,6 +102,41 @@ class Replication:
             except (SpaceClosed, JournalError):  # It cannot be kept: this is the end of the feed.
                 feed.close()
             self.post(feed)
+
+    # Leaving
+
+    async def _leave(self) -> None:
+        """The host is about to be stopped: those who are engaged get what they do not have yet."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._core.answer_seconds):
+                await asyncio.gather(*[self._hand(feed) for feed in self.feeds.values()])
+
+    async def _hand(self, feed: Feed) -> None:
+        """Wait until the others have what is here of a feed, as far as they take it. What they say
+        in answer to what they hear comes before their answer to a `Tell`."""
+        await feed.drawn()
+        if any(stream.items for stream in feed.exchange.streams.values()):
+            await self._hear_all(feed)  # Some may not have said yet that they have this feed.
+            is_handed = False
+            while not (is_handed and self._is_handed(feed)):
+                await feed.drawn()
+                is_handed = self._is_handed(feed)
+                await self._hear_all(feed)
+
+    def _is_handed(self, feed: Feed) -> bool:
+        if feed.closed:
+            return True
+        self.tell(feed)
+        return feed.is_handed
+
+    async def _hear_all(self, feed: Feed) -> None:
+        """Wait until all who may have this feed have heard what was said by now."""
+        heard = [
+            peer.talk.call(wire.Tell(self._core.next_call(), brief=True), "leave")
+            for peer in self._core.peers.values()
+            if feed.may_partner(peer)
+        ]
+        await asyncio.gather(*heard, return_exceptions=True)
 
     async def stop(self) -> None:
         for feed in list(self.feeds.values()):

@@ -9,7 +9,7 @@ follow its own, and a `Kept` when a stream has moved on otherwise.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from math import isfinite
 from typing import Any
@@ -22,11 +22,14 @@ from tupelo.federation.hosts.core import HostCore
 from tupelo.federation.links.spelled import read_spelled_entry
 from tupelo.federation.replication.streams import Numbered, Stream, read_bits, spell_bits, up_to
 from tupelo.federation.spaces.hosted import HostedSpace
+from tupelo.space.session import Seen
 from tupelo.values.codec import spell_entry
 from tupelo.values.entry import Entry, freeze, thaw
 from tupelo.values.kind import kind_of
 
 PREFIX = "tupelo.copies."
+EXPIRED_MIN = 64
+"""Fewer copies than this are not let go of when their time has come, but with others."""
 FEED_NAME_MAX = 70
 """In bytes, of the name of a space whose entries are copied, or of those that are kept for it: the
 file of the copies must have a name too."""
@@ -79,12 +82,32 @@ class Copies:
         self._ahead: set[str] = set()  # of which is kept what has not come yet
         self._measured = measured
         self._bytes: Counter[str] = Counter()
+        self._expired: set[Entry] = set()  # others end when a stream says so
+        self._memory = Seen()  # While there is one, the space says what is gone for good.
+        self._port.listen_to_removals(self._removed, self._memory)
 
     def close(self) -> None:
         """Let go of the space; what is on disk stays there."""
         if self._core.spaces.get(self.hosted.name) is self.hosted:
             del self._core.spaces[self.hosted.name]
             self._port.close()
+
+    def _removed(self, entry: Entry) -> None:
+        """On whatever thread, under the lock of the space."""
+        if entry.expires is not None and entry.expires <= self._now():
+            self._expired.add(entry)
+
+    def pop_expired(self, streams: Collection[Stream]) -> dict[str, list[int]]:
+        """The numbers of the items whose time has come, by stream, since this was asked the last
+        time; nothing while these are few: who looks for them looks through all."""
+        few = len(self._expired) < EXPIRED_MIN
+        if few or 4 * len(self._expired) < sum(len(stream.items) for stream in streams):
+            return {}
+        expired, self._expired = self._expired, set()
+        return {
+            stream.source: [number for number, one in stream.items.items() if one in expired]
+            for stream in streams
+        }
 
     # Keeping
 

@@ -125,6 +125,16 @@ class Exchange:
         """Is there something to tell?"""
         return bool(self._fresh) or self._near_said != self.far.keys()
 
+    @property
+    def is_told(self) -> bool:
+        """Was everybody told what it takes of what is here?"""
+        return not any(
+            far.takes(source) and stream.mark.exceeds(far.mark(source))
+            for source, stream in self.streams.items()
+            if stream.items
+            for far in self.far.values()
+        )
+
     def load(self, stream: Stream) -> None:
         """A stream as it was kept."""
         self.streams[stream.source] = stream

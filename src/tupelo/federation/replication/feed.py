@@ -139,6 +139,18 @@ class Feed:
         """Is everything that was written in the space by now an item, if it can be one?"""
         return self._drawing is None and not self._tap.awake
 
+    @property
+    def is_handed(self) -> bool:
+        """Was everybody told what it takes, or was asked to hold?"""
+        return self.is_drawn and self.exchange.is_told and not self._placing.is_pending
+
+    async def drawn(self) -> None:
+        """Wait until everything that was written in the space is an item."""
+        while not (self.is_drawn or self.closed):
+            self._draw_soon()
+            assert self._drawing is not None
+            await asyncio.wait([self._drawing])
+
     def stream(self, source: str) -> Stream | None:
         return self.exchange.streams.get(source)
 
@@ -291,6 +303,8 @@ class Feed:
     def relieve(self) -> None:
         """The others have been told: what there is no room for here may go."""
         try:
+            for source, numbers in self._shelf.pop_expired(self.exchange.streams.values()).items():
+                self.exchange.outgrow(source, numbers)
             self._keeper.relieve()
         except (SpaceClosed, JournalError):
             self.close()

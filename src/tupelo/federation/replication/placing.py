@@ -76,6 +76,16 @@ class Placing:
         source = self._exchange.source
         return [far.id for far in self._exchange.far.values() if far.takes(source)]
 
+    @property
+    def is_pending(self) -> bool:
+        """Was someone asked to hold a stream, and has not answered yet?"""
+        far = self._exchange.far
+        return any(
+            please and host in far and not far[host].takes(source)
+            for source, asked in self._asked.items()
+            for host, please in asked.items()
+        )
+
     def departed(self, host: str) -> None:
         for asked in self._asked.values():
             asked.pop(host, None)

@@ -20,6 +20,8 @@ logger = logging.getLogger("tupelo")
 
 ITEM_BYTES_MAX = 8 * 2**20
 """An entry that needs more bytes than this stays where it is."""
+CONTENT_BYTES_MAX = ITEM_BYTES_MAX - 4 * 1024
+"""What has at most so many bytes can be copied, with all that goes with it."""
 
 
 class Tap:
@@ -115,9 +117,14 @@ class Tap:
         try:
             size = len(spell_item(entry, 0.0))
         except UnicodeEncodeError as error:
-            logger.info("an entry of %r is not copied: %s", self._hosted.name, error)
+            logger.warning("an entry of %r is not copied: %s", self._hosted.name, error)
             return False
         if size > ITEM_BYTES_MAX:
-            logger.info("an entry of %r is not copied: it has %d bytes", self._hosted.name, size)
+            logger.warning(
+                "an entry of %r is not copied: it has %d bytes, and %d can be copied",
+                self._hosted.name,
+                size,
+                ITEM_BYTES_MAX,
+            )
             return False
         return True

@@ -237,7 +237,7 @@ class Taken:
     def confirm(self) -> int:
         """The one who asked has them; see `confirm_here`."""
         position = self.confirm_here()
-        self._confirm_brought()
+        self.confirm_brought()
         return position
 
     def confirm_here(self) -> int:
@@ -272,9 +272,10 @@ class Taken:
         """On the host's loop: the program has them. Other hosts are told once it has run on; if
         this host is killed before, what they keep in doubt is not lost."""
         if self._brought:
-            asyncio.get_running_loop().call_soon(self._confirm_brought)
+            asyncio.get_running_loop().call_soon(self.confirm_brought)
 
-    def _confirm_brought(self) -> None:
+    def confirm_brought(self) -> None:
+        """The one who asked has them: the hosts that have delivered some are told."""
         for brought in self._brought:
             brought.confirm()
 

@@ -80,11 +80,14 @@ class Case:
         return message in self.told or in_log
 
     def died_unheard(self, act: Act, message: Message) -> bool:
-        """Was it killed with its host after it took this from another, which may not have heard
-        that it was got? Then that host's `Doubt` decides, and says that the message returns."""
+        """Was it killed with its host before it was noted that it has this? Of what another host
+        has delivered, that may not have heard of it: its `Doubt` says that the message returns. Of
+        a directed message it is noted here, at once."""
         added = self.added[message]
-        from_afar = added.to is None and added.host != act.host
-        return from_afar and self.ended_since(act.host, act.begin)
+        if added.to is None:
+            return added.host != act.host and self.ended_since(act.host, act.begin)
+        until = (act.end or act.begin) + UNDER_WAY_TICKS
+        return any(act.begin < end < until for end in self.history.ends.get(act.host, ()))
 
     def went_with(self, act: Act) -> bool:
         """Had it something, and could neither give it to anyone nor back?"""
@@ -280,7 +283,8 @@ def judge_losses(case: Case) -> Iterator[Fault]:
         if adding.verb != "store" or message in case.takers or message in case.found["stored"]:
             continue
         for act in excuses:
-            fits = act.asked is not None and act.asked.matches(message)
+            # What another host has delivered it keeps in doubt until the taker has it.
+            fits = act.host == adding.host and _fits(act, message)
             if fits and budget[id(act)] and (act.end or adding.begin + 1) > adding.begin:
                 budget[id(act)] -= 1
                 break
@@ -289,11 +293,11 @@ def judge_losses(case: Case) -> Iterator[Fault]:
 
 
 def judge_mail(case: Case) -> Iterator[Fault]:
-    """What is directed is taken by the one it is for, whoever carries it, and then let go."""
+    """What is directed is taken by the one it is for, whoever carries it, and then let go. Who is
+    killed while it takes has not taken it."""
     collected = Counter(
         (one.host, one.message) for one in case.history.told if one.kind == "directed"
     )
-    killed = [act for act in case.takes if case.went_with(act)]
     for message, adding in case.added.items():
         if adding.verb != "send":
             continue
@@ -302,8 +306,6 @@ def judge_mail(case: Case) -> Iterator[Fault]:
         if message in case.takers:
             if adding.host in carriers and not _may_stay(case, message):
                 yield Fault("not let go", f"{where}, is at {carriers}")
-        elif any(act.host == adding.to and _fits(act, message) for act in killed):
-            continue
         elif carriers:
             near = {adding.to, *case.history.ending.near.get(adding.to or "", ())}
             if not near.isdisjoint(carriers):

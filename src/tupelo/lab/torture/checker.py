@@ -44,8 +44,10 @@ DRAIN = "drain"
 NOT_SEEN = "not seen"
 STALE_READS = frozenset({"event-heap", "melon"})
 """Models whose hosts read copies: what was taken at its source may be read for a while."""
-CONFIRMED_BY_HOSTS = frozenset({"lime", "melon"})
+CONFIRMED_BY_HOSTS = frozenset({"lime"})
 """Models whose hosts say to others for their clients that these have what they took."""
+CONFIRMED_LATE = frozenset({"melon:directed"})
+"""Classes of values whose takers confirm that they have them: a killed one takes none with it."""
 FLEETING = frozenset({"pubsub:told"})
 """Classes of values that nobody keeps: whoever was cut off has missed them."""
 ORDERED_BY_SOURCE = frozenset({"space", "melon", "pubsub"})
@@ -191,13 +193,14 @@ class _Case:
     @cached_property
     def excuses(self) -> Counter[str]:
         """How many values of each class may have gone with those who were about to have them: a
-        client that was killed while it took; or, in models whose hosts confirm for their clients
-        (decision 0031), a host that was killed while it fetched from another one for its client,
-        or after a client's take had failed there."""
+        client that was killed while it took, unless it confirms that afterwards; or, in models
+        whose hosts confirm for their clients (decision 0031), a host that was killed while it
+        fetched from another one for its client, or after a client's take had failed there."""
         found: Counter[str] = Counter()
         for one in self.operations:
             if one.verb == "take" and not one.got:
                 cut_off = one.outcome == "pending" and self.killed(one)
+                cut_off = cut_off and one.key not in CONFIRMED_LATE
                 until = one.ended if one.outcome == "ok" else None
                 on_the_way = one.spans and _model(one.key) in CONFIRMED_BY_HOSTS
                 if cut_off or (on_the_way and self.host_killed(one, until)):

@@ -203,7 +203,7 @@ class HostedHeap:
 
 
 def _handed(entries: list[Entry], undo: Callable[[list[Entry]], object]) -> HandOver:
-    return HandOver(entries, lambda: None, partial(undo, entries))
+    return HandOver(entries, None, partial(undo, entries))
 
 
 # For clients

@@ -21,8 +21,8 @@ woken by the message it waits for.
 Where the dissertation leaves a choice: a host that does not answer is passed over; what is directed
 is sealed for an identity, whoever carries it; it is carried by every host of this name that meets
 one who has it, unless Copies(directed=2) says otherwise, and let go when its addressee says that it
-has it. What is under way to one who takes it is not there for others; if that one gives up it goes
-back to its place, or, if it had left its host by then, stays where it has come to.
+has it. What is under way to one who takes it is not there for others; if that one gives up or is
+killed, it goes back to its place.
 """
 
 from tupelo.models.melon.collecting import Bound, Collected

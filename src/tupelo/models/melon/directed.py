@@ -10,17 +10,18 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
-from tupelo.errors import BadArgument, CannotSend, TupeloError
+from tupelo.errors import BadArgument, CannotSend, JournalError, SpaceClosed, TupeloError
 from tupelo.federation.identity.keys import Identity, check_key
 from tupelo.federation.identity.sealing import seal, unseal
 from tupelo.federation.replication.carrier import replication_of
 from tupelo.federation.replication.news import Bell
 from tupelo.federation.replication.placing import Lanes
 from tupelo.federation.replication.sources import host_of, lane_name
-from tupelo.federation.replication.tap import ITEM_BYTES_MAX
+from tupelo.federation.replication.tap import CONTENT_BYTES_MAX
 from tupelo.federation.spaces.hosted import HostedSpace
 from tupelo.models.melon.copying import Copies
 from tupelo.models.melon.private import Numbered, Private, Takings
@@ -37,8 +38,6 @@ logger = logging.getLogger("tupelo")
 
 NUMBERS_AHEAD = 1_000
 """So many numbers are reserved at a time."""
-PLAIN_BYTES_MAX = ITEM_BYTES_MAX - 4 * 1024
-"""The longest message that is carried; with its seal it needs more."""
 
 
 class Directed:
@@ -68,6 +67,9 @@ class Directed:
         self.letters = Letters()
         self._looked: dict[str, int] = {}  # up to which item of each stream
         self._taken = Takings(private)
+        self._in_hand: dict[tuple[str, int], list[Letter]] = {}  # not confirmed yet, all copies
+        self._confirmed_upto = 0  # the position at which that is durable
+        self._settling: set[asyncio.Task[None]] = set()
         self._silent: WeakSet[Peer] = WeakSet()  # who have not said what they have
         self._bell = Bell()
         copies = copies or Copies()
@@ -92,6 +94,7 @@ class Directed:
         self.feed.listeners.append(self.look)
         self.gave_way = self.feed.gave_way
         self.feed.watchers.append(self._bell.ring)
+        core.carriers.leaving.append(self.settle)
         self.look()
 
     def _load(self, sealed: HostedSpace) -> None:
@@ -115,9 +118,9 @@ class Directed:
             raise BadArgument("to", "left out: this host has no identity of its own", to)
         check_key(to, "to")
         plain = encode_entry(*freeze(message))
-        if len(plain) > PLAIN_BYTES_MAX:
+        if len(plain) > CONTENT_BYTES_MAX:
             raise CannotSend(
-                f"message= needs {len(plain):,} bytes, and {PLAIN_BYTES_MAX:,} can be carried"
+                f"message= needs {len(plain):,} bytes, and {CONTENT_BYTES_MAX:,} can be carried"
             )
         while self._number >= self._numbers_max:
             await self._reserve_numbers()
@@ -193,6 +196,8 @@ class Directed:
         )
         if letter in self._taken:
             self._receipts.give(letter, identity)
+        elif letter.key in self._in_hand:
+            self._in_hand[letter.key].append(letter)
         else:
             self.letters.add([letter])
 
@@ -239,28 +244,45 @@ class Directed:
 
     # Taking
 
-    def untake(self, opened: list[Opened]) -> None:
-        """Who has taken these is gone: they are for another process at this host, in this life."""
-        self.letters.add(map(Letter.of, opened))
-        self._arrived()
-
     async def take(self, letters: list[Letter]) -> list[Entry]:
-        """Take these, as far as nobody was quicker; they are not given to anyone else."""
+        """Take these, as far as nobody was quicker. They are given to nobody else, until they are
+        confirmed, and taken for good, or untaken."""
+        # A process that is killed may get its last take again, but none before that.
+        if self._in_hand:
+            await asyncio.sleep(0)
+        await self._private.flush(self._confirmed_upto)
         found = [letter for letter in letters if letter in self.letters]
-        if not found:
-            return []
         for letter in found:
             require_known(letter.entry)
         self.letters.remove(found)
-        position = self._taken.add(found)
-        try:
-            await self._private.flush(position)
-        except BaseException:
-            self._taken.discard(found)
-            self.letters.add(found)
-            self._arrived()
-            raise
-        assert self.identity is not None
-        for letter in found:
-            self._receipts.give(letter, self.identity)
+        self._in_hand.update((letter.key, [letter]) for letter in found)
         return [letter.entry for letter in found]
+
+    def untake(self, opened: list[Opened]) -> None:
+        """Who has taken these is gone: they are for another process at this host."""
+        for letter in map(Letter.of, opened):
+            self._in_hand.pop(letter.key, None)
+            self.letters.add([letter])
+        self._arrived()
+
+    def confirm(self, opened: list[Opened]) -> None:
+        """Who has taken these has them. When that is on disk, receipts are given."""
+        letters = [one for entry in opened for one in self._in_hand.pop(Letter.of(entry).key, [])]
+        with suppress(SpaceClosed, JournalError):  # In the next life they are there again.
+            self._confirmed_upto = self._taken.add(letters)
+            task = asyncio.ensure_future(self._give_receipts(letters, self._confirmed_upto))
+            self._settling.add(task)
+            task.add_done_callback(self._settling.discard)
+
+    async def _give_receipts(self, letters: list[Letter], position: int) -> None:
+        assert self.identity is not None
+        with suppress(SpaceClosed, JournalError):
+            await self._private.flush(position)
+            for letter in letters:
+                self._receipts.give(letter, self.identity)
+
+    async def settle(self) -> None:
+        """Before the host leaves: wait until what processes here have got is noted."""
+        await asyncio.sleep(0)
+        if self._settling:
+            await asyncio.wait(self._settling, timeout=self._core.answer_seconds)

@@ -105,13 +105,15 @@ class Melon(Closing):
     @either
     async def write(self, message: object, *, pin: bool = False) -> None:
         """Add a message that every process may read, once each, and nobody take. It gives way to
-        others if it must, unless it is pinned."""
+        others if it must, unless it is pinned. CannotSend if it is too long to be sent, or to be
+        copied at a host that has `copies`."""
         self._door.require_open()
         _check_pin(pin)
-        _check_message(message)
+        size = _check_message(message)
         if pin or isinstance(self._door, ServedDoor):
             await self._door.tell("write", freeze(message), pin)
         else:
+            self._post.check_copied(size)
             await self._written(self._post.written, message)
 
     async def _written(self, hosted: HostedSpace, message: object) -> None:
@@ -207,9 +209,10 @@ class Melon(Closing):
         return f"<Melon {self.name!r} {self._door.where}>"
 
 
-def _check_message(message: object) -> None:
+def _check_message(message: object) -> int:
+    """How many bytes it has when it is sent."""
     try:
-        check_sendable(message)
+        return check_sendable(message)
     except CannotSend as error:
         raise CannotSend(f"message= cannot be sent to other hosts: {error}") from error
 

@@ -9,12 +9,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
-from tupelo.errors import BadArgument
+from tupelo.errors import BadArgument, CannotSend
 from tupelo.federation.hosts.carrying import SilentCarrier
 from tupelo.federation.identity.access import NOBODY, Access
 from tupelo.federation.identity.keys import Identity
 from tupelo.federation.replication.carrier import replication_of
 from tupelo.federation.replication.feed import Feed, host_of
+from tupelo.federation.replication.messages import NOTHING, Mark
+from tupelo.federation.replication.tap import CONTENT_BYTES_MAX
 from tupelo.federation.spaces.hosted import HostedSpace
 from tupelo.models.melon.collecting import Backlog, Bound, Kind, PinnedRoom, bind
 from tupelo.models.melon.copying import Copies
@@ -25,6 +27,7 @@ from tupelo.models.melon.sealed import Receipt, Sealed, addressee_of
 from tupelo.models.melon.taking import Taking
 from tupelo.space.capacity import Capacity
 from tupelo.space.tasks import TaskSignal
+from tupelo.values.codec import encode_entry
 from tupelo.values.entry import Entry, Shape, freeze
 from tupelo.values.kind import kind_of
 
@@ -138,6 +141,18 @@ class Post(SilentCarrier):
 
     # Adding
 
+    def check_copied(self, size: int) -> None:
+        """CannotSend if a message of so many bytes is to be copied, and cannot be."""
+        if self.feed is not None and size > CONTENT_BYTES_MAX:
+            raise CannotSend(
+                f"message= needs {size:,} bytes, and {CONTENT_BYTES_MAX:,} can be copied; "
+                "without copies= more can be written"
+            )
+
+    async def write(self, item: Item, pin: bool) -> None:
+        self.check_copied(len(encode_entry(*item)))
+        await self.add(self.written, item, pin)
+
     async def direct(self, message: object, to: str, pin: bool) -> None:
         """Seal a message for one identity, and let it be carried there."""
         sealed = freeze(await self.directed.seal(message, to))
@@ -202,13 +217,20 @@ class Post(SilentCarrier):
         return peer is not None and host not in feed.partners and self.written.name in peer.spaces
 
     async def in_step(self) -> None:
-        """Wait until what is out of reach is here, as far as someone who is engaged has it."""
+        """Wait until what is out of reach is here, as far as someone who is engaged has it by now,
+        and as long as more of it comes."""
         feed = self.feed
         assert feed is not None
+        wanted = self._lacking(feed)
+        before: dict[str, Mark] = {}
         stirred = self.stirring.enter()
         try:
-            async with asyncio.timeout(self.core.answer_seconds):
-                while self._lacks(feed):
+            async with asyncio.timeout(None) as patience:
+                while lacking := self._lacking(feed, wanted):
+                    here = {source: feed.marks[source] for source in lacking}
+                    if here != before:
+                        before = here
+                        patience.reschedule(self._loop.time() + self.core.answer_seconds)
                     stirred.clear()
                     await stirred.wait()
                     self.stirring.require_open()
@@ -217,14 +239,18 @@ class Post(SilentCarrier):
         finally:
             self.stirring.leave(stirred)
 
-    def _lacks(self, feed: Feed) -> bool:
+    def _lacking(self, feed: Feed, wanted: dict[str, Mark] | None = None) -> dict[str, Mark]:
+        """The streams of which someone who is engaged has more than is here, and how much; if some
+        are `wanted`, those of them of which there is less here than that."""
         near = self._near()
+        lacking: dict[str, Mark] = {}
         for far in feed.exchange.far.values():
             for source, mark in far.has.items():
                 stream = None if source in near else feed.stream(source)
-                if stream is not None and stream.lacks(mark):
-                    return True
-        return False
+                most = mark if wanted is None else wanted.get(source, NOTHING)
+                if stream is not None and stream.lacks(mark) and stream.lacks(most):
+                    lacking[source] = mark.or_more(lacking.get(source, mark))
+        return lacking
 
     def source_of(self, entry: Entry) -> str | None:
         """In which stream is it, that was read at its host just now?"""

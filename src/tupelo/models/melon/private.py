@@ -123,14 +123,6 @@ class Takings:
                 position = self._fold(stream)
         return position
 
-    def discard(self, letters: Iterable[Letter]) -> int:
-        """These are not, after all."""
-        position = 0
-        for stream, numbers in _by_stream(letters).items():
-            self._of(stream).difference_update(numbers)
-            position = self._fold(stream)
-        return position
-
     def _fold(self, stream: str) -> int:
         """Keep one record in place of all."""
         numbers, kept = self._numbers[stream], self._kept[stream]

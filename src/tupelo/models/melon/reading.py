@@ -90,9 +90,14 @@ class Reader:
         key = _spell(template)
         self._post.begin_pulling()
         found: list[Entry] = []
-        if wait == 0:
-            await self._post.in_step()
+
+        async def look() -> list[Entry]:
+            if many:
+                await self._post.in_step()
+            return shelves.look(template, key, many)
+
         if wait == 0 or many:
+            await self._post.in_step()
             found = shelves.look(template, key, many)
             if many or not found:
                 try:
@@ -104,7 +109,7 @@ class Reader:
             found = await race(
                 lambda: self._ask_on(template, deadline, many, key, shelves),
                 lambda: shelves.has(template, key),
-                lambda: shelves.look(template, key, many),
+                look,
                 self.undo,
                 self._post.stirring,
             )

@@ -98,6 +98,11 @@ class Letter:
         # Who has sealed it is part of it: nobody else can use up a number.
         return f"{self.sender} {self.host}"
 
+    @property
+    def key(self) -> tuple[str, int]:
+        """The same of all copies of the message."""
+        return self.stream, self.number
+
 
 def read_item(entry: Entry) -> Sealed | Receipt | None:
     """None if it is something else, or none that can be."""
@@ -137,14 +142,14 @@ class Letters:
 
     def __contains__(self, letter: Letter) -> bool:
         letters = self._hosts.get(letter.host)
-        return letters is not None and letters.get((letter.stream, letter.number)) is letter
+        return letters is not None and letters.get(letter.key) is letter
 
     def add(self, added: Iterable[Letter]) -> None:
         """What is here already stays as it is."""
         for letter in added:
             letters = self._hosts.setdefault(letter.host, OrderedDict())
             last = next(reversed(letters.values())) if letters else letter
-            letters.setdefault((letter.stream, letter.number), letter)
+            letters.setdefault(letter.key, letter)
             if letter.number < last.number:
                 by_number = sorted(letters.items(), key=lambda item: item[1].number)
                 self._hosts[letter.host] = OrderedDict(by_number)
@@ -152,7 +157,7 @@ class Letters:
     def remove(self, removed: Iterable[Letter]) -> None:
         for letter in removed:
             letters = self._hosts.pop(letter.host)
-            del letters[letter.stream, letter.number]
+            del letters[letter.key]
             if letters:
                 self._hosts[letter.host] = letters
 

@@ -38,7 +38,7 @@ class Process:
         await self.post.direct(message, to, pin)
 
     async def write(self, item: Item, pin: bool) -> None:
-        await self.post.add(self.post.written, item, pin)
+        await self.post.write(item, pin)
 
     async def unpin(self, template: object) -> int:
         return await self.post.unpin(template)
@@ -48,17 +48,18 @@ class Process:
     ) -> HandOver:
         taking = self.post.taking
         taken = await taking.take(template, wait, many, sender)
-        return HandOver(taken, lambda: None, partial(taking.put_back, taken))
+        confirm = partial(taking.confirm, taken) if taking.is_unconfirmed(taken) else None
+        return HandOver(taken, confirm, partial(taking.put_back, taken))
 
     async def read(self, template: object, many: bool, *, wait: float | None) -> HandOver:
         found = await self.reader.read(template, wait, many)
-        return HandOver(found, lambda: None, partial(self.reader.undo, found))
+        return HandOver(found, None, partial(self.reader.undo, found))
 
     async def collected(self, *, wait: float | None) -> HandOver:
         """How many were collected, and the next one that was not told yet."""
         backlog = self.backlog
         one = await backlog.next(wait)
-        return HandOver((backlog.count, one), lambda: None, partial(backlog.put_back, one))
+        return HandOver((backlog.count, one), None, partial(backlog.put_back, one))
 
 
 def _spell_collected(told: tuple[int, Collected | None]) -> list[Any]:

@@ -7,8 +7,9 @@ whether it has one that is sooner; and what is delivered is kept only if none th
 sooner, else it goes back to its place.
 
 What is under way to a taker is not there for others. If that one falls silent, younger ones may be
-taken before it comes back; and if its host has agreed that it is gone and nobody gets it, it lives
-where it was to be taken, behind what is there.
+taken before it comes back. When the process has run on with what it took, that is confirmed: to the
+host that has delivered it, and of a directed message on disk, with a receipt. Who is killed before
+that has not taken it.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from tupelo.errors import SpaceClosed, TupeloError
 from tupelo.federation.spaces.hosted import HostedSpace
 from tupelo.federation.spanning.federated import adopt
 from tupelo.federation.spanning.peers import Peer
+from tupelo.federation.spanning.question import Taken
 from tupelo.models.melon.directed import Directed
 from tupelo.models.melon.racing import Stirring, race
 from tupelo.models.melon.sealed import Letter, Opened
@@ -53,6 +55,7 @@ class Taking:
         self._stored = stored
         self._directed = directed
         self._stirring = stirring
+        self._handed: dict[Entry, Taken] = {}  # from other hosts, and not confirmed yet
 
     async def take(
         self, template: Any, wait: float | None, many: bool, sender: str | None = None
@@ -89,7 +92,8 @@ class Taking:
             got.give_back()
             raise
         await federation.hand(got, return_to_place)
-        got.received()
+        if got.is_brought:
+            self._handed.update(dict.fromkeys(got.entries, got))
         return got.entries
 
     async def _ask_wholly(
@@ -113,9 +117,27 @@ class Taking:
 
     def put_back(self, entries: list[Entry]) -> None:
         """Nobody waits for them any more. What was directed to us is not for others."""
-        return_to_place(self._stored, [one for one in entries if not isinstance(one, Opened)])
+        here = [one for one in entries if not isinstance(one, Opened) and one not in self._handed]
+        for got in self._got(entries):
+            got.undo(return_to_place)
+        return_to_place(self._stored, here)
         if opened := [one for one in entries if isinstance(one, Opened)]:
             self._directed.untake(opened)
+
+    def is_unconfirmed(self, entries: list[Entry]) -> bool:
+        return any(isinstance(one, Opened) or one in self._handed for one in entries)
+
+    def confirm(self, entries: list[Entry]) -> None:
+        """The process that took these has them."""
+        for got in self._got(entries):
+            got.confirm_brought()
+        if opened := [one for one in entries if isinstance(one, Opened)]:
+            self._directed.confirm(opened)
+
+    def _got(self, entries: list[Entry]) -> list[Taken]:
+        """What these are of; they are under way no more."""
+        got = [self._handed.pop(one) for one in entries if one in self._handed]
+        return list(dict.fromkeys(got))
 
     async def _race(
         self,

@@ -322,11 +322,11 @@ class Standings:
         """What is over can be got to its end; then it is forgotten here."""
         backlog = self.backlogs.get(id)
         if backlog is None:
-            return HandOver(Told(is_over=True), lambda: None, lambda: None)
+            return HandOver(Told(is_over=True), None, lambda: None)
         told = await backlog.next(deadline_of(self._core.clock, wait))
         if told.is_over and told.reply is None:
             self.backlogs.pop(id, None)
-        return HandOver(told, lambda: None, partial(backlog.put_back, told))
+        return HandOver(told, None, partial(backlog.put_back, told))
 
     async def cancel(self, id: str) -> None:
         backlog = self.backlogs.get(id)
