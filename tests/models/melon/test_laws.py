@@ -189,3 +189,36 @@ def test_a_linda_out_is_taken_and_a_message_is_seen_by_linda(names, play_on):
         assert await b.read(("from", str)) == ("from", "melon")
 
     play_on(scene)
+
+
+def test_who_reads_one_by_one_asks_for_many_at_a_time():
+    async def scene(garden: Garden) -> None:
+        a, b = garden["a"], garden["b"]
+        await a.write(*(("n", number) for number in range(500)))
+        assert await b.read(("n", int), 10) == ("n", 0)
+        before = garden.network.sent["b", "a"].frames
+        for number in range(1, 500):
+            assert await b.read(("n", int)) == ("n", number)
+        assert garden.network.sent["b", "a"].frames - before < 50
+
+    play(scene, "ab")
+
+
+def test_what_was_read_ahead_is_there_for_other_questions_and_processes():
+    async def scene(garden: Garden) -> None:
+        a, b = garden["a"], garden["b"]
+        await a.write(*(("n", number) for number in range(10)))
+        assert await b.read(("n", int), 10) == ("n", 0)
+        assert await b.read(("n", 5)) == ("n", 5)
+        assert await b.read(("n", int)) == ("n", 1)
+        await a.write(("n", 10))
+        other = await b.another()
+        assert await b.do(other.read(("n", int))) == ("n", 0)
+        assert await b.read_all((str, int)) == [
+            ("n", number) for number in (2, 3, 4, *range(6, 11))
+        ]
+        assert await b.read_all(("n", int)) == []
+        rest = [("n", number) for number in range(1, 11)]
+        assert await b.do(other.read_all(("n", int))) == rest
+
+    play(scene, "ab")

@@ -67,7 +67,7 @@ def test_what_is_directed_and_cannot_be_carried_is_refused():
 def test_what_is_to_be_copied_and_cannot_be_is_refused(pin):
     async def scene(garden: Garden) -> None:
         a, b = garden["a"], garden["b"]
-        with pytest.raises(CannotSend, match="message=.* 8,384,512 can be copied"):
+        with pytest.raises(CannotSend, match=r"message=.* 8,384,512 can be copied"):
             await a.write(("n", bytes(ITEM_BYTES_MAX)), pin=pin)
         fits = ("n", bytes(ITEM_BYTES_MAX - 5_000))
         await a.write(fits, pin=pin)

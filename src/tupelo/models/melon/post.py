@@ -33,6 +33,8 @@ from tupelo.values.kind import kind_of
 
 if TYPE_CHECKING:
     from tupelo.federation.hosts.core import HostCore
+    from tupelo.federation.hosts.peer import Peer
+    from tupelo.models.melon.reading import Reader
 
 Item = tuple[Shape, tuple[Any, ...]]
 """A message as it is written: its shape, and its fields."""
@@ -82,6 +84,7 @@ class Post(SilentCarrier):
         self.stirring = Stirring()
         """Something has come that nobody asked for: copies, or what is directed."""
         self.listeners: WeakSet[Backlog] = WeakSet()
+        self.readers: WeakSet[Reader] = WeakSet()
         self._loop = asyncio.get_running_loop()
         self.stored = core.make_space(name)
         if copies is not None and not self.stored.shared:
@@ -112,6 +115,11 @@ class Post(SilentCarrier):
         self.directed.gave_way.append(partial(self._tell_collected, "copy"))
         self.taking = Taking(core, self.stored, self.directed, self.stirring)
         core.carriers[f"melon {name}"] = self
+
+    def departed(self, peer: Peer) -> None:
+        """What it has written goes with it, also what was read ahead."""
+        for reader in list(self.readers):
+            reader.drop_ahead()
 
     # Bounds
 

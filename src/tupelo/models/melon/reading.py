@@ -6,10 +6,13 @@ has written, in its order, so what is read there and what is read at the host it
 each other; only a copy that has not heard of a removal could be behind, and then it is left out.
 Where the oldest copies have given way to others, who reads the rest has missed them: they are left
 out at their host too, for the same question.
+
+Without copies, a read of one gets some more with it, for the next who ask the same.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +35,8 @@ from tupelo.values.template import Template, as_template
 if TYPE_CHECKING:
     from tupelo.models.melon.post import Post
 
+AHEAD = 64
+"""So many messages are read at a time, if there are as many, also if only one is asked for."""
 PLACES_MAX = 4_096
 """So many places in streams are remembered; then they are looked for anew."""
 
@@ -74,8 +79,11 @@ class Reader:
         actor = Actor(core.id, core.new_id())
         self._actor = actor
         self._state = SessionState(actor.session or "", self._memory, None)
+        self._ahead: deque[Entry] = deque()  # what was read and not asked for yet
+        self._ahead_for: bytes | None = None  # by this question
         self._shelves = None if post.feed is None else Shelves(post, post.feed, self._memory, known)
         self._hosted.port.remember(self._memory)
+        post.readers.add(self)
 
     def close(self) -> None:
         self._state.ended = True
@@ -85,9 +93,9 @@ class Reader:
     async def read(self, template: Any, wait: float | None, many: bool) -> list[Entry]:
         deadline = deadline_of(self._hosted.clock, wait)
         shelves = self._shelves
-        if shelves is None:
-            return await self._ask(template, deadline, many)
         key = _spell(template)
+        if shelves is None:
+            return await self._read_ahead(template, deadline, many, key)
         self._post.begin_pulling()
         found: list[Entry] = []
 
@@ -116,9 +124,44 @@ class Reader:
         shelves.note(found, key)
         return found
 
-    def undo(self, entries: list[Entry]) -> None:
+    async def _read_ahead(
+        self, template: Any, deadline: float | None, many: bool, key: bytes | None
+    ) -> list[Entry]:
+        """As below; where there are more, some are read for those who ask the same again. For
+        another question they have not been read."""
+        if key is None or key != self._ahead_for:
+            self.drop_ahead()
+        if many:
+            found = [*self._ahead]
+            self._ahead.clear()
+            try:
+                return found + await self._ask(template, NOW if found else deadline, None)
+            except BaseException:
+                self.undo(found)
+                raise
+        if self._ahead:
+            return [self._ahead.popleft()]
+        found = await self._ask(template, deadline, 1 if key is None else AHEAD)
+        if self._ahead and self._ahead_for != key:  # Someone else reads at the same time.
+            self._unread(found[1:])
+        else:
+            self._ahead += found[1:]
+            self._ahead_for = key
+        return found[:1]
+
+    def drop_ahead(self) -> None:
+        """What nobody has asked for yet was not read."""
+        ahead = [*self._ahead]
+        self._ahead.clear()
+        self._unread(ahead)
+
+    def _unread(self, entries: list[Entry]) -> None:
         with self._hosted.port.atomic():
             self._memory.discard_all(entries)
+
+    def undo(self, entries: list[Entry]) -> None:
+        self._unread(entries)
+        self.drop_ahead()  # They come after these.
         if self._shelves is not None:
             self._shelves.undo(entries)
 
@@ -132,32 +175,38 @@ class Reader:
     ) -> list[Entry]:
         """As below, without what was missed: that counts as read."""
         while True:
-            found = await self._ask(template, deadline, many)
+            found = await self._ask(template, deadline, None if many else 1)
             due = [entry for entry in found if not shelves.is_missed(entry, key)]
             if due or not found:
                 return due
 
-    async def _ask(self, template: Any, deadline: float | None, many: bool) -> list[Entry]:
-        """Of those who are engaged. Who does not answer is passed over."""
+    async def _ask(self, template: Any, deadline: float | None, limit: int | None) -> list[Entry]:
+        """All that those have who are engaged; or so many as one of them has, at most. Who does not
+        answer is passed over."""
         federation = self._core.federation
         query = Query(
             template,
             deadline=deadline,
-            many=many,
-            limit=None if many else 1,
+            many=limit is None,
+            limit=limit,
             session=self._state,
             actor=self._actor,
             known=False,
         )
         got = await federation.get(self._hosted, query, partial=True)
-        try:
-            for entry in got.entries if self._known else ():
+        entries = got.entries
+        for place, entry in enumerate(entries if self._known else ()):
+            try:
                 require_known(entry)
-        except TupeloError:
-            got.give_back()
-            raise
+            except TupeloError:
+                if place == 0 or limit is None:
+                    got.give_back()
+                    raise
+                self._unread(entries[place:])  # Who asks for it is told.
+                entries = entries[:place]
+                break
         await federation.hand(got)
-        return got.entries
+        return entries
 
 
 class Shelves:
