@@ -5,10 +5,11 @@ that was drawn, and go on; later they meet the others again."""
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from queue import SimpleQueue
 from tempfile import TemporaryDirectory
 
 from tupelo import Host
-from tupelo.models.event_heap import EventHeap
+from tupelo.models.event_heap import EventHeap, ViewCloned
 
 
 @dataclass
@@ -25,7 +26,8 @@ class Whiteboard:
         self.strokes: list[str] = []
         # The owner of the view may be away for a second before it is cloned.
         self.heap = EventHeap(host, "whiteboard", patience=1.0)
-        self.view = self.heap.view(view, wait=None)
+        self.told: SimpleQueue[ViewCloned] = SimpleQueue()
+        self.view = self.heap.view(view, wait=None, on_clone=self.told.put)
 
     def draw(self, *colours: str) -> None:
         for colour in colours:
@@ -75,18 +77,20 @@ def main(folder: Path) -> None:
         alice.draw("violet")
         for board in (alice, joe):
             print(f"{board.name} at the office: {board.look(6)}")
-            print(f"{board.name} was told of {len(board.view.cloned)} clone of the view")
+            print(f"{board.name} was told of a clone of the view: {board.told.get().old == view}")
         sue.draw("white")
         print(f"bob goes on: {bob.look(5)}")
 
-        # They meet again: everyone has everything, and each of the two views one order.
+        # They meet again: everyone has everything, and there is one view, as there was at lunch.
         third.engage(first.address)
         fourth.engage(second.address)
-        print("alice and joe see the same:", alice.look(7) == joe.look(7))
+        for board in (alice, joe):
+            print(f"{board.name} goes back to the first view: {board.told.get().new == view}")
+            board.look(7)
         print("bob and sue see the same:", bob.look(7) == sue.look(7))
         print("all see the same strokes:", sorted(alice.strokes) == sorted(bob.strokes))
-        later = Whiteboard(first, alice.view.id)
-        print("bob in the view of alice:", later.look(7))
+        pictures = [Whiteboard(host, view).look(7) for host in (first, second, third, fourth)]
+        print("drawn anew, there is one picture:", len(set(pictures)) == 1)
 
 
 if __name__ == "__main__":

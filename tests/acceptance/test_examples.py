@@ -171,14 +171,15 @@ joe at lunch: red green blue black
 sue at lunch: red green blue black
 alice at the office: red green blue black
 alice at the office: red green blue black orange violet
-alice was told of 1 clone of the view
+alice was told of a clone of the view: True
 joe at the office: red green blue black orange violet
-joe was told of 1 clone of the view
+joe was told of a clone of the view: True
 bob goes on: red green blue black white
-alice and joe see the same: True
+alice goes back to the first view: True
+joe goes back to the first view: True
 bob and sue see the same: True
 all see the same strokes: True
-bob in the view of alice: red green blue black orange violet white
+drawn anew, there is one picture: True
 """
 
 MELON_JOBS = """\

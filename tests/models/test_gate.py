@@ -465,6 +465,7 @@ def test_a_heap_elsewhere_gets_nothing_and_ends_nothing(house: House, guest: tup
             ["remove", house.heap._replica.feed.source, 1, "request"],
             ["order", view, 0],
             ["clone", view],
+            ["put", view],
             ["destroy"],
         ),
         replica.tokens._voice: (

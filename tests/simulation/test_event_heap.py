@@ -291,7 +291,7 @@ def test_a_clone_that_nobody_is_told_of_is_noticed(monkeypatch):
         reading._low = 0
         reading._cursors.clear()
 
-    monkeypatch.setattr(Ordered, "_cloned", cloned)
+    monkeypatch.setattr(Ordered, "switch", cloned)
     found("silent clone")
 
 

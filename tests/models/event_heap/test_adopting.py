@@ -6,10 +6,12 @@ import asyncio
 
 import pytest
 
-from tests.models.event_heap.room import Room, meet
+from tests.models.event_heap.room import HEAP, Room, meet
 from tests.models.event_heap.test_views import ROW, open_all, read
 from tupelo.errors import BadArgument, SourceAway
+from tupelo.federation.identity.access import Access
 from tupelo.models.event_heap import Event
+from tupelo.values.parts import ANY
 
 
 def test_events_of_a_host_that_is_gone_for_good_can_be_removed_once():
@@ -67,3 +69,21 @@ def test_who_comes_back_does_not_bring_what_was_adopted(tmp_path):
         assert await c.do(c.heap.remove(Event("n", i=2))) == Event("n", i=2)
 
     meet(scene, *ROW, folder=tmp_path)
+
+
+def test_who_may_not_take_from_a_host_does_not_adopt_what_is_there():
+    async def scene(room: Room) -> None:
+        a, b = room["a"], room["b"]
+        a.citizen.core.spaces[HEAP].access = Access(take=())
+        await a.put(Event("n", i=1))
+        await room.together()
+        room.network.partition("a", "b")
+        await room.until(lambda: "a" not in b.heap._replica.roster.members)
+        await b.do(b.heap.adopt("a"))
+        room.network.heal()
+        await asyncio.sleep(10)
+        own = a.citizen.core.spaces[HEAP].port
+        assert own.count(ANY, None) == 1
+        assert await a.do(a.heap.snoop_all()) == [Event("n", i=1)]
+
+    meet(scene, "ba")

@@ -201,7 +201,8 @@ def test_a_lease_that_cannot_be_is_refused_and_strangers_are_passed_over():
     async def scene(room: Room) -> None:
         a = room["a"]
         session = await a.do(a.heap.session())
-        for lease in (-1, False, "long"):
+        leases: list[Any] = [-1, False, "long"]
+        for lease in leases:
             with pytest.raises(BadArgument, match="lease"):
                 await a.do(a.heap.view(lease=lease))
             with pytest.raises(BadArgument, match="lease"):

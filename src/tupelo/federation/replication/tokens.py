@@ -21,6 +21,7 @@ import logging
 from collections.abc import Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from tupelo.errors import BadFrame, HostClosed, NotAllowed, TupeloError
@@ -226,7 +227,10 @@ class Tokens:
                         is_answered = False
             if is_answered:
                 return None
-            await self.bell.until(lambda before=roster.id: self.roster.id != before)
+            await self.bell.until(partial(self._has_changed_since, roster))
+
+    def _has_changed_since(self, roster: Roster) -> bool:
+        return self.roster.id != roster.id
 
     # As a part of the group
 

@@ -29,6 +29,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from tupelo.errors import BadFrame, LeaseLost, TokenAway, TupeloError
+from tupelo.federation.groups.roster import RosterId
 from tupelo.models.event_heap.records import Folded, Placed, ViewMade, is_sound, read_places
 from tupelo.models.event_heap.total import TotalOrder
 
@@ -336,11 +337,7 @@ class Orders:
                 for source, upto in there.items():
                     marks[source] = max(marks.get(source, 0), upto)
                 if start > len(order.ordering):  # It is folded there, which we have not heard yet.
-                    await replica.until(
-                        lambda start=start: (
-                            len(order.ordering) >= start or replica.roster.id != roster
-                        )
-                    )
+                    await replica.until(partial(self._has_heard, order, start, roster))
                 more = len(order.ordering) > before
         await replica.until(lambda: order.reaches(marks) or replica.roster.id != roster)
         if replica.roster.id != roster:
@@ -348,6 +345,10 @@ class Orders:
         if order.orphaned and self._clone_of(order) is None:
             lease, horizon = replica.uses.leases.get(order.id), order.horizon
             await self.make(replica.core.new_id(), "total", lease, order, horizon)
+
+    def _has_heard(self, order: TotalOrder, length: int, roster: RosterId) -> bool:
+        """Is so much of it known here, or has the group changed?"""
+        return len(order.ordering) >= length or self._replica.roster.id != roster
 
     def _switch(self, old: TotalOrder, new: TotalOrder) -> None:
         """Who uses the old one here uses the new one."""

@@ -62,7 +62,7 @@ CHANNEL = "event heaps"
 PLACES_KEPT = 1_024
 NAMES_KEPT = 10_000
 
-_DESTROYED = kind_of(records.Destroyed)
+_REMOVING = {kind_of(records.Destroyed), kind_of(records.Adopted)}
 _SYSTEM = {kind_of(cls) for cls in (*records.OF_ONE, records.HeapMade, records.Destroyed)}
 
 
@@ -505,13 +505,13 @@ class Replica:
             raise NotAllowed(operation, self.name, f"the host {source}")
 
     def _admits(self, neighbour: str, source: str, record: Entry) -> bool:
-        """The partners of a feed may write here; that the heap was destroyed may only say who may
-        take what is in it."""
-        if record.shape.kind != _DESTROYED:
+        """The partners of a feed may write here; that the heap was destroyed, or the events of a
+        host adopted, may only say who may take what is in it."""
+        if record.shape.kind not in _REMOVING:
             return True
         is_allowed = self.core.may("take", self.name, neighbour, source)
         if not is_allowed:
-            logger.warning("refused: the host %s may not destroy the heap %r", source, self.name)
+            logger.warning("refused: the host %s may not take from the heap %r", source, self.name)
         return is_allowed
 
 

@@ -127,6 +127,7 @@ class Uses:
                 async with token.held(ask=False):
                     if not self.is_used(id):
                         await self.end(id)
+                replica.orders.look()  # Events that came meanwhile have no places yet.
 
     def _token_of(self, id: str) -> str:
         return f"session {id}" if id in self._replica.sessions else f"view {id}"
