@@ -142,6 +142,8 @@ class History:
         """The directed messages whose text went over a link."""
         self.ends: dict[str, list[int]] = {}
         """When each host crashed, or left."""
+        self.crashes: dict[str, list[int]] = {}
+        """When each host crashed."""
         self.faults: list[int] = []
         """When links were cut, silent or slow."""
         self.ending = Ending()
@@ -153,8 +155,11 @@ class History:
         self._ticks += 1
         return self._ticks
 
-    def ended(self, host: str) -> None:
-        self.ends.setdefault(host, []).append(self.tick())
+    def ended(self, host: str, *, crashed: bool = False) -> None:
+        tick = self.tick()
+        self.ends.setdefault(host, []).append(tick)
+        if crashed:
+            self.crashes.setdefault(host, []).append(tick)
 
     async def record(self, act: Act, life: Life, work: Coroutine[Any, Any, Any]) -> Any:
         """Do it, and write down what comes of it. None if it fails."""

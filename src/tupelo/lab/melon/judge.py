@@ -84,8 +84,9 @@ class Case:
         has delivered, that may not have heard of it: its `Doubt` says that the message returns. Of
         a directed message it is noted here, at once."""
         added = self.added[message]
-        if added.to is None:
-            return added.host != act.host and self.ended_since(act.host, act.begin)
+        if added.to is None:  # Who leaves with a goodbye has told the owner.
+            crashes = self.history.crashes.get(act.host, ())
+            return added.host != act.host and any(crash > act.begin for crash in crashes)
         until = (act.end or act.begin) + UNDER_WAY_TICKS
         return any(act.begin < end < until for end in self.history.ends.get(act.host, ()))
 

@@ -223,7 +223,7 @@ class Member:
             self.world.note(f"{self.name} crashes")
             self.world.look(self)
             self.life = None
-            self.world.history.ended(self.name)
+            self.world.history.ended(self.name, crashed=True)
             ports = [hosted.port for hosted in self.core.spaces.values()]
             await life.kill([*ports, port_of(self.core.deciding.space)])
 
