@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.simulation.test_federation import Settled, describe
+from tests.simulation.test_federation import describe, settle_early
 from tupelo.federation.identity.keys import Identity
 from tupelo.federation.replication.carrier import replication_of
 from tupelo.federation.replication.placing import Everything
@@ -21,10 +21,6 @@ from tupelo.models.melon.collecting import PinnedRoom
 from tupelo.models.melon.post import Post
 from tupelo.models.melon.racing import Stirring
 from tupelo.models.melon.reading import Reader, Shelves
-from tupelo.space.delivery import Delivery
-from tupelo.space.port import Port
-from tupelo.space.query import Query
-from tupelo.values.holder import Holder
 
 SEEDS = int(os.environ.get("TUPELO_MELON_SEEDS", "20"))
 PLANTED_SEEDS = 12
@@ -123,15 +119,5 @@ def test_a_seal_that_everyone_can_open_is_noticed(monkeypatch):
 
 
 def test_a_message_that_is_delivered_and_not_reserved_is_noticed(monkeypatch):
-    reserve = Port.reserve
-
-    async def reserving(port: Port, query: Query, holder: Holder) -> Delivery | None:
-        delivery = await reserve(port, query, holder)
-        if delivery is None or holder.kind != "host":
-            return delivery
-        settled = Settled(delivery)
-        delivery.give_back()
-        return settled
-
-    monkeypatch.setattr(Port, "reserve", reserving)
+    settle_early(monkeypatch, lambda delivery: delivery.give_back())
     found("taken twice")
