@@ -82,7 +82,7 @@ def fences(lines: list[str]) -> Iterator[tuple[int, int, str, bool, str]]:
 
 
 def all_blocks() -> list[Block]:
-    documents = [README, *sorted((ROOT / "docs").glob("*.md"))]
+    documents = [README, *sorted((ROOT / "docs").rglob("*.md"))]
     return [
         block
         for path in documents

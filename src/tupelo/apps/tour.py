@@ -33,7 +33,7 @@ NOTICES = 8
 NEXT = (
     "Write your own: job_queue.py, chat.py and async_workers.py in examples/",
     "Look into a file: tupelo show FILE, tupelo log FILE (README, 'Command line')",
-    "Templates, leases, transactions, reactions: README, 'In ten minutes'",
+    "Templates, leases, transactions, reactions: docs/TUTORIAL.md",
 )
 
 
