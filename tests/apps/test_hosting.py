@@ -5,8 +5,8 @@ import logging
 
 import pytest
 
-from tupelo.apps.files import one_line
 from tupelo.apps.hosting import OneLine
+from tupelo.values.text import one_line
 
 FORGED = "ben\n2026-01-01 INFO tupelo: root was let in\r\x1b[2K\u2028\x85\x00"
 

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import sys
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import datetime
 from importlib.metadata import entry_points
-from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated
@@ -17,17 +13,14 @@ import typer
 from rich.console import Console
 
 import tupelo
-from tupelo import Change, Space, TupeloError
-from tupelo.apps.files import check_file, entry_text, living_entries, open_space, shape_text
+from tupelo.apps import spaces
+from tupelo.apps.files import check_file
 from tupelo.apps.hosting import LISTEN, run_host
+from tupelo.apps.spaces import clear_errors
 from tupelo.apps.tour import FILE_NAME, WIDTH, Tour
-from tupelo.errors import LogTrimmed
 from tupelo.store.checking import examine
 from tupelo.store.checking import salvage as salvage_to
 from tupelo.store.checksums import CHECKED_SINCE
-
-PAGE = 1_000
-SHOWN = 5
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 File = Annotated[Path, typer.Argument(metavar="FILE", help="The file of a durable space.")]
@@ -137,44 +130,8 @@ def host(
         )
 
 
-@app.command()
-def log(
-    file: File,
-    since: Annotated[
-        int | None, typer.Option(min=0, metavar="N", help="Only what happened after position N.")
-    ] = None,
-    limit: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="At most N changes.")
-    ] = None,
-) -> None:
-    """Print what has happened in a space, oldest first."""
-    with clear_errors(), open_space(file) as space:
-        print(f"{'position':>8}  {'time':23}  {'kind':9}  {'waited':>8}  {'txn':8}  entry")
-        for change in islice(changes(space, since), limit):
-            print(change_text(change))
-
-
-@app.command()
-def show(file: File) -> None:
-    """Print what a space holds."""
-    with clear_errors():
-        with open_space(file) as space:  # Opening it ends what has expired.
-            name, in_doubt = space.name, len(space.in_doubt())
-        count: Counter[str] = Counter()
-        first: list[str] = []
-        for shape, fields in living_entries(file):
-            count[shape_text(shape)] += 1
-            if len(first) < SHOWN:
-                first.append(entry_text(shape, fields))
-        print(f"space    {name!r}\nentries  {count.total()}")
-        if in_doubt:
-            print(f"in doubt {in_doubt} prepared transactions")
-        for text, number in count.most_common():
-            print(f"{number:>9}  {text}")
-        if first:
-            print("first")
-        for text in first:
-            print(f"           {text}")
+for command in ("read", "write", "take", "count", "watch", "show", "log", "spaces", "peers"):
+    app.command()(getattr(spaces, command))
 
 
 @app.command()
@@ -201,49 +158,6 @@ def check(
         if examination.found:
             raise typer.Exit(1)
         print("Nothing is damaged.")
-
-
-def changes(space: Space, since: int | None) -> Iterator[Change]:
-    """The changes of a space, read page by page; from the first that is kept, if not told."""
-    try:
-        page = space.changes(since=since or 0, limit=PAGE)
-    except LogTrimmed as trimmed:
-        if since is not None:
-            raise
-        complain(f"changes before position {trimmed.first} are not kept")
-        page = space.changes(since=trimmed.first - 1, limit=PAGE)
-    while page:
-        yield from page
-        page = space.changes(since=page[-1].position, limit=PAGE)
-
-
-def change_text(change: Change) -> str:
-    try:
-        moment = datetime.fromtimestamp(change.time).isoformat(" ", "milliseconds")
-    except (ValueError, OverflowError, OSError):  # A clock may be set to any time.
-        moment = f"{change.time:<23g}"
-    waited = f"{change.waited:.3f} s" if change.waited else "-"
-    entry = "-"
-    if change.shape is not None and change.fields is not None:
-        entry = entry_text(change.shape, change.fields)
-    txn = (change.txn or "-")[:8]
-    return f"{change.position:>8}  {moment}  {change.kind:9}  {waited:>8}  {txn:8}  {entry}"
-
-
-def complain(what: object) -> None:
-    print(f"tupelo: {what}", file=sys.stderr)
-
-
-@contextmanager
-def clear_errors() -> Iterator[None]:
-    """What stands in the way is said in one line, not in a traceback."""
-    try:
-        yield
-    except (TupeloError, OSError) as error:
-        if isinstance(error, BrokenPipeError):
-            raise  # The reader has seen enough, as in `tupelo log FILE | head`.
-        complain(error)
-        raise typer.Exit(1) from error
 
 
 @contextmanager

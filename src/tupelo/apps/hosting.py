@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import tupelo
-from tupelo.apps.files import one_line
 from tupelo.errors import BadArgument
 from tupelo.federation.hosts.limits import raise_descriptors_max
 from tupelo.federation.identity.keys import default_folder
+from tupelo.values.text import one_line
 
 LISTEN = "127.0.0.1:7700"
 """Where a host can be reached, if nobody says otherwise."""

@@ -13,12 +13,9 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from datetime import datetime
-from decimal import Decimal
 from itertools import repeat
 from types import NoneType
 from typing import Any
-from uuid import UUID
 
 import msgspec
 import numpy as np
@@ -30,6 +27,7 @@ from tupelo.pipeline.declared import Declared
 from tupelo.values.codec import BadBytes, decode_entry, read_extension
 from tupelo.values.entry import NATIVE, Typed, types_of
 from tupelo.values.kind import Kind
+from tupelo.values.text import as_json
 
 SCHEMA_VERSION = 1
 
@@ -260,7 +258,7 @@ def _about_distinct(
     if "type" in columns:
         found["type"] = _chosen([look.type for look in known], places)
     if "fields" in columns:
-        said = values if all(look.native for look in known) else list(map(_readable, values))
+        said = values if all(look.native for look in known) else list(map(as_json, values))
         found["fields"] = _json(said)
     if entry is not None and TYPED in columns:
         found[TYPED] = entry.column(values)
@@ -303,30 +301,3 @@ def _json(values: list[Any]) -> pa.Array:
     return pa.StringArray.from_buffers(
         len(values), pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(text[~ends])
     )
-
-
-def _readable(value: Any) -> Any:
-    """A value of an entry as JSON can say it."""
-    cls = type(value)
-    if cls is Typed:
-        return {
-            name: _readable(inner)
-            for name, inner in zip(value.kind.names, value.values, strict=True)
-        }
-    if cls is list or cls is tuple:
-        return [_readable(inner) for inner in value]
-    if cls is dict:
-        said = {_key(key): _readable(inner) for key, inner in value.items()}
-        return said if len(said) == len(value) else _readable(list(value.items()))
-    if cls is datetime:
-        return value.isoformat()
-    if cls is UUID or cls is Decimal:
-        return str(value)
-    return value
-
-
-def _key(key: Any) -> str:
-    if type(key) is str:
-        return key
-    said = _readable(key)
-    return said if type(said) is str else msgspec.json.encode(said).decode()

@@ -48,6 +48,7 @@ _given_name: dict[type, str] = {}
 _values_of_class: dict[type, Callable[[Any], tuple[Any, ...]]] = {}
 _stand_ins: dict[Kind, type] = {}
 _OF_STAND_IN = "__tupelo_kind__"
+_only_stand_ins = False
 
 
 def entry(name: str) -> Callable[[T], T]:
@@ -128,6 +129,8 @@ def class_of(kind: Kind) -> type:
     """The class to build, or UnknownType when this program cannot build it."""
     cls = _class_of_name.get(kind.name) or _find_class(kind.name)
     if cls is None:
+        if _only_stand_ins:
+            return stand_in(kind)
         raise UnknownType(kind.name, fields=kind.names)
     known = kind_of(cls)
     if known is not kind and known.names != kind.names:
@@ -139,6 +142,8 @@ def class_of(kind: Kind) -> type:
             and field.default_factory is dataclasses.MISSING
         ]
         extra = [name for name in kind.names if name not in known.names]
+        if (missing or extra) and _only_stand_ins:
+            return stand_in(kind)
         if missing or extra:
             raise UnknownType(
                 kind.name,
@@ -183,6 +188,13 @@ def stand_in(kind: Kind) -> type:
             _stand_ins.pop(next(iter(_stand_ins)), None)
         _stand_ins[kind] = cls
     return cls
+
+
+def always_stand_in() -> None:
+    """From now on this program builds every entry whose class it does not have as a stand-in. For
+    tools such as the command line, which have no classes of their own."""
+    global _only_stand_ins
+    _only_stand_ins = True
 
 
 def class_if_known(kind: Kind) -> type | None:

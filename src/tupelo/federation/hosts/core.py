@@ -416,6 +416,7 @@ class HostCore:
             "address": self.address,
             "spaces": sorted(self.spaces),
             "agents": self.agents,
+            "clients": {serving.agent: serving.name for serving in self.servings.values()},
             "hosts": {peer.name: peer.id for peer in self.peers.values()},
             "now": self.clock.now(),
         }
@@ -587,7 +588,8 @@ class HostCore:
         if before is not None and before.agent == agent:
             before.talk.end("its client is back on another link")
         session = self.new_id()
-        serving = Serving(self, agent, who, session, link.label.rpartition(":")[0])
+        address = link.label.rpartition(":")[0]
+        serving = Serving(self, agent, who, session, address, hello.name)
 
         def ended(reason: str) -> None:
             if self.servings.pop(session, None) is not None:

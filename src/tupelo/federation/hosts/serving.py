@@ -54,12 +54,19 @@ class _Alone:
 class Serving:
     """One client at a host. `agent` is the id under which it writes, `who` the identity that it has
     proved: None for a program on this machine that has none, "" for one elsewhere. `address` is
-    where it is, without a port: it counts wrong passwords."""
+    where it is, without a port: it counts wrong passwords. `name` is what it calls itself."""
 
     def __init__(
-        self, host: HostCore, agent: str, who: str | None, session: str, address: str
+        self,
+        host: HostCore,
+        agent: str,
+        who: str | None,
+        session: str,
+        address: str,
+        name: str = "",
     ) -> None:
         self.agent = agent
+        self.name = name
         self.actor = Actor(agent)
         self.who = who
         self.session = session

@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 from rich.progress import Progress
 
-from tupelo.apps.commands import clear_errors, complain
+from tupelo.apps.spaces import clear_errors, complain
 from tupelo.errors import BadArgument
 from tupelo.pipeline.commands.prompt import (
     Archive,

@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from tupelo.apps.commands import clear_errors
+from tupelo.apps.spaces import clear_errors
 from tupelo.errors import AuditFailed
 from tupelo.pipeline.commands.prompt import (
     Archive,

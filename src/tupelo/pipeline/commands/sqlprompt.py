@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from tupelo.apps.commands import clear_errors, complain
 from tupelo.apps.hosting import LISTEN
+from tupelo.apps.spaces import clear_errors, complain
 from tupelo.errors import BadArgument, CannotReach, PipelineError, UnknownTable
 from tupelo.pipeline.commands.prompt import (
     Archive,

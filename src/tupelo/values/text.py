@@ -1,0 +1,236 @@
+"""Entries and templates as text: as people type them on a command line, and as they are shown.
+
+A template is written as in Python: `("job", int, ANY)`, `("job", Between(1, 9) & Not(5))`,
+`Named(name="resize")`, `job(name="resize")` for a dataclass by its name, and `&`, `|`, `~` between
+templates. An entry is a tuple of values, `("job", 7)`, or a dataclass by its name. Nothing is
+evaluated: only these words are known.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from datetime import datetime
+from decimal import Decimal
+from types import NoneType
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from tupelo.errors import BadEntry, BadTemplate
+from tupelo.values.entry import Shape, Typed
+from tupelo.values.kind import build, is_typed, kind_named
+from tupelo.values.parts import ANY, Between, Exactly, NestedTyped, Not, OfType, OneOf, as_part
+from tupelo.values.template import Named, Template
+
+TEXT_MAX = 200
+"""Longer entries are cut when they are shown."""
+INTEGER_BITS_MAX = 10_000
+_TYPES: dict[str, Any] = {
+    cls.__name__: cls
+    for cls in (
+        *(object, bool, int, float, str, bytes),
+        *(datetime, UUID, Decimal, tuple, list, dict),
+    )
+}
+_NAMES: dict[str, Any] = {"ANY": ANY, "NoneType": NoneType, **_TYPES}
+_PARSERS: dict[str, Callable[[str], Any]] = {
+    "datetime": datetime.fromisoformat,
+    "UUID": UUID,
+    "Decimal": Decimal,
+}
+_PARTS: dict[str, Callable[..., Any]] = {
+    "Between": Between,
+    "OneOf": OneOf,
+    "Not": Not,
+    "Exactly": Exactly,
+    "Named": Named,
+    **_PARSERS,
+}
+_UNREADABLE = (SyntaxError, LookupError, ValueError, TypeError, ArithmeticError, RecursionError)
+
+
+def read_template(text: str) -> Template:
+    """The template that is written so. BadTemplate if it cannot be read."""
+    try:
+        return _whole(ast.parse(text.strip(), mode="eval").body)
+    except BadTemplate:
+        raise
+    except _UNREADABLE as error:
+        raise BadTemplate(f"template={text!r} cannot be read: {error}") from error
+
+
+def read_entry(text: str) -> Any:
+    """The entry that is written so: a tuple (or a list, as in JSON), or an instance of a dataclass,
+    which is a stand-in where the class is not known. BadEntry if it cannot be read."""
+    try:
+        value = _value(ast.parse(text.strip(), mode="eval").body)
+    except (*_UNREADABLE, BadTemplate) as error:
+        raise BadEntry(f"entry={text!r} cannot be read: {error}") from error
+    if isinstance(value, list):
+        return tuple(value)
+    if not isinstance(value, tuple) and not is_typed(value):
+        raise BadEntry(f'entry={text!r} is no entry: write ("job", 7), or job(number=7)')
+    return value
+
+
+def one_line(text: str) -> str:
+    """What others have said, as a part of one line: nothing in it can look like another line."""
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
+def shape_text(shape: Shape) -> str:
+    names = ["dataclass" if cls is Typed else cls.__name__ for cls in shape.types]
+    if shape.kind is None:
+        return f"({', '.join(names)}{',' if len(names) == 1 else ''})"
+    fields = zip(shape.kind.names, names, strict=True)
+    return f"{shape.kind.name}({', '.join(f'{field}: {name}' for field, name in fields)})"
+
+
+def entry_text(shape: Shape, fields: tuple[Any, ...], length_max: int | None = TEXT_MAX) -> str:
+    """An entry as Python would write it, by the names of its classes; cut if it is long."""
+    text = _text(fields if shape.kind is None else Typed(shape.kind, fields))
+    if length_max is None or len(text) <= length_max:
+        return text
+    return text[: length_max - 3] + "..."
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, Typed):
+        pairs = zip(value.kind.names, value.values, strict=True)
+        return f"{value.kind.name}({', '.join(f'{name}={_text(v)}' for name, v in pairs)})"
+    if isinstance(value, tuple):
+        return f"({', '.join(map(_text, value))}{',' if len(value) == 1 else ''})"
+    if isinstance(value, list):
+        return f"[{', '.join(map(_text, value))}]"
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{_text(k)}: {_text(v)}' for k, v in value.items())}}}"
+    return _too_long(value) or repr(value)
+
+
+def _too_long(value: Any) -> str | None:
+    """What is shown instead of an integer that Python refuses to write out."""
+    if isinstance(value, int) and value.bit_length() > INTEGER_BITS_MAX:
+        return f"<an integer of {value.bit_length()} bits>"
+    return None
+
+
+def as_json(value: Any) -> Any:
+    """A value of an entry, such as the tuple of its fields, as msgspec can write it in JSON."""
+    cls = type(value)
+    if cls is Typed:
+        return {
+            name: as_json(inner) for name, inner in zip(value.kind.names, value.values, strict=True)
+        }
+    if cls is list or cls is tuple:
+        return [as_json(inner) for inner in value]
+    if cls is dict:
+        said = {_key(key): as_json(inner) for key, inner in value.items()}
+        return said if len(said) == len(value) else as_json(list(value.items()))
+    if cls is datetime:
+        return value.isoformat()
+    if cls is UUID or cls is Decimal:
+        return str(value)
+    return _too_long(value) or value
+
+
+def _key(key: Any) -> str:
+    if type(key) is str:
+        return key
+    said = as_json(key)
+    return said if type(said) is str else msgspec.json.encode(said).decode()
+
+
+def _value(node: ast.expr) -> Any:
+    """A value of an entry."""
+    match node:
+        case ast.Constant(value=value) if value is not Ellipsis and not isinstance(value, complex):
+            return value
+        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as number)):
+            return -number
+        case ast.Name(id="true" | "false" | "null" as word):  # as JSON has them
+            return {"true": True, "false": False, "null": None}[word]
+        case ast.Tuple(elts=items):
+            return tuple([_value(item) for item in items])
+        case ast.List(elts=items):
+            return [_value(item) for item in items]
+        case ast.Dict(keys=keys, values=values) if None not in keys:
+            pairs = zip(keys, values, strict=True)
+            return {_value(key): _value(value) for key, value in pairs if key is not None}
+        case ast.Call(func=function, args=[ast.Constant(value=str() as text)], keywords=[]):
+            return _PARSERS[_dotted(function)](text)
+        case ast.Call(func=function, args=[], keywords=named) if all(k.arg for k in named):
+            name = _dotted(function)
+            kind = kind_named(name, tuple([str(word.arg) for word in named]), (name,))
+            return build(kind, tuple([_value(word.value) for word in named]), stand_ins=True)
+    raise ValueError(f"{ast.unparse(node)!r} is no value")
+
+
+def _read(node: ast.expr) -> Any:
+    match node:
+        case ast.Constant(value=value) if value is not Ellipsis and not isinstance(value, complex):
+            return value
+        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as number)):
+            return -number
+        case ast.UnaryOp(op=ast.Invert(), operand=operand):
+            return ~_whole(operand)
+        case ast.BinOp(left=left, op=ast.BitOr(), right=right):
+            return _read(left) | _read(right) if _are_parts(left, right) else _or(left, right)
+        case ast.BinOp(left=left, op=ast.BitAnd(), right=right):
+            return _read(left) & _read(right) if _are_parts(left, right) else _and(left, right)
+        case ast.Tuple(elts=parts):
+            return tuple([_read(part) for part in parts])
+        case ast.List(elts=parts):
+            return [_read(part) for part in parts]
+        case ast.Dict(keys=keys, values=values) if None not in keys:
+            pairs = zip(keys, values, strict=True)
+            return {_read(key): _read(value) for key, value in pairs if key is not None}
+        case ast.Name(id=name):
+            return _NAMES[name] if name in _NAMES else OfType(name)
+        case ast.Attribute():
+            return OfType(_dotted(node))
+        case ast.Call(func=function, args=args, keywords=named) if all(k.arg for k in named):
+            fields = {str(word.arg): _read(word.value) for word in named}
+            made = _PARTS.get(_dotted(function))
+            if made is not None:
+                return made(*[_read(arg) for arg in args], **fields)
+            if args:
+                raise BadTemplate(f"{_dotted(function)}(...) names its fields: field=value")
+            kind = _dotted(function)
+            asked = {name: as_part(raw, f"field {name!r}") for name, raw in fields.items()}
+            return NestedTyped(kind, asked)
+    raise BadTemplate(f"{ast.unparse(node)!r} is no part of a template")
+
+
+def _are_parts(*nodes: ast.expr) -> bool:
+    """Do `|` and `&` stand between fields, and not between whole templates?"""
+    names = {"Between", "OneOf", "Not", "Exactly"}
+    return all(
+        (isinstance(node, ast.Name) and node.id in _TYPES)
+        or (isinstance(node, ast.Call) and _dotted(node.func) in names)
+        or (isinstance(node, ast.BinOp) and _are_parts(node.left, node.right))
+        for node in nodes
+    )
+
+
+def _whole(node: ast.expr) -> Template:
+    read = _read(node)
+    return read if isinstance(read, Template) else Template(read)
+
+
+def _or(left: ast.expr, right: ast.expr) -> Template:
+    return _whole(left) | _whole(right)
+
+
+def _and(left: ast.expr, right: ast.expr) -> Template:
+    return _whole(left) & _whole(right)
+
+
+def _dotted(node: ast.expr) -> str:
+    match node:
+        case ast.Name(id=name):
+            return name
+        case ast.Attribute(value=value, attr=name):
+            return f"{_dotted(value)}.{name}"
+    raise BadTemplate(f"{ast.unparse(node)!r} is no name")

@@ -1,0 +1,155 @@
+"""The command line with a space of a live host: read, write, take, count, watch, log, show."""
+
+import json
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from threading import Timer
+from typing import Any
+
+import pytest
+
+import tupelo as package
+from tupelo import Access, Host, SpaceLike
+
+
+@dataclass
+class Parcel:
+    """A class that the command line does not know."""
+
+    to: str
+    grams: int
+
+
+@pytest.fixture
+def host(tmp_path):
+    with Host("kitchen", listen="127.0.0.1:0", path=tmp_path / "kitchen") as host:
+        yield host
+
+
+@pytest.fixture
+def url(host):
+    return host.url + "jobs"
+
+
+def lines(result: subprocess.CompletedProcess[str]) -> list[Any]:
+    assert (result.returncode, result.stderr) == (0, "")
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def test_what_is_written_can_be_read_counted_and_taken(url, host, tupelo):
+    written = tupelo("write", url, '("job", 7, "resize")', '["job", 8, null]', "job(size=3)")
+    assert (written.returncode, written.stdout, written.stderr) == (0, "", "")
+    assert host.space("jobs").count() == 3
+    assert lines(tupelo("read", url, '("job", int, ANY)', "--all")) == [
+        {"fields": ["job", 7, "resize"]},
+        {"fields": ["job", 8, None]},
+    ]
+    assert tupelo("read", url, '("job", 8, ANY)', "--text").stdout == "('job', 8, None)\n"
+    assert tupelo("count", url, '("job", int, ANY)').stdout == "2\n"
+    assert lines(tupelo("take", url, "job(size=int)")) == [{"kind": "job", "fields": {"size": 3}}]
+    assert tupelo("count", url).stdout == "2\n"
+
+
+def test_no_match_is_exit_code_3(url, tupelo):
+    for command in ("read", "take"):
+        result = tupelo(command, url, '("job", int)')
+        assert (result.returncode, result.stdout, result.stderr) == (3, "", "")
+
+
+def test_a_take_waits_for_its_entry(url, host, tupelo):
+    Timer(0.3, host.space("jobs").write, [("job", 1)]).start()
+    assert lines(tupelo("take", url, '("job", int)', "--wait", 60)) == [{"fields": ["job", 1]}]
+
+
+def test_entries_of_unknown_classes_are_shown_by_name(url, host, tupelo):
+    name = f"{__name__}.Parcel"
+    host.space("jobs").write(Parcel("ben", 250))
+    assert tupelo("show", "--text", url).stdout.splitlines()[2:] == [
+        f"        1  {name}(to: str, grams: int)",
+        "first",
+        f"           {name}(to='ben', grams=250)",
+    ]
+    taken = lines(tupelo("take", url, f"{name}(grams=Between(1, 999))"))
+    assert taken == [{"kind": name, "fields": {"to": "ben", "grams": 250}}]
+
+
+def test_more_than_a_page_is_shown(url, host, tupelo):
+    host.space("jobs").write_all([("n", number) for number in range(1_234)])
+    assert [line["fields"][1] for line in lines(tupelo("show", url))] == list(range(1_234))
+    assert "entries  1234" in tupelo("show", "--text", url).stdout
+
+
+def test_the_log_of_a_live_space(url, host, tupelo):
+    space = host.space("jobs")
+    space.write(("job", 1))
+    space.take(("job", 1))
+    said = lines(tupelo("log", url, "--kind", "taken"))
+    assert [(one["position"], one["kind"], one["entry"]) for one in said] == [
+        (2, "taken", ["job", 1])
+    ]
+    text = tupelo("log", "--text", url, "--since", 1).stdout.splitlines()
+    assert re.match(r"\s+2  .*  taken .*\('job', 1\)$", text[1])
+
+
+def test_watch_and_follow_tell_of_what_happens_next(url, host, until):
+    space = host.space("jobs")
+    command = [sys.executable, "-m", "tupelo.apps.cli"]
+    watch = [*command, "watch", url, "--limit", "1"]
+    follow = [*command, "log", url, "--follow", "--limit", "2"]
+    with (
+        subprocess.Popen(watch, stdout=subprocess.PIPE, text=True) as watching,
+        subprocess.Popen(follow, stdout=subprocess.PIPE, text=True) as following,
+    ):
+        assert watching.stdout is not None and following.stdout is not None
+        until(lambda: _written_once_more(space, watching, following))
+        assert json.loads(watching.stdout.read()) == {"fields": ["job", 1]}
+        kinds = [json.loads(line)["kind"] for line in following.stdout]
+        assert kinds == ["written", "written"]
+
+
+def _written_once_more(space: SpaceLike, *programs: subprocess.Popen[str]) -> bool:
+    """Write until these programs have seen enough: only they know when they listen."""
+    space.write(("job", 1), lease=600)
+    return all(program.poll() is not None for program in programs)
+
+
+def test_spaces_and_peers_tell_names(host, url, tupelo):
+    host.space("jobs").write(("job", 1))
+    host.space("secret", access=Access(password="tea"))
+    with package.connect(url, name="worker-1"):
+        said = lines(tupelo("peers", host.url))
+        assert [one["client"] for one in said] == ["worker-1"]
+    found = {one["space"]: one for one in lines(tupelo("spaces", host.url))}
+    assert found["jobs"] == {"space": "jobs", "entries": 1}
+    assert found["secret"]["entries"] is None
+    assert "password" in found["secret"]["refused"]
+
+
+def test_a_password_comes_from_the_environment(host, tupelo):
+    host.space("secret", access=Access(password="tea")).write(("x", 1))
+    url = host.url + "secret"
+    assert tupelo("count", url).returncode == 1
+    assert tupelo("count", url, TUPELO_PASSWORD="tea").stdout == "1\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["write", "URL", '("job", int)'], "'int' is no value"),
+        (["write", "URL", "7"], "is no entry"),
+        (["write", "URL", '("job"'], "cannot be read"),
+        (["read", "URL", '("job"'], "cannot be read"),
+        (["read", "URL", '(__import__("os"),)'], "names its fields"),
+        (["read", "tupelo://127.0.0.1:1/jobs"], "cannot be reached"),
+        (["read", "tupelo://127.0.0.1:1"], "names a space"),
+        (["read", "nothing.tupelo"], "does not exist"),
+        (["take", "URL", '("job", 7)', "--wait", "-2"], "wait"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line(arguments, said, url, tupelo):
+    result = tupelo(*[url if one == "URL" else one for one in arguments])
+    assert (result.returncode, result.stdout) == (1, "")
+    assert result.stderr.startswith("tupelo: ") and said in result.stderr
+    assert result.stderr.count("\n") == 1
