@@ -33,6 +33,8 @@ from tupelo.models.xvsm import (
     QuerySelector,
     RandomSelector,
     Selector,
+    TypeCoordinator,
+    TypeSelector,
     VectorCoordinator,
     VectorSelector,
 )
@@ -124,6 +126,77 @@ def test_linda_ignores_the_first_fields(capi):
     for wrong in (-1, True, "1", 10**9):
         with pytest.raises(BadArgument, match="ignore_fields="):
             LindaCoordinator(wrong)  # type: ignore[arg-type]
+
+
+@dataclass
+class BigJob(Job):
+    parts: int | None = None
+
+
+def test_type_finds_entries_of_a_type_and_its_subtypes(capi):
+    for coordinators in ((TypeCoordinator(),), (TypeCoordinator(), VectorCoordinator())):
+        cref = container(capi, *coordinators, LifoCoordinator())
+        everything = [
+            Job("j", 1),
+            5,
+            BigJob("b", 2, 3),
+            ("t", 1),
+            "s",
+            True,
+            None,
+            (Job("i"),),
+            [1],
+        ]
+        capi.write(cref, 0, None, *everything)
+        for cls, found in {
+            Job: [Job("j", 1), BigJob("b", 2, 3)],
+            BigJob: [BigJob("b", 2, 3)],
+            tuple: [("t", 1), (Job("i"),)],
+            int: [5],
+            bool: [True],
+            type(None): [None],
+            list: [[1]],
+            object: everything,
+            dict: [],
+            f"{Job.__module__}.Job": [Job("j", 1), BigJob("b", 2, 3)],
+            "int": [5],
+            "a.b.Unknown": [],
+        }.items():
+            assert read(capi, cref, TypeSelector(cls, COUNT_ALL)) == found, cls
+        assert read(capi, cref, TypeSelector(Job, COUNT_ALL), LifoSelector()) == [BigJob("b", 2, 3)]
+        assert capi.take(cref, 0, None, TypeSelector(Job)) == [Job("j", 1)]
+        assert capi.take(cref, 0, None, TypeSelector(Job)) == [BigJob("b", 2, 3)]
+        with pytest.raises(CountNotMet):
+            capi.take(cref, 0, None, TypeSelector(Job))
+    for wrong in (5, None, "", Job()):
+        with pytest.raises(BadArgument, match="type="):
+            TypeSelector(wrong)
+
+
+def test_type_takes_entries_of_allowed_types_only(make_capi):
+    capi = make_capi()
+    cref = container(capi, TypeCoordinator(Job, str))
+    capi.write(cref, 0, None, BigJob("b"), "s")
+    for entry in (5, ("t",), None):
+        with pytest.raises(BadArgument, match="entry="):
+            capi.write(cref, 0, None, entry)
+    assert read(capi, cref, TypeSelector(object, COUNT_ALL)) == [BigJob("b"), "s"]
+    optional = container(capi, optional=[TypeCoordinator(Job)])
+    capi.write(optional, 0, None, 5, Entry(Job("j"), TypeSelector(Job)), Job("not registered"))
+    assert read(capi, optional, TypeSelector(object, COUNT_ALL)) == [Job("j")]
+    with pytest.raises(BadArgument, match="entry="):
+        capi.write(optional, 0, None, Entry(5, TypeSelector(int)))
+    for wrong in (5, None, Coordinator):
+        with pytest.raises(BadArgument, match="allowed="):
+            TypeCoordinator(wrong)
+
+
+def test_one_who_waits_for_a_type_gets_what_comes(capi, wait_at):
+    cref = container(capi, TypeCoordinator())
+    call = wait_at(cref, capi.take, cref, INFINITE_TIMEOUT, None, TypeSelector(Job))
+    capi.write(cref, 0, None, 5)
+    capi.write(cref, 0, None, BigJob("b"))
+    assert call.result() == [BigJob("b")]
 
 
 def test_key(capi):

@@ -56,6 +56,7 @@ from tupelo.models.xvsm.coordinators import (
     LindaCoordinator,
     QueryCoordinator,
     RandomCoordinator,
+    TypeCoordinator,
     VectorCoordinator,
 )
 from tupelo.models.xvsm.notifications import Notification
@@ -73,6 +74,7 @@ from tupelo.models.xvsm.selectors import (
     QuerySelector,
     RandomSelector,
     Selector,
+    TypeSelector,
     VectorSelector,
 )
 from tupelo.models.xvsm.site import RemoteContainer, RemoteTransaction
@@ -125,6 +127,8 @@ __all__ = [
     "Request",
     "Selector",
     "Transaction",
+    "TypeCoordinator",
+    "TypeSelector",
     "VectorCoordinator",
     "VectorSelector",
     "Verdict",

@@ -30,6 +30,7 @@ from tupelo.models.xvsm.coordinators import (
     LindaCoordinator,
     QueryCoordinator,
     RandomCoordinator,
+    TypeCoordinator,
     found_by,
     framed,
     name_of,
@@ -57,7 +58,7 @@ if TYPE_CHECKING:
 
 __all__ = ["AtomicEntry", "Books", "Container", "Entry"]
 
-_SIMPLE = {FifoCoordinator, LifoCoordinator, LindaCoordinator, QueryCoordinator}
+_SIMPLE = {FifoCoordinator, LifoCoordinator, LindaCoordinator, QueryCoordinator, TypeCoordinator}
 """Those that have nothing to say when a tuple is written."""
 _EVERYWHERE = {"any": AnyCoordinator, "random": RandomCoordinator}
 """Those that every container has."""

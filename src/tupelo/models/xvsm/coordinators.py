@@ -35,7 +35,10 @@ from tupelo.models.xvsm.selectors import (
     QuerySelector,
     RandomSelector,
     Selector,
+    TypeSelector,
     VectorSelector,
+    name_of_type,
+    template_of_type,
 )
 from tupelo.space.order import Order
 from tupelo.space.transaction import Txn
@@ -43,7 +46,7 @@ from tupelo.values.codec import encode_entry
 from tupelo.values.entry import Entry, freeze, thaw
 from tupelo.values.kind import is_typed
 from tupelo.values.parts import ANY, INDEXABLE
-from tupelo.values.template import as_template
+from tupelo.values.template import Template, as_template
 
 if TYPE_CHECKING:
     from tupelo.models.xvsm.container import Container
@@ -474,6 +477,31 @@ class LabelCoordinator(_ByArrival):
 
     def content(self, selector: Selector) -> tuple[Any, tuple[Any, ...]]:
         return self.kept(selector), ()
+
+
+class TypeCoordinator(_ByArrival):
+    """By type (MozartSpaces 2). With `allowed` types it takes entries of these only, and of their
+    subclasses. A dataclass may be given by its name."""
+
+    default_name = "type"
+    speaks = TypeSelector
+
+    def __init__(self, *allowed: type | str, name: str | None = None) -> None:
+        super().__init__(name=name)
+        templates = [template_of_type(cls, "allowed") for cls in allowed]
+        self._allowed = Template.any_of(templates) if templates else None
+        self._names = tuple([name_of_type(cls, "allowed") for cls in allowed])
+
+    def options(self) -> tuple[Any, ...]:
+        return self._names
+
+    def check(self, payload: Any) -> None:
+        if self._allowed is not None and not self._allowed.matches(framed(payload)):
+            allowed = ", ".join(self._names)
+            raise BadArgument("entry", f"of a type that {self!r} allows: {allowed}", payload)
+
+    def content(self, selector: Any) -> tuple[Any, tuple[Any, ...]]:
+        return None, (selector.template,)
 
 
 class VectorCoordinator(Coordinator):

@@ -23,9 +23,11 @@ from typing import Any, ClassVar, Self, TypedDict, Unpack
 
 from tupelo.errors import BadArgument, BadSelector
 from tupelo.space.checks import check_count
+from tupelo.values.entry import SCALARS
 from tupelo.values.kind import entry as named_entry
+from tupelo.values.kind import name_of as kind_name
 from tupelo.values.lease import Leased
-from tupelo.values.parts import ANY, Both, Not, OneOf, Where
+from tupelo.values.parts import ANY, Both, Not, OfType, OneOf, Where
 from tupelo.values.template import Combined, Template
 
 
@@ -253,6 +255,21 @@ class LindaSelector(Selector):
         return self.templates if self.entry is None else (*self.templates, self.entry)
 
 
+class TypeSelector(Selector):
+    """Entries of this type or of a subclass: a dataclass, tuple, or the type of single values;
+    the name of a dataclass that this program lacks will do. As everywhere, True is no int."""
+
+    default_name = "type"
+
+    def __init__(self, type: type | str, count: int | Count = 1, **bounds: Unpack[Bounds]) -> None:
+        self.type = type
+        self.template = template_of_type(type, "type")
+        super().__init__(count, **bounds)
+
+    def says(self) -> tuple[Any, ...]:
+        return (self.type,)
+
+
 class VectorSelector(Selector):
     """From this index onward; when written, where to insert (at the end, if none is given)."""
 
@@ -353,6 +370,34 @@ def wild(template: Any) -> Any:
             for field in template
         ]
     )
+
+
+_VALUES = {cls.__name__: cls for cls in (*SCALARS, list, dict)}
+"""The types of values that are entries only in the frame of an AtomicEntry."""
+
+
+def template_of_type(cls: Any, argument: str) -> Template:
+    """What entries of a type match, which may be given by its name. BadArgument if there are no
+    entries of it."""
+    if cls in (object, "object"):
+        return Template(ANY)
+    if cls in (tuple, "tuple"):  # A tuple with a dataclass in it may have a frame.
+        return Template(tuple) | Template(AtomicEntry(tuple))
+    if isinstance(cls, str) and cls:
+        return Template(AtomicEntry(_VALUES[cls]) if cls in _VALUES else OfType(cls))
+    if not isinstance(cls, type):
+        raise BadArgument(argument, "a class, or the name of a dataclass", cls)
+    return Template(AtomicEntry(cls) if cls in _VALUES.values() else OfType(cls))
+
+
+def name_of_type(cls: type | str, argument: str) -> str:
+    """The name by which `template_of_type` knows a type. BadArgument for a class that has none."""
+    name = cls if isinstance(cls, str) else cls.__name__
+    if isinstance(cls, str) or _VALUES.get(name) is cls or cls in (object, tuple):
+        return name
+    if not hasattr(cls, "__dataclass_fields__"):
+        raise BadArgument(argument, "a dataclass, or the type of a value", cls)
+    return kind_name(cls)
 
 
 class _WhereValue(Where):

@@ -27,6 +27,7 @@ from tupelo.models.xvsm.coordinators import (
     LindaCoordinator,
     QueryCoordinator,
     RandomCoordinator,
+    TypeCoordinator,
     VectorCoordinator,
     found_by,
     framed,
@@ -46,8 +47,10 @@ from tupelo.models.xvsm.selectors import (
     QuerySelector,
     RandomSelector,
     Selector,
+    TypeSelector,
     VectorSelector,
     check_selectors,
+    name_of_type,
 )
 from tupelo.values.codec import BadBytes, encode_entry, read_value, spell_entry
 from tupelo.values.entry import Shape, freeze, thaw, thaw_value
@@ -65,6 +68,7 @@ _SELECTORS: dict[str, type[Selector]] = {
     for cls in (
         *(Selector, AnySelector, FifoSelector, LifoSelector, RandomSelector, ActiveSelector),
         *(KeySelector, LabelSelector, LindaSelector, VectorSelector, QuerySelector),
+        TypeSelector,
     )
 }
 _COORDINATORS: dict[str, type[Coordinator]] = {
@@ -72,7 +76,7 @@ _COORDINATORS: dict[str, type[Coordinator]] = {
     for cls in (
         *(AnyCoordinator, FifoCoordinator, LifoCoordinator, RandomCoordinator, LindaCoordinator),
         *(KeyCoordinator, LabelCoordinator, VectorCoordinator, QueryCoordinator),
-        ActiveCoordinator,
+        *(TypeCoordinator, ActiveCoordinator),
     )
 }
 _COUNTS = ("name", "low", "high", "_rule")
@@ -320,6 +324,12 @@ def _value_from_wire(spelled: Any) -> Any:
         raise BadFrame(str(error)) from error
 
 
+def _text(value: Any) -> str:
+    if type(value) is not str:
+        raise BadFrame(f"{value!r} is no name")
+    return value
+
+
 _DETAILS: dict[type[Selector], tuple[Callable[[Any], Any], Callable[[Any], Selector]]] = {
     KeySelector: (
         lambda selector: _value_to_wire(selector.key, "key"),
@@ -330,6 +340,10 @@ _DETAILS: dict[type[Selector], tuple[Callable[[Any], Any], Callable[[Any], Selec
         lambda detail: LabelSelector(_value_from_wire(detail)),
     ),
     VectorSelector: (lambda selector: selector.index, VectorSelector),
+    TypeSelector: (
+        lambda selector: name_of_type(selector.type, "type"),
+        lambda detail: TypeSelector(_text(detail)),
+    ),
     LindaSelector: (_linda_to_wire, _linda_from_wire),
     QuerySelector: (_query_to_wire, _query_from_wire),
 }
@@ -383,6 +397,8 @@ def coordinators_from_wire(described: Any) -> list[Coordinator]:
             made.append(ActiveCoordinator(workers, name=name))
         elif cls is LindaCoordinator:
             made.append(LindaCoordinator(*listed(options)[:1], name=name))
+        elif cls is TypeCoordinator:
+            made.append(TypeCoordinator(*map(_text, listed(options)), name=name))
         elif cls is not None:
             made.append(cls(name=name))
         else:
