@@ -16,6 +16,7 @@ from tupelo.models.xvsm import (
     INFINITE,
     INFINITE_TIMEOUT,
     AnySelector,
+    Capi,
     Coordinator,
     Entry,
     FifoCoordinator,
@@ -126,6 +127,101 @@ def test_linda_ignores_the_first_fields(capi):
     for wrong in (-1, True, "1", 10**9):
         with pytest.raises(BadArgument, match="ignore_fields="):
             LindaCoordinator(wrong)  # type: ignore[arg-type]
+
+
+def matched(capi: Any, cref: Any, *entries: Any) -> list[Any]:
+    return read(capi, cref, LindaSelector(*entries, count=COUNT_ALL))
+
+
+def test_reverse_matching_finds_the_templates_that_an_entry_matches(capi):
+    for beside in ((), (LabelCoordinator(),)):
+        cref = container(capi, LindaCoordinator(reverse_matching=True), *beside)
+        kept = [
+            ("a", None),
+            (None, 1),
+            ("a", 1),
+            (None, None),
+            ("a",),
+            (None, ("b", None)),
+            Job("j"),
+        ]
+        for template in kept:
+            capi.write(cref, 0, None, Entry(template, *[LabelSelector("l")] * len(beside)))
+        assert matched(capi, cref, ("a", 1)) == kept[:4]
+        assert matched(capi, cref, ("a", True)) == [("a", None), (None, None)]
+        assert matched(capi, cref, (None, None)) == [(None, None)]
+        assert matched(capi, cref, ("a",)) == [("a",)]
+        assert matched(capi, cref, ("x", ("b", 5))) == [(None, None), (None, ("b", None))]
+        assert matched(capi, cref, ("x", ("c", 5))) == [(None, None)]
+        assert matched(capi, cref, Job("j", 5)) == [Job("j")]
+        assert matched(capi, cref, BigJob("j", 5, 6)) == [Job("j")]
+        assert matched(capi, cref, Job("k", 5)) == matched(capi, cref, ()) == []
+        assert matched(capi, cref, ("a",), Job("j", 5)) == [("a",), Job("j")]
+        assert capi.take(cref, 0, None, LindaSelector(("a", 1))) == [("a", None)]
+        for wrong in (("a", int), ("a", Between(1, 2)), Job, Named(name="j")):
+            with pytest.raises(BadArgument, match="selectors="):
+                read(capi, cref, LindaSelector(wrong))
+    for wrong in (1, None, "yes"):
+        with pytest.raises(BadArgument, match="reverse_matching="):
+            LindaCoordinator(reverse_matching=wrong)
+
+
+def test_reverse_matching_ignores_the_first_fields(capi, wait_at):
+    cref = container(capi, LindaCoordinator(1, reverse_matching=True))
+    capi.write(cref, 0, None, ("ada", "a", None), ("bob", None, 1))
+    assert matched(capi, cref, ("a", 1)) == [("ada", "a", None), ("bob", None, 1)]
+    assert matched(capi, cref, ("b", 1)) == [("bob", None, 1)]
+    call = wait_at(cref, capi.take, cref, INFINITE_TIMEOUT, None, LindaSelector(("c", 2)))
+    capi.write(cref, 0, None, ("eve", "c", 3))
+    capi.write(cref, 0, None, ("joe", "c", None))
+    assert call.result() == [("joe", "c", None)]
+
+
+def test_reverse_matching_is_matching_turned_around():
+    chance = random.Random(44)
+
+    def value(depth: int = 2) -> Any:
+        kinds = [None, 1, 1.0, True, "a", b"a", float("nan"), [1, None], {"k": None}]
+        kinds += [Job("a"), Job(None, 1), BigJob("a", 1, 1), Job(("a", None))] if depth else []
+        kinds += [tuple(value(depth - 1) for _ in range(chance.randrange(3)))] if depth else []
+        return chance.choice(kinds)
+
+    def entry() -> Any:
+        if chance.random() < 0.3:
+            return chance.choice([Job, BigJob])(value(), value())
+        return tuple(value() for _ in range(chance.randrange(4)))
+
+    met = 0
+    with Capi() as capi:
+        reverse = container(capi, LindaCoordinator(reverse_matching=True))
+        forward = container(capi, LindaCoordinator())
+        for _ in range(60):
+            templates, one = [entry() for _ in range(20)], entry()
+            capi.write(reverse, 0, None, *templates)
+            capi.write(forward, 0, None, one)
+            expected = [t for t in templates if capi.read(forward, 0, None, select(t))]
+            assert repr(capi.take(reverse, 0, None, select(one))) == repr(expected)
+            met += len(expected)
+            for cref in (reverse, forward):
+                capi.destroy(cref, 0, None, AnySelector(COUNT_ALL))
+    assert met > 50
+
+
+def select(template: Any) -> LindaSelector:
+    return LindaSelector(template, count=COUNT_MAX)
+
+
+def test_options_of_coordinators_are_kept_in_a_folder(folder):
+    with Capi(folder / "space") as capi:
+        capi.create_container(None, None, "t", INFINITE, TypeCoordinator(Job, int))
+        capi.create_container(None, None, "l", INFINITE, LindaCoordinator(1, True))
+    with Capi(folder / "space") as capi:
+        typed, linda = (capi.lookup_container(None, None, name) for name in "tl")
+        capi.write(typed, 0, None, BigJob("b"), 5)
+        with pytest.raises(BadArgument, match="entry="):
+            capi.write(typed, 0, None, "s")
+        capi.write(linda, 0, None, ("x", None, 2))
+        assert matched(capi, linda, (1, 2)) == [("x", None, 2)]
 
 
 @dataclass

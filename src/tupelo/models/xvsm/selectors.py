@@ -224,7 +224,8 @@ class LabelSelector(Selector):
 class LindaSelector(Selector):
     """What matches a template, one of several templates, or the entry that `entry` is the lease of.
 
-    None is a wildcard in tuples too, as in section 5.4; and all of Tupelo's templates will do.
+    None is a wildcard in tuples too, as in section 5.4; and all of Tupelo's templates will do. For
+    a coordinator with `reverse_matching` they are entries, which find templates that were written.
     """
 
     default_name = "linda"
@@ -241,6 +242,7 @@ class LindaSelector(Selector):
         max_count: int | None = None,
         name: str | None = None,
     ) -> None:
+        self.given = templates
         self.templates = tuple([wild(template) for template in templates])
         if entry is not None:
             if not isinstance(entry, Leased):

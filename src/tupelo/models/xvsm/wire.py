@@ -7,6 +7,7 @@ says so; at the other end everything is checked again, since anyone may have sen
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple
 from urllib.parse import quote
@@ -54,6 +55,7 @@ from tupelo.models.xvsm.selectors import (
 )
 from tupelo.values.codec import BadBytes, encode_entry, read_value, spell_entry
 from tupelo.values.entry import Shape, freeze, thaw, thaw_value
+from tupelo.values.kind import is_typed
 from tupelo.values.lease import Leased
 from tupelo.values.spelling import template_from_wire, template_to_wire
 
@@ -268,12 +270,33 @@ def _selector_from_wire(
 
 def _linda_to_wire(selector: Any) -> list[Any]:
     templates = [template_to_wire(template) for template in selector.templates]
-    return [templates, None if selector.entry is None else _lease_to_wire(selector.entry)]
+    lease = None if selector.entry is None else _lease_to_wire(selector.entry)
+    given = [
+        None if type(sent) is list else _entry_to_wire(one)
+        for sent, one in zip(templates, selector.given, strict=True)
+    ]
+    return [templates, lease, given if any(given) else None]
+
+
+def _entry_to_wire(template: Any) -> Any:
+    """A template as an entry, for a coordinator with `reverse_matching`: the names of classes are
+    not enough there. None if it is no entry."""
+    if type(template) is tuple or is_typed(template):
+        with suppress(BadEntry):
+            return payload_to_wire(template)
+    return None
 
 
 def _linda_from_wire(detail: Any) -> LindaSelector:
-    templates, lease = parts(detail, 2)
+    templates, lease, given = parts(detail, 3)
     made = LindaSelector(*[template_from_wire(template) for template in listed(templates)])
+    if given is not None:
+        made.given = tuple(
+            [
+                template if one is None else payload_from_wire(one, True)
+                for template, one in zip(made.given, parts(given, len(made.given)), strict=True)
+            ]
+        )
     made.wanted = None if lease is None else token_from_wire(lease)
     return made
 
@@ -396,7 +419,7 @@ def coordinators_from_wire(described: Any) -> list[Coordinator]:
                 raise BadArgument("workers", f"at most {WORKERS_MAX}, for a client", workers)
             made.append(ActiveCoordinator(workers, name=name))
         elif cls is LindaCoordinator:
-            made.append(LindaCoordinator(*listed(options)[:1], name=name))
+            made.append(LindaCoordinator(*listed(options)[:2], name=name))
         elif cls is TypeCoordinator:
             made.append(TypeCoordinator(*map(_text, listed(options)), name=name))
         elif cls is not None:
