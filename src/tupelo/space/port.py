@@ -939,19 +939,21 @@ class Port:
     # Whoever follows what leaves
 
     def listen_to_removals(self, listener: Callable[[Entry], None], memory: Seen) -> None:
-        """Call the listener for every entry that is gone for good, under the lock, on whichever
-        thread; `memory` forgets those entries."""
+        """Call the listener for every entry of the space that is gone for good, under the lock, on
+        whichever thread; `memory` forgets those entries."""
         core = self._core
         with self._lock:
             core.removal_listeners.append(listener)
             core.pruning.memories[memory] = None
-            core.reconsider()
+            core.watched += 1  # Leases end at their time, though nobody does anything.
+            self._engine.settle()
 
     def ignore_removals(self, listener: Callable[[Entry], None], memory: Seen) -> None:
         core = self._core
         with self._lock:
             core.removal_listeners.remove(listener)
             core.pruning.memories.pop(memory, None)
+            core.watched -= 1
 
     def bound(self, room: Room, capacity: Capacity) -> None:
         """Bound a space that is there already. BadArgument if it has a capacity."""

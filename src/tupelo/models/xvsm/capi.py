@@ -336,19 +336,22 @@ class AnyCapi(Around, Closing):
         listener: Listener,
         *operations: str,
         times: int | None = None,
+        every_removal: bool = False,
     ) -> Listening:
         """Call `listener(notification, operation, entries)` after each of these operations on the
-        container ("read", "write", "take", "shift", "destroy"); at most `times`.
+        container ("read", "write", "take", "shift", "destroy"); at most `times`. With
+        `every_removal` "destroy" tells of each entry that is gone for good, whatever the reason.
 
         A notification is an aspect: those before and after `add_aspect` are asked. One of a
         container elsewhere ends when the link to its site is lost.
         """
         if isinstance(cref, (RemoteContainer, str)):
             remote, there = await self._elsewhere(cref)
-            return await there.watch(self._context, remote, listener, operations, times)
+            told = (operations, times, every_removal)
+            return await there.watch(self._context, remote, listener, *told)
         container = self.embedded.require(cref)
-        points = check_operations(operations)
-        notification = Notification(self, container, listener, times)
+        points = check_operations(operations, every_removal)
+        notification = Notification(self, container, listener, times, every_removal)
         notification.registration = await self._add(container, points, notification)
         notification.start()
         return notification

@@ -178,13 +178,13 @@ class Container:
         return self._aio
 
     def close(self) -> None:
-        for end in list(self.endings):
-            end()
         try:
             for coordinator in self.given:
                 coordinator.closed()
         finally:
             self.space.close()
+            for end in list(self.endings):
+                end()
             self.news.close()
 
     # Entries

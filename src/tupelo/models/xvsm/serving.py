@@ -120,9 +120,11 @@ class ServingCapi(AsyncCapi):
         query = container.port.query(template, True, 0, True, limit, txn, order, False)
         return len(await container.port.fetch(query.replace(known=False)))
 
-    async def watch(self, container: Container, operations: tuple[str, ...]) -> Watch:
-        points = check_operations(operations)
-        watch = Watch(self, container)
+    async def watch(
+        self, container: Container, operations: tuple[str, ...], every_removal: bool
+    ) -> Watch:
+        points = check_operations(operations, every_removal)
+        watch = Watch(self, container, every_removal)
         watch.registration = await self._add(container, points, watch)
         watch.start()
         return watch
@@ -483,10 +485,12 @@ class SiteService:
 
     # Notifications and aspects
 
-    async def _watch(self, call: Call, container: Container, operations: Any) -> int:
+    async def _watch(
+        self, call: Call, container: Container, operations: Any, every_removal: Any
+    ) -> int:
         client = call.client
         client.require_room()
-        watch = await call.capi.watch(container, tuple(listed(operations)))
+        watch = await call.capi.watch(container, tuple(listed(operations)), every_removal)
         self._count += 1
         client.watches[self._count] = watch
         if client.gone:
@@ -513,6 +517,7 @@ class SiteService:
                 size += len(content)
                 told.append(msgspec.Raw(content))
             next_one = watch.next() if len(told) < TOLD_MAX else None
+        await watch.on_disk()
         dropped, watch.dropped = watch.dropped, 0
         return [dropped, told, watch.active]
 

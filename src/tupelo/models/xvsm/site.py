@@ -358,10 +358,12 @@ class Site:
         listener: Listener,
         operations: tuple[str, ...],
         times: int | None,
+        every_removal: bool,
     ) -> RemoteNotification:
-        check_operations(operations)
+        check_operations(operations, every_removal)
         notification = RemoteNotification(self, cref, listener, times)
-        notification.start(await self.call("watch", context, cref, list(operations)))
+        watched = self.call("watch", context, cref, list(operations), every_removal)
+        notification.start(await watched)
         return notification
 
     async def add_aspect(

@@ -122,7 +122,7 @@ METHODS = {
     "take": Method(("take",), ("cref", "timeout", "tx", "selectors"), again=True),
     "destroy": Method(("take",), ("cref", "timeout", "tx", "selectors")),
     "lease": Method((), ("name", "token", "how", "seconds")),
-    "watch": Method(("subscribe",), ("cref", "operations"), again=True),
+    "watch": Method(("subscribe",), ("cref", "operations", "flag"), again=True),
     "next": Method(("subscribe",), ("id", "timeout")),
     "unwatch": Method((), ("id",)),
     "add_aspect": Method(("administer",), ("cref", "points", "name")),
