@@ -261,11 +261,13 @@ class Core:
         if session is not None and (self.order or query.order or query.only) is None:
             return read_unread(self, query, session)
         found = self.find(query)
+        if query.test:
+            return found
         if query.take:
             for entry in found:
                 self.acquire(entry, True, query.txn, session, received=received)
         else:
-            self.read(found, query.txn, session)
+            self.read(found, query.holder, session)
         return found
 
     def count(self, raw: Any, txn: Txn | None = None, survey: Survey | None = None) -> int:

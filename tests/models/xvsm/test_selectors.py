@@ -161,9 +161,9 @@ def test_reverse_matching_finds_the_templates_that_an_entry_matches(capi):
         for wrong in (("a", int), ("a", Between(1, 2)), Job, Named(name="j")):
             with pytest.raises(BadArgument, match="selectors="):
                 read(capi, cref, LindaSelector(wrong))
-    for wrong in (1, None, "yes"):
+    for unfit in (1, None, "yes"):
         with pytest.raises(BadArgument, match="reverse_matching="):
-            LindaCoordinator(reverse_matching=wrong)
+            LindaCoordinator(reverse_matching=unfit)  # type: ignore[arg-type]
 
 
 def test_reverse_matching_ignores_the_first_fields(capi, wait_at):
@@ -181,8 +181,9 @@ def test_reverse_matching_is_matching_turned_around():
     chance = random.Random(44)
 
     def value(depth: int = 2) -> Any:
-        kinds = [None, 1, 1.0, True, "a", b"a", float("nan"), [1, None], {"k": None}]
-        kinds += [Job("a"), Job(None, 1), BigJob("a", 1, 1), Job(("a", None))] if depth else []
+        kinds: list[Any] = [None, 1, 1.0, True, "a", b"a", float("nan"), [1, None], {"k": None}]
+        nested: Any = ("a", None)
+        kinds += [Job("a"), Job(None, 1), BigJob("a", 1, 1), Job(nested)] if depth else []
         kinds += [tuple(value(depth - 1) for _ in range(chance.randrange(3)))] if depth else []
         return chance.choice(kinds)
 
@@ -244,7 +245,7 @@ def test_type_finds_entries_of_a_type_and_its_subtypes(capi):
             [1],
         ]
         capi.write(cref, 0, None, *everything)
-        for cls, found in {
+        by_type: dict[Any, list[Any]] = {
             Job: [Job("j", 1), BigJob("b", 2, 3)],
             BigJob: [BigJob("b", 2, 3)],
             tuple: [("t", 1), (Job("i"),)],
@@ -257,7 +258,8 @@ def test_type_finds_entries_of_a_type_and_its_subtypes(capi):
             f"{Job.__module__}.Job": [Job("j", 1), BigJob("b", 2, 3)],
             "int": [5],
             "a.b.Unknown": [],
-        }.items():
+        }
+        for cls, found in by_type.items():
             assert read(capi, cref, TypeSelector(cls, COUNT_ALL)) == found, cls
         assert read(capi, cref, TypeSelector(Job, COUNT_ALL), LifoSelector()) == [BigJob("b", 2, 3)]
         assert capi.take(cref, 0, None, TypeSelector(Job)) == [Job("j", 1)]
@@ -266,7 +268,7 @@ def test_type_finds_entries_of_a_type_and_its_subtypes(capi):
             capi.take(cref, 0, None, TypeSelector(Job))
     for wrong in (5, None, "", Job()):
         with pytest.raises(BadArgument, match="type="):
-            TypeSelector(wrong)
+            TypeSelector(wrong)  # type: ignore[arg-type]
 
 
 def test_type_takes_entries_of_allowed_types_only(make_capi):
@@ -284,7 +286,7 @@ def test_type_takes_entries_of_allowed_types_only(make_capi):
         capi.write(optional, 0, None, Entry(5, TypeSelector(int)))
     for wrong in (5, None, Coordinator):
         with pytest.raises(BadArgument, match="allowed="):
-            TypeCoordinator(wrong)
+            TypeCoordinator(wrong)  # type: ignore[arg-type]
 
 
 def test_one_who_waits_for_a_type_gets_what_comes(capi, wait_at):

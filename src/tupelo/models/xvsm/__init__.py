@@ -13,6 +13,8 @@
 | selector, selector chain     | a template, and an order that chooses                            |
 | count, COUNT_ALL, COUNT_MAX  | limit; all, if_exists=True; all, wait=0                          |
 | read, take                   | read_all, take_all (of one: read, take)                          |
+| test                         | find what would be read or taken, and say only how many          |
+| isolation level              | whether a read holds what it finds, and sees what others took    |
 | destroy                      | take, and say only how many                                      |
 | write                        | write_all, waiting while it is refused                           |
 | shift                        | take what stands in the way, and write, in one transaction       |
@@ -63,9 +65,12 @@ from tupelo.models.xvsm.notifications import Notification
 from tupelo.models.xvsm.selectors import (
     COUNT_ALL,
     COUNT_MAX,
+    READ_COMMITTED,
+    REPEATABLE_READ,
     ActiveSelector,
     AnySelector,
     FifoSelector,
+    IsolationLevel,
     KeySelector,
     LabelSelector,
     LifoSelector,
@@ -88,6 +93,8 @@ __all__ = [
     "INFINITE_TIMEOUT",
     "LOCAL_POINTS",
     "OK",
+    "READ_COMMITTED",
+    "REPEATABLE_READ",
     "RESCHEDULE",
     "SKIP",
     "TRY_ONCE",
@@ -106,6 +113,7 @@ __all__ = [
     "Entry",
     "FifoCoordinator",
     "FifoSelector",
+    "IsolationLevel",
     "KeyCoordinator",
     "KeySelector",
     "LabelCoordinator",

@@ -297,10 +297,10 @@ class LifoCoordinator(_ByArrival):
 
 def _by_arrival(found: list[Entry]) -> list[Entry]:
     """The oldest first; what a transaction wrote is newer than what is there, and of transactions
-    in each other the inner one's is the newest."""
+    in each other the inner one's is the newest. What others have taken is as old as it is."""
     found = sorted(found, key=_arrival)
-    if any(entry.txn is not None for entry in found):
-        found.sort(key=lambda entry: 0 if entry.txn is None else len(list(entry.txn.line())))
+    if any(entry.txn is not None and not entry.gone for entry in found):
+        found.sort(key=lambda e: 0 if e.txn is None or e.gone else len(list(e.txn.line())))
     return found
 
 

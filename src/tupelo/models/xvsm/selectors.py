@@ -49,6 +49,39 @@ class Count(Enum):
         return f"COUNT_{self.name}"
 
 
+class IsolationLevel(Enum):
+    """What a read within a transaction promises (MozartSpaces 2).
+
+    By REPEATABLE_READ, the default, what was read stays as it is until the transaction ends: others
+    cannot take it. What others have taken is out of sight until they end. By READ_COMMITTED a read
+    holds nothing, and what others have taken is there until they have committed. By both, what
+    others have written is not there before that, and a take waits for their locks.
+    """
+
+    READ_COMMITTED = "read_committed"
+    REPEATABLE_READ = "repeatable_read"
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+READ_COMMITTED = IsolationLevel.READ_COMMITTED
+REPEATABLE_READ = IsolationLevel.REPEATABLE_READ
+
+
+def check_isolation(isolation: object) -> IsolationLevel:
+    if not isinstance(isolation, IsolationLevel):
+        raise BadArgument("isolation", "READ_COMMITTED or REPEATABLE_READ", isolation)
+    return isolation
+
+
+def check_tested(operation: object) -> str:
+    """The operation that a test is about."""
+    if operation not in ("read", "take"):
+        raise BadArgument("operation", "'read' or 'take'", operation)
+    return str(operation)
+
+
 COUNT_ALL = Count.ALL
 COUNT_MAX = Count.MAX
 _ONE = 1

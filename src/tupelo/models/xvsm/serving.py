@@ -51,7 +51,12 @@ from tupelo.models.xvsm.chain import Question
 from tupelo.models.xvsm.container import Container
 from tupelo.models.xvsm.embedded import Embedded, Row, gone
 from tupelo.models.xvsm.notifications import Told, Watch, check_operations
-from tupelo.models.xvsm.selectors import LindaSelector, Selector
+from tupelo.models.xvsm.selectors import (
+    REPEATABLE_READ,
+    IsolationLevel,
+    LindaSelector,
+    Selector,
+)
 from tupelo.models.xvsm.wire import (
     FROM_WIRE,
     GATE,
@@ -67,7 +72,6 @@ from tupelo.models.xvsm.wire import (
 from tupelo.space.delivery import Delivery, Prepared
 from tupelo.space.order import Order
 from tupelo.space.port import Port, port_of
-from tupelo.space.query import Query
 from tupelo.space.shared import SharedTransaction
 from tupelo.space.tasks import to_the_end
 from tupelo.values.codec import spell_entry
@@ -91,6 +95,10 @@ WRITTEN_MAX = 1_000
 """With fewer entries than this, those that are gone are not worth a search."""
 
 
+Wait = float | None
+Txn = SharedTransaction | None
+
+
 class ServingCapi(AsyncCapi):
     """The door by which a client uses the containers: entries may be of classes unknown here."""
 
@@ -105,8 +113,16 @@ class ServingCapi(AsyncCapi):
             return work()
         return await to_the_end(asyncio.to_thread(work))
 
-    async def _fetch(self, container: Container, question: Question, *how: Any) -> list[Any]:
-        entries = await fetch(container, question, *how)
+    async def _fetch(
+        self,
+        container: Container,
+        question: Question,
+        take: bool,
+        wait: Wait,
+        txn: Txn,
+        **how: bool,
+    ) -> list[Any]:
+        entries = await fetch(container, question, take, wait, txn, **how)
         return [container.value(thaw(one.shape, one.fields, stand_ins=True)) for one in entries]
 
     async def _remove(
@@ -184,10 +200,6 @@ class Client:
         for its next operation."""
         while self._settling:
             await asyncio.wait(list(self._settling))
-
-
-Wait = float | None
-Txn = SharedTransaction | None
 
 
 class Call(NamedTuple):
@@ -359,10 +371,17 @@ class SiteService:
     _shift = _write
 
     async def _read(
-        self, call: Call, container: Container, wait: Wait, txn: Txn, selectors: list[Any]
+        self,
+        call: Call,
+        container: Container,
+        wait: Wait,
+        txn: Txn,
+        selectors: list[Any],
+        isolation: IsolationLevel,
     ) -> Any:
-        if txn is not None or not container.quick:
-            values = await call.capi.read(container, wait, txn, *selectors)
+        if txn is not None or not container.quick or isolation is not REPEATABLE_READ:
+            read = call.capi.read
+            values = await read(container, wait, txn, *selectors, isolation=isolation)
             return [payload_to_wire(value) for value in values]
         question = container.question(tuple(selectors))
         try:
@@ -370,6 +389,20 @@ class SiteService:
         except SpaceClosed as error:
             raise gone(container, error) from None
         return [_spelled(container, entry) for entry in entries] or _nothing(question)
+
+    async def _test(
+        self,
+        call: Call,
+        container: Container,
+        wait: Wait,
+        txn: Txn,
+        selectors: list[Any],
+        isolation: IsolationLevel,
+        operation: Any,
+    ) -> int:
+        how = {"isolation": isolation, "operation": operation}
+        count: int = await call.capi.test(container, wait, txn, *selectors, **how)
+        return count
 
     async def _take(
         self, call: Call, container: Container, wait: Wait, txn: Txn, selectors: list[Any]
@@ -439,10 +472,11 @@ class SiteService:
         delivery: Delivery | None = None
         try:
             if question.one and question.first is not None:
-                first = _query(container, question, True, 0, None, first=True)
+                first = question.query(port, True, 0, None, first=True, known=False)
                 delivery = await port.reserve(first, holder)
             if delivery is None:
-                delivery = await port.reserve(_query(container, question, True, wait, None), holder)
+                asked = question.query(port, True, wait, None, known=False)
+                delivery = await port.reserve(asked, holder)
         except SpaceClosed as error:
             raise gone(container, error) from None
         if delivery is None:
@@ -597,35 +631,21 @@ def _nothing(question: Question) -> list[Any]:
 
 
 async def fetch(
-    container: Container, question: Question, take: bool, wait: Wait, txn: SharedTransaction | None
-) -> list[CoreEntry]:
-    """What the space of a container answers, as it is kept."""
-    port = container.port
-    if question.one and question.first is not None:
-        entries = await port.fetch(_query(container, question, take, 0, txn, first=True))
-        if entries:
-            return entries
-    return await port.fetch(_query(container, question, take, wait, txn))
-
-
-def _query(
     container: Container,
     question: Question,
     take: bool,
-    wait: float | None,
+    wait: Wait,
     txn: SharedTransaction | None,
-    *,
-    first: bool = False,
-) -> Query:
-    """The question of a client to the space of a container; the `first` one, for what is there."""
-    template = question.first if first else question.template
-    if question.one:
-        query = container.port.query(template, take, wait, False, 1, txn, None, False)
-    else:
-        wait = wait if question.waits else 0
-        how = (True, None, txn, question.chain, question.optional)
-        query = container.port.query(template, take, wait, *how)
-    return query.replace(known=False)
+    **how: bool,
+) -> list[CoreEntry]:
+    """What the space of a container answers, as it is kept."""
+    port = container.port
+    if question.one and question.first is not None and not how:
+        first = question.query(port, take, 0, txn, first=True, known=False)
+        entries = await port.fetch(first)
+        if entries:
+            return entries
+    return await port.fetch(question.query(port, take, wait, txn, known=False, **how))
 
 
 def _spelled(container: Container, entry: CoreEntry) -> Any:

@@ -304,9 +304,10 @@ class Site:
         timeout: float | None,
         tx: Any,
         asked: list[Any],
+        *how: Any,
     ) -> Any:
-        """Write, shift, read, take or destroy: entries, or what selectors choose."""
-        call = self.call(operation, context, cref, timeout, tx, asked)
+        """Write, shift, read, test, take or destroy: entries, or what selectors choose."""
+        call = self.call(operation, context, cref, timeout, tx, asked, *how)
         if operation == "read":
             return payloads_from_wire(await call)
         if operation not in ("write", "shift"):

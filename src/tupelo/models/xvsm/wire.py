@@ -40,6 +40,7 @@ from tupelo.models.xvsm.selectors import (
     AtomicEntry,
     Count,
     FifoSelector,
+    IsolationLevel,
     KeySelector,
     LabelSelector,
     LifoSelector,
@@ -118,7 +119,10 @@ METHODS = {
     "rollback_transaction": Method(("read",), ("tx",)),
     "write": Method(("write",), ("cref", "timeout", "tx", "entries")),
     "shift": Method(("write", "take"), ("cref", "timeout", "tx", "entries")),
-    "read": Method(("read",), ("cref", "timeout", "tx", "selectors"), again=True),
+    "read": Method(("read",), ("cref", "timeout", "tx", "selectors", "isolation"), again=True),
+    "test": Method(
+        ("read",), ("cref", "timeout", "tx", "selectors", "isolation", "operation"), again=True
+    ),
     "take": Method(("take",), ("cref", "timeout", "tx", "selectors"), again=True),
     "destroy": Method(("take",), ("cref", "timeout", "tx", "selectors")),
     "lease": Method((), ("name", "token", "how", "seconds")),
@@ -429,6 +433,13 @@ def coordinators_from_wire(described: Any) -> list[Coordinator]:
     return made
 
 
+def isolation_from_wire(sent: Any) -> IsolationLevel:
+    try:
+        return IsolationLevel(sent)
+    except ValueError:
+        raise BadFrame(f"{sent!r} is no isolation level") from None
+
+
 # What aspects are told
 
 
@@ -458,6 +469,7 @@ TO_WIRE: dict[str, Callable[[Any], Any]] = {
     "coordinators": partial(coordinators_to_wire, argument="coordinators"),
     "optional": partial(coordinators_to_wire, argument="optional"),
     "points": lambda points: [point.value for point in points],
+    "isolation": lambda isolation: isolation.value,
 }
 """Of other kinds, what is sent is what is meant; transactions are sent by their ids."""
 FROM_WIRE: dict[str, Callable[[Any], Any]] = {
@@ -465,4 +477,5 @@ FROM_WIRE: dict[str, Callable[[Any], Any]] = {
     "selectors": selectors_from_wire,
     "coordinators": coordinators_from_wire,
     "optional": coordinators_from_wire,
+    "isolation": isolation_from_wire,
 }
