@@ -287,8 +287,8 @@ def test_levels_and_operations_that_make_no_sense_are_refused(capi, queue):
             capi.read(queue, 0, None, FifoSelector(), isolation=wrong)
         with pytest.raises(BadArgument, match="isolation="):
             capi.test(queue, 0, None, FifoSelector(), isolation=wrong)
-    for wrong in (None, "write", b"take"):
+    for operation in (None, "write", b"take"):
         with pytest.raises(BadArgument, match="operation="):
-            capi.test(queue, 0, None, FifoSelector(), operation=wrong)
+            capi.test(queue, 0, None, FifoSelector(), operation=operation)
     with pytest.raises(BadArgument, match="timeout="):
         capi.test(queue, -1, None, FifoSelector())

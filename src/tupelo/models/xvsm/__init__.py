@@ -61,6 +61,7 @@ from tupelo.models.xvsm.coordinators import (
     TypeCoordinator,
     VectorCoordinator,
 )
+from tupelo.models.xvsm.helper import Helper
 from tupelo.models.xvsm.notifications import Notification
 from tupelo.models.xvsm.selectors import (
     COUNT_ALL,
@@ -113,6 +114,7 @@ __all__ = [
     "Entry",
     "FifoCoordinator",
     "FifoSelector",
+    "Helper",
     "IsolationLevel",
     "KeyCoordinator",
     "KeySelector",

@@ -34,6 +34,7 @@ from tupelo.models.xvsm.chain import Question, template_for
 from tupelo.models.xvsm.container import Container, Entry
 from tupelo.models.xvsm.coordinators import AnyCoordinator, Coordinator, VectorCoordinator
 from tupelo.models.xvsm.embedded import row_of
+from tupelo.models.xvsm.helper import Helper
 from tupelo.models.xvsm.notifications import Listener, Listening, Notification, check_operations
 from tupelo.models.xvsm.selectors import (
     READ_COMMITTED,
@@ -89,8 +90,8 @@ class AnyCapi(Around, Closing):
         `access` says who may do what there (by default as in the host's spaces): "read" to look
         containers up, to read and to use transactions, "write" to create containers and to write,
         "take" to take and destroy, "subscribe" for notifications, "administer" to clear the space,
-        to shut it down and to add aspects; a shift needs "write" and "take", and so does
-        destroy_container. `doubt` says what becomes of entries whose taker vanished; those that
+        to shut it down and to add aspects; shift, destroy_container and work_for need "write" and
+        "take". `doubt` says what becomes of entries whose taker vanished; those that
         were on their way when the program crashed are settled once they are offered again. Clients
         may add the `aspects` by their names; other aspects are added here.
 
@@ -372,6 +373,17 @@ class AnyCapi(Around, Closing):
             "destroy", self._destroy, cref, timeout, tx, selectors=list(selectors)
         )
         return count
+
+    @either
+    async def work_for(
+        self, cref: RemoteContainer | str, *functions: Callable[..., Any], workers: int = 4
+    ) -> Helper:
+        """Share the work of an ActiveCoordinator elsewhere: compute its tasks that are one of these
+        functions, at most so many at a time. Nothing else is run here."""
+        if not isinstance(cref, (RemoteContainer, str)):
+            raise BadArgument("cref", "a container at a site elsewhere, or its URI", cref)
+        remote, _ = await self._elsewhere(cref)
+        return Helper(self.sites, self.is_async, remote, functions, workers)
 
     # Notifications and aspects
 

@@ -44,6 +44,7 @@ from tupelo.federation.identity.access import Access
 from tupelo.federation.links import wire as links
 from tupelo.federation.links.reception import SPACES_MAX
 from tupelo.federation.spaces.hosted import Doubt, HostedSpace
+from tupelo.models.xvsm.active import HandedOut, active_of
 from tupelo.models.xvsm.around import seconds
 from tupelo.models.xvsm.aspects import Point, Registration
 from tupelo.models.xvsm.capi import AsyncCapi
@@ -91,6 +92,8 @@ TOLD_BYTES_MAX = links.FRAME_MAX - 1_024
 """What is longer cannot be told."""
 THINGS_MAX = 10_000
 """So many transactions and notifications may one client have at a time."""
+FUNCTIONS_MAX = 1_000
+"""So many functions may a program that helps an ActiveCoordinator name."""
 WRITTEN_MAX = 1_000
 """With fewer entries than this, those that are gone are not worth a search."""
 
@@ -156,12 +159,13 @@ class Client:
         self.gone = False
         self.transactions: dict[str, SharedTransaction] = {}
         self.watches: dict[int, Watch] = {}
+        self.tasks: dict[int, HandedOut] = {}
         self.written: dict[tuple[str, bool, int], CoreEntry] = {}
         self._written_max = WRITTEN_MAX
         self._settling: set[asyncio.Future[object]] = set()
 
     def require_room(self) -> None:
-        held = len(self.transactions) + len(self.watches)
+        held = len(self.transactions) + len(self.watches) + len(self.tasks)
         if held >= THINGS_MAX:
             raise BadArgument("things", f"at most {THINGS_MAX} held at a time", held)
 
@@ -294,6 +298,8 @@ class SiteService:
         client.gone = True
         for watch in list(client.watches.values()):
             watch.destroy()
+        for task in client.tasks.values():
+            task.give_back()
         for txn in list(client.transactions.values()):
             if not txn.ended:
                 self.embedded.end_soon(partial(_abort, txn))
@@ -490,6 +496,36 @@ class SiteService:
             taken.forget,
         )
 
+    # Work for an ActiveCoordinator
+
+    async def _next_task(self, call: Call, container: Container, wait: Wait, names: Any) -> Any:
+        """A task for a program that computes these functions: its id here, the function, and the
+        arguments."""
+        client = call.client
+        client.require_room()
+        functions = listed(names)
+        if not 0 < len(functions) <= FUNCTIONS_MAX or {*map(type, functions)} != {str}:
+            raise BadArgument("functions", f"1 to {FUNCTIONS_MAX} names", functions)
+        task = await active_of(container).hand_out(functions, seconds(wait))
+        if task is None:
+            return None
+        if client.gone:
+            task.give_back()
+            raise SpaceClosed("the client has left")
+        self._count += 1
+        client.tasks[self._count] = task
+        return [self._count, task.job[3], payload_to_wire(task.job[4])]
+
+    async def _finish_task(self, call: Call, id: Any, ok: Any, value: Any) -> None:
+        """The result of a task, or what it has raised; with None for `ok` it is given back."""
+        task = call.client.tasks.pop(id, None)
+        if task is None:
+            raise LeaseLost("the task was given to another program")
+        if ok is None:
+            task.give_back()
+        else:
+            await task.finish(bool(ok), value if ok else _raised(value))
+
     # Leases
 
     def _entry(self, client: Client, container: Container, token: Token) -> AsyncLease:
@@ -615,6 +651,11 @@ async def offer(
 
     host.offer(SERVICE, make, access=access, doubt=doubt, offered=offered)
     return uri_of(host.address)
+
+
+def _raised(value: Any) -> tuple[str, str]:
+    reason, detail = parts(list(value) if isinstance(value, tuple) else value, 2)
+    return str(reason), str(detail)
 
 
 def _told(answer: Any) -> Any:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 from weakref import WeakValueDictionary
@@ -392,6 +393,13 @@ class Sites:
         self._options = options
         self._open: dict[Address, Site] = {}
         self._closed = False
+        self.endings: dict[Callable[[], object], None] = {}  # what to call when these are closed
+
+    def for_threads(self) -> Sites:
+        """The same sites, for a Capi of the blocking door."""
+        sites = Sites(False, None, {**self._options, "password": self._password})
+        sites._default = self._default
+        return sites
 
     def address_of(self, site: object) -> Address | None:
         """The address of a site that was given as `site`; None for the Capi's own space."""
@@ -421,6 +429,8 @@ class Sites:
 
     async def close(self) -> None:
         self._closed = True
+        for end in list(self.endings):
+            end()
         sites, self._open = list(self._open.values()), {}
         for site in sites:
             with suppress(TupeloError):

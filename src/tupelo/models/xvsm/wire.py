@@ -125,6 +125,8 @@ METHODS = {
     ),
     "take": Method(("take",), ("cref", "timeout", "tx", "selectors"), again=True),
     "destroy": Method(("take",), ("cref", "timeout", "tx", "selectors")),
+    "next_task": Method(("take", "write"), ("cref", "timeout", "names"), again=True),
+    "finish_task": Method(("take", "write"), ("id", "flag", "value")),
     "lease": Method((), ("name", "token", "how", "seconds")),
     "watch": Method(("subscribe",), ("cref", "operations", "flag"), again=True),
     "next": Method(("subscribe",), ("id", "timeout")),
@@ -470,6 +472,7 @@ TO_WIRE: dict[str, Callable[[Any], Any]] = {
     "optional": partial(coordinators_to_wire, argument="optional"),
     "points": lambda points: [point.value for point in points],
     "isolation": lambda isolation: isolation.value,
+    "value": lambda value: _value_to_wire(value, "value"),
 }
 """Of other kinds, what is sent is what is meant; transactions are sent by their ids."""
 FROM_WIRE: dict[str, Callable[[Any], Any]] = {
@@ -478,4 +481,5 @@ FROM_WIRE: dict[str, Callable[[Any], Any]] = {
     "coordinators": coordinators_from_wire,
     "optional": coordinators_from_wire,
     "isolation": isolation_from_wire,
+    "value": _value_from_wire,
 }
