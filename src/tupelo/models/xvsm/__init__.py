@@ -31,7 +31,13 @@ else; times are seconds; a timeout raises CountNotMet. At a site elsewhere a tra
 the link to it, a notification too, and code is not sent: see `serving` and `site`.
 """
 
-from tupelo.models.xvsm.active import ActiveCoordinator, ActiveEntry, ActiveError, current
+from tupelo.models.xvsm.active import (
+    ActiveCoordinator,
+    ActiveEntry,
+    ActiveError,
+    ActiveSpace,
+    current,
+)
 from tupelo.models.xvsm.around import INFINITE
 from tupelo.models.xvsm.aspects import (
     GLOBAL_POINTS,
@@ -103,6 +109,7 @@ __all__ = [
     "ActiveEntry",
     "ActiveError",
     "ActiveSelector",
+    "ActiveSpace",
     "AnyCoordinator",
     "AnySelector",
     "Aspect",

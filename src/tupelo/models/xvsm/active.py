@@ -48,7 +48,7 @@ from tupelo.models.xvsm.selectors import Selector
 from tupelo.space.blocking import Space
 from tupelo.space.blocking import Transaction as WorkTransaction
 from tupelo.space.checks import check_count
-from tupelo.space.either import at_once, settled
+from tupelo.space.either import at_once, either, settled
 from tupelo.space.order import Order
 from tupelo.space.port import port_of
 from tupelo.space.shared import SharedTransaction
@@ -61,7 +61,7 @@ from tupelo.values.template import Template
 
 if TYPE_CHECKING:
     from tupelo.models.xvsm.around import Around
-    from tupelo.models.xvsm.capi import Capi
+    from tupelo.models.xvsm.capi import AnyCapi, Capi
     from tupelo.models.xvsm.container import Container
     from tupelo.models.xvsm.site import RemoteContainer
 
@@ -463,6 +463,70 @@ class HandedOut:
         """Somebody else may compute it."""
         with suppress(TupeloError):
             self._port.abort(self._txn.core_state)
+
+
+class ActiveSpace:
+    """A container with an ActiveCoordinator, as a space for doors that stand on one: a JavaSpace on
+    it takes ActiveEntries, which can be read and taken once their work is done, and tells of them
+    then. All but writing is done by `cref.space`. The container is one of this program, and has
+    no coordinators that keep something, such as a key."""
+
+    def __init__(self, capi: AnyCapi, cref: Container) -> None:
+        container = capi.embedded.require(cref)
+        active_of(container)
+        if container.width:
+            raise BadArgument("cref", "a container without keys, labels and places", cref)
+        self._capi = capi
+        self._container = container
+        self._door: Any = container.aio if capi.is_async else container.space
+        self.is_async = capi.is_async
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._door, name)
+
+    @either
+    async def write(
+        self,
+        entry: Any,
+        *,
+        lease: None = None,
+        txn: SharedTransaction | None = None,
+        at: None = None,
+        wait: float | None = 0,
+        to: None = None,
+    ) -> Any:
+        """Give an entry in to be worked on, perhaps in a transaction that spans spaces; to cancel
+        its lease before that begins calls it off. There is always room for it, and what comes out
+        lives for ever."""
+        return (await self._give_in([entry], txn, lease=lease, at=at, to=to))[0]
+
+    @either
+    async def write_all(
+        self,
+        entries: list[Any],
+        *,
+        lease: None = None,
+        txn: SharedTransaction | None = None,
+        at: None = None,
+        wait: float | None = 0,
+        to: None = None,
+    ) -> list[Any]:
+        """Give several entries in, all or none."""
+        return await self._give_in(list(entries), txn, lease=lease, at=at, to=to)
+
+    async def _give_in(self, entries: list[Any], txn: Any, **options: Any) -> list[Any]:
+        if txn is not None and not isinstance(txn, SharedTransaction):
+            raise BadArgument("txn", "one that may span spaces, such as tupelo.transaction()", txn)
+        for name, value in options.items():
+            if value is not None:
+                raise BadArgument(name, "None, for what is worked on", value)
+        write = self._capi.write(self._container, 0, txn, *entries)
+        leases: list[Any] = await settled(write)
+        return leases
+
+    @either
+    async def close(self) -> None:
+        """The container stays as it is: its Capi closes it."""
 
 
 def active_of(container: Container) -> ActiveCoordinator:
