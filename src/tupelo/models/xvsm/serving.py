@@ -518,7 +518,7 @@ class SiteService:
 
     async def _finish_task(self, call: Call, id: Any, ok: Any, value: Any) -> None:
         """The result of a task, or what it has raised; with None for `ok` it is given back."""
-        task = call.client.tasks.pop(id, None)
+        task = call.client.tasks.pop(id, None) if type(id) is int else None
         if task is None:
             raise LeaseLost("the task was given to another program")
         if ok is None:
