@@ -13,6 +13,7 @@ TupeloError
 │   ├── SpaceFull           the space's capacity is reached and nothing may be evicted
 │   └── DuplicateKey        another entry has this key
 ├── CountNotMet         there were fewer entries than the selector asked for (XVSM)
+│   ├── EntryLocked         other transactions hold what a test asked for
 │   └── IndexOutOfRange     nothing stands at this index
 ├── ContainerError      something about an XVSM container
 │   ├── ContainerNotFound   there is none of this name, or it was destroyed
@@ -204,6 +205,10 @@ class CountNotMet(TupeloError):
         super().__init__(message)
         self.wanted = wanted
         self.found = found
+
+
+class EntryLocked(CountNotMet):
+    """What an XVSM test asked for is there, and other transactions hold it."""
 
 
 class IndexOutOfRange(CountNotMet):

@@ -174,16 +174,19 @@ class Space(Closing, SpaceLike):
         return value_of(found[0])  # type: ignore[index]
 
     def _values(self, query: Query) -> list[Any]:
+        return [value_of(entry) for entry in self._entries(query)]
+
+    def _entries(self, query: Query) -> list[Entry]:
         port = self._port
         found, position = port.get(query, ThreadSignal)
         if type(found) is Waiter:
             waiter = found
             found, position = self._await(waiter)
             if query.many and query.if_exists and not waiter.done:  # What is there now?
-                return self._values(query.replace(deadline=NOW, if_exists=False))
+                return self._entries(query.replace(deadline=NOW, if_exists=False))
         if position and found:
             self._flush_got(found, position, query)  # type: ignore[arg-type]
-        return [value_of(entry) for entry in found]  # type: ignore[union-attr]
+        return found  # type: ignore[return-value]
 
     def _flush_got(self, entries: list[Entry], position: int, query: Query) -> None:
         """Wait for the disk; a caller that is interrupted meanwhile has not got the entries."""
@@ -259,6 +262,11 @@ class Space(Closing, SpaceLike):
 
     def __repr__(self) -> str:
         return f"Space({self.name!r})"
+
+
+def fetch(space: Space, query: Query) -> list[Entry]:
+    """What matches, until the deadline: `Port.fetch`, for threads."""
+    return space._entries(query)
 
 
 class Transaction(TransactionHandle):

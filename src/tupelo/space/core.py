@@ -261,11 +261,13 @@ class Core:
         if session is not None and (self.order or query.order or query.only) is None:
             return read_unread(self, query, session)
         found = self.find(query)
+        if query.test:
+            return found
         if query.take:
             for entry in found:
                 self.acquire(entry, True, query.txn, session, received=received)
         else:
-            self.read(found, query.txn, session)
+            self.read(found, query.holder, session)
         return found
 
     def count(self, raw: Any, txn: Txn | None = None, survey: Survey | None = None) -> int:
@@ -354,14 +356,14 @@ class Core:
 
     def discard(self, entry: Entry) -> None:
         """The entry was never seen outside a transaction, and never will be."""
-        self.release(entry)
+        self.release(entry, published=False)
 
     def give_back(self, entry: Entry, home: Txn | None) -> bool:
         """Put an entry back where a transaction took it from, unless its time has come."""
         entry.txn = home
         if entry.expires is not None and entry.expires <= self.now():
             entry.txn = None
-            self.release(entry)
+            self.release(entry, published=home is None)
             if home is None:
                 self.log.add("expired", entry)
             return False
@@ -416,25 +418,27 @@ class Core:
             self.waiting.writers.may_go = True
             self.waiting.recheck()
 
-    def release(self, entry: Entry, received: bool = True) -> None:
+    def release(self, entry: Entry, received: bool = True, published: bool = True) -> None:
         """It has left. Its key and its place stay its own until whoever took it has `received` it,
-        and may not vanish any more; its room does not."""
+        and may not vanish any more; its room does not. One that was never `published` was in a
+        transaction only."""
         if self.room is not None:
             self.room.remove(entry)
         if entry.expires is not None:
             self.deadlines.left()
         self.waiting.writers.may_go = self.left = True
         if received:
-            self.received(entry)
+            self.received(entry, published)
 
-    def received(self, entry: Entry) -> None:
+    def received(self, entry: Entry, published: bool = True) -> None:
         """It will not come back."""
         if self.books is not None:
             self.books.forget(entry)
             self.waiting.writers.may_go = self.left = True
         self.pruning.gone(entry)
-        for listener in self.removal_listeners:
-            listener(entry)
+        if published:
+            for listener in self.removal_listeners:
+                listener(entry)
 
     def next_arrival(self) -> int:
         self.arrivals += 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import islice
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from tupelo.space.order import Order, arranged, needed
@@ -12,10 +13,14 @@ from tupelo.space.transaction import Txn, may_take
 from tupelo.store.index import Accept, Store
 from tupelo.values.entry import Entry
 from tupelo.values.parts import ANY
+from tupelo.values.template import as_template
 
 if TYPE_CHECKING:
     from tupelo.space.core import Core
     from tupelo.space.waiting import Waiter
+
+
+_arrival = attrgetter("arrival")
 
 
 def stores_of(core: Core, txn: Txn | None) -> list[Store]:
@@ -61,9 +66,40 @@ def search(core: Core, query: Query) -> list[Entry]:
             for head in heads
             if core.store.is_match(question, head) and (accept is None or accept(head))
         ]
+    if query.committed:
+        taken = _taken_by_others(core, query)
+        if taken:
+            return _with_taken(core, query, order, taken)
     if query.survey is not None:
         query.survey.advance(accept)
     return _ordered(core, raw, query.limit, query.txn, order, accept, query.survey)
+
+
+def _taken_by_others(core: Core, query: Query) -> list[Entry]:
+    """The matches that others have taken in transactions that may yet abort. What has promised to
+    commit counts as committed: its taker may have it."""
+    template, now = as_template(query.template), core.now()
+    line = () if query.txn is None else tuple(query.txn.line())
+    return [
+        entry
+        for other in core.transactions
+        if other.state == "active" and other not in line
+        for entry, home in other.taken.items()
+        if home is None
+        and (entry.expires is None or entry.expires > now)
+        and template.admits(entry.shape, entry.fields)
+    ]
+
+
+def _with_taken(core: Core, query: Query, order: Order | None, taken: list[Entry]) -> list[Entry]:
+    first, *own = stores_of(core, query.txn)
+    question = first.question(query.template)
+    found = sorted([*first.matches(question), *taken], key=_arrival)
+    for store in own:
+        found.extend(store.matches(store.question(query.template)))
+    if order is None:
+        return found[: query.limit]
+    return arranged(order, found[::-1] if order.backwards else found, query.limit)
 
 
 def _ordered(

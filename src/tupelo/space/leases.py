@@ -106,7 +106,7 @@ def _end_entry(core: Core, entry: Entry, how: Literal["expired", "cancelled"]) -
             txn.read.pop(entry, None)
         entry.readers = None
         core.read_locks -= 1
-    core.release(entry)
+    core.release(entry, published=within is None)
     if within is None:
         core.log.add(how, entry)
 

@@ -481,6 +481,8 @@ class Port:
                 and query.session is None
                 and query.only is None
                 and query.survey is None
+                and not query.committed
+                and not query.test
                 and not (reserve and core.books is not None)
             ):
                 entry = core.first_plainly(query.template, query.take, query.actor)
@@ -507,7 +509,7 @@ class Port:
         core = self._core
         self._engine.begin()
         try:
-            if query.take:
+            if query.take and not query.test:
                 self._engine.require_room(taking=True)
             if query.many and query.if_exists and query.deadline != NOW:
                 if core.deadlines.heap:
@@ -592,7 +594,8 @@ class Port:
         if self.journaled:
             with self._lock:
                 position = self._position(query, waiter.entries)
-        if not position and not reserve and query.take and query.txn is None:
+        received = query.take and query.txn is None and not query.test
+        if not position and not reserve and received:
             self.deliveries.received(waiter.entries)  # without a wait for the disk
         return waiter.entries, position
 
@@ -939,19 +942,21 @@ class Port:
     # Whoever follows what leaves
 
     def listen_to_removals(self, listener: Callable[[Entry], None], memory: Seen) -> None:
-        """Call the listener for every entry that is gone for good, under the lock, on whichever
-        thread; `memory` forgets those entries."""
+        """Call the listener for every entry of the space that is gone for good, under the lock, on
+        whichever thread; `memory` forgets those entries."""
         core = self._core
         with self._lock:
             core.removal_listeners.append(listener)
             core.pruning.memories[memory] = None
-            core.reconsider()
+            core.watched += 1  # Leases end at their time, though nobody does anything.
+            self._engine.settle()
 
     def ignore_removals(self, listener: Callable[[Entry], None], memory: Seen) -> None:
         core = self._core
         with self._lock:
             core.removal_listeners.remove(listener)
             core.pruning.memories.pop(memory, None)
+            core.watched -= 1
 
     def bound(self, room: Room, capacity: Capacity) -> None:
         """Bound a space that is there already. BadArgument if it has a capacity."""

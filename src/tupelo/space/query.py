@@ -32,7 +32,9 @@ class Query(msgspec.Struct, frozen=True, gc=False):
     a match. `scope` says which hosts it looks at, `actor` whom the log names. Unless it must be
     `known`, an entry may be of a class that this program lacks. `only` filters the matches. An
     operation that has waited before keeps its place in the queue by its `ticket`. A long search is
-    done `in_slices`, if it may be: its `survey` says how far it has come.
+    done `in_slices`, if it may be: its `survey` says how far it has come. One that reads what is
+    `committed` sees also what others have taken in transactions that are open, and holds nothing. A
+    `test` finds what it would read or take, and neither takes nor holds it.
     """
 
     template: Any = ANY
@@ -51,6 +53,13 @@ class Query(msgspec.Struct, frozen=True, gc=False):
     ticket: int | None = None
     in_slices: bool = False
     survey: Survey | None = None
+    committed: bool = False
+    test: bool = False
+
+    @property
+    def holder(self) -> Txn | None:
+        """The transaction that holds what is read, until it ends."""
+        return None if self.committed else self.txn
 
     @property
     def verb(self) -> str:

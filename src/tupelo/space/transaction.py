@@ -301,8 +301,9 @@ def blockers(core: Core, query: Query) -> set[Txn]:
     found = set()
     with core.user_code("a template"):
         for other in core.transactions:
+            seen = query.committed and other.state == "active"  # and no wait for what it took
             if other not in line and (
-                any(matches(e) for e, home in other.taken.items() if home is not other)
+                any(matches(e) for e, home in other.taken.items() if home is not other and not seen)
                 or any(map(matches, other.store))
                 or (take and any(matches(e) and not e.gone for e in other.read))
             ):

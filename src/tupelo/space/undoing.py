@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 def undo(core: Core, entry: Entry, query: Query) -> None:
     """Whoever asked for this entry has vanished before it arrived."""
     txn, session = query.txn, query.session
+    if query.test:
+        return
     if not query.take:
         if session is not None:
             session.seen.discard(entry)

@@ -69,6 +69,7 @@ class Waiter:
         self.plain = (
             query.take
             and query.txn is None
+            and not query.test
             and not query.many
             and not query.if_exists
             and query.only is None
@@ -244,10 +245,16 @@ class Waiting:
         if not entries:
             return
         waited = core.now() - waiter.since if core.log.on else 0.0
-        with core.log.by(waiter.actor):
-            for found in entries:
-                core.acquire(found, query.take, query.txn, query.session, waited, received=False)
+        self._acquire(waiter, entries, waited)
         self._answer(waiter, entries)
+
+    def _acquire(self, waiter: Waiter, entries: list[Entry], waited: float = 0.0) -> None:
+        core, query = self._core, waiter.query
+        if not query.test:
+            txn = query.txn if query.take else query.holder
+            with core.log.by(waiter.actor):
+                for entry in entries:
+                    core.acquire(entry, query.take, txn, query.session, waited, received=False)
 
     def _answer(self, waiter: Waiter, entries: list[Entry]) -> None:
         self.unpark(waiter)
@@ -293,9 +300,7 @@ class Waiting:
         core, query, found = self._core, waiter.query, []
         if query.many:
             found = core.find(query)
-            with core.log.by(waiter.actor):
-                for entry in found:
-                    core.acquire(entry, query.take, query.txn, None, received=False)
+            self._acquire(waiter, found)
         self._answer(waiter, found)
 
     # After the answer

@@ -13,6 +13,7 @@ from tests.laws.talk import refused
 from tests.models.xvsm.conftest import cancel
 from tupelo import ManualClock
 from tupelo.errors import BadArgument, CountNotMet, DuplicateKey, LeaseLost
+from tupelo.models.javaspaces import JavaSpace05, TransactionManager
 from tupelo.models.xvsm import (
     COUNT_ALL,
     COUNT_MAX,
@@ -23,7 +24,9 @@ from tupelo.models.xvsm import (
     ActiveEntry,
     ActiveError,
     ActiveSelector,
+    ActiveSpace,
     Aspect,
+    AsyncCapi,
     Capi,
     Entry,
     FifoCoordinator,
@@ -74,6 +77,11 @@ def split(numbers: list[int]) -> int:
         capi.write(cref, 0, None, Entry(Sum(half), KeySelector(key)))
     found = [capi.take(cref, INFINITE_TIMEOUT, None, KeySelector(key))[0] for key in keys]
     return sum(half.total for half in found)
+
+
+@dataclass
+class Job:
+    name: str
 
 
 @dataclass
@@ -456,3 +464,69 @@ def test_an_active_coordinator_may_serve_a_second_container_if_the_first_was_not
     cref = capi.create_container(None, None, "c", INFINITE, coordinator)
     capi.write(cref, 0, None, Squares([2]))
     assert capi.take(cref, None, None, ActiveSelector()) == [Squares([2], 4)]
+
+
+# Through JavaSpaces
+
+ANY_CALL = Calls(None, None)  # type: ignore[arg-type]
+ANY_SQUARES = Squares(None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("store", ["memory", "folder"])
+def test_work_is_given_in_and_found_through_javaspaces(folder, until, store):
+    gate.clear()
+    with Capi(folder if store == "folder" else None, clock=ManualClock()) as capi:
+        cref = capi.create_container(None, None, "c", INFINITE, ActiveCoordinator(2))
+        door: Any = ActiveSpace(capi, cref)
+        space: Any = JavaSpace05(door)
+        assert space.name == "c"
+        heard: list[Any] = []
+        space.notify(ANY_CALL, None, heard.append)
+        space.write(Calls("wait_at_the_gate", (5,)))
+        assert space.read_if_exists(ANY_CALL) is None and heard == []
+        gate.set()
+        assert space.take(ANY_CALL) == Calls("wait_at_the_gate", (5,), 5)
+        until(lambda: len(heard) == 1)
+        leases = space.write([Squares([1, 2]), Squares([3])])
+        assert len(leases) == 2
+        found = [space.take(ANY_SQUARES) for _ in leases]
+        assert sorted(one.total for one in found) == [5, 9]
+        space.write(Calls("divide", (0,)))
+        assert space.take(ActiveError()).reason.startswith("ZeroDivisionError")
+        txn = TransactionManager(clock=capi.embedded.clock).create()
+        space.write(Squares([4]), txn.transaction)
+        txn.transaction.abort()
+        txn = TransactionManager(clock=capi.embedded.clock).create()
+        space.write(Squares([6]), txn.transaction)
+        txn.transaction.commit()
+        assert space.take(ANY_SQUARES).total == 36
+        assert space.take_if_exists(ANY_SQUARES) is None
+        refused(
+            BadArgument,
+            "must be",
+            lambda: space.write(Squares([1]), None, 5),
+            lambda: space.write(Squares([1]), None, 0),
+            lambda: space.write(Squares([1]), cref.space.transaction()),
+            lambda: space.write(Job("no work")),
+            lambda: ActiveSpace(capi, capi.create_container(None, None, None, INFINITE)),
+            lambda: ActiveSpace(capi, space),
+        )
+        keyed = (ActiveCoordinator(), KeyCoordinator())
+        with pytest.raises(BadArgument, match="cref="):
+            ActiveSpace(capi, capi.create_container(None, None, None, INFINITE, *keyed))
+        space.close()
+        assert not cref.space._port.closed
+
+
+def test_work_is_given_in_and_found_through_javaspaces_by_tasks(loop_thread):
+    async def work() -> None:
+        async with AsyncCapi() as capi:
+            cref = await capi.create_container(None, None, "c", INFINITE, ActiveCoordinator())
+            door: Any = ActiveSpace(capi, cref)
+            space: Any = JavaSpace05(door)
+            await space.write(Squares([1, 2]))
+            assert (await space.take(ANY_SQUARES)).total == 5
+            await space.write([Squares([3]), Squares([3])])
+            assert [(await space.take(ANY_SQUARES)).total for _ in range(2)] == [9, 9]
+
+    loop_thread.call(work)

@@ -26,8 +26,11 @@ from tupelo.models.xvsm import (
     SKIP,
     AnySelector,
     Aspect,
+    AtomicEntry,
     FifoCoordinator,
     FifoSelector,
+    LifoCoordinator,
+    LifoSelector,
     LindaCoordinator,
     LindaSelector,
     Point,
@@ -441,6 +444,68 @@ def test_a_listener_is_told_of_operations(capi, queue, until):
     assert len(ear.threads) == 1 and threading.get_ident() not in ear.threads
 
 
+def removals(ear: Ear) -> list[Any]:
+    assert all(operation == "destroy" and len(told) == 1 for operation, told in ear.heard)
+    return [told[0] for _, told in ear.heard]
+
+
+def test_a_listener_is_told_of_every_removal(capi, here, clock, until):
+    ear = Ear()
+    coordinators = (FifoCoordinator(), LifoCoordinator())
+    queue = capi.create_container(None, None, "queue", INFINITE, *coordinators)
+    notification = capi.create_notification(queue, ear, "destroy", every_removal=True)
+    capi.write(queue, 0, None, *range(1, 8))
+    capi.read(queue, 0, None, FifoSelector(2))
+    assert capi.take(queue, 0, None, FifoSelector(2)) == [1, 2]
+    capi.destroy(queue, 0, None, FifoSelector())
+    until(lambda: removals(ear) == [1, 2, 3])
+    tx = capi.create_transaction(None, INFINITE_TIMEOUT)
+    capi.write(queue, 0, tx, "never seen")
+    capi.take(queue, 0, tx, FifoSelector())
+    capi.rollback_transaction(tx)
+    tx = capi.create_transaction(None, INFINITE_TIMEOUT)
+    capi.write(queue, 0, tx, "written and taken")
+    capi.take(queue, 0, tx, LifoSelector())
+    capi.take(queue, 0, tx, FifoSelector())
+    assert removals(ear) == [1, 2, 3]
+    capi.commit_transaction(tx)
+    space = here(queue).space
+    space.take(AtomicEntry(5))
+    until(lambda: removals(ear) == [1, 2, 3, 4, 5])
+    space.write(("leased",), lease=5)
+    lease = space.write(("cancelled",))
+    clock.advance(6)  # It is told though nobody does anything.
+    until(lambda: removals(ear)[5:] == [("leased",)])
+    lease.cancel()
+    tx = capi.create_transaction(None, INFINITE_TIMEOUT)
+    capi.take(queue, 0, tx, FifoSelector())  # 6, which goes with the container
+    capi.destroy_container(None, queue)
+    until(lambda: not notification.active)
+    assert sorted(map(str, removals(ear)[6:])) == ["('cancelled',)", "6", "7"]
+    assert notification.error is None and notification.dropped == 0
+
+
+def test_a_shift_and_a_taker_who_waits_are_removals(capi, wait_at, until):
+    cref = capi.create_container(None, None, None, 2, FifoCoordinator())
+    ear, both = Ear(), Ear()
+    listening = capi.create_notification(cref, ear, "destroy", every_removal=True)
+    capi.create_notification(cref, both, "take", "destroy", every_removal=True, times=2)
+    call = wait_at(cref, capi.take, cref, INFINITE_TIMEOUT, None, FifoSelector())
+    capi.write(cref, 0, None, 1)
+    assert call.result() == [1]
+    capi.write(cref, 0, None, 2, 3)
+    capi.shift(cref, None, 4)
+    until(lambda: removals(ear) == [1, 2])
+    until(lambda: sorted(both.heard) == [("destroy", [1]), ("take", [1])])
+    listening.destroy()
+    capi.take(cref, 0, None, FifoSelector())  # which nobody hears
+    again = capi.create_notification(cref, ear, "destroy", every_removal=True)
+    capi.take(cref, 0, None, FifoSelector())
+    until(lambda: removals(ear) == [1, 2, 4])
+    again.destroy()
+    until(lambda: cref.quick)
+
+
 def test_a_listener_is_told_after_the_commit_and_not_of_what_was_rolled_back(capi, queue, until):
     ear = Ear()
     capi.create_notification(queue, ear, "write")
@@ -501,6 +566,8 @@ def test_notifications_that_make_no_sense_are_refused(capi, queue):
         lambda: capi.create_notification(queue, Ear()),
         lambda: capi.create_notification(queue, Ear(), "commit"),
         lambda: capi.create_notification(queue, Ear(), "write", times=0),
+        lambda: capi.create_notification(queue, Ear(), "write", every_removal=True),
+        lambda: capi.create_notification(queue, Ear(), "destroy", every_removal=1),
         lambda: capi.create_notification("queue", Ear(), "write"),
     )
     assert capi.read(queue, 0, None, AnySelector(COUNT_MAX)) == []

@@ -16,6 +16,7 @@ from tupelo.models.xvsm import (
     INFINITE,
     INFINITE_TIMEOUT,
     AnySelector,
+    Capi,
     Coordinator,
     Entry,
     FifoCoordinator,
@@ -33,6 +34,8 @@ from tupelo.models.xvsm import (
     QuerySelector,
     RandomSelector,
     Selector,
+    TypeCoordinator,
+    TypeSelector,
     VectorCoordinator,
     VectorSelector,
 )
@@ -124,6 +127,174 @@ def test_linda_ignores_the_first_fields(capi):
     for wrong in (-1, True, "1", 10**9):
         with pytest.raises(BadArgument, match="ignore_fields="):
             LindaCoordinator(wrong)  # type: ignore[arg-type]
+
+
+def matched(capi: Any, cref: Any, *entries: Any) -> list[Any]:
+    return read(capi, cref, LindaSelector(*entries, count=COUNT_ALL))
+
+
+def test_reverse_matching_finds_the_templates_that_an_entry_matches(capi):
+    for beside in ((), (LabelCoordinator(),)):
+        cref = container(capi, LindaCoordinator(reverse_matching=True), *beside)
+        kept = [
+            ("a", None),
+            (None, 1),
+            ("a", 1),
+            (None, None),
+            ("a",),
+            (None, ("b", None)),
+            Job("j"),
+        ]
+        for template in kept:
+            capi.write(cref, 0, None, Entry(template, *[LabelSelector("l")] * len(beside)))
+        assert matched(capi, cref, ("a", 1)) == kept[:4]
+        assert matched(capi, cref, ("a", True)) == [("a", None), (None, None)]
+        assert matched(capi, cref, (None, None)) == [(None, None)]
+        assert matched(capi, cref, ("a",)) == [("a",)]
+        assert matched(capi, cref, ("x", ("b", 5))) == [(None, None), (None, ("b", None))]
+        assert matched(capi, cref, ("x", ("c", 5))) == [(None, None)]
+        assert matched(capi, cref, Job("j", 5)) == [Job("j")]
+        assert matched(capi, cref, BigJob("j", 5, 6)) == [Job("j")]
+        assert matched(capi, cref, Job("k", 5)) == matched(capi, cref, ()) == []
+        assert matched(capi, cref, ("a",), Job("j", 5)) == [("a",), Job("j")]
+        assert capi.take(cref, 0, None, LindaSelector(("a", 1))) == [("a", None)]
+        for wrong in (("a", int), ("a", Between(1, 2)), Job, Named(name="j")):
+            with pytest.raises(BadArgument, match="selectors="):
+                read(capi, cref, LindaSelector(wrong))
+    for unfit in (1, None, "yes"):
+        with pytest.raises(BadArgument, match="reverse_matching="):
+            LindaCoordinator(reverse_matching=unfit)  # type: ignore[arg-type]
+
+
+def test_reverse_matching_ignores_the_first_fields(capi, wait_at):
+    cref = container(capi, LindaCoordinator(1, reverse_matching=True))
+    capi.write(cref, 0, None, ("ada", "a", None), ("bob", None, 1))
+    assert matched(capi, cref, ("a", 1)) == [("ada", "a", None), ("bob", None, 1)]
+    assert matched(capi, cref, ("b", 1)) == [("bob", None, 1)]
+    call = wait_at(cref, capi.take, cref, INFINITE_TIMEOUT, None, LindaSelector(("c", 2)))
+    capi.write(cref, 0, None, ("eve", "c", 3))
+    capi.write(cref, 0, None, ("joe", "c", None))
+    assert call.result() == [("joe", "c", None)]
+
+
+def test_reverse_matching_is_matching_turned_around():
+    chance = random.Random(44)
+
+    def value(depth: int = 2) -> Any:
+        kinds: list[Any] = [None, 1, 1.0, True, "a", b"a", float("nan"), [1, None], {"k": None}]
+        nested: Any = ("a", None)
+        kinds += [Job("a"), Job(None, 1), BigJob("a", 1, 1), Job(nested)] if depth else []
+        kinds += [tuple(value(depth - 1) for _ in range(chance.randrange(3)))] if depth else []
+        return chance.choice(kinds)
+
+    def entry() -> Any:
+        if chance.random() < 0.3:
+            return chance.choice([Job, BigJob])(value(), value())
+        return tuple(value() for _ in range(chance.randrange(4)))
+
+    met = 0
+    with Capi() as capi:
+        reverse = container(capi, LindaCoordinator(reverse_matching=True))
+        forward = container(capi, LindaCoordinator())
+        for _ in range(60):
+            templates, one = [entry() for _ in range(20)], entry()
+            capi.write(reverse, 0, None, *templates)
+            capi.write(forward, 0, None, one)
+            expected = [t for t in templates if capi.read(forward, 0, None, select(t))]
+            assert repr(capi.take(reverse, 0, None, select(one))) == repr(expected)
+            met += len(expected)
+            for cref in (reverse, forward):
+                capi.destroy(cref, 0, None, AnySelector(COUNT_ALL))
+    assert met > 50
+
+
+def select(template: Any) -> LindaSelector:
+    return LindaSelector(template, count=COUNT_MAX)
+
+
+def test_options_of_coordinators_are_kept_in_a_folder(folder):
+    with Capi(folder / "space") as capi:
+        capi.create_container(None, None, "t", INFINITE, TypeCoordinator(Job, int))
+        capi.create_container(None, None, "l", INFINITE, LindaCoordinator(1, True))
+    with Capi(folder / "space") as capi:
+        typed, linda = (capi.lookup_container(None, None, name) for name in "tl")
+        capi.write(typed, 0, None, BigJob("b"), 5)
+        with pytest.raises(BadArgument, match="entry="):
+            capi.write(typed, 0, None, "s")
+        capi.write(linda, 0, None, ("x", None, 2))
+        assert matched(capi, linda, (1, 2)) == [("x", None, 2)]
+
+
+@dataclass
+class BigJob(Job):
+    parts: int | None = None
+
+
+def test_type_finds_entries_of_a_type_and_its_subtypes(capi):
+    for coordinators in ((TypeCoordinator(),), (TypeCoordinator(), VectorCoordinator())):
+        cref = container(capi, *coordinators, LifoCoordinator())
+        everything = [
+            Job("j", 1),
+            5,
+            BigJob("b", 2, 3),
+            ("t", 1),
+            "s",
+            True,
+            None,
+            (Job("i"),),
+            [1],
+        ]
+        capi.write(cref, 0, None, *everything)
+        by_type: dict[Any, list[Any]] = {
+            Job: [Job("j", 1), BigJob("b", 2, 3)],
+            BigJob: [BigJob("b", 2, 3)],
+            tuple: [("t", 1), (Job("i"),)],
+            int: [5],
+            bool: [True],
+            type(None): [None],
+            list: [[1]],
+            object: everything,
+            dict: [],
+            f"{Job.__module__}.Job": [Job("j", 1), BigJob("b", 2, 3)],
+            "int": [5],
+            "a.b.Unknown": [],
+        }
+        for cls, found in by_type.items():
+            assert read(capi, cref, TypeSelector(cls, COUNT_ALL)) == found, cls
+        assert read(capi, cref, TypeSelector(Job, COUNT_ALL), LifoSelector()) == [BigJob("b", 2, 3)]
+        assert capi.take(cref, 0, None, TypeSelector(Job)) == [Job("j", 1)]
+        assert capi.take(cref, 0, None, TypeSelector(Job)) == [BigJob("b", 2, 3)]
+        with pytest.raises(CountNotMet):
+            capi.take(cref, 0, None, TypeSelector(Job))
+    for wrong in (5, None, "", Job()):
+        with pytest.raises(BadArgument, match="type="):
+            TypeSelector(wrong)  # type: ignore[arg-type]
+
+
+def test_type_takes_entries_of_allowed_types_only(make_capi):
+    capi = make_capi()
+    cref = container(capi, TypeCoordinator(Job, str))
+    capi.write(cref, 0, None, BigJob("b"), "s")
+    for entry in (5, ("t",), None):
+        with pytest.raises(BadArgument, match="entry="):
+            capi.write(cref, 0, None, entry)
+    assert read(capi, cref, TypeSelector(object, COUNT_ALL)) == [BigJob("b"), "s"]
+    optional = container(capi, optional=[TypeCoordinator(Job)])
+    capi.write(optional, 0, None, 5, Entry(Job("j"), TypeSelector(Job)), Job("not registered"))
+    assert read(capi, optional, TypeSelector(object, COUNT_ALL)) == [Job("j")]
+    with pytest.raises(BadArgument, match="entry="):
+        capi.write(optional, 0, None, Entry(5, TypeSelector(int)))
+    for wrong in (5, None, Coordinator):
+        with pytest.raises(BadArgument, match="allowed="):
+            TypeCoordinator(wrong)  # type: ignore[arg-type]
+
+
+def test_one_who_waits_for_a_type_gets_what_comes(capi, wait_at):
+    cref = container(capi, TypeCoordinator())
+    call = wait_at(cref, capi.take, cref, INFINITE_TIMEOUT, None, TypeSelector(Job))
+    capi.write(cref, 0, None, 5)
+    capi.write(cref, 0, None, BigJob("b"))
+    assert call.result() == [BigJob("b")]
 
 
 def test_key(capi):

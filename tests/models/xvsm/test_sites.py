@@ -82,7 +82,13 @@ SHORT_DOUBT = Doubt(0.05)
 @dataclass
 class Stranger:
     name: str | None = None
-    tags: list[str] = field(default_factory=list)
+    tags: list[str] | None = field(default_factory=list)
+
+
+@tupelo.entry("tests.xvsm.still_stranger")
+@dataclass
+class StillStranger(Stranger):
+    size: int | None = None
 
 
 class Place:
@@ -492,15 +498,15 @@ def test_aspects_are_added_by_the_names_under_which_they_are_offered(make_place,
 
 @pytest.fixture
 def forgotten() -> Iterator[Any]:
-    """Nobody in this program knows the class any more, until it is told."""
-    cls = kind._class_of_name["tests.xvsm.stranger"]
-    kind.kind_of(Stranger)
+    """Nobody in this program knows the classes any more, until it is told."""
+    classes = {kind.kind_of(cls).name: cls for cls in (Stranger, StillStranger)}
 
     def know(known: bool) -> None:
-        if known:
-            kind._class_of_name["tests.xvsm.stranger"] = cls
-        else:
-            kind._class_of_name.pop("tests.xvsm.stranger", None)
+        for name, cls in classes.items():
+            if known:
+                kind._class_of_name[name] = cls
+            else:
+                kind._class_of_name.pop(name, None)
 
     yield know
     know(True)
@@ -534,6 +540,18 @@ def test_the_site_need_not_know_the_classes_of_entries(capi, there, until, forgo
         assert [type(entry).__name__ for entry in heard[0]] == ["stranger"]
         assert (heard[0][0].name, heard[0][0].tags) == ("b", ["x"])
     assert told == []
+
+
+def test_the_site_need_not_know_the_classes_of_what_finds_templates(capi, forgotten):
+    cref = capi.create_container(None, None, "c", 3, LindaCoordinator(reverse_matching=True))
+    capi.write(cref, 0, None, Stranger("a", None), ("of", Stranger(None, None)))
+    forgotten(False)
+    for entry in (StillStranger("a", ["x"], 5), ("of", StillStranger("b", [], 5))):
+        assert capi.test(cref, 0, None, LindaSelector(entry, count=COUNT_ALL)) == 1
+    assert capi.test(cref, 0, None, LindaSelector(StillStranger("b"), count=COUNT_ALL)) == 0
+    forgotten(True)
+    entry = StillStranger("a", ["x"], 5)
+    assert capi.take(cref, 0, None, LindaSelector(entry)) == [Stranger("a", None)]
 
 
 # Deliveries

@@ -13,6 +13,8 @@
 | selector, selector chain     | a template, and an order that chooses                            |
 | count, COUNT_ALL, COUNT_MAX  | limit; all, if_exists=True; all, wait=0                          |
 | read, take                   | read_all, take_all (of one: read, take)                          |
+| test                         | find what would be read or taken, and say only how many          |
+| isolation level              | whether a read holds what it finds, and sees what others took    |
 | destroy                      | take, and say only how many                                      |
 | write                        | write_all, waiting while it is refused                           |
 | shift                        | take what stands in the way, and write, in one transaction       |
@@ -29,7 +31,13 @@ else; times are seconds; a timeout raises CountNotMet. At a site elsewhere a tra
 the link to it, a notification too, and code is not sent: see `serving` and `site`.
 """
 
-from tupelo.models.xvsm.active import ActiveCoordinator, ActiveEntry, ActiveError, current
+from tupelo.models.xvsm.active import (
+    ActiveCoordinator,
+    ActiveEntry,
+    ActiveError,
+    ActiveSpace,
+    current,
+)
 from tupelo.models.xvsm.around import INFINITE
 from tupelo.models.xvsm.aspects import (
     GLOBAL_POINTS,
@@ -56,15 +64,20 @@ from tupelo.models.xvsm.coordinators import (
     LindaCoordinator,
     QueryCoordinator,
     RandomCoordinator,
+    TypeCoordinator,
     VectorCoordinator,
 )
+from tupelo.models.xvsm.helper import Helper
 from tupelo.models.xvsm.notifications import Notification
 from tupelo.models.xvsm.selectors import (
     COUNT_ALL,
     COUNT_MAX,
+    READ_COMMITTED,
+    REPEATABLE_READ,
     ActiveSelector,
     AnySelector,
     FifoSelector,
+    IsolationLevel,
     KeySelector,
     LabelSelector,
     LifoSelector,
@@ -73,6 +86,7 @@ from tupelo.models.xvsm.selectors import (
     QuerySelector,
     RandomSelector,
     Selector,
+    TypeSelector,
     VectorSelector,
 )
 from tupelo.models.xvsm.site import RemoteContainer, RemoteTransaction
@@ -86,6 +100,8 @@ __all__ = [
     "INFINITE_TIMEOUT",
     "LOCAL_POINTS",
     "OK",
+    "READ_COMMITTED",
+    "REPEATABLE_READ",
     "RESCHEDULE",
     "SKIP",
     "TRY_ONCE",
@@ -93,6 +109,7 @@ __all__ = [
     "ActiveEntry",
     "ActiveError",
     "ActiveSelector",
+    "ActiveSpace",
     "AnyCoordinator",
     "AnySelector",
     "Aspect",
@@ -104,6 +121,8 @@ __all__ = [
     "Entry",
     "FifoCoordinator",
     "FifoSelector",
+    "Helper",
+    "IsolationLevel",
     "KeyCoordinator",
     "KeySelector",
     "LabelCoordinator",
@@ -125,6 +144,8 @@ __all__ = [
     "Request",
     "Selector",
     "Transaction",
+    "TypeCoordinator",
+    "TypeSelector",
     "VectorCoordinator",
     "VectorSelector",
     "Verdict",

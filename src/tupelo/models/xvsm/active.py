@@ -10,6 +10,9 @@ outlive the program, and hosts can share the work. For that functions go by name
 in a module that is loaded, and nothing else is ever run. Work whose classes are not known in this
 program is left until they are, and somebody asks.
 
+Programs elsewhere share the tasks by their capacity (`helper`): each takes one when a worker of its
+own is free. Entries are planned and finished here.
+
 | in that space | what it is                                 | what a worker makes of it    |
 | ------------- | ------------------------------------------ | ---------------------------- |
 | active        | an entry as it was written, with its keys  | waiting, left, tasks         |
@@ -30,6 +33,7 @@ import traceback
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -44,25 +48,29 @@ from tupelo.models.xvsm.selectors import Selector
 from tupelo.space.blocking import Space
 from tupelo.space.blocking import Transaction as WorkTransaction
 from tupelo.space.checks import check_count
-from tupelo.space.either import settled
+from tupelo.space.either import at_once, either, settled
 from tupelo.space.order import Order
+from tupelo.space.port import port_of
 from tupelo.space.shared import SharedTransaction
 from tupelo.values.entry import Entry as CoreEntry
-from tupelo.values.entry import freeze, require_known
+from tupelo.values.entry import freeze, require_known, thaw
 from tupelo.values.kind import entry as named_entry
 from tupelo.values.lease import Lease
-from tupelo.values.parts import ANY
+from tupelo.values.parts import ANY, OneOf
 from tupelo.values.template import Template
 
 if TYPE_CHECKING:
     from tupelo.models.xvsm.around import Around
-    from tupelo.models.xvsm.capi import Capi
+    from tupelo.models.xvsm.capi import AnyCapi, Capi
     from tupelo.models.xvsm.container import Container
+    from tupelo.models.xvsm.site import RemoteContainer
 
 logger = logging.getLogger("tupelo")
 
 Task = tuple[Any, ...]
 """A function, and its arguments."""
+Place = Callable[[], "tuple[Capi, Container | RemoteContainer]"]
+"""Where a task is computed: the Capi and the container that it works for."""
 
 _TASK = ("task", str, int, str, tuple)  # id, number, function, arguments
 _RESULT = ("result", str, int, bool, object)  # id, number, whether it went well, what it gave
@@ -258,15 +266,20 @@ class ActiveCoordinator(Coordinator):
 
     # Work
 
+    @property
+    def aio(self) -> AsyncSpace:
+        """The async door to the work."""
+        if self._aio is None:
+            self._aio = AsyncSpace(self._work())
+        return self._aio
+
     async def begin(
         self, capi: Around, made: list[tuple[Any, Any]], txn: SharedTransaction | None
     ) -> list[Lease]:
         """These entries are to be worked on; to cancel one's lease before that calls it off."""
         container, work = self._container(), self._work()
         container.require_distinct([stored for stored, _ in made])
-        if capi.is_async and self._aio is None:
-            self._aio = AsyncSpace(work)
-        door: Any = self._aio if capi.is_async else work
+        door: Any = self.aio if capi.is_async else work
         rows = []
         for stored, at in made:
             keys = [key for _, key in container.key_of(stored)]
@@ -324,37 +337,53 @@ class ActiveCoordinator(Coordinator):
         name = job[1]
         try:
             tasks: list[Any] = [
-                ("task", name, i, _name_of(task[0]), tuple(task[1:]))
+                ("task", name, i, name_of_task(task[0]), tuple(task[1:]))
                 for i, task in enumerate(self._payload(job[2]).evaluate())
             ]
             for task in tasks:
                 freeze(task)  # refuses arguments that are no values
         except BaseException as error:
-            failed = ("result", name, 0, False, _described(error))
+            failed = ("result", name, 0, False, described(error))
             rows = [failed, ("finish", name)]
         else:
             rows = [*tasks, ("left", name, len(tasks)) if tasks else ("finish", name)]
         self._work().write_all([("waiting", *job[1:]), *rows], txn=txn)
 
     def _compute(self, job: Any, txn: WorkTransaction) -> None:
-        """Write the result of a task; with the last one the entry can be finished."""
-        work, name = self._work(), job[1]
-        result = self._computed(*job[1:])
-        _, _, left = work.take(("left", name, int), txn=txn)
-        rest = ("left", name, left - 1) if left > 1 else ("finish", name)
-        work.write_all([result, rest], txn=txn)
+        """Compute a task, and write its result."""
+        result = computed(_function, job[3], job[4], self._place)
+        at_once(partial(self.record, self._work(), job, *result, txn))
 
-    def _computed(self, name: str, number: int, where: str, arguments: tuple[Any, ...]) -> Any:
-        _here.coordinator = self
+    async def record(self, door: Any, job: Any, ok: bool, value: Any, txn: WorkTransaction) -> None:
+        """Write the result of a task; with the last one the entry can be finished."""
+        _, name, number, *_ = job
+        _, _, left = await settled(door.take(("left", name, int), txn=txn))
+        rest = ("left", name, left - 1) if left > 1 else ("finish", name)
+        await settled(door.write_all([("result", name, number, ok, value), rest], txn=txn))
+
+    def _place(self) -> tuple[Capi, Container]:
+        from tupelo.models.xvsm.capi import Capi
+
+        container = self._container()
+        return Capi(container.owner), container
+
+    async def hand_out(self, names: list[str], wait: float | None) -> HandedOut | None:
+        """For a program elsewhere: a task that is one of these functions; None if there is none in
+        time."""
+        work = self._work()
+        port, txn = port_of(work), work.transaction()
+        wanted = ("task", str, int, OneOf(*names), tuple)
         try:
-            value = _function(where)(*arguments)
-            result = ("result", name, number, True, value)
-            freeze(result)  # refuses what is no value
-        except BaseException as error:  # A task may call sys.exit(), which ends the task only.
-            result = ("result", name, number, False, _described(error))
-        finally:
-            _here.coordinator = None
-        return result
+            query = port.query(wanted, True, wait, False, 1, txn, None, False)
+            found = await port.fetch(query.replace(known=False))
+        except BaseException:
+            with suppress(TupeloError):
+                port.abort(txn.core_state)
+            raise
+        if not found:
+            port.abort(txn.core_state)
+            return None
+        return HandedOut(self, txn, thaw(found[0].shape, found[0].fields, stand_ins=True))
 
     def _finish(self, name: str) -> None:
         """Let the entry come out, in one step with the going of its work."""
@@ -376,7 +405,7 @@ class ActiveCoordinator(Coordinator):
             except SpaceClosed:
                 raise
             except TupeloError as error:
-                out = self._failed(stored, *_described(error))
+                out = self._failed(stored, *described(error))
                 container.space.write(out, txn=txn, wait=None)
             with self._coming_out:
                 SharedTransaction.commit(txn)
@@ -397,7 +426,7 @@ class ActiveCoordinator(Coordinator):
             carrier.finalize([result[4] for result in results])
             freeze(carrier)
         except BaseException as error:
-            return self._failed(stored, *_described(error))
+            return self._failed(stored, *described(error))
         return self._framed(stored, carrier)
 
     def _failed(self, stored: Any, reason: str, detail: str) -> Any:
@@ -412,6 +441,94 @@ class ActiveCoordinator(Coordinator):
         return (*stored[:width], payload) if width else payload
 
 
+class HandedOut:
+    """A task that a program elsewhere computes. A transaction holds it until it has a result."""
+
+    def __init__(self, coordinator: ActiveCoordinator, txn: WorkTransaction, job: Any) -> None:
+        self._coordinator = coordinator
+        self._txn = txn
+        self._port = port_of(coordinator.aio)
+        self.job = job
+
+    async def finish(self, ok: bool, value: Any) -> None:
+        """The task has a result. LeaseLost or SpaceClosed if it is another's by now."""
+        try:
+            await self._coordinator.record(self._coordinator.aio, self.job, ok, value, self._txn)
+            await self._port.flushed(self._port.commit(self._txn.core_state))
+        except BaseException:
+            self.give_back()
+            raise
+
+    def give_back(self) -> None:
+        """Somebody else may compute it."""
+        with suppress(TupeloError):
+            self._port.abort(self._txn.core_state)
+
+
+class ActiveSpace:
+    """A container with an ActiveCoordinator, as a space for doors that stand on one: a JavaSpace on
+    it takes ActiveEntries, which can be read and taken once their work is done, and tells of them
+    then. All but writing is done by `cref.space`. The container is one of this program, and has
+    no coordinators that keep something, such as a key."""
+
+    def __init__(self, capi: AnyCapi, cref: Container) -> None:
+        container = capi.embedded.require(cref)
+        active_of(container)
+        if container.width:
+            raise BadArgument("cref", "a container without keys, labels and places", cref)
+        self._capi = capi
+        self._container = container
+        self._door: Any = container.aio if capi.is_async else container.space
+        self.is_async = capi.is_async
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._door, name)
+
+    @either
+    async def write(
+        self,
+        entry: Any,
+        *,
+        lease: None = None,
+        txn: SharedTransaction | None = None,
+        at: None = None,
+        wait: float | None = 0,
+        to: None = None,
+    ) -> Any:
+        """Give an entry in to be worked on, perhaps in a transaction that spans spaces; to cancel
+        its lease before that begins calls it off. There is always room for it, and what comes out
+        lives for ever."""
+        return (await self._give_in([entry], txn, lease=lease, at=at, to=to))[0]
+
+    @either
+    async def write_all(
+        self,
+        entries: list[Any],
+        *,
+        lease: None = None,
+        txn: SharedTransaction | None = None,
+        at: None = None,
+        wait: float | None = 0,
+        to: None = None,
+    ) -> list[Any]:
+        """Give several entries in, all or none."""
+        return await self._give_in(list(entries), txn, lease=lease, at=at, to=to)
+
+    async def _give_in(self, entries: list[Any], txn: Any, **options: Any) -> list[Any]:
+        if txn is not None and not isinstance(txn, SharedTransaction):
+            raise BadArgument("txn", "one that may span spaces, such as tupelo.transaction()", txn)
+        for name, value in options.items():
+            if value is not None:
+                raise BadArgument(name, "None, for what is worked on", value)
+        write = self._capi.write(self._container, 0, txn, *entries)
+        leases: list[Any] = await settled(write)
+        return leases
+
+    @either
+    async def close(self) -> None:
+        """The container stays as it is: its Capi closes it."""
+
+
 def active_of(container: Container) -> ActiveCoordinator:
     """The ActiveCoordinator of a container that has one."""
     active = container.active
@@ -420,21 +537,35 @@ def active_of(container: Container) -> ActiveCoordinator:
     return active
 
 
-def current() -> tuple[Capi, Container]:
+def current() -> tuple[Capi, Container | RemoteContainer]:
     """For a function that is a task: the Capi and the container that it works for, so that it may
     write further ActiveEntries."""
-    from tupelo.models.xvsm.capi import Capi
-
-    coordinator: ActiveCoordinator | None = getattr(_here, "coordinator", None)
-    if coordinator is None or coordinator.container is None:
+    place: Place | None = getattr(_here, "place", None)
+    if place is None:
         raise BadArgument("current", "called by a task of an ActiveEntry", None)
-    return Capi(coordinator.container.owner), coordinator.container
+    return place()
 
 
-def _name_of(function: Any) -> str:
+def computed(
+    find: Callable[[str], Any], name: str, arguments: tuple[Any, ...], place: Place
+) -> tuple[bool, Any]:
+    """Whether a task went well, and its result; or what it has raised."""
+    _here.place = place
+    try:
+        value = find(name)(*arguments)
+        freeze(("result", name, 0, True, value))  # refuses what is no value
+    except BaseException as error:  # A task may call sys.exit(), which ends the task only.
+        return False, described(error)
+    finally:
+        _here.place = None
+    return True, value
+
+
+def name_of_task(function: Any, argument: str = "task") -> str:
+    """The name by which a function is computed. BadArgument if it has none."""
     where = name_of(function)
     if found_by(where) is not function or not callable(function):
-        raise BadArgument("task", "a function that a module has by its name", function)
+        raise BadArgument(argument, "a function that a module has by its name", function)
     return where
 
 
@@ -445,5 +576,5 @@ def _function(where: str) -> Any:
     return found
 
 
-def _described(error: BaseException) -> tuple[str, str]:
+def described(error: BaseException) -> tuple[str, str]:
     return f"{type(error).__name__}: {error}", "".join(traceback.format_exception(error))

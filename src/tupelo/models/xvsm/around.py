@@ -102,9 +102,10 @@ class Around:
     ) -> Any:
         if isinstance(cref, (RemoteContainer, str)):
             remote, there = await self._elsewhere(cref)
+            values = arguments.pop("values", {})
             (asked,) = arguments.values()
-            wait = seconds(timeout)
-            return await there.operate(operation, self._context, remote, wait, tx, asked)
+            how = (asked, *values.values())
+            return await there.operate(operation, self._context, remote, seconds(timeout), tx, *how)
         container, txn = self.embedded.require(cref), check_transaction(tx)
         self.embedded.require_there(container, txn)
         request = Request(

@@ -66,6 +66,8 @@ class Point(Enum):
     POST_WRITE = "post_write"
     PRE_SHIFT = "pre_shift"
     POST_SHIFT = "post_shift"
+    PRE_TEST = "pre_test"
+    POST_TEST = "post_test"
 
     PRE_CREATE_CONTAINER = "pre_create_container"
     POST_CREATE_CONTAINER = "post_create_container"
@@ -84,9 +86,9 @@ class Point(Enum):
         return self.value
 
 
-LOCAL_POINTS = tuple(Point)[:14]
+LOCAL_POINTS = tuple(Point)[:16]
 """The points of a container; registered at the space they are those of all its containers."""
-GLOBAL_POINTS = tuple(Point)[14:]
+GLOBAL_POINTS = tuple(Point)[16:]
 """The points of the space itself."""
 FINAL_POINTS = (
     Point.POST_TRANSACTION_COMMIT,
@@ -151,7 +153,8 @@ class Request:
         self.result: Any = None
         self.aspect: Aspect | None = None  # of add_aspect and remove_aspect
         self.points: list[Point] = []
-        self.values: dict[str, Any] = {}  # name, size, coordinators, of create_container
+        # name, size, coordinators, of create_container; isolation, operation, of read and test
+        self.values: dict[str, Any] = {}
         for name, value in arguments.items():
             setattr(self, name, value)
 

@@ -7,7 +7,14 @@ from functools import partial
 from typing import Any
 from uuid import uuid4
 
-from tupelo.errors import BadArgument, ContainerExists, ContainerNotFound, DuplicateKey, SpaceFull
+from tupelo.errors import (
+    BadArgument,
+    ContainerExists,
+    ContainerNotFound,
+    DuplicateKey,
+    EntryLocked,
+    SpaceFull,
+)
 from tupelo.federation.client.arguments import parts
 from tupelo.federation.hosts.doors import HostDoor
 from tupelo.federation.identity.access import Access
@@ -27,12 +34,24 @@ from tupelo.models.xvsm.chain import Question, template_for
 from tupelo.models.xvsm.container import Container, Entry
 from tupelo.models.xvsm.coordinators import AnyCoordinator, Coordinator, VectorCoordinator
 from tupelo.models.xvsm.embedded import row_of
+from tupelo.models.xvsm.helper import Helper
 from tupelo.models.xvsm.notifications import Listener, Listening, Notification, check_operations
-from tupelo.models.xvsm.selectors import Selector, VectorSelector
+from tupelo.models.xvsm.selectors import (
+    READ_COMMITTED,
+    REPEATABLE_READ,
+    IsolationLevel,
+    Selector,
+    VectorSelector,
+    check_isolation,
+    check_tested,
+)
 from tupelo.models.xvsm.site import RemoteContainer, RemoteTransaction, Site
 from tupelo.models.xvsm.wire import is_uri, parse_uri
+from tupelo.space.blocking import Space, fetch
 from tupelo.space.either import Closing, either, settled
 from tupelo.space.order import Order
+from tupelo.space.port import value_of
+from tupelo.space.query import Query
 from tupelo.space.shared import SharedTransaction
 from tupelo.space.tasks import to_the_end
 from tupelo.values.entry import Entry as CoreEntry
@@ -71,8 +90,8 @@ class AnyCapi(Around, Closing):
         `access` says who may do what there (by default as in the host's spaces): "read" to look
         containers up, to read and to use transactions, "write" to create containers and to write,
         "take" to take and destroy, "subscribe" for notifications, "administer" to clear the space,
-        to shut it down and to add aspects; a shift needs "write" and "take", and so does
-        destroy_container. `doubt` says what becomes of entries whose taker vanished; those that
+        to shut it down and to add aspects; shift, destroy_container and work_for need "write" and
+        "take". `doubt` says what becomes of entries whose taker vanished; those that
         were on their way when the program crashed are settled once they are offered again. Clients
         may add the `aspects` by their names; other aspects are added here.
 
@@ -299,13 +318,41 @@ class AnyCapi(Around, Closing):
 
     @either
     async def read(
-        self, cref: Cref, timeout: float | None, tx: Tx | None, *selectors: Selector
+        self,
+        cref: Cref,
+        timeout: float | None,
+        tx: Tx | None,
+        *selectors: Selector,
+        isolation: IsolationLevel = REPEATABLE_READ,
     ) -> list[Any]:
         """The entries that the selectors choose; CountNotMet if there are too few in time."""
+        values = {"isolation": check_isolation(isolation)}
         found: list[Any] = await self._operate(
-            "read", self._read, cref, timeout, tx, selectors=list(selectors)
+            "read", self._read, cref, timeout, tx, selectors=list(selectors), values=values
         )
         return found
+
+    @either
+    async def test(
+        self,
+        cref: Cref,
+        timeout: float | None,
+        tx: Tx | None,
+        *selectors: Selector,
+        isolation: IsolationLevel = REPEATABLE_READ,
+        operation: str = "read",
+    ) -> int:
+        """How many entries a read or, with `operation="take"`, a take would get; it takes and holds
+        nothing. It waits as that would. EntryLocked if it would succeed but for what other
+        transactions hold; CountNotMet if there are too few."""
+        values = {
+            "isolation": check_isolation(isolation),
+            "operation": check_tested(operation),
+        }
+        count: int = await self._operate(
+            "test", self._test, cref, timeout, tx, selectors=list(selectors), values=values
+        )
+        return count
 
     @either
     async def take(
@@ -327,6 +374,17 @@ class AnyCapi(Around, Closing):
         )
         return count
 
+    @either
+    async def work_for(
+        self, cref: RemoteContainer | str, *functions: Callable[..., Any], workers: int = 4
+    ) -> Helper:
+        """Share the work of an ActiveCoordinator elsewhere: compute its tasks that are one of these
+        functions, at most so many at a time. Nothing else is run here."""
+        if not isinstance(cref, (RemoteContainer, str)):
+            raise BadArgument("cref", "a container at a site elsewhere, or its URI", cref)
+        remote, _ = await self._elsewhere(cref)
+        return Helper(self.sites, self.is_async, remote, functions, workers)
+
     # Notifications and aspects
 
     @either
@@ -336,19 +394,22 @@ class AnyCapi(Around, Closing):
         listener: Listener,
         *operations: str,
         times: int | None = None,
+        every_removal: bool = False,
     ) -> Listening:
         """Call `listener(notification, operation, entries)` after each of these operations on the
-        container ("read", "write", "take", "shift", "destroy"); at most `times`.
+        container ("read", "write", "take", "shift", "destroy"); at most `times`. With
+        `every_removal` "destroy" tells of each entry that is gone for good, whatever the reason.
 
         A notification is an aspect: those before and after `add_aspect` are asked. One of a
         container elsewhere ends when the link to its site is lost.
         """
         if isinstance(cref, (RemoteContainer, str)):
             remote, there = await self._elsewhere(cref)
-            return await there.watch(self._context, remote, listener, operations, times)
+            told = (operations, times, every_removal)
+            return await there.watch(self._context, remote, listener, *told)
         container = self.embedded.require(cref)
-        points = check_operations(operations)
-        notification = Notification(self, container, listener, times)
+        points = check_operations(operations, every_removal)
+        notification = Notification(self, container, listener, times, every_removal)
         notification.registration = await self._add(container, points, notification)
         notification.start()
         return notification
@@ -477,7 +538,31 @@ class AnyCapi(Around, Closing):
         return leases
 
     async def _read(self, request: Request) -> list[Any]:
-        return await self._get(request, take=False)
+        committed = check_isolation(request.values["isolation"]) is READ_COMMITTED
+        return await self._get(request, take=False, **{"committed": True} if committed else {})
+
+    async def _test(self, request: Request) -> int:
+        committed = check_isolation(request.values["isolation"]) is READ_COMMITTED
+        take = check_tested(request.values["operation"]) == "take"
+        container, txn, question = self._asked(request)
+        how = {"test": True, "committed": committed and not take}
+        if request.timeout != 0:
+            found = await self._fetch(container, question, take, request.timeout, txn, **how)
+            if found:
+                return len(found)
+        port = container.port
+        query = question.query(port, take, 0, txn, known=False, **how)
+        with port.atomic():
+            entries = port.find(query)
+            short = None if entries else question.not_met()
+            if short is None:
+                return len(entries)
+            # Would it be enough, if nobody held anything?
+            locked = port.find(query.replace(take=False, committed=True))
+        if locked:
+            text = f"{short}: other transactions hold what it needs"
+            raise EntryLocked(text, wanted=short.wanted, found=short.found)
+        raise short
 
     async def _take(self, request: Request) -> list[Any]:
         return await self._get(request, take=True)
@@ -487,14 +572,17 @@ class AnyCapi(Around, Closing):
         request.values["destroyed"] = destroyed  # for notifications
         return len(destroyed)
 
-    async def _get(self, request: Request, take: bool) -> list[Any]:
-        container, txn, wait = container_of(request), request.transaction, request.timeout
-        question = container.question(tuple(request.selectors))
+    def _asked(self, request: Request) -> tuple[Container, SharedTransaction | None, Question]:
+        container = container_of(request)
         if container.active is not None:
             active_of(container).asked()
+        return container, request.transaction, container.question(tuple(request.selectors))
+
+    async def _get(self, request: Request, take: bool, **how: bool) -> list[Any]:
+        container, txn, question = self._asked(request)
         if not take and txn and request.is_alone and not txn.has_branch(container.port):
             txn = None  # Or others could not take what is read until the aspects have spoken.
-        found = await self._fetch(container, question, take, wait, txn)
+        found = await self._fetch(container, question, take, request.timeout, txn, **how)
         if not found:
             short = question.not_met()
             if short is not None:
@@ -508,10 +596,17 @@ class AnyCapi(Around, Closing):
         take: bool,
         wait: float | None,
         txn: SharedTransaction | None,
+        **how: bool,
     ) -> list[Any]:
         """What the space of a container answers, as it was written."""
         space = self._space(container)
-        if question.one:
+        if how:
+            query = question.query(container.port, take, wait, txn, **how)
+            entries = await (
+                container.port.fetch(query) if self.is_async else fetched(space, query)
+            )
+            found = list(map(value_of, entries))
+        elif question.one:
             get = space.take if take else space.read
             one = None
             if question.first is not None:
@@ -565,10 +660,16 @@ class Capi(AnyCapi):
         return answer
 
     def read(
-        self, cref: Cref, timeout: float | None, tx: Tx | None, *selectors: Selector
+        self,
+        cref: Cref,
+        timeout: float | None,
+        tx: Tx | None,
+        *selectors: Selector,
+        isolation: IsolationLevel = REPEATABLE_READ,
     ) -> list[Any]:
         if (
             tx is None
+            and isolation is REPEATABLE_READ
             and len(selectors) == 1
             and type(cref) is Container
             and cref.quick is self.embedded
@@ -576,7 +677,7 @@ class Capi(AnyCapi):
             found = cref.get_quickly(selectors[0], False, timeout)
             if found is not None:
                 return found
-        answer: list[Any] = super().read(cref, timeout, tx, *selectors)
+        answer: list[Any] = super().read(cref, timeout, tx, *selectors, isolation=isolation)
         return answer
 
     def take(
@@ -637,6 +738,10 @@ class GivesWay(Order):
 
 Remove = Callable[[Any, Order | None, int | None], Awaitable[int]]
 """Removes what matches a template, as an order says, at most so many; the answer is how many."""
+
+
+async def fetched(space: Space, query: Query) -> list[CoreEntry]:
+    return fetch(space, query)
 
 
 async def shift(

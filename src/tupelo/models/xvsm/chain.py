@@ -13,6 +13,9 @@ from tupelo.errors import BadArgument, CountNotMet, TupeloError
 from tupelo.models.xvsm.coordinators import Coordinator
 from tupelo.models.xvsm.selectors import Selector
 from tupelo.space.order import Order
+from tupelo.space.port import Port
+from tupelo.space.query import Query
+from tupelo.space.shared import SharedTransaction
 from tupelo.values.entry import Entry, Shape, Typed, shape_of, types_of
 from tupelo.values.parts import ANY
 from tupelo.values.template import Binding, Check, Template, as_template
@@ -195,6 +198,28 @@ class Question:
     def template(self) -> Any:
         width, kept, payloads = self._content
         return template_for(width, None, kept, payloads)
+
+    def query(
+        self,
+        port: Port,
+        take: bool,
+        wait: float | None,
+        txn: SharedTransaction | None,
+        *,
+        first: bool = False,
+        **how: bool,
+    ) -> Query:
+        """As the space of a container is asked; the `first` question, for what is there. `how` are
+        further fields of the query: whether it reads what is committed, or is a test."""
+        template = self.first if first else self.template
+        if self.one:
+            query = port.query(template, take, wait, False, 1, txn, None, False)
+        else:
+            # What is committed is all there is: nobody's fate is waited for.
+            waits = self.waits and not (self.optional and how.get("committed"))
+            chosen = (txn, self.chain, self.optional)
+            query = port.query(template, take, wait if waits else 0, True, None, *chosen)
+        return query.replace(**how) if how else query
 
     @property
     def optional(self) -> bool:

@@ -30,6 +30,7 @@ from tupelo.models.xvsm.coordinators import (
     LindaCoordinator,
     QueryCoordinator,
     RandomCoordinator,
+    TypeCoordinator,
     found_by,
     framed,
     name_of,
@@ -57,7 +58,7 @@ if TYPE_CHECKING:
 
 __all__ = ["AtomicEntry", "Books", "Container", "Entry"]
 
-_SIMPLE = {FifoCoordinator, LifoCoordinator, LindaCoordinator, QueryCoordinator}
+_SIMPLE = {FifoCoordinator, LifoCoordinator, LindaCoordinator, QueryCoordinator, TypeCoordinator}
 """Those that have nothing to say when a tuple is written."""
 _EVERYWHERE = {"any": AnyCoordinator, "random": RandomCoordinator}
 """Those that every container has."""
@@ -177,13 +178,13 @@ class Container:
         return self._aio
 
     def close(self) -> None:
-        for end in list(self.endings):
-            end()
         try:
             for coordinator in self.given:
                 coordinator.closed()
         finally:
             self.space.close()
+            for end in list(self.endings):
+                end()
             self.news.close()
 
     # Entries

@@ -23,7 +23,7 @@ from operator import attrgetter
 from types import NoneType
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from tupelo.errors import BadArgument, CountNotMet, DuplicateKey, IndexOutOfRange
+from tupelo.errors import BadArgument, BadEntry, CountNotMet, DuplicateKey, IndexOutOfRange
 from tupelo.models.xvsm.selectors import (
     AnySelector,
     AtomicEntry,
@@ -35,15 +35,18 @@ from tupelo.models.xvsm.selectors import (
     QuerySelector,
     RandomSelector,
     Selector,
+    TypeSelector,
     VectorSelector,
+    name_of_type,
+    template_of_type,
 )
 from tupelo.space.order import Order
 from tupelo.space.transaction import Txn
 from tupelo.values.codec import encode_entry
-from tupelo.values.entry import Entry, freeze, thaw
+from tupelo.values.entry import Entry, Shape, Typed, freeze, thaw
 from tupelo.values.kind import is_typed
-from tupelo.values.parts import ANY, INDEXABLE
-from tupelo.values.template import as_template
+from tupelo.values.parts import ANY, INDEXABLE, Equal, Nested, NestedTyped, Part
+from tupelo.values.template import Binding, Template, as_template
 
 if TYPE_CHECKING:
     from tupelo.models.xvsm.container import Container
@@ -294,10 +297,10 @@ class LifoCoordinator(_ByArrival):
 
 def _by_arrival(found: list[Entry]) -> list[Entry]:
     """The oldest first; what a transaction wrote is newer than what is there, and of transactions
-    in each other the inner one's is the newest."""
+    in each other the inner one's is the newest. What others have taken is as old as it is."""
     found = sorted(found, key=_arrival)
-    if any(entry.txn is not None for entry in found):
-        found.sort(key=lambda entry: 0 if entry.txn is None else len(list(entry.txn.line())))
+    if any(entry.txn is not None and not entry.gone for entry in found):
+        found.sort(key=lambda e: 0 if e.txn is None or e.gone else len(list(e.txn.line())))
     return found
 
 
@@ -316,22 +319,88 @@ class RandomCoordinator(Coordinator):
         return self.generator.sample(found, len(found))
 
 
+class MatchedBy(Template):
+    """Of templates that are kept as entries: those that this entry matches. Their None is a
+    wildcard, as in a LindaSelector; so many of their first fields are `ignored`. Where a kept
+    template asks for a value, an index finds it."""
+
+    __slots__ = ("_fields", "_ignored", "_shape")
+
+    def __init__(self, entry: Any, ignored: int) -> None:
+        self.raw = entry
+        self._shape, self._fields = freeze(entry)
+        self._ignored = ignored
+        self._bind_shape = self._matched
+        self._bindings: dict[Shape, Binding | None] = {}
+
+    def _matched(self, kept: Shape) -> Binding | None:
+        kind, own = kept.kind, self._shape.kind
+        asked: list[Any] = list(self._fields)
+        if kind is not None:
+            if own is None or kind.name not in own.lineage or not {*kind.names} <= {*own.names}:
+                return None
+            asked = [self._fields[own.names.index(name)] for name in kind.names]
+        elif own is not None or len(asked) + self._ignored != len(kept.types):
+            return None
+        places, checks = {}, {}
+        for place, value in enumerate(asked, self._ignored):
+            cls = kept.types[place]
+            if cls is NoneType:
+                continue
+            if cls is not type(value):
+                return None
+            if cls in INDEXABLE:
+                if value != value:  # NaN
+                    return None
+                places[place] = value
+            else:
+                checks[place] = value
+
+        def check(fields: tuple[Any, ...]) -> bool:
+            wild = kind is None
+            return all(_asks(fields[at], wild).matches(value) for at, value in checks.items())
+
+        return Binding(tuple(places), tuple(places.values()), check if checks else None)
+
+
+def _asks(value: Any, wild: bool) -> Part:
+    """A kept value as a part of a template. In tuples None is a wildcard if they are `wild`, which
+    those inside a dataclass are not."""
+    if type(value) is tuple:
+        return Nested(tuple([_asks(one, wild) for one in value]))
+    if type(value) is Typed:
+        held = zip(value.kind.names, value.values, strict=True)
+        asked = {name: _asks(one, False) for name, one in held if one is not None}
+        return NestedTyped(value.kind.name, asked)
+    return ANY if value is None and wild else Equal(value)
+
+
 class LindaCoordinator(_ByArrival):
     """By template. It takes tuples, and dataclasses, which are tuples with names. With
     `ignore_fields` it takes tuples only, and templates say nothing of so many of their first
-    fields (6.2)."""
+    fields (6.2). With `reverse_matching` it works the other way round (7.6): what is written are
+    templates, with None for wildcards, and the selector's entry finds those that it matches."""
 
     default_name = "linda"
     speaks = LindaSelector
 
-    def __init__(self, ignore_fields: int = 0, *, name: str | None = None) -> None:
+    def __init__(
+        self,
+        ignore_fields: int = 0,
+        reverse_matching: bool = False,
+        *,
+        name: str | None = None,
+    ) -> None:
         super().__init__(name=name)
         if type(ignore_fields) is not int or not 0 <= ignore_fields <= IGNORED_MAX:
             raise BadArgument("ignore_fields", f"a number from 0 to {IGNORED_MAX}", ignore_fields)
+        if type(reverse_matching) is not bool:
+            raise BadArgument("reverse_matching", "True or False", reverse_matching)
         self.ignored = (ANY,) * ignore_fields
+        self._reverse = reverse_matching
 
     def options(self) -> tuple[Any, ...]:
-        return (len(self.ignored),) if self.ignored else ()
+        return (len(self.ignored), self._reverse) if self.ignored or self._reverse else ()
 
     def check(self, payload: Any) -> None:
         if self.ignored:
@@ -345,7 +414,9 @@ class LindaCoordinator(_ByArrival):
 
     def content(self, selector: Any) -> tuple[Any, tuple[Any, ...]]:
         templates = selector.templates
-        if self.ignored:
+        if self._reverse:
+            templates = tuple(map(self._matched_by, selector.given))
+        elif self.ignored:
             templates = tuple([self._after_ignored(template) for template in templates])
         if len(templates) > 1:
             either = as_template(templates[0])
@@ -360,6 +431,16 @@ class LindaCoordinator(_ByArrival):
         if type(template) is not tuple:
             raise BadArgument("selectors", "tuples, for some of the fields are ignored", template)
         return (*self.ignored, *template)
+
+    def _matched_by(self, entry: Any) -> MatchedBy:
+        if type(entry) is tuple:
+            entry = tuple([None if field is ANY else field for field in entry])
+        try:
+            if type(entry) is tuple or is_typed(entry):
+                return MatchedBy(entry, len(self.ignored))
+        except BadEntry as error:
+            raise BadArgument("selectors", f"entries, to find templates ({error})", entry) from None
+        raise BadArgument("selectors", "entries, tuples or dataclasses, to find templates", entry)
 
     def _like(self, entry: Any) -> tuple[Any, ...]:
         """A template that few entries besides this one match, so that not all must be seen."""
@@ -474,6 +555,31 @@ class LabelCoordinator(_ByArrival):
 
     def content(self, selector: Selector) -> tuple[Any, tuple[Any, ...]]:
         return self.kept(selector), ()
+
+
+class TypeCoordinator(_ByArrival):
+    """By type (MozartSpaces 2). With `allowed` types it takes entries of these only, and of their
+    subclasses. A dataclass may be given by its name."""
+
+    default_name = "type"
+    speaks = TypeSelector
+
+    def __init__(self, *allowed: type | str, name: str | None = None) -> None:
+        super().__init__(name=name)
+        templates = [template_of_type(cls, "allowed") for cls in allowed]
+        self._allowed = Template.any_of(templates) if templates else None
+        self._names = tuple([name_of_type(cls, "allowed") for cls in allowed])
+
+    def options(self) -> tuple[Any, ...]:
+        return self._names
+
+    def check(self, payload: Any) -> None:
+        if self._allowed is not None and not self._allowed.matches(framed(payload)):
+            allowed = ", ".join(self._names)
+            raise BadArgument("entry", f"of a type that {self!r} allows: {allowed}", payload)
+
+    def content(self, selector: Any) -> tuple[Any, tuple[Any, ...]]:
+        return None, (selector.template,)
 
 
 class VectorCoordinator(Coordinator):

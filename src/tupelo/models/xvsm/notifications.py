@@ -7,9 +7,13 @@ oldest is dropped, and `dropped` counts it. A listener that raises is told no mo
 why.
 
 It hears of operations by their names: "shift" tells what was written, and "destroy" is the
-operation, not what became of an entry. Who wants to know of all that leaves listens to take, shift
-and destroy. An entry for an ActiveCoordinator is told as written when its work is done and it comes
-out, for before that nobody can find it.
+operation. With `every_removal` it tells of "destroy" whenever an entry is gone for good, of each by
+itself, in the order in which they leave: taken, destroyed, shifted out, its lease over, by whatever
+door, or left when the container is destroyed. What a transaction takes is gone with its commit, and
+what a client elsewhere takes when it has it.
+
+An entry for an ActiveCoordinator is told as written when its work is done and it comes out, for
+before that nobody can find it.
 """
 
 from __future__ import annotations
@@ -26,6 +30,9 @@ from tupelo.errors import BadArgument
 from tupelo.models.xvsm.aspects import News, Point, Registration, Request
 from tupelo.models.xvsm.container import Container, Entry
 from tupelo.space.either import at_once
+from tupelo.space.session import Seen
+from tupelo.values.entry import Entry as CoreEntry
+from tupelo.values.entry import thaw
 
 if TYPE_CHECKING:
     from tupelo.models.xvsm.around import Around
@@ -92,10 +99,13 @@ class Notification(Listening):
         container: Container,
         listener: Listener,
         times: int | None,
+        every_removal: bool = False,
         backlog_max: int = 10_000,
     ) -> None:
         super().__init__(capi.is_async, listener, times)
         self.container = container
+        self._memory = Seen() if every_removal else None
+        self._ending = False
         self.registration: Registration | None = None
         self._embedded = capi.embedded
         self._backlog_max = backlog_max
@@ -105,7 +115,9 @@ class Notification(Listening):
 
     def start(self) -> None:
         """Begin to tell, now that it is registered; it is not if an aspect has skipped that."""
-        self.container.endings[self.destroy] = None
+        self.container.endings[self._end] = None
+        if self._memory is not None:
+            self.container.port.listen_to_removals(self._removed, self._memory)
         if self.registration is None or self.container.destroyed:
             self.destroy()
         else:
@@ -138,7 +150,8 @@ class Notification(Listening):
         self._after(request, request.entries)
 
     def post_destroy(self, request: Request) -> None:
-        self._after(request, request.values.get("destroyed", []))
+        if self._memory is None:
+            self._after(request, request.values.get("destroyed", []))
 
     def _after(self, request: Request, entries: list[Any]) -> None:
         told = [entry.value if isinstance(entry, Entry) else entry for entry in entries]
@@ -150,6 +163,32 @@ class Notification(Listening):
 
         if request.transaction is not None:  # It is, around an operation of a container.
             request.transaction.at_end(end)
+
+    # Removals
+
+    def _removed(self, entry: CoreEntry) -> None:
+        """On whatever thread, under the lock of the space."""
+        self._add("destroy", [self.container.value(thaw(entry.shape, entry.fields, True))])
+
+    def _end(self) -> None:
+        """The container is closed. If it was destroyed, what was left in it is still to be told."""
+        if self._memory is None or not self.container.destroyed:
+            self.destroy()
+            return
+        for entry in self.container.port.entries(held=True):
+            self._removed(entry)
+        self._leave()
+        self._ending = True
+        self._news.tell()
+
+    async def on_disk(self) -> None:
+        """Wait until what is told of removals would be so after a crash, too."""
+        port = self.container.port
+        if self._memory is not None and port.durable and not port.closed:
+            if self._is_async:
+                await port.flushed(port.position)
+            else:
+                port.flush(port.position)
 
     # Telling
 
@@ -165,6 +204,7 @@ class Notification(Listening):
 
     async def _serve(self) -> None:
         while (told := await self.come()) is not None:
+            await self.on_disk()
             if not await self._tell(told):
                 return
 
@@ -175,6 +215,9 @@ class Notification(Listening):
             told = self.next()
             if told is not None or not self.active:
                 return told
+            if self._ending:
+                self.active = False
+                return None
             await self._news.after(count, None, self._is_async)
 
     def next(self) -> Told | None:
@@ -183,21 +226,28 @@ class Notification(Listening):
             return self._backlog.popleft() if self._backlog else None
 
     def destroy(self) -> None:
-        self.container.endings.pop(self.destroy, None)
-        if self.registration is not None:
-            self.container.aspects.remove(self.registration, self.registration.points)
-            self._embedded.reconsider()
+        self._leave()
         with self._lock:
             self.active = False
             self._backlog.clear()
         self._news.tell()
 
+    def _leave(self) -> None:
+        """Be registered no more."""
+        if self.container.endings.pop(self._end, self) is self:
+            return
+        if self._memory is not None:
+            self.container.port.ignore_removals(self._removed, self._memory)
+        if self.registration is not None:
+            self.container.aspects.remove(self.registration, self.registration.points)
+            self._embedded.reconsider()
+
 
 class Watch(Notification):
     """A notification of a client elsewhere, which asks for what there is to be told."""
 
-    def __init__(self, capi: Around, container: Container) -> None:
-        super().__init__(capi, container, _nobody, None)
+    def __init__(self, capi: Around, container: Container, every_removal: bool) -> None:
+        super().__init__(capi, container, _nobody, None, every_removal)
 
     def _begin(self) -> None:
         """The client asks."""
@@ -211,7 +261,11 @@ def _nobody(notification: Listening, operation: str, entries: list[Any]) -> None
     """Nobody listens here."""
 
 
-def check_operations(operations: tuple[str, ...]) -> list[Point]:
+def check_operations(operations: tuple[str, ...], every_removal: object) -> list[Point]:
+    if type(every_removal) is not bool:
+        raise BadArgument("every_removal", "True or False", every_removal)
+    if every_removal and "destroy" not in operations:
+        raise BadArgument("every_removal", 'False, if "destroy" is not listened to', every_removal)
     if not operations:
         raise BadArgument("operations", f"some of {', '.join(OPERATIONS)}", operations)
     for operation in operations:

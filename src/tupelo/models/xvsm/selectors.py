@@ -23,9 +23,11 @@ from typing import Any, ClassVar, Self, TypedDict, Unpack
 
 from tupelo.errors import BadArgument, BadSelector
 from tupelo.space.checks import check_count
+from tupelo.values.entry import SCALARS
 from tupelo.values.kind import entry as named_entry
+from tupelo.values.kind import name_of as kind_name
 from tupelo.values.lease import Leased
-from tupelo.values.parts import ANY, Both, Not, OneOf, Where
+from tupelo.values.parts import ANY, Both, Not, OfType, OneOf, Where
 from tupelo.values.template import Combined, Template
 
 
@@ -45,6 +47,39 @@ class Count(Enum):
 
     def __repr__(self) -> str:
         return f"COUNT_{self.name}"
+
+
+class IsolationLevel(Enum):
+    """What a read within a transaction promises (MozartSpaces 2).
+
+    By REPEATABLE_READ, the default, what was read stays as it is until the transaction ends: others
+    cannot take it. What others have taken is out of sight until they end. By READ_COMMITTED a read
+    holds nothing, and what others have taken is there until they have committed. By both, what
+    others have written is not there before that, and a take waits for their locks.
+    """
+
+    READ_COMMITTED = "read_committed"
+    REPEATABLE_READ = "repeatable_read"
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+READ_COMMITTED = IsolationLevel.READ_COMMITTED
+REPEATABLE_READ = IsolationLevel.REPEATABLE_READ
+
+
+def check_isolation(isolation: object) -> IsolationLevel:
+    if not isinstance(isolation, IsolationLevel):
+        raise BadArgument("isolation", "READ_COMMITTED or REPEATABLE_READ", isolation)
+    return isolation
+
+
+def check_tested(operation: object) -> str:
+    """The operation that a test is about."""
+    if operation not in ("read", "take"):
+        raise BadArgument("operation", "'read' or 'take'", operation)
+    return str(operation)
 
 
 COUNT_ALL = Count.ALL
@@ -222,7 +257,8 @@ class LabelSelector(Selector):
 class LindaSelector(Selector):
     """What matches a template, one of several templates, or the entry that `entry` is the lease of.
 
-    None is a wildcard in tuples too, as in section 5.4; and all of Tupelo's templates will do.
+    None is a wildcard in tuples too, as in section 5.4; and all of Tupelo's templates will do. For
+    a coordinator with `reverse_matching` they are entries, which find templates that were written.
     """
 
     default_name = "linda"
@@ -239,6 +275,7 @@ class LindaSelector(Selector):
         max_count: int | None = None,
         name: str | None = None,
     ) -> None:
+        self.given = templates
         self.templates = tuple([wild(template) for template in templates])
         if entry is not None:
             if not isinstance(entry, Leased):
@@ -251,6 +288,21 @@ class LindaSelector(Selector):
 
     def says(self) -> tuple[Any, ...]:
         return self.templates if self.entry is None else (*self.templates, self.entry)
+
+
+class TypeSelector(Selector):
+    """Entries of this type or of a subclass: a dataclass, tuple, or the type of single values;
+    the name of a dataclass that this program lacks will do. As everywhere, True is no int."""
+
+    default_name = "type"
+
+    def __init__(self, type: type | str, count: int | Count = 1, **bounds: Unpack[Bounds]) -> None:
+        self.type = type
+        self.template = template_of_type(type, "type")
+        super().__init__(count, **bounds)
+
+    def says(self) -> tuple[Any, ...]:
+        return (self.type,)
 
 
 class VectorSelector(Selector):
@@ -353,6 +405,34 @@ def wild(template: Any) -> Any:
             for field in template
         ]
     )
+
+
+_VALUES = {cls.__name__: cls for cls in (*SCALARS, list, dict)}
+"""The types of values that are entries only in the frame of an AtomicEntry."""
+
+
+def template_of_type(cls: Any, argument: str) -> Template:
+    """What entries of a type match, which may be given by its name. BadArgument if there are no
+    entries of it."""
+    if cls in (object, "object"):
+        return Template(ANY)
+    if cls in (tuple, "tuple"):  # A tuple with a dataclass in it may have a frame.
+        return Template(tuple) | Template(AtomicEntry(tuple))
+    if isinstance(cls, str) and cls:
+        return Template(AtomicEntry(_VALUES[cls]) if cls in _VALUES else OfType(cls))
+    if not isinstance(cls, type):
+        raise BadArgument(argument, "a class, or the name of a dataclass", cls)
+    return Template(AtomicEntry(cls) if cls in _VALUES.values() else OfType(cls))
+
+
+def name_of_type(cls: type | str, argument: str) -> str:
+    """The name by which `template_of_type` knows a type. BadArgument for a class that has none."""
+    name = cls if isinstance(cls, str) else cls.__name__
+    if isinstance(cls, str) or _VALUES.get(name) is cls or cls in (object, tuple):
+        return name
+    if not hasattr(cls, "__dataclass_fields__"):
+        raise BadArgument(argument, "a dataclass, or the type of a value", cls)
+    return kind_name(cls)
 
 
 class _WhereValue(Where):

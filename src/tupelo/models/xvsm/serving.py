@@ -44,6 +44,7 @@ from tupelo.federation.identity.access import Access
 from tupelo.federation.links import wire as links
 from tupelo.federation.links.reception import SPACES_MAX
 from tupelo.federation.spaces.hosted import Doubt, HostedSpace
+from tupelo.models.xvsm.active import HandedOut, active_of
 from tupelo.models.xvsm.around import seconds
 from tupelo.models.xvsm.aspects import Point, Registration
 from tupelo.models.xvsm.capi import AsyncCapi
@@ -51,7 +52,12 @@ from tupelo.models.xvsm.chain import Question
 from tupelo.models.xvsm.container import Container
 from tupelo.models.xvsm.embedded import Embedded, Row, gone
 from tupelo.models.xvsm.notifications import Told, Watch, check_operations
-from tupelo.models.xvsm.selectors import LindaSelector, Selector
+from tupelo.models.xvsm.selectors import (
+    REPEATABLE_READ,
+    IsolationLevel,
+    LindaSelector,
+    Selector,
+)
 from tupelo.models.xvsm.wire import (
     FROM_WIRE,
     GATE,
@@ -67,7 +73,6 @@ from tupelo.models.xvsm.wire import (
 from tupelo.space.delivery import Delivery, Prepared
 from tupelo.space.order import Order
 from tupelo.space.port import Port, port_of
-from tupelo.space.query import Query
 from tupelo.space.shared import SharedTransaction
 from tupelo.space.tasks import to_the_end
 from tupelo.values.codec import spell_entry
@@ -87,8 +92,14 @@ TOLD_BYTES_MAX = links.FRAME_MAX - 1_024
 """What is longer cannot be told."""
 THINGS_MAX = 10_000
 """So many transactions and notifications may one client have at a time."""
+FUNCTIONS_MAX = 1_000
+"""So many functions may a program that helps an ActiveCoordinator name."""
 WRITTEN_MAX = 1_000
 """With fewer entries than this, those that are gone are not worth a search."""
+
+
+Wait = float | None
+Txn = SharedTransaction | None
 
 
 class ServingCapi(AsyncCapi):
@@ -105,8 +116,16 @@ class ServingCapi(AsyncCapi):
             return work()
         return await to_the_end(asyncio.to_thread(work))
 
-    async def _fetch(self, container: Container, question: Question, *how: Any) -> list[Any]:
-        entries = await fetch(container, question, *how)
+    async def _fetch(
+        self,
+        container: Container,
+        question: Question,
+        take: bool,
+        wait: Wait,
+        txn: Txn,
+        **how: bool,
+    ) -> list[Any]:
+        entries = await fetch(container, question, take, wait, txn, **how)
         return [container.value(thaw(one.shape, one.fields, stand_ins=True)) for one in entries]
 
     async def _remove(
@@ -120,9 +139,11 @@ class ServingCapi(AsyncCapi):
         query = container.port.query(template, True, 0, True, limit, txn, order, False)
         return len(await container.port.fetch(query.replace(known=False)))
 
-    async def watch(self, container: Container, operations: tuple[str, ...]) -> Watch:
-        points = check_operations(operations)
-        watch = Watch(self, container)
+    async def watch(
+        self, container: Container, operations: tuple[str, ...], every_removal: bool
+    ) -> Watch:
+        points = check_operations(operations, every_removal)
+        watch = Watch(self, container, every_removal)
         watch.registration = await self._add(container, points, watch)
         watch.start()
         return watch
@@ -138,12 +159,13 @@ class Client:
         self.gone = False
         self.transactions: dict[str, SharedTransaction] = {}
         self.watches: dict[int, Watch] = {}
+        self.tasks: dict[int, HandedOut] = {}
         self.written: dict[tuple[str, bool, int], CoreEntry] = {}
         self._written_max = WRITTEN_MAX
         self._settling: set[asyncio.Future[object]] = set()
 
     def require_room(self) -> None:
-        held = len(self.transactions) + len(self.watches)
+        held = len(self.transactions) + len(self.watches) + len(self.tasks)
         if held >= THINGS_MAX:
             raise BadArgument("things", f"at most {THINGS_MAX} held at a time", held)
 
@@ -182,10 +204,6 @@ class Client:
         for its next operation."""
         while self._settling:
             await asyncio.wait(list(self._settling))
-
-
-Wait = float | None
-Txn = SharedTransaction | None
 
 
 class Call(NamedTuple):
@@ -280,6 +298,8 @@ class SiteService:
         client.gone = True
         for watch in list(client.watches.values()):
             watch.destroy()
+        for task in client.tasks.values():
+            task.give_back()
         for txn in list(client.transactions.values()):
             if not txn.ended:
                 self.embedded.end_soon(partial(_abort, txn))
@@ -357,10 +377,17 @@ class SiteService:
     _shift = _write
 
     async def _read(
-        self, call: Call, container: Container, wait: Wait, txn: Txn, selectors: list[Any]
+        self,
+        call: Call,
+        container: Container,
+        wait: Wait,
+        txn: Txn,
+        selectors: list[Any],
+        isolation: IsolationLevel,
     ) -> Any:
-        if txn is not None or not container.quick:
-            values = await call.capi.read(container, wait, txn, *selectors)
+        if txn is not None or not container.quick or isolation is not REPEATABLE_READ:
+            read = call.capi.read
+            values = await read(container, wait, txn, *selectors, isolation=isolation)
             return [payload_to_wire(value) for value in values]
         question = container.question(tuple(selectors))
         try:
@@ -368,6 +395,20 @@ class SiteService:
         except SpaceClosed as error:
             raise gone(container, error) from None
         return [_spelled(container, entry) for entry in entries] or _nothing(question)
+
+    async def _test(
+        self,
+        call: Call,
+        container: Container,
+        wait: Wait,
+        txn: Txn,
+        selectors: list[Any],
+        isolation: IsolationLevel,
+        operation: Any,
+    ) -> int:
+        how = {"isolation": isolation, "operation": operation}
+        count: int = await call.capi.test(container, wait, txn, *selectors, **how)
+        return count
 
     async def _take(
         self, call: Call, container: Container, wait: Wait, txn: Txn, selectors: list[Any]
@@ -437,10 +478,11 @@ class SiteService:
         delivery: Delivery | None = None
         try:
             if question.one and question.first is not None:
-                first = _query(container, question, True, 0, None, first=True)
+                first = question.query(port, True, 0, None, first=True, known=False)
                 delivery = await port.reserve(first, holder)
             if delivery is None:
-                delivery = await port.reserve(_query(container, question, True, wait, None), holder)
+                asked = question.query(port, True, wait, None, known=False)
+                delivery = await port.reserve(asked, holder)
         except SpaceClosed as error:
             raise gone(container, error) from None
         if delivery is None:
@@ -453,6 +495,36 @@ class SiteService:
             lambda: port.flush_soon(taken.give_back()),
             taken.forget,
         )
+
+    # Work for an ActiveCoordinator
+
+    async def _next_task(self, call: Call, container: Container, wait: Wait, names: Any) -> Any:
+        """A task for a program that computes these functions: its id here, the function, and the
+        arguments."""
+        client = call.client
+        client.require_room()
+        functions = listed(names)
+        if not 0 < len(functions) <= FUNCTIONS_MAX or {*map(type, functions)} != {str}:
+            raise BadArgument("functions", f"1 to {FUNCTIONS_MAX} names", functions)
+        task = await active_of(container).hand_out(functions, seconds(wait))
+        if task is None:
+            return None
+        if client.gone:
+            task.give_back()
+            raise SpaceClosed("the client has left")
+        self._count += 1
+        client.tasks[self._count] = task
+        return [self._count, task.job[3], payload_to_wire(task.job[4])]
+
+    async def _finish_task(self, call: Call, id: Any, ok: Any, value: Any) -> None:
+        """The result of a task, or what it has raised; with None for `ok` it is given back."""
+        task = call.client.tasks.pop(id, None) if type(id) is int else None
+        if task is None:
+            raise LeaseLost("the task was given to another program")
+        if ok is None:
+            task.give_back()
+        else:
+            await task.finish(bool(ok), value if ok else _raised(value))
 
     # Leases
 
@@ -483,10 +555,12 @@ class SiteService:
 
     # Notifications and aspects
 
-    async def _watch(self, call: Call, container: Container, operations: Any) -> int:
+    async def _watch(
+        self, call: Call, container: Container, operations: Any, every_removal: Any
+    ) -> int:
         client = call.client
         client.require_room()
-        watch = await call.capi.watch(container, tuple(listed(operations)))
+        watch = await call.capi.watch(container, tuple(listed(operations)), every_removal)
         self._count += 1
         client.watches[self._count] = watch
         if client.gone:
@@ -513,6 +587,7 @@ class SiteService:
                 size += len(content)
                 told.append(msgspec.Raw(content))
             next_one = watch.next() if len(told) < TOLD_MAX else None
+        await watch.on_disk()
         dropped, watch.dropped = watch.dropped, 0
         return [dropped, told, watch.active]
 
@@ -578,6 +653,11 @@ async def offer(
     return uri_of(host.address)
 
 
+def _raised(value: Any) -> tuple[str, str]:
+    reason, detail = parts(list(value) if isinstance(value, tuple) else value, 2)
+    return str(reason), str(detail)
+
+
 def _told(answer: Any) -> Any:
     """An answer, as it is sent: a container is its id and its name."""
     return [answer.id, answer.name] if isinstance(answer, Container) else answer
@@ -592,35 +672,21 @@ def _nothing(question: Question) -> list[Any]:
 
 
 async def fetch(
-    container: Container, question: Question, take: bool, wait: Wait, txn: SharedTransaction | None
-) -> list[CoreEntry]:
-    """What the space of a container answers, as it is kept."""
-    port = container.port
-    if question.one and question.first is not None:
-        entries = await port.fetch(_query(container, question, take, 0, txn, first=True))
-        if entries:
-            return entries
-    return await port.fetch(_query(container, question, take, wait, txn))
-
-
-def _query(
     container: Container,
     question: Question,
     take: bool,
-    wait: float | None,
+    wait: Wait,
     txn: SharedTransaction | None,
-    *,
-    first: bool = False,
-) -> Query:
-    """The question of a client to the space of a container; the `first` one, for what is there."""
-    template = question.first if first else question.template
-    if question.one:
-        query = container.port.query(template, take, wait, False, 1, txn, None, False)
-    else:
-        wait = wait if question.waits else 0
-        how = (True, None, txn, question.chain, question.optional)
-        query = container.port.query(template, take, wait, *how)
-    return query.replace(known=False)
+    **how: bool,
+) -> list[CoreEntry]:
+    """What the space of a container answers, as it is kept."""
+    port = container.port
+    if question.one and question.first is not None and not how:
+        first = question.query(port, take, 0, txn, first=True, known=False)
+        entries = await port.fetch(first)
+        if entries:
+            return entries
+    return await port.fetch(question.query(port, take, wait, txn, known=False, **how))
 
 
 def _spelled(container: Container, entry: CoreEntry) -> Any:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 from weakref import WeakValueDictionary
@@ -304,9 +305,10 @@ class Site:
         timeout: float | None,
         tx: Any,
         asked: list[Any],
+        *how: Any,
     ) -> Any:
-        """Write, shift, read, take or destroy: entries, or what selectors choose."""
-        call = self.call(operation, context, cref, timeout, tx, asked)
+        """Write, shift, read, test, take or destroy: entries, or what selectors choose."""
+        call = self.call(operation, context, cref, timeout, tx, asked, *how)
         if operation == "read":
             return payloads_from_wire(await call)
         if operation not in ("write", "shift"):
@@ -358,10 +360,12 @@ class Site:
         listener: Listener,
         operations: tuple[str, ...],
         times: int | None,
+        every_removal: bool,
     ) -> RemoteNotification:
-        check_operations(operations)
+        check_operations(operations, every_removal)
         notification = RemoteNotification(self, cref, listener, times)
-        notification.start(await self.call("watch", context, cref, list(operations)))
+        watched = self.call("watch", context, cref, list(operations), every_removal)
+        notification.start(await watched)
         return notification
 
     async def add_aspect(
@@ -389,6 +393,13 @@ class Sites:
         self._options = options
         self._open: dict[Address, Site] = {}
         self._closed = False
+        self.endings: dict[Callable[[], object], None] = {}  # what to call when these are closed
+
+    def for_threads(self) -> Sites:
+        """The same sites, for a Capi of the blocking door."""
+        sites = Sites(False, None, {**self._options, "password": self._password})
+        sites._default = self._default
+        return sites
 
     def address_of(self, site: object) -> Address | None:
         """The address of a site that was given as `site`; None for the Capi's own space."""
@@ -418,6 +429,8 @@ class Sites:
 
     async def close(self) -> None:
         self._closed = True
+        for end in list(self.endings):
+            end()
         sites, self._open = list(self._open.values()), {}
         for site in sites:
             with suppress(TupeloError):

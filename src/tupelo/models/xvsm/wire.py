@@ -7,6 +7,7 @@ says so; at the other end everything is checked again, since anyone may have sen
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple
 from urllib.parse import quote
@@ -27,6 +28,7 @@ from tupelo.models.xvsm.coordinators import (
     LindaCoordinator,
     QueryCoordinator,
     RandomCoordinator,
+    TypeCoordinator,
     VectorCoordinator,
     found_by,
     framed,
@@ -38,6 +40,7 @@ from tupelo.models.xvsm.selectors import (
     AtomicEntry,
     Count,
     FifoSelector,
+    IsolationLevel,
     KeySelector,
     LabelSelector,
     LifoSelector,
@@ -46,11 +49,14 @@ from tupelo.models.xvsm.selectors import (
     QuerySelector,
     RandomSelector,
     Selector,
+    TypeSelector,
     VectorSelector,
     check_selectors,
+    name_of_type,
 )
 from tupelo.values.codec import BadBytes, encode_entry, read_value, spell_entry
 from tupelo.values.entry import Shape, freeze, thaw, thaw_value
+from tupelo.values.kind import is_typed
 from tupelo.values.lease import Leased
 from tupelo.values.spelling import template_from_wire, template_to_wire
 
@@ -65,6 +71,7 @@ _SELECTORS: dict[str, type[Selector]] = {
     for cls in (
         *(Selector, AnySelector, FifoSelector, LifoSelector, RandomSelector, ActiveSelector),
         *(KeySelector, LabelSelector, LindaSelector, VectorSelector, QuerySelector),
+        TypeSelector,
     )
 }
 _COORDINATORS: dict[str, type[Coordinator]] = {
@@ -72,7 +79,7 @@ _COORDINATORS: dict[str, type[Coordinator]] = {
     for cls in (
         *(AnyCoordinator, FifoCoordinator, LifoCoordinator, RandomCoordinator, LindaCoordinator),
         *(KeyCoordinator, LabelCoordinator, VectorCoordinator, QueryCoordinator),
-        ActiveCoordinator,
+        *(TypeCoordinator, ActiveCoordinator),
     )
 }
 _COUNTS = ("name", "low", "high", "_rule")
@@ -112,11 +119,16 @@ METHODS = {
     "rollback_transaction": Method(("read",), ("tx",)),
     "write": Method(("write",), ("cref", "timeout", "tx", "entries")),
     "shift": Method(("write", "take"), ("cref", "timeout", "tx", "entries")),
-    "read": Method(("read",), ("cref", "timeout", "tx", "selectors"), again=True),
+    "read": Method(("read",), ("cref", "timeout", "tx", "selectors", "isolation"), again=True),
+    "test": Method(
+        ("read",), ("cref", "timeout", "tx", "selectors", "isolation", "operation"), again=True
+    ),
     "take": Method(("take",), ("cref", "timeout", "tx", "selectors"), again=True),
     "destroy": Method(("take",), ("cref", "timeout", "tx", "selectors")),
+    "next_task": Method(("take", "write"), ("cref", "timeout", "names"), again=True),
+    "finish_task": Method(("take", "write"), ("id", "flag", "value")),
     "lease": Method((), ("name", "token", "how", "seconds")),
-    "watch": Method(("subscribe",), ("cref", "operations"), again=True),
+    "watch": Method(("subscribe",), ("cref", "operations", "flag"), again=True),
     "next": Method(("subscribe",), ("id", "timeout")),
     "unwatch": Method((), ("id",)),
     "add_aspect": Method(("administer",), ("cref", "points", "name")),
@@ -264,12 +276,33 @@ def _selector_from_wire(
 
 def _linda_to_wire(selector: Any) -> list[Any]:
     templates = [template_to_wire(template) for template in selector.templates]
-    return [templates, None if selector.entry is None else _lease_to_wire(selector.entry)]
+    lease = None if selector.entry is None else _lease_to_wire(selector.entry)
+    given = [
+        None if type(sent) is list else _entry_to_wire(one)
+        for sent, one in zip(templates, selector.given, strict=True)
+    ]
+    return [templates, lease, given if any(given) else None]
+
+
+def _entry_to_wire(template: Any) -> Any:
+    """A template as an entry, for a coordinator with `reverse_matching`: the names of classes are
+    not enough there. None if it is no entry."""
+    if type(template) is tuple or is_typed(template):
+        with suppress(BadEntry):
+            return payload_to_wire(template)
+    return None
 
 
 def _linda_from_wire(detail: Any) -> LindaSelector:
-    templates, lease = parts(detail, 2)
+    templates, lease, given = parts(detail, 3)
     made = LindaSelector(*[template_from_wire(template) for template in listed(templates)])
+    if given is not None:
+        made.given = tuple(
+            [
+                template if one is None else payload_from_wire(one, True)
+                for template, one in zip(made.given, parts(given, len(made.given)), strict=True)
+            ]
+        )
     made.wanted = None if lease is None else token_from_wire(lease)
     return made
 
@@ -320,6 +353,12 @@ def _value_from_wire(spelled: Any) -> Any:
         raise BadFrame(str(error)) from error
 
 
+def _text(value: Any) -> str:
+    if type(value) is not str:
+        raise BadFrame(f"{value!r} is no name")
+    return value
+
+
 _DETAILS: dict[type[Selector], tuple[Callable[[Any], Any], Callable[[Any], Selector]]] = {
     KeySelector: (
         lambda selector: _value_to_wire(selector.key, "key"),
@@ -330,6 +369,10 @@ _DETAILS: dict[type[Selector], tuple[Callable[[Any], Any], Callable[[Any], Selec
         lambda detail: LabelSelector(_value_from_wire(detail)),
     ),
     VectorSelector: (lambda selector: selector.index, VectorSelector),
+    TypeSelector: (
+        lambda selector: name_of_type(selector.type, "type"),
+        lambda detail: TypeSelector(_text(detail)),
+    ),
     LindaSelector: (_linda_to_wire, _linda_from_wire),
     QuerySelector: (_query_to_wire, _query_from_wire),
 }
@@ -382,12 +425,21 @@ def coordinators_from_wire(described: Any) -> list[Coordinator]:
                 raise BadArgument("workers", f"at most {WORKERS_MAX}, for a client", workers)
             made.append(ActiveCoordinator(workers, name=name))
         elif cls is LindaCoordinator:
-            made.append(LindaCoordinator(*listed(options)[:1], name=name))
+            made.append(LindaCoordinator(*listed(options)[:2], name=name))
+        elif cls is TypeCoordinator:
+            made.append(TypeCoordinator(*map(_text, listed(options)), name=name))
         elif cls is not None:
             made.append(cls(name=name))
         else:
             raise BadFrame(f"{kind!r} is no coordinator")
     return made
+
+
+def isolation_from_wire(sent: Any) -> IsolationLevel:
+    try:
+        return IsolationLevel(sent)
+    except ValueError:
+        raise BadFrame(f"{sent!r} is no isolation level") from None
 
 
 # What aspects are told
@@ -419,6 +471,8 @@ TO_WIRE: dict[str, Callable[[Any], Any]] = {
     "coordinators": partial(coordinators_to_wire, argument="coordinators"),
     "optional": partial(coordinators_to_wire, argument="optional"),
     "points": lambda points: [point.value for point in points],
+    "isolation": lambda isolation: isolation.value,
+    "value": lambda value: _value_to_wire(value, "value"),
 }
 """Of other kinds, what is sent is what is meant; transactions are sent by their ids."""
 FROM_WIRE: dict[str, Callable[[Any], Any]] = {
@@ -426,4 +480,6 @@ FROM_WIRE: dict[str, Callable[[Any], Any]] = {
     "selectors": selectors_from_wire,
     "coordinators": coordinators_from_wire,
     "optional": coordinators_from_wire,
+    "isolation": isolation_from_wire,
+    "value": _value_from_wire,
 }
