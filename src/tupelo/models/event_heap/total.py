@@ -13,6 +13,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from tupelo.errors import BadFrame, CannotSend, PeerLost, TokenAway, TupeloError, UnknownHost
+from tupelo.federation.replication.token import Luggage
 from tupelo.models.event_heap.ordering import Ordering, Place, deliver
 from tupelo.models.event_heap.records import (
     PLACES_MAX,
@@ -56,7 +57,7 @@ class Putting:
                 self.done.set_exception(error)
 
 
-class TotalOrder:
+class TotalOrder(Luggage):
     """One order, as far as it is known here. It is the luggage of its token."""
 
     def __init__(self, replica: Replica, view: str) -> None:
