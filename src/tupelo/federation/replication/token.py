@@ -44,9 +44,12 @@ class Luggage(Protocol):
     is_light = False
     """Whether it can be handed to any host, however little that knows: a host that leaves does."""
 
+    losses = 0
+    """How often the token was lost and replaced, as far as is known here."""
+
     @property
     def lost(self) -> list[str]:
-        """The hosts with which the token was lost, and was replaced."""
+        """The hosts with which it was lost, if it is here."""
         return []
 
     def state(self) -> bytes:
@@ -266,7 +269,7 @@ class Token:
                     await self._replace()
                 else:
                     await self._ask(tokens.first if is_replaced else None)
-            if not self.here and self._where is before:
+            if self._where is before and (not self.here or self._is_contested):
                 with suppress(TimeoutError):
                     async with asyncio.timeout(RETRY_SECONDS if is_replaced else self._left(hope)):
                         await tokens.bell.wait(rings)
@@ -329,8 +332,9 @@ class Token:
 
     @property
     def _is_contested(self) -> bool:
-        """Has it replaced one that may turn up again, at a host that is in the group now?"""
-        return self._own_claim[0] > 0 and self._sole_in != self._tokens.roster.id
+        """May it have been replaced, or have replaced another, which is at a host that is in the
+        group now? Only one that has patience may."""
+        return self.patience is not None and self._sole_in != self._tokens.roster.id
 
     async def _replace(self) -> None:
         """It is gone for good. If nobody in the group knows where it has gone, another one takes its place,
@@ -359,42 +363,51 @@ class Token:
         await self._have()
 
     async def _claim_it(self) -> None:
-        """It has replaced another: whoever in the group has one as well lets go of it, and all say
-        what they know; or one of them has replaced it more often, and it is not ours."""
+        """Ask the hosts of the group whether it was replaced, or whether they have the one that it
+        has replaced: the one that was replaced most often is kept. Those that have lost theirs, and
+        those that may have used it, say what they know."""
         tokens, roster, luggage = self._tokens, self._tokens.roster, self.luggage
         assert luggage is not None
         losses, own, _ = self._own_claim
-        latest = own
-        for host in tokens.others:
-            match await tokens._voice.ask(host, ["mine", self.name, losses, own]):
-                case ["mine"]:
-                    await self._drop(host)
+        question = ["mine", self.name, losses, own]
+        others = tokens.others
+        answers = await asyncio.gather(*[tokens._voice.ask(one, question) for one in others])
+        epochs, found = [own], []
+        for host, answer in zip(others, answers, strict=True):
+            match answer:
+                case ["no", (str() | None) as holder]:
+                    await self._drop(holder or host)
                     return
-                case ["yours", int(epoch), packed]:
-                    latest = max(latest, epoch)
-                    if packed is not None:
-                        await luggage.unpack(packed)
-        if tokens.roster.id == roster.id:
+                case ["yours", int(epoch), packed] if packed is not None:
+                    epochs.append(epoch)
+                    found.append(packed)
+        if tokens.roster.id != roster.id:
+            return
+        for packed in found:
+            await luggage.unpack(packed)
+        if found:
             self.state = luggage.revive(None)
-            await self._renew(latest)
-            if self.here:
-                self._sole_in = roster.id
+            await self._renew(max(epochs))
+        if self.here:
+            self._sole_in = roster.id
 
     async def claimed(self, source: str, losses: int, epoch: int) -> Any:
-        """Another host says that it has this token, which has replaced one that was lost."""
+        """Another host says that it has this token, which has replaced so many that were lost."""
         claim = losses, epoch, source
         if self.here and self._own_claim > claim:
-            return ["mine"]
+            return ["no", None]
+        if self._claim[0] > losses or (self.luggage is not None and self.luggage.losses > losses):
+            return ["no", self._where.holder]
         self._claim = max(self._claim, claim)
         if self.here:
             async with self._lock:
                 if self.here and self._own_claim > claim:
-                    return ["mine"]
+                    return ["no", None]
                 if self.here:
                     await self._drop(source)
         elif self._given is not None:
             await self._drop(source)
-        packed = self.luggage.pack(None) if self.luggage is not None else None
+        packed = self.luggage.pack(None) if losses and self.luggage is not None else None
         return ["yours", max(self.epoch, self._where.epoch), packed]
 
     async def _drop(self, host: str) -> None:
