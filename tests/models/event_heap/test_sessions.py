@@ -11,7 +11,7 @@ import pytest
 from tests.models.event_heap.room import Person, Room, meet
 from tupelo.errors import BadArgument, BadInput, LeaseLost, SessionLost, TokenAway
 from tupelo.federation.replication.token import Token
-from tupelo.models.event_heap import Event, Session, seen
+from tupelo.models.event_heap import Event, Session
 from tupelo.models.event_heap.records import SessionSeen
 from tupelo.models.event_heap.replica import Replica
 from tupelo.space.session import Seen
@@ -292,7 +292,7 @@ def test_a_hand_over_costs_the_same_however_much_was_seen(monkeypatch):
 
 
 def test_what_was_seen_is_told_anew_and_records_before_that_are_removed(folder, monkeypatch):
-    monkeypatch.setattr(seen, "FOLDED_MIN", 5)
+    monkeypatch.setattr(Replica, "folded_after", 5)
 
     async def scene(room: Room) -> None:
         a = room["a"]

@@ -252,24 +252,25 @@ class Token:
 
     async def _obtain(self, hope: float, ask: bool, replace: bool) -> None:
         tokens = self._tokens
-        while not self.here or self._is_contested:
+        while True:
+            await self._settle_claims()
+            if self.here:
+                return
             tokens._require_open()
             self.look()
             is_replaced = replace and self.is_away
-            if self.abandoned or not (ask or self.here):
+            if self.abandoned or not ask:
                 raise TokenAway(self.name, self.holder)
             if self._is_given_up(hope) and not is_replaced:
                 raise TokenAway(self.name, self.holder)
             rings = tokens.bell.rings
             before = self._where
             with suppress(PeerLost, UnknownHost):
-                if self.here:
-                    await self._claim_it()
-                elif is_replaced and tokens.first == tokens.me:
+                if is_replaced and tokens.first == tokens.me:
                     await self._replace()
                 else:
                     await self._ask(tokens.first if is_replaced else None)
-            if self._where is before and (not self.here or self._is_contested):
+            if not self.here and self._where is before:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(RETRY_SECONDS if is_replaced else self._left(hope)):
                         await tokens.bell.wait(rings)
@@ -331,7 +332,7 @@ class Token:
         return losses, self.epoch, self._tokens.me
 
     @property
-    def _is_contested(self) -> bool:
+    def is_contested(self) -> bool:
         """May it have been replaced, or have replaced another, which is at a host that is in the
         group now? Only one that has patience may."""
         return self.patience is not None and self._sole_in != self._tokens.roster.id
@@ -362,17 +363,26 @@ class Token:
         await self._tokens._keep(self)
         await self._have()
 
+    async def _settle_claims(self) -> None:
+        """If it is here, until nobody else in the group has it; or it is not ours. Only whoever has
+        the lock may call this."""
+        while self.here and self.is_contested:
+            rings = self._tokens.bell.rings
+            with suppress(PeerLost, UnknownHost):
+                await self._claim_it()
+            if self.here and self.is_contested:
+                await self._tokens.bell.wait(rings)
+
     async def _claim_it(self) -> None:
         """Ask the hosts of the group whether it was replaced, or whether they have the one that it
         has replaced: the one that was replaced most often is kept. Those that have lost theirs, and
         those that may have used it, say what they know."""
         tokens, roster, luggage = self._tokens, self._tokens.roster, self.luggage
         assert luggage is not None
-        losses, own, _ = self._own_claim
-        question = ["mine", self.name, losses, own]
+        question = ["mine", self.name, *self._own_claim[:2]]
         others = tokens.others
         answers = await asyncio.gather(*[tokens._voice.ask(one, question) for one in others])
-        epochs, found = [own], []
+        epochs, found = [self._where.epoch], []
         for host, answer in zip(others, answers, strict=True):
             match answer:
                 case ["no", (str() | None) as holder]:
@@ -430,6 +440,7 @@ class Token:
                     await self._ask()
         if self.here:
             async with self._lock:
+                await self._settle_claims()
                 if self.here:
                     if self.luggage is not None and not self.luggage.is_near(wish):
                         return None
@@ -451,13 +462,15 @@ class Token:
         if self.luggage is not None:
             self.state = self.luggage.state()
         self._to = self._given = source
-        self.seen_at(self.epoch, source, self._tokens.me)
+        self._where = Where(self.epoch, source, self._tokens.me)
+        self.look()
         self._noting = self._tokens._begin(self._tokens._keep(self))
 
     async def hand_to(self, host: str) -> None:
         """Give it to one who has not asked for it, and wait until it has it. If someone else was
         given it, that one."""
         async with self._lock:
+            await self._settle_claims()
             if self.here:
                 self._give(host)
         if await self._is_noted():

@@ -123,6 +123,10 @@ class Written(NamedTuple):
 class Replica:
     """One host's part of a heap; of the next one, if it was destroyed and is made `anew`."""
 
+    folded_after = 1_000
+    """After so many places, and as many as it has kept, an order is folded; and what was seen in a
+    shared session is told anew after so many records."""
+
     def __init__(self, heaps: Heaps, name: str, patience: float, *, anew: bool = False) -> None:
         core = heaps.core
         self.name = name

@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from tupelo.models.event_heap.readings import Shared
     from tupelo.models.event_heap.replica import Replica
 
-FOLDED_MIN = 1_000
-"""After so many records the whole is told."""
-
 Base = tuple[int, int]
 """Which whole it is: the epoch of the token, and the how-many-th of that epoch."""
 
@@ -193,7 +190,7 @@ class SharedRecord(Luggage):
         spelled = change.spell()
         self._recent.append((self.token.epoch, spelled))
         await self._tell(spelled)
-        if len(self._recent) >= FOLDED_MIN:
+        if len(self._recent) >= self._replica.folded_after:
             await self._fold()
 
     async def _tell(self, spelled: bytes, *, whole: bool = False) -> None:

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from tupelo.models.event_heap.replica import Replica, Written
 
 
-FOLDED_MIN = 1_000
-"""After so many places an order is folded, and after as many as it has kept."""
 PACKED_MAX = 100_000
 """With a token so many places are handed over at most; whoever lacks more hears of them before."""
 PERMITTED_MAX = 64
@@ -122,7 +120,7 @@ class TotalOrder(Luggage):
             if any(source != own for source, _ in places):
                 await self._replica.keep(self._replica.feed)  # and what it gives places to
             await self.tell(len(self.ordering), places)
-        if len(self.ordering.places) >= max(FOLDED_MIN, len(self.ordering.kept)):
+        if len(self.ordering.places) >= max(self._replica.folded_after, len(self.ordering.kept)):
             await self._fold()
 
     async def _fold(self) -> None:
