@@ -1,4 +1,5 @@
-"""The event heap: a view of total order, which hosts in processes of their own share.
+"""The event heap: a view of total order, which hosts in processes of their own share; and a session
+that two hosts of one program share.
 
 Each host puts events and reads the view until it has all of them; then the orders of all hosts are
 compared, and must be one. Moments are those of the machine's clock, which all processes share.
@@ -22,11 +23,13 @@ from matplotlib.figure import Figure
 
 from benchmarks.elsewhere import PATIENCE_SECONDS, Elsewhere
 from benchmarks.measure import Settings, Table, require
-from tupelo import aio
+from tupelo import ANY, aio
 from tupelo.models.event_heap import Event, EventHeap, View
 
 HOSTS = (2, 5, 10)
 EVENTS = 200
+SEEN = (1_000, 10_000, 50_000)
+HAND_OVERS = 40
 LONE = 9
 """Rounds in which each source puts one event."""
 AHEAD_SECONDS = 0.1
@@ -68,7 +71,7 @@ class Row:
 
 def run(settings: Settings) -> tuple[list[Table], list[Row]]:
     rows = [row for hosts in HOSTS for row in _rows(hosts, settings)]
-    return [_table(rows, settings)], rows
+    return [_table(rows, settings), uvloop.run(_hand_overs(settings))], rows
 
 
 def _table(rows: list[Row], settings: Settings) -> Table:
@@ -182,6 +185,52 @@ def _round(members: list[Elsewhere], way: Way, count: int) -> tuple[float, float
         max(0.0, last - max(one.put for one in putting)),
         each * sources,
     )
+
+
+# A shared session
+
+
+async def _hand_overs(settings: Settings) -> Table:
+    rows = [
+        (f"{seen:,}", *[f"{await _hand_over(seen, every):,.2f}" for every in (1, 2)])
+        for seen in map(settings.size, SEEN)
+    ]
+    return Table(
+        "A session that two hosts share",
+        ("events seen", "a read of any, ms", "every second event was seen: a read of others, ms"),
+        rows,
+        f"Two hosts of one program read in turns, so that each read is a hand-over: the median of "
+        f"{HAND_OVERS}, after each has read once.",
+    )
+
+
+async def _hand_over(seen: int, every: int) -> float:
+    """Milliseconds of a read, if so many events were seen, each of them or every second."""
+    async with (
+        aio.Host("one", listen="127.0.0.1:0") as one,
+        aio.Host("two", peers=[one.address]) as two,
+    ):
+        heaps = EventHeap(one, "jobs"), EventHeap(two, "jobs")
+        while not all(heap.hosts for heap in heaps):
+            await asyncio.sleep(0.01)
+        many = seen * every
+        for start in range(0, many, 1_000):
+            part = range(start, min(start + 1_000, many))
+            kinds = ["other" if i % every else "seen" for i in part]
+            await heaps[0].put_all([Event(kind, n=-1) for kind in kinds])
+        mine = await heaps[0].session()
+        require(len(await mine.get_all(Event("seen"))) == seen, "all should be there")
+        shared = await mine.share()
+        await heaps[0].put_all([Event("next", n=n) for n in range(HAND_OVERS + 2)])
+        sessions = [await heap.session(shared, wait=PATIENCE_SECONDS) for heap in heaps]
+        took = []
+        for n in range(HAND_OVERS + 2):
+            begun = perf_counter()
+            asked = ANY if every == 1 else Event("next")
+            event = await sessions[n % 2].wait(asked, wait=PATIENCE_SECONDS)
+            took.append(perf_counter() - begun)
+            require(event["n"] == n, "each should be read once, in order")
+        return median(took[2:]) * 1e3
 
 
 # A host in a process of its own

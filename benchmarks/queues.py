@@ -1,4 +1,4 @@
-"""A space as a queue: fill it, drain it, against queue.Queue.
+"""A space as a queue: fill it, drain it, against queue.Queue. And as a list: read its first entry.
 
 Both sides are handed the same tuples, made before the clock starts, and both drain with a call
 that would block if there were nothing.
@@ -10,9 +10,10 @@ import queue
 from time import perf_counter
 
 from benchmarks.measure import TYPES, Fields, Line, Settings, Target, compare, fields, require
-from tupelo import ANY, Space
+from tupelo import ANY, Space, Vector
 
 SAMPLES_PER_ROUND = 3
+READS = 100
 
 
 def run(settings: Settings) -> list[Line]:
@@ -29,7 +30,26 @@ def run(settings: Settings) -> list[Line]:
             settings.rounds * SAMPLES_PER_ROUND,
         )
 
-    return [line("types", TYPES), line("ANY", ANY)]
+    most, least = settings.size(50_000), settings.size(1_000)
+    vector = compare(
+        f"read(types) of a Vector, {most:,} stored",
+        f"with {least:,}",
+        "µs",
+        Target("≤", 1.5),
+        lambda: _from_vector(items[:most]),
+        lambda: _from_vector(items[:least]),
+        settings.rounds,
+    )
+    return [line("types", TYPES), line("ANY", ANY), vector]
+
+
+def _from_vector(items: list[Fields]) -> float:
+    space = Space(order=Vector())
+    space.write_all(items)
+    start = perf_counter()
+    for _ in range(READS):
+        require(space.read(TYPES, wait=0) == items[0], "the first should stand first")
+    return (perf_counter() - start) / READS * 1e6
 
 
 def _through_space(items: list[Fields], template: object) -> float:

@@ -9,6 +9,7 @@ from tests.laws.kinds import Job, Point
 from tests.laws.talk import state_of
 from tupelo import ANY, HERE, Capacity, Fifo, Key, Lifo, Order, Queue, Random, Stack, Vector
 from tupelo.errors import BadArgument, BadInput
+from tupelo.store.index import Store
 
 
 def numbers(space: Any, **options: Any) -> list[Any]:
@@ -175,6 +176,36 @@ def test_what_is_taken_from_a_vector_leaves_no_gap(vector):
     vector.take(("n", 1), wait=0)
     vector.write(("n", 9), at=1)
     assert numbers(vector) == [0, 9, 2, 3]
+
+
+def test_the_first_of_a_vector_is_found_without_looking_at_the_others(make_space, monkeypatch):
+    """So is the first of few that match, wherever they stand."""
+    looked = []
+
+    def is_match(store, question, entry):
+        looked.append(entry)
+        return original(store, question, entry)
+
+    original = Store.is_match
+    monkeypatch.setattr(Store, "is_match", is_match)
+    costs = []
+    for many in (100, 1_000):
+        vector = make_space(order=Vector())
+        vector.write_all([("n", i) for i in range(many)])
+        vector.write(("rare", 1))
+        vector.write(("rare", 2), at=many)
+        looked.clear()
+        assert vector.read(("n", int), wait=0) == ("n", 0)
+        assert vector.read_all(("n", int), limit=3) == [("n", i) for i in range(3)]
+        assert vector.take(("rare", int), wait=0) == ("rare", 2)
+        with vector.transaction() as txn:
+            vector.write(("n", -1), at=0, txn=txn)
+            assert vector.take(("n", int), wait=0, txn=txn) == ("n", -1)
+            assert vector.take(wait=0, txn=txn) == ("n", 0)
+            assert vector.read(wait=0) == ("n", 1)
+            assert vector.read(("n", 0), wait=0) is None
+        costs.append(len(looked))
+    assert costs[0] == costs[1] < 20
 
 
 @pytest.mark.parametrize("at", [-1, 3, 1.0, "1", True, [1]])

@@ -18,12 +18,12 @@ from tupelo.lab.event_heap.history import History, Put, Read, Remains, Removal
 from tupelo.lab.event_heap.judge import judge
 from tupelo.lab.event_heap.simulate import simulate
 from tupelo.lab.simulate import simulate_many
-from tupelo.models.event_heap import readings
+from tupelo.models.event_heap import seen
 from tupelo.models.event_heap.ordering import Ordering
 from tupelo.models.event_heap.readings import Ordered, Shared
 from tupelo.models.event_heap.removing import Removing
+from tupelo.models.event_heap.seen import Record
 from tupelo.models.event_heap.total import TotalOrder
-from tupelo.space.session import Seen
 
 SEEDS = int(os.environ.get("TUPELO_EVENT_HEAP_SEEDS", "30"))
 PLANTED_SEEDS = 30
@@ -249,8 +249,8 @@ def found(*invariants: str) -> None:
 
 
 def test_a_token_that_the_giver_keeps_is_noticed(monkeypatch):
-    async def asked(token: Token, source: str, epoch: int, wish: Any) -> Any:
-        answer = await original(token, source, epoch, wish)
+    async def asked(token: Token, source: str, *others: Any) -> Any:
+        answer = await original(token, source, *others)
         if answer is not None and answer[0] == "given":
             token.here = True
         return answer
@@ -261,8 +261,13 @@ def test_a_token_that_the_giver_keeps_is_noticed(monkeypatch):
 
 
 def test_a_session_that_is_shared_without_its_record_is_noticed(monkeypatch):
-    monkeypatch.setattr(readings, "read_record", lambda spelled: Seen())
-    found("read twice")
+    monkeypatch.setattr(seen, "read_record", lambda spelled: Record())
+    found("read twice", "read again")
+
+
+def test_a_session_that_goes_on_beside_the_one_that_was_lost_is_noticed(monkeypatch):
+    monkeypatch.setattr(Token, "is_contested", False)
+    found("read again")
 
 
 def test_batches_of_an_order_that_are_joined_as_they_come_are_noticed(monkeypatch):
@@ -296,9 +301,8 @@ def test_a_clone_that_nobody_is_told_of_is_noticed(monkeypatch):
 
 
 def test_a_record_that_is_not_kept_is_noticed(monkeypatch):
-    async def get(shared: Shared, template: Any, limit: Any, wait: Any, hope: float = 0.0) -> Any:
-        copies = shared._taken_up()
-        return await copies.rest(template)
+    async def get(shared: Shared, template: Any, *others: Any) -> Any:
+        return await shared._copies.rest(template)
 
     monkeypatch.setattr(Shared, "_get", get)
     found("read twice")

@@ -43,7 +43,7 @@ TupeloError
 │   ├── UnknownHost         no engaged host, or agent, is known by this name
 │   ├── UnknownService      the host offers no service of this name
 │   ├── TokenAway           whoever has the token is out of reach, or does not let go of it
-│   │   └── SessionLost     the record of a shared session was lost with a host that crashed
+│   │   └── SessionLost     the host that used a shared session last is gone: it can be resumed
 │   ├── SourceAway          the hosts at which the events live are out of reach: nothing was removed
 │   ├── CannotSend          too large for a frame, or not valid Unicode; nothing was done
 │   ├── AnswerTooLarge      it was done, but the answer is too large for a frame

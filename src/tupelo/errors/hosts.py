@@ -80,15 +80,23 @@ class TokenAway(LinkError):
 
 
 class SessionLost(TokenAway):
-    """The record of a shared `session` is lost: its `holder` kept it in no folder, and has crashed,
-    or at least is gone. Nobody can say what was read in it. Those who go on share a new session."""
+    """The `holder` of a shared `session`, which kept it in no folder, has crashed, or at least is
+    gone: nobody else knows all that was read. Whoever knows that it is gone for good can `resume()`
+    the session; those who share it are told so by this error, once (`resumed`), before they go on:
+    what the holder got last, and told nobody of, may be given again."""
 
-    def __init__(self, session: str, holder: str | None) -> None:
+    def __init__(self, session: str, holder: str | None, *, resumed: bool = False) -> None:
         super().__init__(f"session {session}", holder)
         self.session = session
+        self.resumed = resumed
+        again = "what it got last, and told nobody of, may be given again"
         self.args = (
-            f"what was read in the shared session {session!r} is lost: the host {holder!r} had it "
-            "in no folder, and is gone; share a new one, by share(), and open that",
+            f"the host {holder!r}, which had the shared session {session!r}, is gone, and somebody "
+            f"has resumed the session: {again}; read on, or share a new one, by share()"
+            if resumed
+            else f"the shared session {session!r} is lost with the host {holder!r}, which had it in "
+            f"no folder, and is gone; resume() goes on with what is known of it: {again}; or share "
+            "a new one, by share()",
         )
 
 

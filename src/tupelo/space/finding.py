@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from itertools import islice
+from collections.abc import Iterable
+from itertools import chain, islice
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -115,6 +116,9 @@ def _ordered(
         return survey.first_choices(limit, accept)
     found: list[Entry] = []
     stores = stores_of(core, txn)
+    if order is not None and limit is not None and survey is None:
+        if (walk := order.walk()) is not None:
+            return _first_on(walk, core, raw, limit, txn, order, accept)
     backwards = order is not None and order.backwards
     enough = limit if order is None else needed(order, limit)
     for store in reversed(stores) if backwards else stores:
@@ -127,3 +131,34 @@ def _ordered(
             matches = store.matches(store.question(raw), accept, backwards)
         found.extend(islice(matches, None if enough is None else enough - len(found)))
     return found if order is None else arranged(order, found, limit)
+
+
+def _first_on(
+    walk: Iterable[Entry],
+    core: Core,
+    raw: Any,
+    limit: int,
+    txn: Txn | None,
+    order: Order,
+    accept: Accept | None,
+) -> list[Entry]:
+    """The first matches on the walk of an order. With each step another match is looked up by its
+    content: where there are few, all are found before the walk comes to them."""
+    own = () if txn is None else tuple(txn.line())
+    question = core.store.question(raw)
+    matches = chain.from_iterable(
+        store.matches(store.question(raw), accept) for store in stores_of(core, txn)
+    )
+    first: list[Entry] = []
+    found: list[Entry] = []
+    for entry in walk:
+        match = next(matches, None)
+        if match is None:
+            return arranged(order, found, limit)
+        found.append(match)
+        is_here = not entry.gone and (entry.txn is None or entry.txn in own)
+        if is_here and core.store.is_match(question, entry) and (accept is None or accept(entry)):
+            first.append(entry)
+            if len(first) == limit:
+                break
+    return first

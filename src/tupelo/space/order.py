@@ -9,12 +9,14 @@ keep books; `admit` may refuse an entry. See docs/ORDERS.md.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from tupelo.errors import BadArgument, TupeloError
+from tupelo.space.ranking import Rank, Ranking
 from tupelo.values.entry import Entry, thaw_value
 
 if TYPE_CHECKING:
@@ -48,6 +50,11 @@ class Order:
 
     def needs(self, limit: int | None) -> int | None:
         """How many matches `arrange` must be given, if `limit` are wanted; None for all."""
+        return None
+
+    def walk(self) -> Iterable[Entry] | None:
+        """All entries of the space, the first choice first, if the order has them so: the first
+        matches are then found without asking for all. None if it has not."""
         return None
 
     def admit(self, entry: Entry, at: Any) -> None:
@@ -196,30 +203,25 @@ class Vector(Order):
     chooses = False
 
     def __init__(self) -> None:
-        self._sequence: list[Entry] = []
+        self._list = Ranking()
+        self._ranks: dict[Entry, Rank] = {}
+
+    def walk(self) -> Iterable[Entry] | None:
+        return self._list.entries
 
     def arrange(self, found: list[Entry]) -> Iterable[Entry]:
-        wanted = set(found)
-        return [entry for entry in self._sequence if entry in wanted]
+        return sorted(found, key=self._ranks.__getitem__)
 
     def admit(self, entry: Entry, at: Any) -> None:
-        if at is None:
-            self._sequence.append(entry)
-            return
-        seen = [i for i, other in enumerate(self._sequence) if is_seen_by(entry, other)]
-        if isinstance(at, bool) or not isinstance(at, int) or not 0 <= at <= len(seen):
-            raise BadArgument("at", f"an index from 0 to {len(seen)}", at)
-        self._sequence.insert(seen[at] if at < len(seen) else len(self._sequence), entry)
+        is_index = at is None or (type(at) is int and at >= 0)
+        rank = self._list.rank_at(at if is_index else sys.maxsize, entry.txn)
+        if isinstance(rank, int):
+            raise BadArgument("at", f"an index from 0 to {rank}", at)
+        self._ranks[entry] = rank
+        self._list.add(entry, rank)
 
     def forget(self, entry: Entry) -> None:
-        self._sequence.remove(entry)
-
-
-def is_seen_by(writing: Entry, other: Entry) -> bool:
-    """Can whoever writes this entry see the other one?"""
-    if other.gone:
-        return False
-    return other.txn is None or (writing.txn is not None and other.txn in writing.txn.line())
+        self._list.remove(entry, self._ranks.pop(entry))
 
 
 def hides(order: Order | None) -> bool:

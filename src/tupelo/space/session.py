@@ -72,9 +72,12 @@ class Seen:
 
     def discard(self, entry: Entry) -> None:
         """It has not been seen after all."""
-        bits = self.bits.get(entry.origin)
+        self.discard_number(entry.origin, entry.n)
+
+    def discard_number(self, origin: str, n: int) -> None:
+        bits = self.bits.get(origin)
         if bits is not None:
-            bits.discard(entry.n)
+            bits.discard(n)
             self.discards += 1
 
     def prune(self, gone: Seen) -> None:

@@ -229,7 +229,7 @@ def test_nobody_is_given_a_token_before_that_is_on_disk(first_ends, tmp_path, mo
         await asyncio.sleep(1)
         assert not second.done()
         slow.set()
-        assert await second == ["given", 2, b"-", None]
+        assert await second == ["given", 2, b"-", None, None]
         await town["a"].crash()
         await town["a"].start()
         assert not tokens_of(town["a"]).token("t").here

@@ -9,7 +9,8 @@ import pytest
 from tests.models.event_heap.room import Person, Room, meet
 from tests.models.event_heap.test_views import ROW, open_all, read
 from tupelo.errors import BadArgument
-from tupelo.models.event_heap import Event, View, total
+from tupelo.models.event_heap import Event, View
+from tupelo.models.event_heap.replica import Replica
 
 FEW = 20
 
@@ -21,7 +22,7 @@ def folder(request, tmp_path):
 
 @pytest.fixture(autouse=True)
 def fold_early(monkeypatch):
-    monkeypatch.setattr(total, "FOLDED_MIN", FEW)
+    monkeypatch.setattr(Replica, "folded_after", FEW)
 
 
 def places(person: Person, view: View) -> int:

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from random import Random
+from typing import Any
 
 import pytest
 
 from tests.models.event_heap.room import Person, Room, meet
-from tupelo.errors import BadArgument, LeaseLost, SessionLost, TokenAway
-from tupelo.federation.replication.token import KeptToken, Token
-from tupelo.federation.replication.tokens import Tokens
+from tupelo.errors import BadArgument, BadInput, LeaseLost, SessionLost, TokenAway
+from tupelo.federation.replication.token import Token
 from tupelo.models.event_heap import Event, Session
+from tupelo.models.event_heap.records import SessionSeen
+from tupelo.models.event_heap.replica import Replica
+from tupelo.space.session import Seen
+from tupelo.values.entry import Entry
+from tupelo.values.kind import kind_of
 
 ROW = ("ba", "cb")
 
@@ -211,12 +216,12 @@ def test_a_cancelled_get_of_a_shared_session_loses_nothing(tmp_path, monkeypatch
         await room.together()
         opened = {name: await open_shared(room, name, shared) for name in "ab"}
 
-        async def keep(tokens: Tokens, token: Token, kept: KeptToken | None = None) -> None:
+        async def record(replica: Replica, *told: Any) -> None:
             await asyncio.sleep(1)
-            await original(tokens, token, kept)
+            await original(replica, *told)
 
-        original = Tokens._keep
-        monkeypatch.setattr(Tokens, "_keep", keep)
+        original = Replica.record
+        monkeypatch.setattr(Replica, "record", record)
         getting = room["a"].do(opened["a"].get())
         await asyncio.sleep(0.5)
         getting.cancel()
@@ -243,3 +248,193 @@ def test_who_waits_for_a_token_is_told_that_the_session_was_closed():
                 await asyncio.wait_for(one, 5.0)
 
     meet(scene, "ba")
+
+
+def test_a_hand_over_costs_the_same_however_much_was_seen(monkeypatch):
+    """Bytes that are sent, and events that are looked at."""
+    looked: list[Entry] = []
+
+    def contains(seen: Seen, entry: Entry) -> bool:
+        looked.append(entry)
+        return bool(original(seen, entry))
+
+    original = Seen.__contains__
+    monkeypatch.setattr(Seen, "__contains__", contains)
+    costs: list[tuple[int, int]] = []
+
+    def sent(room: Room) -> int:
+        return sum(traffic.bytes for traffic in room.network.sent.values())
+
+    async def scene(room: Room, many: int) -> None:
+        a = room["a"]
+        kinds = "odd", "even"  # Of the numbers that were seen every second one is missing.
+        await a.do(a.heap.put_all([Event(kinds[i % 2], i=i) for i in range(many)]))
+        shared = await a.do((await a.do(a.heap.session())).share())
+        await room.together()
+        opened = {name: await open_shared(room, name, shared) for name in "ab"}
+        assert len(await a.do(opened["a"].get_all(Event("even")))) == many // 2
+
+        async def take_turns() -> None:
+            for name in "baba":
+                assert await room[name].do(opened[name].get(Event("odd"))) is not None
+            await room.together()
+
+        await take_turns()  # Each has looked at all, once.
+        before = sent(room), len(looked)
+        await take_turns()
+        costs.append((sent(room) - before[0], len(looked) - before[1]))
+
+    for many in (100, 3_200):
+        meet(lambda room, many=many: scene(room, many), "ba")
+    (few_bytes, few_looks), (many_bytes, many_looks) = costs
+    assert many_bytes < 1.1 * few_bytes
+    assert many_looks == few_looks
+
+
+def test_what_was_seen_is_told_anew_and_records_before_that_are_removed(folder, monkeypatch):
+    monkeypatch.setattr(Replica, "folded_after", 5)
+
+    async def scene(room: Room) -> None:
+        a = room["a"]
+        await a.put(*[Event("n", i=i) for i in range(30)])
+        shared = await a.do((await a.do(a.heap.session())).share())
+        await room.together()
+        opened = {name: await open_shared(room, name, shared) for name in "abc"}
+        got = [(await room[name].do(opened[name].get()))["i"] for name in "abcaabccab" * 2]
+        assert got == list(range(20))
+        await room.together()
+        for person in room.people.values():
+            told = person.heap._replica.system.space.port.entries()
+            assert len([one for one in told if one.shape.kind is kind_of(SessionSeen)]) < 12
+        if folder is not None:
+            for name in "cab":
+                await room[name].citizen.crash()
+                await room[name].citizen.start()
+                room[name].begin()
+            opened = {name: await open_shared(room, name, shared) for name in "abc"}
+        got = [(await room[name].do(opened[name].wait(wait=30.0)))["i"] for name in "bacb"]
+        assert got == list(range(20, 24))
+
+    meet(scene, *ROW, folder=folder)
+
+
+# Others go on
+
+
+def test_others_go_on_with_a_session_whose_host_is_gone():
+    async def scene(room: Room) -> None:
+        b, c = room["b"], room["c"]
+        opened = await shared_by_three(room)
+        assert await room["a"].do(opened["a"].get()) == Event("n", i=3)
+        await room.together()
+        await room["a"].citizen.crash()
+        for name in "bc":
+            with pytest.raises(SessionLost, match="resume") as raised:
+                await asyncio.wait_for(room[name].do(opened[name].wait()), 60.0)
+            assert (raised.value.holder, raised.value.resumed) == ("a", False)
+        late = await open_shared(room, "c", opened["b"].id or "")
+        await b.do(opened["b"].resume())
+        # What the one that is gone has read is known, as far as it was heard.
+        assert await b.do(opened["b"].get()) == Event("n", i=4)
+        assert await c.do(opened["c"].wait()) == Event("n", i=5)
+        with pytest.raises(SessionLost, match="resumed") as raised:  # It was not told yet.
+            await c.do(late.get())
+        assert raised.value.resumed
+        assert await c.do(late.get()) == Event("n", i=6)
+        await c.do(opened["c"].resume())  # Nothing is done.
+        assert await b.do(opened["b"].get_all()) == [Event("n", i=7)]
+
+    meet(scene, *ROW)
+
+
+async def shared_by_three(room: Room) -> dict[str, Session]:
+    """A session of eight events, of which each has read one."""
+    a = room["a"]
+    await a.put(*[Event("n", i=i) for i in range(8)])
+    shared = await a.do((await a.do(a.heap.session())).share())
+    await room.together()
+    opened = {name: await open_shared(room, name, shared) for name in "abc"}
+    for i, name in enumerate("abc"):
+        assert await room[name].do(opened[name].get()) == Event("n", i=i)
+    return opened
+
+
+def test_what_a_host_has_told_nobody_is_given_again_and_it_goes_on_with_the_others(folder):
+    """It was only out of reach: when they meet again there is one session."""
+
+    async def scene(room: Room) -> None:
+        a, b = room["a"], room["b"]
+        opened = await shared_by_three(room)
+        assert await a.do(opened["a"].get()) == Event("n", i=3)
+        await room.together()
+        room.network.partition("a", "bc")
+        await room.until(lambda: "a" not in b.heap._replica.others, "they have parted")
+        assert await a.do(opened["a"].get()) == Event("n", i=4)
+        await b.do(opened["b"].resume())
+        assert await b.do(opened["b"].get()) == Event("n", i=4)
+        with pytest.raises(SessionLost, match="resumed"):
+            await room["c"].do(opened["c"].wait(wait=30.0))
+        assert await room["c"].do(opened["c"].get()) == Event("n", i=5)
+        assert await a.do(opened["a"].get()) == Event("n", i=5)
+        assert await a.do(opened["a"].get()) == Event("n", i=6)
+        room.network.heal()
+        await room.until(lambda: "a" in b.heap._replica.others, "they have met")
+        # From now on nothing is given twice, though nobody has waited until all was heard.
+        assert await room["c"].do(opened["c"].get()) == Event("n", i=7)
+        await b.put(Event("n", i=8))
+        await room.together()
+        with pytest.raises(SessionLost, match="resumed"):
+            await a.do(opened["a"].wait(wait=30.0))
+        assert await a.do(opened["a"].get_all()) == [Event("n", i=8)]
+        for name in "abc":
+            assert await room[name].do(opened[name].get_all()) == []
+
+    meet(scene, *ROW, "ca", folder=folder)
+
+
+def test_of_a_session_that_was_resumed_in_two_places_one_is_left(folder):
+    async def scene(room: Room) -> None:
+        opened = await shared_by_three(room)
+        assert await room["a"].do(opened["a"].get()) == Event("n", i=3)
+        await room.together()
+        room.network.partition("a", "b", "c")
+        await asyncio.sleep(5)
+        for name in "bc":
+            await room[name].do(opened[name].resume())
+            assert await room[name].do(opened[name].get()) == Event("n", i=4)
+        assert await room["c"].do(opened["c"].get()) == Event("n", i=5)
+        room.network.heal()
+        await room.until(
+            lambda: all(len(room[name].heap._replica.others) == 2 for name in "abc"), "they have met"
+        )
+        tasks = [room[name].do(read_on(opened[name])) for name in "abc"]
+        assert sorted(await tasks[0] + await tasks[1] + await tasks[2]) == [6, 7]
+        here = [name for name in "abc" if token_of(room[name], opened["a"]).here]
+        assert len(here) == 1
+
+    meet(scene, *ROW, "ca", folder=folder)
+
+
+async def read_on(session: Session) -> list[int]:
+    got: list[int] = []
+    while True:
+        try:
+            event = await session.wait(wait=30.0)
+        except TokenAway:
+            continue
+        if event is None:
+            return got
+        got.append(event["i"])
+
+
+def token_of(person: Person, session: Session) -> Token:
+    return person.heap._replica.shared_record(session.id or "").token
+
+
+def test_only_a_shared_session_can_be_resumed():
+    async def scene(room: Room) -> None:
+        a = room["a"]
+        with pytest.raises(BadInput, match="shared"):
+            await a.do((await a.do(a.heap.session())).resume())
+
+    meet(scene, names="a")

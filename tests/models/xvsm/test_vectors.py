@@ -25,7 +25,7 @@ from tupelo.models.xvsm import (
     VectorCoordinator,
     VectorSelector,
 )
-from tupelo.models.xvsm.coordinators import between
+from tupelo.space.ranking import between
 
 
 def container(capi: Any, *coordinators: Any) -> Any:

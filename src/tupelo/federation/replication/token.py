@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from tupelo.errors import PeerLost, TokenAway, UnknownHost
+from tupelo.federation.groups.roster import RosterId
 from tupelo.space.tasks import timeout_at
 from tupelo.values.kind import entry
 
 if TYPE_CHECKING:
     from tupelo.federation.replication.tokens import Tokens
+
+logger = logging.getLogger("tupelo")
+
+RETRY_SECONDS = 1.0
+"""So long whoever replaces a token waits before it asks again for that."""
+Claim = tuple[int, int, str]
+"""How often a token was lost and replaced, its epoch, and its holder: the highest one holds."""
 
 
 @entry("tupelo.token kept")
@@ -31,6 +40,17 @@ class KeptToken:
 
 class Luggage(Protocol):
     """What else goes with a token."""
+
+    is_light = False
+    """Whether it can be handed to any host, however little that knows: a host that leaves does."""
+
+    losses = 0
+    """How often the token was lost and replaced, as far as is known here."""
+
+    @property
+    def lost(self) -> list[str]:
+        """The hosts with which it was lost, if it is here."""
+        return []
 
     def state(self) -> bytes:
         """The state that it has for the next who holds it."""
@@ -52,6 +72,11 @@ class Luggage(Protocol):
     async def unpack(self, packed: Any) -> None:
         """The token is here when this is done."""
         ...
+
+    def revive(self, holder: str | None) -> bytes:
+        """The state of a token that replaces the one that was lost with this host; or, if it is
+        None, of one that is the only one again."""
+        raise NotImplementedError
 
 
 class Where(NamedTuple):
@@ -76,8 +101,8 @@ class Token:
         self.abandoned = False
         """Whether nobody here waits for it any more."""
         self.patience: float | None = None
-        """Given if nothing replaces it once it is lost, and nobody waits for it then: for how many
-        seconds a holder that has no folder may be out of the group, before it counts as lost."""
+        """Given if nobody waits for it once it is lost: for how many seconds a holder that has no
+        folder may be out of the group, before it counts as lost."""
         self._tokens = tokens
         self._lock = asyncio.Lock()
         self._asking: asyncio.Task[None] | None = None
@@ -87,6 +112,8 @@ class Token:
         self._where = Where(0, None)
         self._fleeting: str | None = None  # the holder, if it has no folder
         self._lost_at: float | None = None  # unless the holder comes back before
+        self._sole_in: RosterId | None = None  # Nobody else has it in this roster.
+        self._claim: Claim = (0, 0, "")  # the highest that was heard
 
     @property
     def holder(self) -> str | None:
@@ -170,18 +197,22 @@ class Token:
         deadline: float | None = None,
         ask: bool = True,
         hope: float = 0.0,
+        replace: bool = False,
     ) -> AsyncIterator[Token]:
         """Have it here for a while, alone; TokenAway if it does not come within `patience` seconds
         or before the deadline on the host's clock. What is made of its `state` is kept when that
         ends; who is cancelled meanwhile has not changed it. Without `ask`, only if it is here
-        already. One that may be lost is waited for so long as there is `hope` that it is not."""
+        already. One that may be lost is waited for so long as there is `hope` that it is not. If
+        its holder is out of reach, `replace` says that this is for good: another takes its place,
+        of which the luggage is what is known in the group."""
         try:
             async with asyncio.timeout(patience), timeout_at(self._tokens.clock, deadline):
                 await self._lock.acquire()
                 try:
                     if not (ask or self.here):
                         raise TokenAway(self.name, self.holder)
-                    await self._obtain(asyncio.get_running_loop().time() + hope)
+                    hope += asyncio.get_running_loop().time()
+                    await self._obtain(hope, ask, replace)
                 except BaseException:
                     self._lock.release()
                     raise
@@ -219,40 +250,53 @@ class Token:
 
     # Getting it
 
-    async def _obtain(self, hope: float) -> None:
+    async def _obtain(self, hope: float, ask: bool, replace: bool) -> None:
         tokens = self._tokens
-        while not self.here:
+        while True:
+            await self._settle_claims()
+            if self.here:
+                return
             tokens._require_open()
             self.look()
-            if self.abandoned or self._is_given_up(hope):
+            is_replaced = replace and self.is_away
+            if self.abandoned or not ask:
+                raise TokenAway(self.name, self.holder)
+            if self._is_given_up(hope) and not is_replaced:
                 raise TokenAway(self.name, self.holder)
             rings = tokens.bell.rings
             before = self._where
             with suppress(PeerLost, UnknownHost):
-                await self._ask()
+                if is_replaced and tokens.first == tokens.me:
+                    await self._replace()
+                else:
+                    await self._ask(tokens.first if is_replaced else None)
             if not self.here and self._where is before:
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(self._left(hope)):
+                    async with asyncio.timeout(RETRY_SECONDS if is_replaced else self._left(hope)):
                         await tokens.bell.wait(rings)
 
-    async def _ask(self) -> None:
-        """Ask the one that should have it; or who has given it to us, and was not heard. Who loses
-        patience meanwhile does not take back the question: the answer may be the token."""
+    async def _ask(self, instead: str | None = None) -> None:
+        """Ask the one that should have it; or who has given it to us, and was not heard; or, if it
+        is to be replaced, the one that does so. Who loses patience meanwhile does not take back the
+        question: the answer may be the token."""
         if self._asking is None or self._asking.done():
-            self._asking = self._tokens._begin(self._ask_once())
+            self._asking = self._tokens._begin(self._ask_once(instead))
         await asyncio.shield(self._asking)
 
-    async def _ask_once(self) -> None:
+    async def _ask_once(self, instead: str | None) -> None:
         tokens = self._tokens
         where = self._where
-        host = where.giver if where.holder == tokens.me else where.holder
+        host = instead or (where.giver if where.holder == tokens.me else where.holder)
         if host is None or host == tokens.me:
             return
         wish = self.luggage.wish() if self.luggage else None
-        question = ["take", self.name, self.epoch, wish, [where.epoch, where.holder, where.giver]]
+        known = [where.epoch, where.holder, where.giver]
+        question = ["take", self.name, self.epoch, wish, known, instead is not None]
         match await tokens._voice.ask(host, question):
-            case ["given", int(epoch), bytes(state), packed]:
+            case ["given", int(epoch), bytes(state), packed, is_sole]:
                 await self._receive(host, epoch, state, packed)
+                if self.here and is_sole == list(tokens.roster.id):
+                    self._sole_in = tokens.roster.id
             case ["moved", int(epoch), str(holder), (str() | None) as giver]:
                 if epoch > where.epoch:
                     self.seen_at(epoch, holder, giver)
@@ -261,25 +305,142 @@ class Token:
         tokens = self._tokens
         if epoch <= self.epoch:
             return
+        if self.luggage is None:
+            self.luggage = tokens.luggage_of(self.name)
         if self.luggage is not None:
             await self.luggage.unpack(packed)
         await tokens._keep(self, KeptToken(tokens.feed, self.name, epoch, state, None, True))
         self.epoch, self.state = epoch, state
-        self._given = self._to = None
-        self._where = Where(epoch, tokens.me)
-        await tokens._tell(self)
-        self.here = True
+        self._sole_in = None
+        await self._have()
         tokens._confirm(giver, self)
+
+    async def _have(self) -> None:
+        """It is here, unless another has claimed it meanwhile."""
+        self._given = self._to = None
+        self._where = Where(self.epoch, self._tokens.me)
+        await self._tokens._tell(self)
+        self.here = True
+        if self._claim > self._own_claim:
+            await self._drop(self._claim[2])
+
+    # Replacing it
+
+    @property
+    def _own_claim(self) -> Claim:
+        losses = len(self.luggage.lost) if self.luggage is not None else 0
+        return losses, self.epoch, self._tokens.me
+
+    @property
+    def is_contested(self) -> bool:
+        """May it have been replaced, or have replaced another, which is at a host that is in the
+        group now? Only one that has patience may."""
+        return self.patience is not None and self._sole_in != self._tokens.roster.id
+
+    async def _replace(self) -> None:
+        """It is gone for good. If nobody in the group knows where it has gone, another one takes its place,
+        with what is known here; what the others know comes when it is claimed."""
+        tokens, roster, luggage = self._tokens, self._tokens.roster, self.luggage
+        assert luggage is not None  # Only tokens with luggage have patience.
+        for host in tokens.others:
+            match await tokens._voice.ask(host, ["where", self.name]):
+                case [int(epoch), str(holder), (str() | None) as giver] if (
+                    epoch > self._where.epoch
+                ):
+                    self.seen_at(epoch, holder, giver)
+                    return
+        if tokens.roster.id != roster.id or not self.is_away:
+            return
+        holder = self._where.holder
+        logger.warning("%s was lost with the host %s, and is replaced", self.name, holder)
+        self.state = luggage.revive(holder)
+        await self._renew(self._where.epoch)
+
+    async def _renew(self, epoch: int) -> None:
+        """It is the only one, in an epoch after all others."""
+        self.epoch = max(self.epoch, epoch) + 1
+        self._given = self._to = None
+        await self._tokens._keep(self)
+        await self._have()
+
+    async def _settle_claims(self) -> None:
+        """If it is here, until nobody else in the group has it; or it is not ours. Only whoever has
+        the lock may call this."""
+        while self.here and self.is_contested:
+            rings = self._tokens.bell.rings
+            with suppress(PeerLost, UnknownHost):
+                await self._claim_it()
+            if self.here and self.is_contested:
+                await self._tokens.bell.wait(rings)
+
+    async def _claim_it(self) -> None:
+        """Ask the hosts of the group whether it was replaced, or whether they have the one that it
+        has replaced: the one that was replaced most often is kept. Those that have lost theirs, and
+        those that may have used it, say what they know."""
+        tokens, roster, luggage = self._tokens, self._tokens.roster, self.luggage
+        assert luggage is not None
+        question = ["mine", self.name, *self._own_claim[:2]]
+        others = tokens.others
+        answers = await asyncio.gather(*[tokens._voice.ask(one, question) for one in others])
+        epochs, found = [self._where.epoch], []
+        for host, answer in zip(others, answers, strict=True):
+            match answer:
+                case ["no", (str() | None) as holder]:
+                    await self._drop(holder or host)
+                    return
+                case ["yours", int(epoch), packed] if packed is not None:
+                    epochs.append(epoch)
+                    found.append(packed)
+        if tokens.roster.id != roster.id:
+            return
+        for packed in found:
+            await luggage.unpack(packed)
+        if found:
+            self.state = luggage.revive(None)
+            await self._renew(max(epochs))
+        if self.here:
+            self._sole_in = roster.id
+
+    async def claimed(self, source: str, losses: int, epoch: int) -> Any:
+        """Another host says that it has this token, which has replaced so many that were lost."""
+        claim = losses, epoch, source
+        if self.here and self._own_claim > claim:
+            return ["no", None]
+        if self._claim[0] > losses or (self.luggage is not None and self.luggage.losses > losses):
+            return ["no", self._where.holder]
+        self._claim = max(self._claim, claim)
+        if self.here:
+            async with self._lock:
+                if self.here and self._own_claim > claim:
+                    return ["no", None]
+                if self.here:
+                    await self._drop(source)
+        elif self._given is not None:
+            await self._drop(source)
+        packed = self.luggage.pack(None) if losses and self.luggage is not None else None
+        return ["yours", max(self.epoch, self._where.epoch), packed]
+
+    async def _drop(self, host: str) -> None:
+        """It is that of another host."""
+        self.here = False
+        self._to, self._given, self.state = host, None, b""
+        self._where = Where(max(self.epoch, self._where.epoch) + 1, host)
+        await self._tokens._keep(self)
 
     # Giving it away
 
-    async def asked(self, source: str, epoch: int, wish: Any) -> Any:
+    async def asked(self, source: str, epoch: int, wish: Any, replace: bool = False) -> Any:
+        if replace and self.luggage is not None and self.is_away:
+            async with self._lock:
+                if self.is_away:
+                    await self._replace()
         if not self.here and self._where.holder == self._tokens.me:
             async with self._lock:  # It was given to us, and we have not heard of that.
                 if not self.here:
                     await self._ask()
         if self.here:
             async with self._lock:
+                await self._settle_claims()
                 if self.here:
                     if self.luggage is not None and not self.luggage.is_near(wish):
                         return None
@@ -291,7 +452,7 @@ class Token:
                 self.confirmed(source, epoch)
             else:
                 packed = self.luggage.pack(wish) if self.luggage else None
-                return ["given", self.epoch, self.state, packed]
+                return ["given", self.epoch, self.state, packed, self._sole_in]
         where = self._where
         return ["moved", where.epoch, where.holder, where.giver] if where.holder else None
 
@@ -301,13 +462,15 @@ class Token:
         if self.luggage is not None:
             self.state = self.luggage.state()
         self._to = self._given = source
-        self.seen_at(self.epoch, source, self._tokens.me)
+        self._where = Where(self.epoch, source, self._tokens.me)
+        self.look()
         self._noting = self._tokens._begin(self._tokens._keep(self))
 
     async def hand_to(self, host: str) -> None:
         """Give it to one who has not asked for it, and wait until it has it. If someone else was
         given it, that one."""
         async with self._lock:
+            await self._settle_claims()
             if self.here:
                 self._give(host)
         if await self._is_noted():

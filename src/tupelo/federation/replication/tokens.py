@@ -9,16 +9,21 @@ one, that the token is the other's; from then on it is nobody else's. If its ans
 giver reminds the other whenever the group changes, and the other asks again and is given the same
 again, until it has confirmed. So there may be a time in which nobody has it, but never do two.
 
-A host that leaves hands its tokens to another before, but for those that have luggage. A holder
-without a folder that crashes takes its tokens with it: whoever wants one is told so (`TokenAway`),
-and what then becomes of the thing that it stood for is not decided here.
+A host that leaves hands its tokens to another before, unless their luggage is heavy. A holder
+without a folder that crashes takes its tokens with it: whoever wants one is told so (`TokenAway`).
+
+Whoever knows that the holder is gone for good may say so, and then the host with the lowest id makes
+another token in its place, with what the hosts of the group know. The old one may turn up again, or
+others may have replaced it too. So before a token that was replaced is used in a new roster, all
+hosts there are asked: they let go of theirs and say what they know, unless they have one that was
+replaced more often.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -57,8 +62,15 @@ class TokenAt:
 class Tokens:
     """The tokens of a feed, at one host. Its part in the group is named after the feed."""
 
-    def __init__(self, core: HostCore, feed: Feed) -> None:
+    def __init__(
+        self,
+        core: HostCore,
+        feed: Feed,
+        luggage_of: Callable[[str], Luggage | None] = lambda name: None,
+    ) -> None:
         self.me = core.id
+        self.luggage_of = luggage_of
+        """Makes the luggage of a token that is given to this host before it was used here."""
         self.part = f"tokens {feed.name}"
         self.feed = feed.space.former or feed.name  # as it stands on disk
         self.bell = Bell()
@@ -84,6 +96,17 @@ class Tokens:
     @property
     def roster(self) -> Roster:
         return self._group.roster
+
+    @property
+    def others(self) -> list[str]:
+        """The other hosts of the group that have these tokens."""
+        members = self.roster.members.values()
+        return sorted(one.host for one in members if one.host != self.me and self.part in one.cards)
+
+    @property
+    def first(self) -> str:
+        """The host that replaces what is lost."""
+        return min([self.me, *self.others])
 
     def token(self, name: str) -> Token:
         """The token of this name, wherever it is."""
@@ -205,7 +228,8 @@ class Tokens:
         chosen = [
             token
             for token in self.tokens.values()
-            if token.luggage is None and (token.here or token.busy or token.given)
+            if (token.luggage is None or token.luggage.is_light)
+            and (token.here or token.busy or token.given)
         ]
         if chosen:
             with suppress(TimeoutError):
@@ -288,13 +312,19 @@ class Tokens:
         match body:
             case ["stays"]:
                 return not (self._closed or self._leaving)
-            case ["take", str(name), int(epoch), wish, [int(at), holder, (str() | None) as giver]]:
+            case ["take", str(name), int(epoch), wish, [int(at), holder, giver], bool(replace)]:
                 token = self.tokens.get(name)
                 if token is None or self._closed or self._feed.closed:
                     return None
                 if isinstance(holder, str) and at > token._where.epoch:
-                    token.seen_at(at, holder, giver)
-                return await token.asked(source, epoch, wish)
+                    token.seen_at(at, holder, giver if isinstance(giver, str) else None)
+                return await token.asked(source, epoch, wish, replace)
+            case ["where", str(name)]:
+                return list(self.tokens[name]._where[:3]) if name in self.tokens else None
+            case ["mine", str(name), int(losses), int(epoch)]:
+                if name not in self.tokens and len(self.tokens) >= TOKENS_MAX:
+                    return None
+                return await self.token(name).claimed(source, losses, epoch)
         raise BadFrame("nobody asks this about tokens")
 
 

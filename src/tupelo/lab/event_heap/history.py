@@ -46,6 +46,8 @@ class Read:
     number: int
     asked: str = ""
     view: str = ""
+    at: str = ""
+    """The host, and which life of it."""
 
 
 @dataclass
@@ -63,6 +65,11 @@ class Reader:
     """Does it read to the end? Then it must have got all."""
     fifo: bool = True
     """Has it all from one host? Those who share a session have each their part."""
+    resumed: bool = False
+    """Has somebody gone on with it without the host that had it? Then an event may be read again,
+    by one who does not reach those who have."""
+    pending: int = 0
+    """Reads of a shared session that have not ended: what they were to get may be lost."""
     announced: set[tuple[str, str]] = field(default_factory=set)
     """Of which clones it was told: the old view, and the new one."""
 

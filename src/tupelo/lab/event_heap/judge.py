@@ -90,15 +90,14 @@ def judge_removals(history: History, remains: Remains) -> Iterator[Fault]:
 
 def judge_reader(reader: Reader, history: History, remains: Remains) -> Iterator[Fault]:
     times = Counter(read.number for read in reader.reads)
-    times.update(reader.inherited)
     for number, count in times.items():
-        if count > 1:
+        if number in reader.inherited or (count > 1 and not reader.resumed):
             yield Fault("read twice", f"{number} by {reader.name}")
         if number not in history.puts:
             yield Fault("made up", f"{number} was read by {reader.name}, and was never put")
     if reader.fifo:
         yield from judge_fifo(reader, history)
-    if reader.stands:
+    if reader.stands and not reader.pending:
         for number in sorted(living(remains, reader.heap) - reader.seen):
             if reader.wants in ("", history.puts[number].kind):
                 yield Fault("missed", f"{reader.name} has not got {number}")

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from random import Random
 from typing import Any
 
-from tupelo.errors import PeerLost, TupeloError
+from tupelo.errors import PeerLost, TokenAway, TupeloError
 from tupelo.lab.event_heap.history import Put, Read, Reader, Removal
 from tupelo.lab.event_heap.world import (
     BOARD,
@@ -26,6 +26,8 @@ from tupelo.values.parts import ANY
 READERS_MAX = 4
 """So many of each kind an artist has."""
 VIEWS_MAX = 3
+TRIES = 100
+"""So often a reader that is told that its session was lost, or was resumed, goes on."""
 PUT_MAX = 80
 """So many events are put in a world."""
 
@@ -58,8 +60,9 @@ class Artist:
             (2, self.remove),
             (1, self.begin_session),
             (1, self.clone_session),
-            (1, self.share),
-            (1, self.open_shared),
+            (2, self.share),
+            (3, self.open_shared),
+            (2, self.read_shared),
             (2, self.begin_view),
             (1, self.end_one),
             (1, self.replay),
@@ -128,14 +131,39 @@ class Artist:
     async def _read(self, reader: Reader, reading: Session, how: str) -> None:
         asked = reader.wants or self._rng.choice(("", "", "a"))
         template: object = Event(asked) if asked else ANY
-        found: list[Any]
         if how == "all":
-            found = await reading.get_all(template)
+            await self._noted(reader, reading, reading.get_all(template), asked)
         else:
             wait = 0.0 if how == "get" else self._rng.uniform(0.1, 2.0)
-            one = await reading.wait(template, wait=wait)
-            found = [] if one is None else [one]
+            await self._noted(reader, reading, _listed(reading.wait(template, wait=wait)), asked)
+
+    async def _noted(
+        self, reader: Reader, reading: Session, work: Awaitable[list[Any]], asked: str
+    ) -> None:
+        """Read, and note what was got. Of a shared session nobody gets what another has got that
+        it reaches."""
+        before, within = len(reader.reads), self.member.within_reach
+        reader.pending += reading.id in self.history.shared
+        try:
+            found = await work
+        except TupeloError as error:
+            if isinstance(error, TokenAway) and reading.id in self.history.shared:
+                await self._resume(reader, reading)
+            if not self.life.leaving:
+                reader.pending -= reading.id in self.history.shared
+            raise
+        reader.pending -= reading.id in self.history.shared
+        if within == self.member.within_reach:
+            seen = {read.number for read in reader.reads[:before] if read.at in within}
+            for number in [event["i"] for event in found if event["i"] in seen]:
+                self.history.fault("read again", f"{number} by {reader.name} at {self.name}")
         self.note_read(reader, reading, found, asked)
+
+    async def _resume(self, reader: Reader, session: Session) -> None:
+        """The host that has it may be gone for good, or is out of reach."""
+        reader.resumed = True
+        self.history.note(f"{self.name} resumes {reader.name}")
+        await session.resume()
 
     def note_read(self, reader: Reader, reading: Session, found: list[Any], asked: str) -> None:
         view = ""
@@ -143,7 +171,7 @@ class Artist:
             view = reading.id
             reader.announced.update((one.old, one.new) for one in reading.cloned)
         numbers = [event["i"] for event in found]
-        reader.reads += [Read(number, asked, view) for number in numbers]
+        reader.reads += [Read(number, asked, view, self.member.life_name) for number in numbers]
         if numbers:
             self.history.note(f"{reader.name} at {self.name} got {numbers} {view}")
 
@@ -151,6 +179,11 @@ class Artist:
         if self.sessions:
             reader, session = self._rng.choice(self.sessions)
             await self._read(reader, session, self._rng.choice(("get", "wait", "all")))
+
+    async def read_shared(self) -> None:
+        shared = [pair for pair in self.sessions if pair[1].id in self.history.shared]
+        if shared:
+            await self._read(*self._rng.choice(shared), "wait")
 
     async def read_view(self) -> None:
         if self.views:
@@ -295,12 +328,15 @@ class Artist:
         """All readers get what they have not got yet."""
         for reader, session in [*self.sessions, *self.views]:
             asked = reader.wants
-            try:
-                found = await session.get_all(Event(asked) if asked else ANY)
-            except TupeloError as error:
-                self.history.note(f"{reader.name} cannot go on: {error!r}")
-                if session.id in self.history.shared:
-                    reader.stands = False
-                    continue
-                raise
-            self.note_read(reader, session, found, asked)
+            for _ in range(TRIES):
+                work = session.get_all(Event(asked) if asked else ANY)
+                try:
+                    await self._noted(reader, session, work, asked)
+                    break
+                except TokenAway as lost:
+                    self.history.note(f"{reader.name}: {lost!r}")
+
+
+async def _listed(work: Awaitable[Any]) -> list[Any]:
+    found = await work
+    return [] if found is None else [found]

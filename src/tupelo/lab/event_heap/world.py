@@ -87,6 +87,20 @@ class Member:
         return self.name if self.durable else f"{self.name}{self.lives}"
 
     @property
+    def life_name(self) -> str:
+        return f"{self.name}{self.lives}"
+
+    @property
+    def within_reach(self) -> frozenset[str]:
+        """The lives of hosts that are in one roster with this one."""
+        roster = self.replicas[BOARD].roster.id
+        return frozenset(
+            one.life_name
+            for one in self.world.members
+            if one.is_up and BOARD in one.replicas and one.replicas[BOARD].roster.id == roster
+        )
+
+    @property
     def replicas(self) -> dict[str, Replica]:
         return heaps_of(self.core).replicas
 
@@ -256,14 +270,17 @@ class World(Ground[Member]):
         return True
 
     def check_owners(self) -> None:
-        """Nobody has a token that another has."""
+        """Nobody has a token that another has; but one that was replaced may be at a host out of
+        reach."""
         for heap in HEAPS:
-            at: dict[str, str] = {}
+            at: dict[object, str] = {}
             for member in self.members:
                 replica = member.replicas.get(heap) if member.is_up else None
                 for name, token in (replica.tokens.tokens if replica else {}).items():
-                    if token.here:
-                        other = at.setdefault(name, member.name)
+                    if token.here and not token.is_contested:
+                        is_replaced = token.luggage is not None and token.luggage.lost
+                        where = replica.roster.id if replica and is_replaced else None
+                        other = at.setdefault((name, where), member.name)
                         if other != member.name:
                             text = f"{name} is at {other} and at {member.name}"
                             self.history.fault("two owners", text)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from tupelo.errors import BadArgument, NotAllowed, SpaceClosed, TupeloError
 from tupelo.models.event_heap.records import SessionMade
+from tupelo.models.event_heap.seen import read_seen
 from tupelo.models.event_heap.uses import check_unused
 from tupelo.space.port import value_of
 from tupelo.space.query import Query
@@ -193,7 +194,7 @@ class Factory:
             await replica.orders.make(made, request.order, lease, horizon=horizon)
         elif isinstance(request, SessionRequest):
             lease = check_unused(request.lease)
-            await replica.tokens.create(f"session {made}", request.record or b"")
+            await replica.shared_record(made).begin(read_seen(request.record or b""))
             await replica.record(SessionMade(made, lease=lease))
         return made
 

@@ -13,20 +13,11 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
 from typing import Protocol
 
-import msgspec
-from pyroaring import BitMap64
-
-from tupelo.errors import (
-    BadFrame,
-    LeaseLost,
-    SessionLost,
-    SpaceClosed,
-    TokenAway,
-    TupeloError,
-)
+from tupelo.errors import LeaseLost, SessionLost, SpaceClosed, TokenAway, TupeloError
 from tupelo.federation.replication.token import Token
 from tupelo.models.event_heap.orders import ViewCloned
 from tupelo.models.event_heap.replica import Replica
+from tupelo.models.event_heap.seen import Record
 from tupelo.models.event_heap.total import TotalOrder
 from tupelo.space.query import Query, deadline_of
 from tupelo.space.session import Seen, SessionState
@@ -95,6 +86,18 @@ class Copies:
         with self._port.atomic():
             for entry in entries:
                 self._state.seen.discard(entry)
+
+    def has_next(self, template: Template) -> bool:
+        """Is there any that matches and was not seen? It does not count as seen."""
+        return bool(self._port.unread(template, self._state, 1, None, None)[0])
+
+    def note(self, record: Record) -> None:
+        """This was seen, or given back, elsewhere."""
+        with self._port.atomic():
+            self._state.seen.add_all(record.seen)
+            for (origin, n), count in record.again.items():
+                if count % 2 == 0:
+                    self._state.seen.discard_number(origin, n)
 
     def close(self) -> None:
         if self._replica.readings.pop(self.end, self) is None:
@@ -232,81 +235,79 @@ class Ordered:
 
 
 class Shared:
-    """Of the copies, by several at several hosts, of whom only one gets each event. What they have
-    seen is the state of a token.
-
-    It is never shortened: what is gone here may still be at the next one who gets the token.
-    """
+    """Of the copies, by several at several hosts, of whom only one gets each event. Whoever gets
+    one has the token of the session, and tells the others what was seen."""
 
     def __init__(self, replica: Replica, session: str, *, known: bool = True) -> None:
-        self._known = known
         self._replica = replica
         self.of = session
-        self._token: Token = replica.tokens.token(f"session {session}")
-        self._token.patience = replica.patience
-        self._state = b""  # of the token, as it was seen here the last time
-        self._seen = Seen()
-        self._copies: Copies | None = None
+        self._record = replica.shared_record(session)
+        self._record.readers.append(self)
+        self._token: Token = self._record.token
+        self._copies = Copies(replica, self._record.known.seen.copy(), known=known)
+        self._told = self._record.losses  # of so many
         self._closed = False
         self._scopes: set[asyncio.Timeout] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         replica.uses.use(session, self.close)
 
+    def note(self, news: Record) -> None:
+        """This was seen, or given back."""
+        self._copies.note(news)
+
     async def record(self) -> Seen:
         """What all who share it have seen. TokenAway if that cannot be known now; if it is lost,
-        what was known here the last time."""
+        what is known here."""
         with suppress(SessionLost):
             async with self._holding(self._replica.patience):
-                self._taken_up()
-        return self._seen.copy()
+                await self._record.ready()
+        return self._record.known.seen.copy()
+
+    async def resume(self) -> None:
+        """The host that has the token is gone for good, if it is out of reach: go on with what the
+        hosts within reach know."""
+        async with self._holding(self._replica.patience, replace=True):
+            await self._record.ready()
+            self._told = len(self._record.lost)
 
     @asynccontextmanager
     async def _holding(
-        self, patience: float | None, deadline: float | None = None, hope: float = 0.0
+        self,
+        patience: float | None,
+        deadline: float | None = None,
+        hope: float = 0.0,
+        *,
+        replace: bool = False,
     ) -> AsyncIterator[None]:
         """LeaseLost if the session is closed meanwhile, TokenAway if the token does not come within
         `patience` seconds or before the deadline on the host's clock, SessionLost if it will
-        never come, or there is no hope left that it does."""
+        never come, or there is no hope left that it does, and nobody has replaced it."""
         self._replica.require_open()
         scope = asyncio.timeout(0 if self._closed else None)
         self._scopes.add(scope)
-        is_held = False
+        held = self._token.held(patience, deadline=deadline, hope=hope, replace=replace)
         try:
-            async with scope, self._token.held(patience, deadline=deadline, hope=hope):
-                is_held = True
+            async with scope, held:
                 yield
         except TokenAway as away:
             if self._token.is_lost:
+                self._told = self._record.losses + 1
                 raise SessionLost(self.of, away.holder) from None
             raise
         except BaseException:
-            if is_held:
-                self._forget()
             if scope.expired():
                 raise LeaseLost("this session was closed") from None
             raise
         finally:
             self._scopes.discard(scope)
 
-    def _forget(self) -> None:
-        """What was seen by one who has not got it is not seen; the token says what is."""
-        self._let_go()
-        self._seen = Seen()
-
-    def _taken_up(self) -> Copies:
-        if self._copies is None or self._state != self._token.state:
-            self._let_go()
-            self._seen = read_record(self._token.state)
-            self._copies = Copies(self._replica, self._seen.copy(), known=self._known)
-            self._state = self._token.state
-        return self._copies
-
-    def _may_be_more(self, template: Template) -> bool:
-        """Is there anything that we do not know to be seen? Else the token can stay where it is."""
-        if self._token.here:
-            return True
-        found = self._replica.find(template, known=self._known)
-        return any(entry not in self._seen for entry in found)
+    def _tell_of_loss(self) -> None:
+        """SessionLost, if others have gone on without the one that had the token, since this was
+        opened or told of it last."""
+        before, lost = self._told, self._record.lost
+        self._told = len(lost)
+        if len(lost) > before:
+            raise SessionLost(self.of, lost[-1], resumed=True)
 
     async def next(self, template: Template, wait: float | None) -> Entry | None:
         """TokenAway if there may be one, but the token did not come in time; SessionLost if it will
@@ -341,19 +342,22 @@ class Shared:
         self._replica.require_open()
         if self._closed:
             raise LeaseLost("this session was closed")
-        if not self._may_be_more(template):
-            return []
+        if not (self._token.here or self._copies.has_next(template)):
+            return []  # The token can stay where it is.
         async with self._holding(patience, deadline, hope):
-            copies = self._taken_up()
+            await self._record.ready()
+            self._tell_of_loss()
             if limit is None:
-                found = await copies.rest(template)
+                found = await self._copies.rest(template)
             else:
-                one = await copies.next(template, 0)
+                one = await self._copies.next(template, 0)
                 found = [] if one is None else [one]
             if found:
-                for entry in found:
-                    self._seen.add(entry)
-                self._state = self._token.state = spell_record(self._seen)
+                try:
+                    await asyncio.shield(asyncio.ensure_future(self._record.count(found)))
+                except BaseException:
+                    self.unsee(found)
+                    raise
         return found
 
     def unsee(self, entries: list[Entry]) -> None:
@@ -364,26 +368,21 @@ class Shared:
     async def _unsee(self, entries: list[Entry]) -> None:
         with suppress(TupeloError):
             async with self._holding(None):
-                self._taken_up()
-                for entry in entries:
-                    self._seen.discard(entry)
-                self._let_go()
-                self._token.state = spell_record(self._seen)
+                await self._record.ready()
+                await self._record.count(entries)
         self._replica.bell.ring()
 
     def close(self) -> None:
+        if self._closed:
+            return
         self._closed = True
+        self._record.readers.remove(self)
         self._replica.uses.leave(self.of, self.close)
         for scope in self._scopes:
             if not scope.expired():
                 scope.reschedule(0)  # Who waits for the token waits no more.
-        self._let_go()
+        self._copies.close()
         self._replica.bell.ring()
-
-    def _let_go(self) -> None:
-        if self._copies is not None:
-            self._copies.close()
-            self._copies = None
 
 
 def news(replica: Replica, template: Template, *, known: bool = True) -> Copies:
@@ -397,21 +396,3 @@ def news(replica: Replica, template: Template, *, known: bool = True) -> Copies:
 def distinct(entries: list[Entry]) -> list[Entry]:
     """Without those that are there twice, because two bridges have carried them."""
     return list({(entry.origin, entry.n): entry for entry in reversed(entries)}.values())[::-1]
-
-
-def spell_record(seen: Seen) -> bytes:
-    spelled = {}
-    for origin, bits in seen.bits.items():
-        bits.run_optimize()
-        spelled[origin] = bits.serialize()
-    return msgspec.msgpack.encode(spelled)
-
-
-def read_record(spelled: bytes) -> Seen:
-    seen = Seen()
-    try:
-        record = msgspec.msgpack.decode(spelled or b"\x80", type=dict[str, bytes])
-        seen.bits = {origin: BitMap64.deserialize(bits) for origin, bits in record.items()}
-    except (msgspec.DecodeError, ValueError, TypeError) as error:
-        raise BadFrame(f"this is no record of a session: {error}") from error
-    return seen

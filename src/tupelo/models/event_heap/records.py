@@ -79,6 +79,22 @@ class SessionMade:
     lease: float | None = None
 
 
+@entry("tupelo.heap.seen")
+@dataclass
+class SessionSeen:
+    """These events were seen in a shared session; or all that were, if it is the `whole`. It was
+    told when the last whole was that of this epoch of the session's token, and this number, and
+    when the token had been lost so many times."""
+
+    session: str | None = None
+    epoch: int | None = None
+    fold: int | None = None
+    whole: bool | None = None
+    losses: int | None = None
+    seen: bytes | None = None
+    generation: int | None = None
+
+
 @entry("tupelo.heap.ended")
 @dataclass
 class Ended:
@@ -117,7 +133,7 @@ class Adopted:
     generation: int | None = None
 
 
-OF_ONE = (ViewMade, Placed, Folded, SessionMade, Ended, Adopted)
+OF_ONE = (ViewMade, Placed, Folded, SessionMade, SessionSeen, Ended, Adopted)
 """What is said of one generation, and means nothing to the next."""
 
 

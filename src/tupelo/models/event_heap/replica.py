@@ -39,6 +39,7 @@ from tupelo.federation.replication.carrier import Replication, replication_of
 from tupelo.federation.replication.feed import Feed, host_of
 from tupelo.federation.replication.news import Bell, Following
 from tupelo.federation.replication.placing import Everything
+from tupelo.federation.replication.token import Luggage
 from tupelo.federation.replication.tokens import TokenAt, Tokens
 from tupelo.federation.spaces.hosted import HostedSpace
 from tupelo.federation.spanning.federated import adopt
@@ -47,6 +48,7 @@ from tupelo.models.event_heap.factories import Factory
 from tupelo.models.event_heap.ordering import Place
 from tupelo.models.event_heap.orders import Orders
 from tupelo.models.event_heap.removing import Removing
+from tupelo.models.event_heap.seen import Base, SharedRecord
 from tupelo.models.event_heap.uses import Uses
 from tupelo.space.query import Query
 from tupelo.space.tasks import TaskSignal
@@ -121,6 +123,10 @@ class Written(NamedTuple):
 class Replica:
     """One host's part of a heap; of the next one, if it was destroyed and is made `anew`."""
 
+    folded_after = 1_000
+    """After so many places, and as many as it has kept, an order is folded; and what was seen in a
+    shared session is told anew after so many records."""
+
     def __init__(self, heaps: Heaps, name: str, patience: float, *, anew: bool = False) -> None:
         core = heaps.core
         self.name = name
@@ -138,6 +144,7 @@ class Replica:
         self.is_new = False
         self.sessions: set[str] = set()
         """The ids of the shared sessions that are known here."""
+        self._shared: dict[str, SharedRecord] = {}
         self.names: dict[str, str] = {}
         """What the hosts are called that were within reach some time."""
         self.readings: dict[Callable[[], None], None] = {}
@@ -151,7 +158,7 @@ class Replica:
         # a hole.
         records_space = core.companion(self.feed.space, "system", NOBODY)
         self.system: Feed = replication.feed(records_space, Everything(), admits=self._admits)
-        self.tokens = Tokens(core, self.system)
+        self.tokens = Tokens(core, self.system, self._luggage_of)
         self._places: dict[Entry, Place] = {}
         self._events = Following(self.feed)
         self._records = Following(self.system)
@@ -179,6 +186,17 @@ class Replica:
         """The other hosts within reach that have the heap."""
         members = self.roster.members.values()
         return [one.host for one in members if self.part in one.cards and one.host != self.me]
+
+    def shared_record(self, session: str) -> SharedRecord:
+        """What was seen in a shared session."""
+        found = self._shared.get(session)
+        if found is None:
+            found = self._shared[session] = SharedRecord(self, session)
+        return found
+
+    def _luggage_of(self, token: str) -> Luggage | None:
+        what, _, id = token.partition(" ")
+        return self.shared_record(id) if what == "session" else None
 
     def life_of(self, host: str) -> str | None:
         member = self.roster.members.get(host)
@@ -265,6 +283,12 @@ class Replica:
                 if session not in self.uses.ended:
                     self.sessions.add(session)
                     self.uses.made(session, record.lease)
+            case records.SessionSeen(session=str(session), generation=self.generation):
+                if session not in self.uses.ended:
+                    try:
+                        self.shared_record(session).heard(record)
+                    except BadFrame as error:
+                        logger.info("a record of %r was passed over: %s", self.name, error)
             case records.Adopted(source=str(source), upto=int(upto), generation=self.generation):
                 self._adopted[source] = max(upto, self._adopted.get(source, 0))
                 self._let_go(source)
@@ -416,10 +440,12 @@ class Replica:
             records.Placed(id),
             records.Folded(id),
             records.SessionMade(id),
+            records.SessionSeen(id),
             TokenAt(token),
         ):
             _clear(self.system.space, record)
         self.sessions.discard(id)
+        self._shared.pop(id, None)
         self.orders.forget(id, into)
         self.tokens.forget(token)
 
@@ -431,6 +457,14 @@ class Replica:
             space,
             records.Placed(view),
             lambda one: (one.start or 0) + len(one.numbers or []) <= base,
+        )
+
+    def forget_seen(self, session: str, base: Base) -> None:
+        """All that was seen is told anew: remove what this host has said of it before."""
+        _clear(
+            self.system.space,
+            records.SessionSeen(session),
+            lambda one: ((one.epoch or 0), (one.fold or 0)) < base,
         )
 
     def close(self) -> None:

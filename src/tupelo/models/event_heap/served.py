@@ -6,7 +6,7 @@ from collections.abc import Callable, Container, Mapping
 from functools import partial
 from typing import Any, ClassVar, Literal
 
-from tupelo.errors import BadArgument, LeaseLost, TokenAway
+from tupelo.errors import BadArgument, BadInput, LeaseLost, TokenAway
 from tupelo.federation.client.arguments import listed
 from tupelo.federation.client.services import ENTRIES, ITEM, Codec, Method, plain
 from tupelo.federation.hosts.core import HostCore
@@ -20,6 +20,7 @@ from tupelo.models.event_heap.factories import PATIENCE_SECONDS, check_heap
 from tupelo.models.event_heap.orders import ViewCloned
 from tupelo.models.event_heap.readings import Ordered, Reading, Unordered
 from tupelo.models.event_heap.replica import heaps_of
+from tupelo.models.event_heap.seen import spell_seen
 from tupelo.space.query import deadline_of
 from tupelo.space.tasks import timeout_at
 from tupelo.space.writers import Items
@@ -113,10 +114,16 @@ class HostedHeap:
     async def share(self, id: str, lease: float | None) -> str:
         """The id of a shared session, which has seen what was seen in this reading."""
         self.replica.require_open()
-        record = readings.spell_record(await self._reading(id).record())
+        record = spell_seen(await self._reading(id).record())
         return await self._ask_factory(
             requests.SessionRequest(heap=self.replica.name, record=record, lease=lease)
         )
+
+    async def resume(self, id: str) -> None:
+        reading = self._reading(id)
+        if not isinstance(reading, readings.Shared):
+            raise BadInput("only a shared session can be resumed: one that was opened by its id")
+        await reading.resume()
 
     async def end(self, id: str) -> None:
         reading = self.readings.pop(id, None)
@@ -261,6 +268,7 @@ METHODS: Mapping[str, Method] = {
     "shared": Method("read", (_ID,), waits=True),
     "clone": Method("read", (_ID,)),
     "share": Method("read", (_ID, plain(float | None))),
+    "resume": Method("read", (_ID,)),
     "end": Method("read", (_ID,)),
     "end_for_all": Method("take", (_ID,)),
     "create": Method("write"),

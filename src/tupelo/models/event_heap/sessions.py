@@ -67,11 +67,11 @@ class Session(Reads):
     """Gives no event twice. Tasks and threads may share it.
 
     A session that has an `id` is shared: it can be opened by that at every host that has the heap,
-    and each event goes to only one of those who do. What they have seen is known to the host that
-    used it last, which hands it on when it is closed. While that is out of reach the others get
-    nothing (TokenAway, when their time is over), since it might be given twice. If it has no
+    and each event goes to only one of those who do. All that they have seen is known to the host
+    that used it last, which hands it on when it is closed. While that is out of reach the others
+    get nothing (TokenAway, when their time is over), since it might be given twice. If it has no
     folder, and is gone for longer than the heap's patience, the session counts as lost (SessionLost
-    at once): who still needs one shares another.
+    at once). If it is gone for good, `resume()` goes on from what others know.
     """
 
     def __init__(self, heap: EventHeap, reading: str, id: str | None = None) -> None:
@@ -96,6 +96,15 @@ class Session(Reads):
         user, None for never."""
         made: str = await self._heap._door.call("share", self._reading, check_unused(lease))
         return made
+
+    @either
+    async def resume(self) -> None:
+        """Go on with a shared session whose host is gone for good, from what the hosts within reach
+        know of it: the events that it got last, and told none of them, may be given again. The
+        others who share it are told (SessionLost, once). If that host is not gone nothing is done;
+        if it comes back, it goes on with this session too. BadInput if the session is not
+        shared."""
+        await self._heap._door.call("resume", self._reading)
 
     @either
     async def destroy(self) -> None:

@@ -13,6 +13,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from tupelo.errors import BadFrame, CannotSend, PeerLost, TokenAway, TupeloError, UnknownHost
+from tupelo.federation.replication.token import Luggage
 from tupelo.models.event_heap.ordering import Ordering, Place, deliver
 from tupelo.models.event_heap.records import (
     PLACES_MAX,
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
     from tupelo.models.event_heap.replica import Replica, Written
 
 
-FOLDED_MIN = 1_000
-"""After so many places an order is folded, and after as many as it has kept."""
 PACKED_MAX = 100_000
 """With a token so many places are handed over at most; whoever lacks more hears of them before."""
 PERMITTED_MAX = 64
@@ -56,7 +55,7 @@ class Putting:
                 self.done.set_exception(error)
 
 
-class TotalOrder:
+class TotalOrder(Luggage):
     """One order, as far as it is known here. It is the luggage of its token."""
 
     def __init__(self, replica: Replica, view: str) -> None:
@@ -121,7 +120,7 @@ class TotalOrder:
             if any(source != own for source, _ in places):
                 await self._replica.keep(self._replica.feed)  # and what it gives places to
             await self.tell(len(self.ordering), places)
-        if len(self.ordering.places) >= max(FOLDED_MIN, len(self.ordering.kept)):
+        if len(self.ordering.places) >= max(self._replica.folded_after, len(self.ordering.kept)):
             await self._fold()
 
     async def _fold(self) -> None:

@@ -1,0 +1,266 @@
+"""What was seen in a shared session, which every host of the heap knows as far as it has heard.
+
+Whoever reads in the session has its token, and tells each event that it gives in a record
+(`SessionSeen`) before it gives it. With the token come the events that the new holder has not heard
+of. After some hundred records the holder tells the whole, and every host removes what it has told
+before that. So neither a read nor a hand-over costs more as more is seen, and if the holder is gone
+others know what was seen, but for what nobody has heard.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from pyroaring import BitMap64
+
+from tupelo.errors import BadFrame
+from tupelo.federation.replication.token import Luggage
+from tupelo.models.event_heap.records import SessionSeen
+from tupelo.space.session import Seen
+from tupelo.values.entry import Entry
+
+if TYPE_CHECKING:
+    from tupelo.models.event_heap.readings import Shared
+    from tupelo.models.event_heap.replica import Replica
+
+Base = tuple[int, int]
+"""Which whole it is: the epoch of the token, and the how-many-th of that epoch."""
+
+
+class Record:
+    """A set of events that were seen. One that is given back counts 2, given again 3, and so on; of
+    two records the higher count holds. So records can be joined in any order, and again."""
+
+    def __init__(self, seen: Seen | None = None) -> None:
+        self.seen = seen or Seen()
+        self.again: dict[tuple[str, int], int] = {}
+        """The counts above 1."""
+
+    def changed(self, entries: list[Entry]) -> Record:
+        """A record in which each of these counts one more."""
+        change = Record()
+        for entry in entries:
+            key = entry.origin, entry.n
+            change._set(key, self.again.get(key, int(entry in self.seen)) + 1)
+        return change
+
+    def _set(self, key: tuple[str, int], count: int) -> None:
+        if count > 1:
+            self.again[key] = count
+        if count % 2:
+            self.seen.add_number(*key)
+        else:
+            self.seen.discard_number(*key)
+
+    def join(self, other: Record) -> Record:
+        """Note what another record says; what of that was new."""
+        news = Record()
+        counted = self.again.keys() | other.again.keys()
+        for origin, numbers in other.seen.bits.items():
+            more = numbers - self.seen.bits.get(origin, BitMap64())
+            more -= BitMap64([n for name, n in counted if name == origin])
+            if more:
+                news.seen.bits[origin] = more
+        self.seen.add_all(news.seen)
+        for key, count in other.again.items():
+            if count > self.again.get(key, 1):
+                self._set(key, count)
+                news._set(key, count)
+        return news
+
+    def __bool__(self) -> bool:
+        return bool(self.again or self.seen.bits)
+
+    def spell(self) -> bytes:
+        again = [[*key, count] for key, count in self.again.items()]
+        return msgspec.msgpack.encode([_spell(self.seen), again])
+
+
+def read_record(spelled: bytes) -> Record:
+    """BadFrame if it is no record."""
+    try:
+        bits, again = msgspec.msgpack.decode(
+            spelled, type=tuple[dict[str, bytes], list[tuple[str, int, int]]]
+        )
+        record = Record(_read(bits))
+        for origin, n, count in again:
+            if count < 2:
+                raise ValueError("a count below 2")
+            record._set((origin, n), count)
+    except (msgspec.DecodeError, ValueError, TypeError, OverflowError) as error:
+        raise BadFrame(f"this is no record of a session: {error}") from error
+    return record
+
+
+def _spell(seen: Seen) -> dict[str, bytes]:
+    spelled = {}
+    for origin, bits in seen.bits.items():
+        bits.run_optimize()
+        spelled[origin] = bits.serialize()
+    return spelled
+
+
+def _read(bits: dict[str, bytes]) -> Seen:
+    seen = Seen()
+    seen.bits = {origin: BitMap64.deserialize(numbers) for origin, numbers in bits.items()}
+    return seen
+
+
+def spell_seen(seen: Seen) -> bytes:
+    """As a request to share a session has it."""
+    return msgspec.msgpack.encode(_spell(seen))
+
+
+def read_seen(spelled: bytes) -> Seen:
+    """BadFrame if it is no such thing."""
+    try:
+        return _read(msgspec.msgpack.decode(spelled or b"\x80", type=dict[str, bytes]))
+    except (msgspec.DecodeError, ValueError, TypeError) as error:
+        raise BadFrame(f"this is no record of a session: {error}") from error
+
+
+class SharedRecord(Luggage):
+    """What was seen in one shared session, as far as it is known here. It is the luggage of the
+    session's token: whoever has that knows all."""
+
+    is_light = True
+
+    def __init__(self, replica: Replica, session: str) -> None:
+        self.id = session
+        self.known = Record()
+        self.readers: list[Shared] = []
+        """Whoever reads in it here."""
+        self.base: Base = (0, 0)
+        """The last whole that was told."""
+        self.losses = 0
+        """How often the token was lost, as far as is known here."""
+        self.token = replica.tokens.token(f"session {session}")
+        self.token.luggage = self
+        self.token.patience = replica.patience
+        self._replica = replica
+        self._recent: list[tuple[int, bytes]] = []  # what was told since the base, in which epoch
+        self._known_at = 0  # the last epoch in which all was known here
+        self._is_whole = False  # Is all known here, if the token is here? Not after a restart.
+
+    async def begin(self, seen: Seen) -> None:
+        """Make the session, which has seen this."""
+        self.known.join(Record(seen))
+        await self._replica.tokens.create(self.token.name, luggage=self)
+        await self._fold()
+
+    def heard(self, told: SessionSeen) -> None:
+        """BadFrame if a stranger has written what cannot be."""
+        match told:
+            case SessionSeen(
+                epoch=int(epoch), fold=int(fold), losses=int(losses), seen=bytes(spelled)
+            ):
+                self._join(read_record(spelled))
+                self.losses = max(self.losses, losses)
+            case _:
+                raise BadFrame("this is no record of a session")
+        if told.whole:
+            self._found((epoch, fold))
+            self._replica.forget_seen(self.id, (epoch, fold))
+
+    def _found(self, base: Base) -> None:
+        if base > self.base:
+            self.base = base
+            self._recent = []
+
+    def _join(self, record: Record) -> Record:
+        news = self.known.join(record)
+        if news:
+            for reader in self.readers:
+                reader.note(news)
+        return news
+
+    async def ready(self) -> None:
+        """Until all is known here. The token must be held."""
+        base, _ = _read_state(self.token.state)
+        await self._replica.until(lambda: self.base >= base)
+        if not self._is_whole:
+            await self._fold()
+        self._known_at = self.token.epoch
+
+    async def count(self, entries: list[Entry]) -> None:
+        """These were seen, or given back if they were seen before. The token must be held."""
+        change = self.known.changed(entries)
+        self._join(change)
+        spelled = change.spell()
+        self._recent.append((self.token.epoch, spelled))
+        await self._tell(spelled)
+        if len(self._recent) >= self._replica.folded_after:
+            await self._fold()
+
+    async def _tell(self, spelled: bytes, *, whole: bool = False) -> None:
+        told = SessionSeen(self.id, *self.base, whole, len(self.lost), spelled)
+        await self._replica.record(told)
+
+    async def _fold(self) -> None:
+        epoch, fold = self.base
+        here = self.token.epoch
+        self._found((here, fold + 1 if epoch == here else 0))
+        self._is_whole = True
+        await self._tell(self.known.spell(), whole=True)
+
+    # What goes with the token
+
+    @property
+    def lost(self) -> list[str]:
+        """The hosts with which the token was lost, and others went on from what they knew."""
+        return _read_state(self.token.state)[1]
+
+    def state(self) -> bytes:
+        return _spell_state(self.base, self.lost)
+
+    def revive(self, holder: str | None) -> bytes:
+        self._is_whole = False
+        return _spell_state((0, 0), [*self.lost, *([] if holder is None else [holder])])
+
+    def wish(self) -> Any:
+        return [list(self.base), self._known_at]
+
+    def is_near(self, wish: Any) -> bool:
+        return True
+
+    def pack(self, wish: Any) -> Any:
+        """What was told since the base, in later epochs than the other knows of; and the whole, if
+        it does not know the base."""
+        match wish:
+            case [[int(epoch), int(fold)], int(known_at)] if (epoch, fold) == self.base:
+                recent = [list(one) for one in self._recent if one[0] > known_at]
+                return [list(self.base), None, recent]
+        return [list(self.base), self.known.spell(), [list(one) for one in self._recent]]
+
+    async def unpack(self, packed: Any) -> None:
+        try:
+            (epoch, fold), whole, told = packed
+            recent = [(int(at), bytes(spelled)) for at, spelled in told]
+            base = int(epoch), int(fold)
+        except (TypeError, ValueError) as error:
+            raise BadFrame(f"this is no record of a session: {error}") from error
+        lacking = Record()
+        for spelled in [*([] if whole is None else [whole]), *[one for _, one in recent]]:
+            lacking.join(self._join(read_record(spelled)))
+        self._found(base)
+        self._recent += recent
+        self._is_whole = True
+        if lacking:  # Whoever has told it may be gone before others have heard.
+            await self._tell(lacking.spell())
+        await self._replica.keep(self._replica.system)
+
+
+def _spell_state(base: Base, lost: list[str]) -> bytes:
+    return msgspec.msgpack.encode([base, lost])
+
+
+def _read_state(state: bytes) -> tuple[Base, list[str]]:
+    """BadFrame if it is none."""
+    try:
+        return msgspec.msgpack.decode(state or _NO_STATE, type=tuple[Base, list[str]])
+    except (msgspec.DecodeError, TypeError) as error:
+        raise BadFrame(f"this is no token of a session: {error}") from error
+
+
+_NO_STATE = _spell_state((0, 0), [])
