@@ -125,7 +125,7 @@ def test_what_is_carried_unasked_gives_way_to_what_was_asked_for() -> None:
     """c holds what d has written, and has no room for the rest."""
 
     async def scene(garden: Garden) -> None:
-        a, b, c, d = (garden[name] for name in "abcd")
+        a, c, d = (garden[name] for name in "acd")
         await garden.parted("ab", "cd")
         await a.write(*(("n", number) for number in range(6)))
         await d.write(*(("d", number) for number in range(6)))

@@ -6,9 +6,9 @@ source; and each host holds what it is asked to, as long as there is room. When 
 the oldest copies give way, of whatever stream; an item for which there would not be room alone is
 not held, nor is its stream, and its source is told and asks another.
 
-A host with room also carries the streams whose source it is not engaged with, from any partner that
-has them, so that they outlive their source and that partner. Nobody has asked for these: if there is
-no room they are dropped first, each as a whole, and whoever reads here copies them anew.
+A host with room also carries the streams whose source it is not engaged with, from any partner
+that has them, so that they outlive their source and that partner. Nobody has asked for these: if
+there is no room they are dropped first, each as a whole, and a reader here copies them anew.
 
 Where what is written is parted into lanes, each lane is a stream, and a host holds those that are
 for it in any case. A lane for another is dropped as a whole: the one it is for is to get all of it,
