@@ -1,16 +1,16 @@
 """One shared whiteboard on four paradigms, after section 6.5 of Collins' dissertation. Among hosts
 that are connected, all four boards come to show the same. They differ when hosts come late or part:
 
-| paradigm          | a figure is                | what is lost when hosts part                      |
-| ----------------- | -------------------------- | ------------------------------------------------- |
-| publish/subscribe | told to whoever is there   | what was published meanwhile, and whoever comes   |
-|                   |                            | late has missed all before; nobody is told of it  |
-| RPC               | a call of every board that | the same; but who draws knows which boards were   |
-|                   | is found                   | called, and which did not answer                  |
-| tuple space, LIME | a tuple that stays with    | nothing while its agent is near; with that agent  |
-|                   | the agent that drew it     | its figures go, and everyone reads all each time  |
-| MELON             | a message that each reads  | nothing, if some host holds a copy: the figures   |
-|                   | once                       | of a host that is gone are read from there        |
+| paradigm          | a figure is                | what is lost when hosts part                    |
+| ----------------- | -------------------------- | ----------------------------------------------- |
+| publish/subscribe | told to whoever is there   | what was published meanwhile, and whoever comes |
+|                   |                            | late misses all before, and nobody is told so   |
+| RPC               | a call of every board that | the same; but who draws knows which boards were |
+|                   | is found                   | called, and which did not answer                |
+| tuple space, LIME | a tuple that stays with    | nothing while its agent is here; with the agent |
+|                   | the agent that drew it     | the figures go; all are read again at each look |
+| MELON             | a message that each reads  | nothing, if some host holds a copy: the figures |
+|                   | once                       | of a host that is gone are read from there      |
 """
 
 import time
