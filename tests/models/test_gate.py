@@ -46,7 +46,7 @@ from tupelo.models.melon import served as melon_served
 from tupelo.models.pubsub import PubSub
 from tupelo.models.pubsub import served as pubsub_served
 from tupelo.models.rpc import METHODS as RPC_METHODS
-from tupelo.models.rpc import RemoteObject, Rpc, Target
+from tupelo.models.rpc import RemoteObject, Rpc, Target, registry_of
 from tupelo.models.xvsm import INFINITE, Capi, FifoCoordinator
 from tupelo.models.xvsm.wire import METHODS as XVSM_METHODS
 from tupelo.values.codec import spell_entry
@@ -248,6 +248,8 @@ def test_every_method_of_every_model_is_refused(house: House, client: Raw, space
     assert house.is_as_before()
 
 
+STOLEN = Target("home", "some id", "Safe")
+"""As if a client knew where to find it."""
 CLIENT_DOORS: dict[str, Callable[[Any], Any]] = {
     "read": lambda space: space.read(wait=0),
     "take": lambda space: space.take(wait=0),
@@ -267,8 +269,6 @@ CLIENT_DOORS: dict[str, Callable[[Any], Any]] = {
     "found": lambda space: Rpc(space).find(Safe, wait=0),
     "called": lambda space: RemoteObject(Rpc(space)._door, STOLEN, "").invoke("open"),
 }
-STOLEN = Target("home", "some id", "Safe")
-"""As if a client knew where to find it."""
 
 
 @pytest.mark.parametrize("door", CLIENT_DOORS)
@@ -458,7 +458,7 @@ def test_a_broker_is_told_nothing(house: House, guest: tupelo.Host, name: str) -
 def test_another_host_finds_and_calls_nothing(house: House, guest: tupelo.Host, name: str) -> None:
     with Rpc(guest, name) as rpc:
         target = house.remote[name]._target
-        broker = rpc._door.served.broker()
+        broker = registry_of(guest.core, name).broker
         until_true(lambda: target.host in broker.hosts, "the brokers know each other")
         assert rpc.find_all(Safe).objects == []
         with pytest.raises(NotAllowed):

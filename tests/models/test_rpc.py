@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from queue import Queue
 from random import Random
 from typing import Any
@@ -24,6 +25,7 @@ from tupelo.errors import (
     AnswerTooLarge,
     BadArgument,
     BadEntry,
+    BadFrame,
     BadInput,
     HostClosed,
     LimitReached,
@@ -53,6 +55,11 @@ class Shape:
         return 0
 
 
+class Stammering(Exception):
+    def __str__(self) -> str:
+        raise KeyError("text")
+
+
 class Square(Shape):
     def __init__(self, side: int = 1) -> None:
         self.side = side
@@ -69,6 +76,12 @@ class Square(Shape):
 
     def fail(self, text: str) -> None:
         raise ValueError(text)
+
+    def babble(self) -> None:
+        raise ValueError("\ud800" + "x" * 20_000_000)
+
+    def stammer(self) -> None:
+        raise Stammering
 
     def leave(self) -> None:
         raise SystemExit("enough")
@@ -112,9 +125,8 @@ class Row:
 
     def until_known(self, count: int) -> None:
         """Wait until all brokers know each other."""
-        for host in self.hosts:
-            broker = registry_of(host.core, "rpc").broker
-            until_true(lambda broker=broker: len(broker.hosts) == count, "all take part")
+        brokers = [registry_of(host.core, "rpc").broker for host in self.hosts]
+        until_true(lambda: all(len(one.hosts) == count for one in brokers), "all take part")
 
 
 @pytest.fixture
@@ -126,7 +138,7 @@ def row() -> Iterator[Row]:
 
 def found(rpc: Rpc, cls: type | str = Square, name: str | None = None) -> RemoteObject:
     thing = rpc.find(cls, name, wait=WAIT)
-    assert thing is not None
+    assert isinstance(thing, RemoteObject)
     return thing
 
 
@@ -209,6 +221,24 @@ def test_what_a_method_raises_comes_as_an_error_with_its_text(row: Row) -> None:
         remote.invoke("leave")
     with pytest.raises(RemoteError, match=r"TypeError.*positional"):
         remote.invoke("area", 1)
+    with pytest.raises(RemoteError, match=r"ValueError at its host: \?xxx"):
+        remote.invoke("babble")
+    with pytest.raises(RemoteError, match=r"Stammering at its host: \(its text failed: KeyError"):
+        remote.invoke("stammer")
+    assert remote.invoke("area") == 1
+
+
+def test_what_is_no_call_is_refused_and_harms_nobody(row: Row) -> None:
+    here, there, _ = row.three()
+    there.export(Square())
+    remote = found(here)
+    registry = registry_of(row.hosts[0].core, "rpc")
+    for args in (b"", b"\xc1", b"\x07", b"\x91" * 100_000):
+        invoke = module.Invoke("call", remote._target.object, "area", args)
+        with pytest.raises(BadFrame, match="a call cannot be read"):
+            row.hosts[0]._await(registry._voice.ask(remote.host, invoke))
+    # Nor does an answer matter that nobody waits for.
+    row.hosts[0]._await(registry._voice.ask(remote.host, module.Done("some call")))
     assert remote.invoke("area") == 1
 
 
@@ -459,6 +489,15 @@ def test_both_methods_of_an_async_program_are_called_from_either_door(row: Row) 
             told: asyncio.Queue[Outcome] = asyncio.Queue()
             await everyone.start("fail", "no", listener=told.put)
             assert isinstance((await told.get()).error, RemoteError)
+            own = await rpc.find(Clock)
+            assert own is not None
+            giving_up = asyncio.ensure_future(own.invoke("wait"))
+            awaited = registry_of(host.core, "rpc")._awaited
+            while not awaited:
+                await asyncio.sleep(0)
+            giving_up.cancel()
+            while awaited:  # Nobody waits for it any more.
+                await asyncio.sleep(0)
             clock.go_on.set()
             assert await call == "noon"
             assert await rpc.withdraw(clock)
@@ -625,7 +664,7 @@ def test_a_call_is_made_once_or_says_what_is_known_of_it(seed: int) -> None:
         )
         for bed in garden.beds.values():
             assert bed.life is not None
-            rpc = bed.life.call(lambda bed=bed: Rpc(bed.host))
+            rpc = bed.life.call(partial(Rpc, bed.host))
             group = await bed.do(rpc.find_all(Ledger))
             result = await bed.do(group.invoke("note", f"last of {bed.name}"))
             assert len(result.results) == 4 and not result.errors

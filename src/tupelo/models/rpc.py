@@ -35,6 +35,7 @@ import msgspec
 from tupelo.errors import (
     AnswerTooLarge,
     BadArgument,
+    BadFrame,
     BadInput,
     CannotSend,
     HostClosed,
@@ -75,6 +76,8 @@ __all__ = ["GroupResult", "Invocation", "Outcome", "RemoteGroup", "RemoteObject"
 
 CALLS_MAX = 1_000
 """So many calls are worked on at a host at a time."""
+TEXT_MAX = 10_000
+"""So many bytes are said of the text of an error that a method has raised."""
 INVOCATIONS_MAX = 10_000
 """So many invocations of one Rpc may wait for their outcomes to be got."""
 
@@ -195,10 +198,8 @@ class RemoteGroup:
     @either
     async def invoke(self, method: str, *args: Any, wait: float | None = None) -> GroupResult:
         """Call a method of all of them at once, and wait for all, or for `wait` seconds."""
-        invocation = await _begin(self._door, self.objects, method, args, wait)
         result = GroupResult(lost=self.lost)
-        for _ in self.objects:
-            outcome = _required(await settled(invocation.get()))
+        for outcome in await _outcomes(self._door, self.objects, method, args, wait):
             if outcome.error is None:
                 result.results[outcome.object] = outcome.value
             else:
@@ -246,8 +247,8 @@ class RemoteObject(RemoteGroup):
     async def invoke(self, method: str, *args: Any, wait: float | None = None) -> Any:
         """Call a method, and wait until it has ended, or for `wait` seconds: what it returns. The
         docstring of this module says what each error means."""
-        invocation = await _begin(self._door, self.objects, method, args, wait)
-        return _required(await settled(invocation.get())).result()
+        (outcome,) = await _outcomes(self._door, self.objects, method, args, wait)
+        return outcome.result()
 
 
 @dataclass(frozen=True)
@@ -311,11 +312,11 @@ async def _begin(
     by_target = {one._target: one for one in objects}
 
     def read(reply: Reply) -> Reply:
-        target, done = _read_outcome(reply.items[0])
+        target, done = _read(reply.items[0], tuple[Target, Done])
         try:
             if done.failure is not None:
                 raise read_error(*done.failure)
-            outcome = Outcome(by_target[target], read_any(_decode(done.value)))
+            outcome = Outcome(by_target[target], read_any(_read(done.value, Any)))
         except TupeloError as error:
             outcome = Outcome(by_target[target], error=error)
         return Reply(reply.host, [outcome], False)
@@ -324,10 +325,23 @@ async def _begin(
     return Invocation(door, id, read, listener)
 
 
-def _required(outcome: Outcome | None) -> Outcome:
-    if outcome is None:
+async def _outcomes(
+    door: LocalDoor[Calls] | ServedDoor,
+    objects: list[RemoteObject],
+    method: str,
+    args: tuple[Any, ...],
+    wait: float | None,
+) -> list[Outcome]:
+    """Call a method of these objects, and wait for all."""
+    invocation = await _begin(door, objects, method, args, wait)
+    try:
+        outcomes = [await settled(invocation.get()) for _ in objects]
+    except (asyncio.CancelledError, KeyboardInterrupt):
+        await settled(invocation.cancel())
+        raise
+    if None in outcomes:
         raise HostClosed("this Rpc was closed during a call: it may have been done or not")
-    return outcome
+    return outcomes
 
 
 def _asked(cls: type | str, name: str | None) -> tuple[str, bytes]:
@@ -387,8 +401,12 @@ class Done(msgspec.Struct, array_like=True, tag="done"):
     failure: tuple[str, str, dict[str, Any]] | None = None
 
 
-_decode = msgspec.msgpack.Decoder(ext_hook=read_wire_extension).decode
-_read_outcome = msgspec.msgpack.Decoder(tuple[Target, Done], ext_hook=read_wire_extension).decode
+def _read(spelled: bytes, kind: Any) -> Any:
+    """What another program has spelled. BadFrame if it is something else."""
+    try:
+        return msgspec.msgpack.decode(spelled, type=kind, ext_hook=read_wire_extension)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise BadFrame(f"a call cannot be read: {error}") from error
 
 
 def _spell(value: Any, what: str) -> bytes:
@@ -402,6 +420,15 @@ def _spell(value: Any, what: str) -> bytes:
 
 def _failed(call: str, error: TupeloError) -> Done:
     return Done(call, failure=spell_error(error))
+
+
+def _text_of(error: BaseException) -> str:
+    """What an error says, as far as it can be sent."""
+    try:
+        text = str(error)
+    except Exception as failed:
+        text = f"(its text failed: {type(failed).__name__})"
+    return text.encode(errors="replace")[:TEXT_MAX].decode(errors="ignore")
 
 
 # At a host, on its loop
@@ -474,7 +501,7 @@ class Registry(SilentCarrier):
         if export is None or message.method not in export.methods:
             owner = "an object" if export is None else type(export.thing).__name__
             raise NotExported(f"{owner}.{message.method}" if export else owner)
-        args = [read_any(one) for one in _decode(message.args)]
+        args = [read_any(one) for one in _read(message.args, list[Any])]
         if self._running >= CALLS_MAX:
             raise LimitReached("calls under way at this host", CALLS_MAX)
         self._running += 1
@@ -491,7 +518,7 @@ class Registry(SilentCarrier):
             if export.host.is_async and isawaitable(value):
                 value = await value
         except (Exception, SystemExit) as error:
-            done = _failed(invoke.call, RemoteError(title, type(error).__name__, str(error)))
+            done = _failed(invoke.call, RemoteError(title, type(error).__name__, _text_of(error)))
         else:
             try:
                 done = Done(invoke.call, _spell(spell_any(value, "its result"), "result"))

@@ -98,9 +98,11 @@ def test_a_message_is_matched_by_values_types_and_their_subtypes(names, play_on)
     async def scene(garden: Garden) -> None:
         first, last = garden[names[0]], garden[names[-1]]
         await first.write((1, "hello"))
-        for template in ((2, str), (int, "bye"), (str, str), (int,)):
+        others: list[object] = [(2, str), (int, "bye"), (str, str), (int,)]
+        for template in others:
             assert await last.read(template) is None
-        for template in ((1, str), (int, "hello"), (int, str)):
+        fitting: list[object] = [(1, str), (int, "hello"), (int, str)]
+        for template in fitting:
             await first.store((1, "hello"))
             assert await last.take(template) == (1, "hello")
         assert await last.read((int, str)) == (1, "hello")
