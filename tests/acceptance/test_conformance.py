@@ -18,7 +18,8 @@ from tupelo.models.lime import (
 )
 from tupelo.models.linda import TupleSpace
 from tupelo.models.melon import Melon
-from tupelo.models.pubsub import PubSub
+from tupelo.models.pubsub import PubSub, Replies
+from tupelo.models.rpc import Invocation, RemoteGroup, RemoteObject, Rpc
 from tupelo.models.xvsm import Capi
 
 ROOT = Path(__file__).parents[2]
@@ -40,13 +41,18 @@ def _methods(cls: type) -> set[str]:
     "cls",
     [
         *(JavaSpace, JavaSpace05, Capi, Melon, EventHeap, Session, View),
-        *(TupleSpace, PubSub),
+        *(TupleSpace, PubSub, Rpc, RemoteGroup, RemoteObject, Invocation),
         *(LimeTupleSpace, LimeSystemTupleSpace, RegisteredReaction, Agent, Host),
     ],
 )
 def test_every_method_has_a_row(cls: type) -> None:
     shown = {method for name, method, _ in ROWS if name == cls.__name__}
-    base = {JavaSpace05: JavaSpace, View: Session}.get(cls)
+    base = {
+        JavaSpace05: JavaSpace,
+        View: Session,
+        RemoteObject: RemoteGroup,
+        Invocation: Replies,
+    }.get(cls)
     inherited = _methods(base) - set(vars(cls)) if base is not None else set()
     assert shown == _methods(cls) - inherited
 

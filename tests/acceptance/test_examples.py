@@ -182,6 +182,37 @@ all see the same strokes: True
 drawn anew, there is one picture: True
 """
 
+WHITEBOARD = """\
+publish/subscribe keeps nothing
+  ada and ben: green red = green red
+  cyd comes:   blue green red = blue green red
+  and sees:    blue
+  they go on:  black blue green red ; cyd: black blue
+  ada is gone: black blue green red white
+  dora sees:   white
+RPC keeps nothing
+  ada and ben: green red = green red
+  cyd comes:   blue green red = blue green red
+  and sees:    blue
+  they go on:  black blue green red ; cyd: black blue
+  ada is gone: black blue green red white
+  dora sees:   white
+tuple space keeps of those who are here
+  ada and ben: green red = green red
+  cyd comes:   blue green red = blue green red
+  and sees:    blue green red
+  they go on:  black blue green red ; cyd: black blue green red
+  ada is gone: black blue green red white
+  dora sees:   blue green white
+MELON keeps all
+  ada and ben: green red = green red
+  cyd comes:   blue green red = blue green red
+  and sees:    blue green red
+  they go on:  black blue green red ; cyd: black blue green red
+  ada is gone: black blue green red white
+  dora sees:   black blue green red white
+"""
+
 MELON_JOBS = """\
 job 0: 0
 job 1: 1
@@ -229,6 +260,7 @@ OUTPUT = {
     "melon_chat.py": MELON_CHAT,
     "melon_jobs.py": MELON_JOBS,
     "sensors.py": SENSORS,
+    "whiteboard.py": WHITEBOARD,
     "whiteboards.py": WHITEBOARDS,
 }
 

@@ -11,7 +11,7 @@ import tupelo
 from tupelo import aio, errors, pipeline
 from tupelo.federation.client.space import RemoteSpace
 from tupelo.federation.spanning.space import FederatedSpace
-from tupelo.models import event_heap, javaspaces, lime, linda, melon, pubsub, xvsm
+from tupelo.models import event_heap, javaspaces, lime, linda, melon, pubsub, rpc, xvsm
 from tupelo.space.protocol import (
     OPERATIONS,
     MatchSetLike,
@@ -325,6 +325,16 @@ def test_pubsub_speaks_all_its_words():
     assert set(pubsub.__all__) == {"Collected", "PubSub", "Replies", "Reply"}
     assert public(pubsub.PubSub) == set(PUBSUB)
     assert public(pubsub.Replies) == set(REPLIES)
+
+
+def test_rpc_speaks_all_its_words():
+    names = {"GroupResult", "Invocation", "Outcome", "RemoteGroup", "RemoteObject", "Rpc"}
+    assert set(rpc.__all__) == names
+    assert public(rpc.Rpc) == {"close", "export", "find", "find_all", "withdraw"}
+    assert public(rpc.RemoteGroup) == {"invoke", "start"}
+    assert public(rpc.RemoteObject) == {"invoke"}
+    assert {name for name in dir(rpc.Invocation) if name[0] != "_"} == set(REPLIES)
+    assert all(inspect.getdoc(getattr(rpc, name)) for name in names)
 
 
 def test_melon_speaks_all_its_words():

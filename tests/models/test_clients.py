@@ -38,6 +38,7 @@ from tupelo.models.linda import TupleSpace, live
 from tupelo.models.melon import Bound, Collected, Copies, Melon
 from tupelo.models.melon.served import METHODS
 from tupelo.models.pubsub import PubSub, Reply
+from tupelo.models.rpc import Rpc
 
 PAGE = Path(__file__).parents[2] / "docs" / "DOORS.md"
 WAIT = 10.0
@@ -151,12 +152,13 @@ DOORS: dict[str, type] = {
     "MELON": Melon,
     "Event Heap": EventHeap,
     "pubsub": PubSub,
+    "RPC": Rpc,
 }
 
 
 def test_the_page_names_every_operation_of_every_door():
     rows = said()
-    assert list(rows) == ["Linda", "MELON", "Event Heap", "pubsub", "LIME"]
+    assert list(rows) == ["Linda", "MELON", "Event Heap", "pubsub", "RPC", "LIME"]
     for model, door in DOORS.items():
         _, works, refused = rows[model]
         assert names_in(works).isdisjoint(names_in(refused))

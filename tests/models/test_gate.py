@@ -45,6 +45,8 @@ from tupelo.models.melon import Copies, Melon
 from tupelo.models.melon import served as melon_served
 from tupelo.models.pubsub import PubSub
 from tupelo.models.pubsub import served as pubsub_served
+from tupelo.models.rpc import METHODS as RPC_METHODS
+from tupelo.models.rpc import RemoteObject, Rpc, Target, registry_of
 from tupelo.models.xvsm import INFINITE, Capi, FifoCoordinator
 from tupelo.models.xvsm.wire import METHODS as XVSM_METHODS
 from tupelo.values.codec import spell_entry
@@ -79,6 +81,17 @@ class Spy(Agent):
             self.failed = error.reason
 
 
+class Safe:
+    """An object that only programs of its host may call."""
+
+    def __init__(self) -> None:
+        self.opened = 0
+
+    def open(self) -> str:
+        self.opened += 1
+        return SECRET_WORD
+
+
 class House:
     """A host that keeps secrets, and all that a guest could look for there."""
 
@@ -100,6 +113,12 @@ class House:
         self.brokers = {name: PubSub(self.host, name) for name in RULES}
         for broker in self.brokers.values():
             broker.offer(SECRET)
+        self.safe = Safe()
+        self.remote = {}
+        for name in RULES:
+            rpc = Rpc(self.host, name)
+            rpc.export(self.safe)
+            (self.remote[name],) = rpc.find_all(Safe).objects
         self.lime = stack.enter_context(lime.Host(self.host, agents=[Spy]))
         LimeTupleSpace("kept", self.lime.agent("ada")).set_shared(True)
         capi = stack.enter_context(Capi())
@@ -121,6 +140,7 @@ class House:
             {name: melon.read_all(ANY, 0) for name, melon in self.fresh_melons().items()},
             self.heap.snoop_all(),
             len(self.view.replay()),
+            self.safe.opened,
             {name: hosted[name].space.count() for name in [*COMPANIONS, *PRIVATE]},
         )
 
@@ -173,6 +193,7 @@ SERVICES = {
     "melon": [*melon_served.METHODS, "open", "close"],
     "event_heap": [*heap_served.METHODS, "open", "close"],
     "pubsub": [*pubsub_served.METHODS, "open", "close"],
+    "rpc": [*RPC_METHODS, "open", "close"],
     "xvsm": [name for name, method in XVSM_METHODS.items() if method.rules],
     SERVICE_NAMES["lookup"]: ["describe", "register", "first", "find", "kinds", "types", "notify"],
 }
@@ -227,6 +248,8 @@ def test_every_method_of_every_model_is_refused(house: House, client: Raw, space
     assert house.is_as_before()
 
 
+STOLEN = Target("home", "some id", "Safe")
+"""As if a client knew where to find it."""
 CLIENT_DOORS: dict[str, Callable[[Any], Any]] = {
     "read": lambda space: space.read(wait=0),
     "take": lambda space: space.take(wait=0),
@@ -243,6 +266,8 @@ CLIENT_DOORS: dict[str, Callable[[Any], Any]] = {
     "heap destroyed": lambda space: EventHeap(space).destroy(),
     "publish": lambda space: PubSub(space).publish(("x", 2)),
     "collect": lambda space: PubSub(space).collect(ANY, "probing", "all"),
+    "found": lambda space: Rpc(space).find(Safe, wait=0),
+    "called": lambda space: RemoteObject(Rpc(space)._door, STOLEN, "").invoke("open"),
 }
 
 
@@ -427,6 +452,19 @@ def test_a_broker_is_told_nothing(house: House, guest: tupelo.Host, name: str) -
     assert nothing_of(lambda: broker.collect(ANY, "probing", "all"))
     assert told == []
     broker.close()
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_another_host_finds_and_calls_nothing(house: House, guest: tupelo.Host, name: str) -> None:
+    with Rpc(guest, name) as rpc:
+        target = house.remote[name]._target
+        broker = registry_of(guest.core, name).broker
+        until_true(lambda: target.host in broker.hosts, "the brokers know each other")
+        assert rpc.find_all(Safe).objects == []
+        with pytest.raises(NotAllowed):
+            RemoteObject(rpc._door, target, "").invoke("open")
+    assert house.safe.opened == 0
+    assert house.is_as_before()
 
 
 def test_an_agent_of_lime_gets_nothing(house: House, guest: tupelo.Host) -> None:

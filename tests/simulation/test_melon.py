@@ -13,7 +13,7 @@ import pytest
 from tests.simulation.test_federation import describe, settle_early
 from tupelo.federation.identity.keys import Identity
 from tupelo.federation.replication.carrier import replication_of
-from tupelo.federation.replication.placing import Everything
+from tupelo.federation.replication.placing import Everything, Keeper
 from tupelo.lab.melon.simulate import simulate
 from tupelo.lab.simulate import simulate_many
 from tupelo.models.melon import directed
@@ -93,6 +93,13 @@ def test_what_is_collected_without_a_word_is_noticed(monkeypatch):
 def test_a_pin_that_does_not_hold_is_noticed(monkeypatch):
     monkeypatch.setattr(PinnedRoom, "pin", lambda room, entry: None)
     found("collected")
+
+
+def test_a_second_carrier_that_gets_nothing_is_noticed(monkeypatch):
+    """Nobody reads, so that it needs no copies for itself."""
+    monkeypatch.setattr(Keeper, "consider", lambda keeper: None)
+    monkeypatch.setattr(Post, "begin_pulling", lambda post: None)
+    found("not carried")
 
 
 def test_what_is_stored_and_copied_is_noticed(monkeypatch):

@@ -42,6 +42,9 @@ TupeloError
 │   ├── HostClosed          you closed the host
 │   ├── UnknownHost         no engaged host, or agent, is known by this name
 │   ├── UnknownService      the host offers no service of this name
+│   ├── NotExported         the object, or its method, cannot be called; nothing was done
+│   ├── NoAnswer            a call was not answered in time: it may have been done or not
+│   ├── RemoteError         the called method raised, at its host
 │   ├── TokenAway           whoever has the token is out of reach, or does not let go of it
 │   │   └── SessionLost     the host that used a shared session last is gone: it can be resumed
 │   ├── SourceAway          the hosts at which the events live are out of reach: nothing was removed
@@ -102,10 +105,13 @@ from tupelo.errors.hosts import HostClosed as HostClosed
 from tupelo.errors.hosts import IdentityChanged as IdentityChanged
 from tupelo.errors.hosts import LimitReached as LimitReached
 from tupelo.errors.hosts import LinkError as LinkError
+from tupelo.errors.hosts import NoAnswer as NoAnswer
 from tupelo.errors.hosts import NotAllAnswered as NotAllAnswered
 from tupelo.errors.hosts import NotAllowed as NotAllowed
+from tupelo.errors.hosts import NotExported as NotExported
 from tupelo.errors.hosts import NotForUs as NotForUs
 from tupelo.errors.hosts import PeerLost as PeerLost
+from tupelo.errors.hosts import RemoteError as RemoteError
 from tupelo.errors.hosts import SessionLost as SessionLost
 from tupelo.errors.hosts import SourceAway as SourceAway
 from tupelo.errors.hosts import Stranger as Stranger

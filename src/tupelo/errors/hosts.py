@@ -68,6 +68,33 @@ class UnknownService(LinkError):
         self.peer = peer
 
 
+class NotExported(LinkError):
+    """`what` was to be called, an object or a method of it, is not exported there, or not any more.
+    Nothing was done."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"{what} is not exported there (any more): nothing was done")
+        self.what = what
+
+
+class NoAnswer(LinkError):
+    """A call was not answered in time: it may have been done, or be done later, or not."""
+
+    def __init__(self, during: str) -> None:
+        super().__init__(f"{during} was not answered in time: it may have been done or not")
+        self.during = during
+
+
+class RemoteError(LinkError):
+    """The called `method` raised at its host: an error of the class `kind`, which says `text`."""
+
+    def __init__(self, method: str, kind: str, text: str) -> None:
+        super().__init__(f"{method} raised {kind} at its host: {text}")
+        self.method = method
+        self.kind = kind
+        self.text = text
+
+
 class TokenAway(LinkError):
     """The `token` did not come in time: its `holder`, if one is known, is out of reach, or does not
     let go of it."""

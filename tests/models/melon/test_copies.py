@@ -15,6 +15,19 @@ from tupelo.values.entry import Entry, require_known
 
 ROW = ("ba", "cb")
 
+MESH = ("ba", "ca", "da", "cb", "db", "dc")
+
+
+def holders(garden: Garden, source: str, among: str) -> str:
+    """Those of these hosts that have something a host has written."""
+    return "".join(
+        name
+        for name in among
+        if (feed := garden[name].melon._post.feed) is not None
+        for name_of_stream, stream in feed.exchange.streams.items()
+        if name_of_stream.startswith(f"{source}/") and stream.items
+    )
+
 
 async def held(garden: Garden, at: str, source: str, count: int) -> None:
     """Wait until so many of a host's messages are at another."""
@@ -52,6 +65,92 @@ def test_a_message_crosses_a_partition_with_a_third_host():
         assert await c.read_all((str, int)) == []
 
     play(scene, *ROW, copies=Copies(hosts=1))
+
+
+@pytest.mark.parametrize("carrier_leaves", [True, False], ids=["leaves", "crashes"])
+def test_a_second_carrier_needs_no_reader(carrier_leaves: bool) -> None:
+    """c has never met a, and nobody reads there until a and b are gone."""
+
+    async def scene(garden: Garden) -> None:
+        a, b, c = (garden[name] for name in "abc")
+        messages = [("n", number) for number in range(50)]
+        await garden.parted("ab", "c")
+        await a.write(*messages)
+        await held(garden, "b", "a", 50)
+        await a.stop()
+        await garden.parted("a", "bc")
+        await garden.met("cb")
+        if carrier_leaves:
+            await b.stop()
+        else:
+            await held(garden, "c", "a", 50)
+            await b.crash()
+        assert await c.read_all(("n", int)) == messages
+        assert await c.read_all(("n", int)) == []
+
+    play(scene, *ROW, copies=Copies(hosts=1))
+
+
+def test_a_carrier_gets_what_is_new_while_it_is_written() -> None:
+    """In a row, c is never engaged with a."""
+
+    async def scene(garden: Garden) -> None:
+        a, b, c = (garden[name] for name in "abc")
+        await a.write(("n", 0))
+        await held(garden, "c", "a", 1)
+        await a.write(*(("n", number) for number in range(1, 20)))
+        await held(garden, "c", "a", 20)
+        await a.crash()
+        await b.crash()
+        assert await c.read_all(("n", int)) == [("n", number) for number in range(20)]
+
+    play(scene, *ROW, copies=Copies(hosts=1))
+
+
+def test_when_its_host_is_back_it_is_held_by_so_many_as_that_wants() -> None:
+    async def scene(garden: Garden) -> None:
+        a = garden["a"]
+        await a.write(("n", 1), ("n", 2))
+        await garden.until(lambda: len(holders(garden, "a", "bcd")) == 1, "at one host")
+        await garden.parted("a", "bcd")
+        await garden.until(lambda: holders(garden, "a", "bcd") == "bcd", "at all of them")
+        garden.network.heal()
+        await garden.met(*MESH)
+        await garden.until(lambda: len(holders(garden, "a", "bcd")) == 1, "at one host again")
+
+    play(scene, *MESH, copies=Copies(hosts=1))
+
+
+def test_what_is_carried_unasked_gives_way_to_what_was_asked_for() -> None:
+    """c holds what d has written, and has no room for the rest."""
+
+    async def scene(garden: Garden) -> None:
+        a, c, d = (garden[name] for name in "acd")
+        await garden.parted("ab", "cd")
+        await a.write(*(("n", number) for number in range(6)))
+        await d.write(*(("d", number) for number in range(6)))
+        await held(garden, "b", "a", 6)
+        await held(garden, "c", "d", 6)
+        await garden.parted("a", "bcd")
+        await garden.until(lambda: c.melon.collected.count == 6, "dropped")
+        assert holders(garden, "d", "c") == "c"
+        assert [(await c.do(c.melon.collected.get())).message[0] for _ in range(6)] == ["n"] * 6
+        # Who reads there copies it all the same.
+        assert await c.read_all(("n", int), 10) == [("n", number) for number in range(6)]
+
+    own = {"c": {"copies": Copies(hosts=0, room=Bound(count=8))}}
+    play(scene, "ba", "cb", "dc", copies=Copies(hosts=1), own=own)
+
+
+def test_who_has_no_room_carries_nothing_for_others() -> None:
+    async def scene(garden: Garden) -> None:
+        a = garden["a"]
+        await a.write(("n", 1))
+        await held(garden, "b", "a", 1)
+        await asyncio.sleep(5)
+        assert holders(garden, "a", "bc") == "b"
+
+    play(scene, *ROW, copies=Copies(hosts=1), own={"c": {"copies": Copies(hosts=1, room=0)}})
 
 
 def test_who_waits_is_woken_by_a_copy():
@@ -241,22 +340,15 @@ def test_what_was_copied_to_be_read_goes_when_its_host_is_near(
         garden.network.heal()
         await garden.met("ba", "ca")
 
-        def holders() -> str:
-            return "".join(
-                name
-                for name in "bc"
-                if (feed := garden[name].melon._post.feed) is not None
-                for source, stream in feed.exchange.streams.items()
-                if source.startswith("a/") and stream.items
-            )
-
-        await garden.until(lambda: len(holders()) == 1, "at one host, as a wants it")
+        await garden.until(
+            lambda: len(holders(garden, "a", "bc")) == 1, "at one host, as a wants it"
+        )
         if room == 0:
-            await garden.until(lambda: holders() == "b", "at b")
+            await garden.until(lambda: holders(garden, "a", "bc") == "b", "at b")
         await a.write(("n", 3))
         assert await c.read_all(("n", int), 10) == [("n", 2), ("n", 3)]
         await asyncio.sleep(5)
-        assert len(holders()) == 1
+        assert len(holders(garden, "a", "bc")) == 1
 
     own = {"c": {"copies": Copies(hosts=1, room=room)}}
     play(scene, *ROW, "ca", copies=Copies(hosts=1), own=own)

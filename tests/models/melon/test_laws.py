@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 
 import pytest
 
@@ -12,7 +13,7 @@ from tests.kinds import HOSTED
 from tests.models.melon.garden import Garden, play
 from tests.models.melon.kinds import play_on_kind
 from tests.models.neighbours import Neighbourhood
-from tupelo import ANY
+from tupelo import ANY, entry
 
 Scene = Callable[[Garden], Awaitable[None]]
 
@@ -77,6 +78,39 @@ def test_what_was_written_is_read_once_by_each_and_never_taken(names, play_on):
             assert await garden[name].read_all(("news", int)) == []
             other = await garden[name].another()
             assert await garden[name].do(other.read_all(("news", int), 0)) == [("news", 1)]
+
+    play_on(scene)
+
+
+@entry("tests.melon.Job")
+@dataclass
+class Job:
+    name: str | None = None
+
+
+@entry("tests.melon.PrintJob")
+@dataclass
+class PrintJob(Job):
+    pages: int | None = None
+
+
+def test_a_message_is_matched_by_values_types_and_their_subtypes(names, play_on):
+    async def scene(garden: Garden) -> None:
+        first, last = garden[names[0]], garden[names[-1]]
+        await first.write((1, "hello"))
+        others: list[object] = [(2, str), (int, "bye"), (str, str), (int,)]
+        for template in others:
+            assert await last.read(template) is None
+        fitting: list[object] = [(1, str), (int, "hello"), (int, str)]
+        for template in fitting:
+            await first.store((1, "hello"))
+            assert await last.take(template) == (1, "hello")
+        assert await last.read((int, str)) == (1, "hello")
+        await first.store(("do", PrintJob("poster", 2)))
+        assert await last.take(("do", Job)) == ("do", PrintJob("poster", 2))
+        await first.store(Job("sweep"))
+        assert await last.take(PrintJob()) is None
+        assert await last.take(Job()) == Job("sweep")
 
     play_on(scene)
 

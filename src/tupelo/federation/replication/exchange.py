@@ -190,8 +190,8 @@ class Exchange:
         self._shelf.remove(stream, items)
 
     def hold(self, source: str) -> None:
-        """Take this stream from now on."""
-        if source not in self.streams:
+        """Take this stream from now on, if its source may write here."""
+        if source not in self.streams and self._admits_source(source):
             self.outbox.append((list(self.far), said.News(self.feed, {source: NOTHING})))
             self._stream(source)
             self.wants.consider(source)

@@ -168,9 +168,14 @@ class Feed:
         """The streams that partners have, and could be held here."""
         return {source for far in self.exchange.far.values() for source in far.has}
 
+    @property
+    def carried(self) -> set[str]:
+        """The streams that are held here only so that others may read them."""
+        return self._keeper.carried
+
     def hold(self, source: str) -> None:
         """Copy this stream from now on, from whoever has it, whatever room there is for others."""
-        self._keeper.read.add(source)
+        self._keeper.use(source)
         self.exchange.hold(source)
         self._replication.post(self)
 
@@ -178,7 +183,7 @@ class Feed:
         """Forget the copies of this stream, and copy it no more."""
         if self.exchange.owns(source) or self.exchange.everything:
             raise BadArgument("source", "a stream of another host that is held here", source)
-        self._keeper.read.discard(source)
+        self._keeper.forget(source)
         self.exchange.drop(source)
         self._replication.post(self)
 
@@ -323,6 +328,7 @@ class Feed:
         self.exchange.departed(host)
         self._placing.departed(host)
         self._keeper.departed(host)
+        self._keeper.consider()
         self._call_listeners()
 
     def _call_listeners(self) -> None:

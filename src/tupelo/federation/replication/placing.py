@@ -6,6 +6,10 @@ source; and each host holds what it is asked to, as long as there is room. When 
 the oldest copies give way, of whatever stream; an item for which there would not be room alone is
 not held, nor is its stream, and its source is told and asks another.
 
+A host with room also carries the streams whose source it is not engaged with, from any partner
+that has them, so that they outlive their source and that partner. Nobody has asked for these: if
+there is no room they are dropped first, each as a whole, and a reader here copies them anew.
+
 Where what is written is parted into lanes, each lane is a stream, and a host holds those that are
 for it in any case. A lane for another is dropped as a whole: the one it is for is to get all of it,
 and in order, and who has a part without the beginning would keep it from that.
@@ -158,6 +162,8 @@ class Keeper:
         self.gave_way: list[Callable[[list[Item]], object]] = []
         self.read: set[str] = set()
         """The streams that are used here; they need no room while their source is away."""
+        self.carried: set[str] = set()
+        """The streams that are held here though their source did not ask, nor are they read."""
         self._dropped: set[str] = set()
 
     def asked(self, host: str, hold: said.Hold) -> None:
@@ -178,18 +184,37 @@ class Keeper:
                 exchange.hold(source)
 
     def consider(self) -> None:
-        """Hold what others have that spreads, or is for us; and if nothing is to be held for
-        others, let go of what was read here and can be read at its source again."""
+        """Hold what others have that spreads, is for us, or comes from a source out of reach; and
+        if nothing is to be held for others, let go of what was read here and can be read at its
+        source again."""
         exchange = self._exchange
-        if self._lanes is not None:
-            offered = {source for far in exchange.far.values() for source in far.has}
-            for source in sorted(offered - exchange.streams.keys()):
-                spread = spreads(source) and self._has_room(source)
-                if (spread or self._is_mine(source)) and not exchange.owns(source):
-                    exchange.hold(source)
-        elif self._room == 0 and not exchange.everything:
-            for far in exchange.far.values():
-                exchange.drop(far.source)
+        near = {far.source for far in exchange.far.values()}
+        self.carried -= near  # Now their source says who holds them.
+        if exchange.everything:
+            return
+        if self._lanes is None and self._room == 0:
+            for source in sorted(near):
+                exchange.drop(source)
+        offered = {source for far in exchange.far.values() for source in far.has}
+        for source in sorted(offered - exchange.streams.keys() - near):
+            if exchange.owns(source):
+                continue
+            if self._is_mine(source) or (spreads(source) and self._has_room(source)):
+                exchange.hold(source)
+            elif self._lanes is None and self._has_room(source):
+                self.carried.add(source)
+                exchange.hold(source)
+
+    def use(self, source: str) -> None:
+        """This stream is read here from now on."""
+        self.carried.discard(source)
+        self.read.add(source)
+
+    def forget(self, source: str) -> None:
+        """This stream is not wanted here any more."""
+        self.carried.discard(source)
+        self.read.discard(source)
+        self._dropped.add(source)
 
     def departed(self, host: str) -> None:
         """When it is back there may be room for what it has written."""
@@ -202,13 +227,15 @@ class Keeper:
         return self._lanes is not None and lane_of(source) in self._lanes.mine
 
     def relieve(self) -> None:
-        """If there is no room any more, the oldest copies give way; lanes as a whole."""
+        """If there is no room any more, the oldest copies give way; lanes, and what is carried
+        unasked, as a whole."""
         room = self._room
         if not isinstance(room, Capacity):
             return
         while others := self._too_many(room):
-            if self._lanes is not None:
-                self._drop(max(others, key=self._dispensable).source)
+            whole = others if self._lanes else [one for one in others if one.source in self.carried]
+            if whole:
+                self._drop(max(whole, key=self._dispensable).source)
             elif too_large := [stream for stream in others if self._is_too_large(stream, room)]:
                 self._drop(too_large[0].source)
             else:
@@ -244,6 +271,7 @@ class Keeper:
         exchange = self._exchange
         items = [*exchange.streams[source].items.values()]
         exchange.drop(source)
+        self.carried.discard(source)
         self._dropped.add(source)
         host = host_of(source)
         far = exchange.far.get(host)

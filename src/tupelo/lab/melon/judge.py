@@ -33,6 +33,7 @@ def judge(history: History) -> list[Fault]:
         *judge_mail(case),
         *judge_readers(case),
         *judge_copies(case),
+        *judge_carriers(case),
         *judge_waiting(case),
     ]
 
@@ -372,6 +373,19 @@ def judge_copies(case: Case) -> Iterator[Fault]:
             is_told = {host, adding.host} <= case.history.copying and host in near[adding.host]
             if host == adding.host or is_told:
                 yield Fault("stale", f"{name_of(message)} is gone, and a copy is at {host}")
+
+
+def judge_carriers(case: Case) -> Iterator[Fault]:
+    """What a host holds that is engaged, and whose own host is not, is held here too, though nobody
+    may read it: if there is room."""
+    near = case.history.ending.near
+    for message, hosts in case.found["copies"].items():
+        adding = case.added.get(message)
+        if adding is None or adding.verb != "write" or message in case.history.given_way:
+            continue
+        for host in sorted(case.history.copying - case.history.tight - {adding.host, *hosts}):
+            if adding.host not in near[host] and not near[host].isdisjoint(hosts):
+                yield Fault("not carried", f"{name_of(message)} is at {hosts}, and not at {host}")
 
 
 # Waiting

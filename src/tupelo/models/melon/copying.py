@@ -18,7 +18,9 @@ class Copies:
     that meet it, or meet one who carries it; 0 for nobody, so that it waits here for its addressee.
 
     This much `room` is here for what others have written, and as much for what they have directed
-    to others: None for as much as comes, 0 for nothing but what is read or taken here. When it is
+    to others: None for as much as comes, 0 for nothing but what is read or taken here. A host with
+    room also copies what hosts have written that it is not engaged with, from any engaged host that
+    has it: a message outlives its host and that carrier, though nobody reads it here. When room is
     full the oldest copies give way, of whatever host; of what is carried to another, all that one
     host has for it, since it must come in order and without a gap.
     """

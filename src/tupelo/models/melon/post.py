@@ -201,7 +201,7 @@ class Post(SilentCarrier):
         assert feed is not None
         near = self._near()
         for source in sorted(feed.offered):
-            if source not in near and feed.stream(source) is None:
+            if source not in near and (feed.stream(source) is None or source in feed.carried):
                 feed.hold(source)
 
     def _near(self) -> set[str]:

@@ -18,7 +18,7 @@ class Stirring:
 
     def __init__(self) -> None:
         self.is_closed = False
-        self.waiting: set[asyncio.Event] = set()
+        self.waiting: dict[asyncio.Event, None] = {}  # in order: a seed replays exactly
         self._left = asyncio.Event()
 
     def stir(self) -> None:
@@ -28,11 +28,11 @@ class Stirring:
     def enter(self) -> asyncio.Event:
         self.require_open()
         event = asyncio.Event()
-        self.waiting.add(event)
+        self.waiting[event] = None
         return event
 
     def leave(self, event: asyncio.Event) -> None:
-        self.waiting.discard(event)
+        self.waiting.pop(event, None)
         self._left.set()
 
     def require_open(self) -> None:

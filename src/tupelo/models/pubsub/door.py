@@ -186,10 +186,8 @@ class PubSub(Closing):
     async def _standing(
         self, listener: Callable[[Reply], object] | None, method: str, *args: Any
     ) -> Replies:
-        replies = Replies(self, await self._door.call(method, *args))
-        if listener is not None:
-            self._door.run_apart(partial(replies._call, listener))
-        return replies
+        id = await self._door.call(method, *args)
+        return Replies(self._door, id, self._read_reply, listener)
 
     def _read_reply(self, reply: Reply) -> Reply:
         return read_reply(reply, self._application.read_item)
@@ -211,13 +209,21 @@ class Replies(Closing):
     async door), or `get` one; it is over when it was cancelled, or satisfied. What a client knows
     of it is as of its last `get`."""
 
-    def __init__(self, pubsub: PubSub, id: str) -> None:
-        self.is_async = pubsub.is_async
-        self._pubsub = pubsub
+    def __init__(
+        self,
+        door: LocalDoor[Any] | ServedDoor,
+        id: str,
+        read: Callable[[Reply], Reply],
+        listener: Callable[[Any], object] | None = None,
+    ) -> None:
+        self.is_async = door.is_async
+        self._door = door
         self._id = id
-        door = pubsub._door
+        self._read = read
         self._state: Backlog | Told
         self._state = door.served.backlogs.pop(id) if isinstance(door, LocalDoor) else Told()
+        if listener is not None:
+            door.run_apart(partial(self._call, listener))
 
     @property
     def is_over(self) -> bool:
@@ -238,7 +244,7 @@ class Replies(Closing):
     async def get(self, *, wait: float | None = None) -> Reply | None:
         """The next one; None if none came in time, or no more will come."""
         check_wait(wait)
-        state, door = self._state, self._pubsub._door
+        state, door = self._state, self._door
         deadline = deadline_of(door.host.core.clock, wait) if isinstance(door, LocalDoor) else None
         while True:
             if isinstance(door, LocalDoor):
@@ -250,13 +256,13 @@ class Replies(Closing):
                     self._state = told
             if told.reply is None:
                 return None
-            reply = self._pubsub._read_reply(told.reply)
+            reply = self._read(told.reply)
             if reply.items:
                 return reply
 
     @either
     async def cancel(self) -> None:
-        state, door = self._state, self._pubsub._door
+        state, door = self._state, self._door
         if self.is_over:
             return
         if isinstance(door, LocalDoor):
@@ -272,7 +278,7 @@ class Replies(Closing):
 
     close = cancel
 
-    async def _call(self, listener: Callable[[Reply], object]) -> None:
+    async def _call(self, listener: Callable[[Any], object]) -> None:
         try:
             while (reply := await settled(self.get())) is not None:
                 answer = listener(reply)

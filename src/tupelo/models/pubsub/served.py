@@ -119,10 +119,16 @@ class Functions(Ruled):
 
 
 class HostBroker(SilentCarrier):
-    """The broker of one name at a host. It speaks through the group, not over a channel."""
+    """The broker of one name at a host, for one `kind` of door. It speaks through the group, not
+    over a channel."""
 
     def __init__(
-        self, core: HostCore, name: str, application: Offers | Functions, prune: bool
+        self,
+        core: HostCore,
+        name: str,
+        application: Offers | Functions,
+        prune: bool,
+        kind: str = "pubsub",
     ) -> None:
         application.rule(core, name)
         self.application = application
@@ -130,7 +136,7 @@ class HostBroker(SilentCarrier):
         self.for_clients = False
         """Was it made for clients of the host, and not by a program there?"""
         self._core = core
-        self._channel = channel_of(name)
+        self._channel = channel_of(name, kind)
         self._closed = False
         core.carriers[self._channel] = self
         self.group = group_of(core)
@@ -201,9 +207,9 @@ def broker_for_clients(core: HostCore, name: str) -> HostBroker:
     return found
 
 
-def channel_of(name: str) -> str:
-    """Under which the broker of this name is known at its host."""
-    return f"pubsub {name}"
+def channel_of(name: str, kind: str = "pubsub") -> str:
+    """Under which the broker of this name, for this model, is known at its host."""
+    return f"{kind} {name}"
 
 
 class Told(msgspec.Struct, array_like=True):
@@ -319,14 +325,17 @@ class Standings:
         return await (await self.broker().taking_part()).probe(pattern, extent)
 
     async def get(self, id: str, *, wait: float | None) -> HandOver:
-        """What is over can be got to its end; then it is forgotten here."""
+        """What is over can be got to its end; when that has arrived it is forgotten here."""
         backlog = self.backlogs.get(id)
         if backlog is None:
             return HandOver(Told(is_over=True), None, lambda: None)
         told = await backlog.next(deadline_of(self._core.clock, wait))
-        if told.is_over and told.reply is None:
-            self.backlogs.pop(id, None)
-        return HandOver(told, None, partial(backlog.put_back, told))
+
+        def arrived() -> None:
+            if backlog.is_over and backlog.is_empty:
+                self.backlogs.pop(id, None)
+
+        return HandOver(told, arrived, partial(backlog.put_back, told))
 
     async def cancel(self, id: str) -> None:
         backlog = self.backlogs.get(id)

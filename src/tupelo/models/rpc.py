@@ -1,0 +1,655 @@
+"""Remote procedure calls, as Collins' dissertation compares them with MELON (3.2.2.2 and 6.5.2).
+
+| the dissertation              | Tupelo                                                          |
+| ----------------------------- | --------------------------------------------------------------- |
+| to enable an object           | `export(thing)`: its public methods, or those in `methods=`     |
+| to search for it by its class | `find("Board")`, which waits, `find_all("Board")`; subclasses   |
+|                               | too, and one `name=` if several objects have the class          |
+| handle, invoke()              | `RemoteObject`, `invoke("draw", figure, wait=2.0)`              |
+| asynchronous, with a callback | `start("draw", figure, listener=print)`: an `Invocation`        |
+| group invocation              | the same of a `RemoteGroup`: a `GroupResult`, or each `Outcome` |
+
+Hosts find each other's objects as brokers collect state (`tupelo.models.pubsub`), and call them
+along the tree of their group, also through others. A method is called at most once. The error says
+what is known of it: with NotExported, NotAllowed, LimitReached, UnknownType, and PeerLost that is
+not `in_doubt`, nothing was done; with RemoteError and AnswerTooLarge it was; with NoAnswer, and
+PeerLost in doubt, it may have been.
+
+The rules of the space of the same name hold: another host, or a client, finds what is exported if
+it may read and subscribe there, and calls it if it may write.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from inspect import isawaitable, iscoroutinefunction
+from typing import Any, ClassVar, NamedTuple, Self
+from weakref import WeakSet
+
+import msgspec
+
+from tupelo.errors import (
+    AnswerTooLarge,
+    BadArgument,
+    BadFrame,
+    BadInput,
+    CannotSend,
+    HostClosed,
+    LimitReached,
+    NoAnswer,
+    NotAllowed,
+    NotExported,
+    PeerLost,
+    RemoteError,
+    TupeloError,
+    UnknownHost,
+)
+from tupelo.federation.brokers.broker import Reply, Standing
+from tupelo.federation.brokers.standing import read_reply
+from tupelo.federation.brokers.tables import Pattern, check_length
+from tupelo.federation.client.services import Method, ServedDoor, check_client, plain
+from tupelo.federation.client.space import AsyncRemoteSpaceLike, RemoteSpace, RemoteSpaceLike
+from tupelo.federation.groups.roster import Roster
+from tupelo.federation.hosts.carrying import SilentCarrier
+from tupelo.federation.hosts.core import HostCore
+from tupelo.federation.hosts.doors import AsyncHost, Host, HostDoor
+from tupelo.federation.hosts.local import LocalDoor, open_door
+from tupelo.federation.hosts.services import DoorService
+from tupelo.federation.links.calls import Call
+from tupelo.federation.links.spelled import read_any, read_error, spell_any, spell_error
+from tupelo.federation.spaces.hosted import HostedSpace
+from tupelo.models.pubsub import Replies
+from tupelo.models.pubsub.served import METHODS as BROKER_METHODS
+from tupelo.models.pubsub.served import Backlog, HostBroker, Offers, Standings
+from tupelo.space.checks import check_wait
+from tupelo.space.either import Closing, either, settled
+from tupelo.space.query import deadline_of
+from tupelo.space.tasks import timeout_at
+from tupelo.values.parts import ANY
+from tupelo.values.spelling import read_wire_extension
+
+__all__ = ["GroupResult", "Invocation", "Outcome", "RemoteGroup", "RemoteObject", "Rpc"]
+
+CALLS_MAX = 1_000
+"""So many calls are worked on at a host at a time."""
+TEXT_MAX = 10_000
+"""So many bytes are said of the text of an error that a method has raised."""
+INVOCATIONS_MAX = 10_000
+"""So many invocations of one Rpc may wait for their outcomes to be got."""
+
+_EXPORTS = Offers()
+"""How what is exported is said: its class, its name, its id."""
+
+
+class Rpc(Closing):
+    """The objects that are exported under one name, at hosts that reach each other.
+
+    It stands on a host, or on a connection to one: `Rpc(tupelo.connect("tupelo://host/rpc"))` finds
+    and calls what that host finds. A client exports nothing, for nobody could call it. What it has
+    begun ends with its link (PeerLost, in doubt), and when it is closed its connection is.
+    """
+
+    def __init__(
+        self,
+        host: Host | AsyncHost | RemoteSpaceLike | AsyncRemoteSpaceLike,
+        name: str | None = None,
+    ) -> None:
+        if isinstance(host, RemoteSpace):
+            check_client(host, name)
+            name = host.name
+        self.name = _check_text("name", "rpc" if name is None else name)
+
+        def make(core: HostCore) -> Calls:
+            return Calls(registry_of(core, self.name))
+
+        self._door: LocalDoor[Calls] | ServedDoor = open_door(host, "rpc", "Rpc", METHODS, make)
+        self.is_async = self._door.is_async
+
+    async def __aenter__(self) -> Self:
+        await self._door.open()
+        if isinstance(self._door, LocalDoor):
+            await self._door.served.broker().taking_part()
+        return self
+
+    @either
+    async def export(
+        self, thing: object, *, name: str = "", methods: Iterable[str] | None = None
+    ) -> None:
+        """Let others call the public methods of an object, or only these `methods`. It is found by
+        its class and those that this inherits from, and by its `name`, if it is given one.
+
+        A method runs on a thread of its own; at the async door as a task if it is a coroutine, and
+        else on the loop, where it must not wait. Several calls may run at once."""
+        door = self._local()
+        if not isinstance(name, str):
+            raise BadArgument("name", "a text", name)
+        exported = Export(thing, _methods_of(thing, methods, door.is_async), door.host)
+        await door.run(door.served.export, exported, name)
+
+    @either
+    async def withdraw(self, thing: object) -> bool:
+        """Export an object no more: whether it was. Calls that have begun go on."""
+        door = self._local()
+        gone: bool = await door.run(door.served.recall, thing)
+        return gone
+
+    def _local(self) -> LocalDoor[Calls]:
+        if isinstance(self._door, ServedDoor):
+            raise BadInput("a client exports nothing: use an Rpc at a tupelo.Host of your own")
+        return self._door
+
+    @either
+    async def find(
+        self, cls: type | str, name: str | None = None, *, wait: float | None = None
+    ) -> RemoteObject | None:
+        """An object of this class, or of a subclass; by its `name`, if one is given. None if there
+        was none in time. Those of this host are found too."""
+        check_wait(wait)
+        title, pattern = _asked(cls, name)
+        id = await self._door.call("collect", pattern, "single", "any", 1)
+        found = Replies(self._door, id, partial(self._objects, title))
+        try:
+            reply = await settled(found.get(wait=wait))
+        finally:
+            await settled(found.cancel())
+        self._door.require_open()
+        return None if reply is None else reply.items[0]
+
+    @either
+    async def find_all(self, cls: type | str, name: str | None = None) -> RemoteGroup:
+        """All objects of this class, or of subclasses, at the hosts that can be reached now."""
+        title, pattern = _asked(cls, name)
+        found = await self._door.call("probe", pattern, "all", wait=None)
+        objects = [one for reply in found.replies for one in self._objects(title, reply).items]
+        return RemoteGroup(self._door, objects, found.lost)
+
+    def _objects(self, title: str, reply: Reply) -> Reply:
+        found = read_reply(reply, _EXPORTS.read_item).items
+        objects = [
+            RemoteObject(self._door, Target(reply.host, id, title), name) for _, name, id in found
+        ]
+        return Reply(reply.host, objects, False)
+
+    @either
+    async def close(self) -> None:
+        """Export nothing more, or close the connection; whoever waits for an answer is told."""
+        await self._door.close()
+
+
+class RemoteGroup:
+    """The exported `objects` that were found, to be called together. `lost` are the hosts that
+    could not say whether they have one."""
+
+    def __init__(
+        self,
+        door: LocalDoor[Calls] | ServedDoor,
+        objects: list[RemoteObject],
+        lost: frozenset[str],
+    ) -> None:
+        self.is_async = door.is_async
+        self.objects = objects
+        self.lost = lost
+        self._door = door
+
+    @either
+    async def invoke(self, method: str, *args: Any, wait: float | None = None) -> GroupResult:
+        """Call a method of all of them at once, and wait for all, or for `wait` seconds."""
+        result = GroupResult(lost=self.lost)
+        for outcome in await _outcomes(self._door, self.objects, method, args, wait):
+            if outcome.error is None:
+                result.results[outcome.object] = outcome.value
+            else:
+                result.errors[outcome.object] = outcome.error
+        return result
+
+    @either
+    async def start(
+        self,
+        method: str,
+        *args: Any,
+        listener: Callable[[Outcome], object] | None = None,
+        wait: float | None = None,
+    ) -> Invocation:
+        """Call a method of all of them, and do not wait: each Outcome is got from what is returned,
+        or told to a listener, on a thread (or task) of its own. After `wait` seconds whoever has
+        not answered has the outcome NoAnswer."""
+        return await _begin(self._door, self.objects, method, args, wait, listener)
+
+
+class RemoteObject(RemoteGroup):
+    """An exported object, at whatever `host`: a handle by which it is called; `name` is the one by
+    which it was exported."""
+
+    def __init__(self, door: LocalDoor[Calls] | ServedDoor, target: Target, name: str) -> None:
+        super().__init__(door, [self], frozenset())
+        self.host = target.host
+        self.name = name
+        self._target = target
+
+    def __repr__(self) -> str:
+        return f"<{self._target.title} {self.name!r} at the host {self.host}>"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RemoteObject) and other._key == self._key
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+    @property
+    def _key(self) -> tuple[str, str]:
+        return self._target.host, self._target.object
+
+    @either
+    async def invoke(self, method: str, *args: Any, wait: float | None = None) -> Any:
+        """Call a method, and wait until it has ended, or for `wait` seconds: what it returns. The
+        docstring of this module says what each error means."""
+        (outcome,) = await _outcomes(self._door, self.objects, method, args, wait)
+        return outcome.result()
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How the call of one object has ended."""
+
+    object: RemoteObject
+    value: Any = None
+    error: TupeloError | None = None
+
+    def result(self) -> Any:
+        """What the method has returned; or the error is raised."""
+        if self.error is not None:
+            raise self.error
+        return self.value
+
+
+@dataclass
+class GroupResult:
+    """What each object of a group has returned, and the errors of the others. `lost` are the hosts
+    that could not say whether they have such an object."""
+
+    results: dict[RemoteObject, Any] = field(default_factory=dict)
+    errors: dict[RemoteObject, TupeloError] = field(default_factory=dict)
+    lost: frozenset[str] = frozenset()
+
+    @property
+    def unanswered(self) -> list[RemoteObject]:
+        """Those that did not answer. `errors` says of each whether it may have been called."""
+        return [one for one, error in self.errors.items() if isinstance(error, NoAnswer | PeerLost)]
+
+
+class Invocation(Replies):
+    """A call that was begun: an Outcome of each object, as they come. Iterate over it (`async for`
+    at the async door), or `get` one. It is over when all have come, or it was cancelled: what was
+    begun then goes on where it runs."""
+
+    @either
+    async def get(self, *, wait: float | None = None) -> Any:
+        """The next Outcome; None if none came in time, or no more will come."""
+        try:
+            reply = await settled(super().get(wait=wait))
+        except PeerLost as error:  # of a client, with its link
+            raise PeerLost(error.peer, "a call", in_doubt=True) from error
+        return None if reply is None else reply.items[0]
+
+
+async def _begin(
+    door: LocalDoor[Calls] | ServedDoor,
+    objects: list[RemoteObject],
+    method: str,
+    args: tuple[Any, ...],
+    wait: float | None,
+    listener: Callable[[Outcome], object] | None = None,
+) -> Invocation:
+    check_wait(wait)
+    _check_text("method", method)
+    if listener is not None and not callable(listener):
+        raise BadArgument("listener", "a function, or None", listener)
+    spelled = _spell([spell_any(one, f"args[{at}]") for at, one in enumerate(args)], "args")
+    by_target = {one._target: one for one in objects}
+
+    def read(reply: Reply) -> Reply:
+        target, done = _read(reply.items[0], tuple[Target, Done])
+        try:
+            if done.failure is not None:
+                raise read_error(*done.failure)
+            outcome = Outcome(by_target[target], read_any(_read(done.value, Any)))
+        except TupeloError as error:
+            outcome = Outcome(by_target[target], error=error)
+        return Reply(reply.host, [outcome], False)
+
+    id = await door.call("begin", list(by_target), method, spelled, wait)
+    return Invocation(door, id, read, listener)
+
+
+async def _outcomes(
+    door: LocalDoor[Calls] | ServedDoor,
+    objects: list[RemoteObject],
+    method: str,
+    args: tuple[Any, ...],
+    wait: float | None,
+) -> list[Outcome]:
+    """Call a method of these objects, and wait for all."""
+    invocation = await _begin(door, objects, method, args, wait)
+    try:
+        outcomes = [await settled(invocation.get()) for _ in objects]
+    except (asyncio.CancelledError, KeyboardInterrupt):
+        await settled(invocation.cancel())
+        raise
+    if None in outcomes:
+        raise HostClosed("this Rpc was closed during a call: it may have been done or not")
+    return outcomes
+
+
+def _asked(cls: type | str, name: str | None) -> tuple[str, bytes]:
+    """The name of a class, and the pattern of what is exported by it."""
+    title = cls.__name__ if isinstance(cls, type) else _check_text("cls", cls)
+    if name is not None and not isinstance(name, str):
+        raise BadArgument("name", "a text, or None", name)
+    return title, _EXPORTS.spell_pattern((title, ANY if name is None else name, str))
+
+
+def _methods_of(
+    thing: object, methods: Iterable[str] | None, is_async: bool
+) -> dict[str, Callable[..., Any]]:
+    """The methods that can be called, bound to their object."""
+    cls = type(thing)
+    public = {one for one in dir(cls) if one[0] != "_" and callable(getattr(cls, one))}
+    names = public if methods is None else set(methods)
+    if isinstance(methods, str) or not names or not names <= public:
+        raise BadArgument("methods", f"some of {', '.join(sorted(public))}", methods)
+    bound = {one: getattr(thing, one) for one in names}
+    if not is_async and (found := [one for one in bound if iscoroutinefunction(bound[one])]):
+        raise BadArgument("methods", "no coroutines, which need a tupelo.aio.Host", sorted(found))
+    return bound
+
+
+def _check_text(argument: str, value: object) -> str:
+    if not isinstance(value, str) or not value:
+        raise BadArgument(argument, "a text that is not empty", value)
+    return value
+
+
+# What is said
+
+
+class Target(msgspec.Struct, frozen=True, array_like=True):
+    """An exported object: its host, its id there, and the class by which it was found."""
+
+    host: str
+    object: str
+    title: str
+
+
+class Invoke(msgspec.Struct, array_like=True, tag="invoke"):
+    """Call a method. It is answered at once, before the method runs."""
+
+    call: str
+    object: str
+    method: str
+    args: bytes
+
+
+class Done(msgspec.Struct, array_like=True, tag="done"):
+    """The call has ended: with a value, or with an error's class, text and data."""
+
+    call: str
+    value: bytes = b""
+    failure: tuple[str, str, dict[str, Any]] | None = None
+
+
+def _read(spelled: bytes, kind: Any) -> Any:
+    """What another program has spelled. BadFrame if it is something else."""
+    try:
+        return msgspec.msgpack.decode(spelled, type=kind, ext_hook=read_wire_extension)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise BadFrame(f"a call cannot be read: {error}") from error
+
+
+def _spell(value: Any, what: str) -> bytes:
+    try:
+        spelled = msgspec.msgpack.encode(value)
+    except UnicodeEncodeError as error:
+        raise CannotSend(f"a text in {what} is not valid Unicode: {error}") from error
+    check_length(spelled, what)
+    return spelled
+
+
+def _failed(call: str, error: TupeloError) -> Done:
+    return Done(call, failure=spell_error(error))
+
+
+def _text_of(error: BaseException) -> str:
+    """What an error says, as far as it can be sent."""
+    try:
+        text = str(error)
+    except Exception as failed:
+        text = f"(its text failed: {type(failed).__name__})"
+    return text.encode(errors="replace")[:TEXT_MAX].decode(errors="ignore")
+
+
+# At a host, on its loop
+
+
+class Export(NamedTuple):
+    """An object that can be called, and the door of the host that runs its methods."""
+
+    thing: object
+    methods: Mapping[str, Callable[..., Any]]
+    host: HostDoor
+
+
+class Registry(SilentCarrier):
+    """The exported objects of one name at a host, and the calls from here and to here. It is a part
+    of the group; a call outlives a change of the group, if both its hosts do."""
+
+    def __init__(self, core: HostCore, name: str) -> None:
+        self.core = core
+        self.offers = Offers()
+        self.broker = HostBroker(core, name, self.offers, True, kind="rpc objects")
+        self.exports: dict[str, Export] = {}
+        self._name = name
+        self._group = self.broker.group
+        self._awaited: dict[str, tuple[Call, str]] = {}  # and which life of the host was called
+        self._running = 0
+        self._voice = self._group.part(f"rpc calls {name}", self, asked=Invoke | Done)
+        core.carriers[f"rpc calls {name}"] = self
+
+    async def call(self, target: Target, method: str, args: bytes, deadline: float | None) -> Done:
+        """Have a method called, and wait until it has ended."""
+        during = f"a call of {target.title}.{method}"
+        id = self.core.new_id()
+        try:
+            async with timeout_at(self.core.clock, deadline):
+                await self.broker.taking_part()
+                return await self._call(target, Invoke(id, target.object, method, args), during)
+        except TimeoutError:
+            return _failed(id, NoAnswer(during))
+        except TupeloError as error:
+            return _failed(id, error)
+
+    async def _call(self, target: Target, invoke: Invoke, during: str) -> Done:
+        member = self._group.roster.members.get(target.host)
+        if member is None:
+            raise PeerLost(f"the host {target.host!r}", during, "nothing was done")
+        call = Call(f"the host {member.name!r}", during, target.host)
+        self._awaited[invoke.call] = call, member.incarnation
+        try:
+            async with self._group.operating():
+                await self._voice.ask(target.host, invoke)
+            done: Done = await call.answer
+            return done
+        except (PeerLost, UnknownHost) as error:
+            in_doubt = getattr(error, "in_doubt", False)
+            reason = "" if in_doubt else "nothing was done"
+            raise PeerLost(call.peer, during, reason, in_doubt=in_doubt) from error
+        finally:
+            del self._awaited[invoke.call]
+
+    async def asked(self, neighbour: str, source: str, message: Invoke | Done) -> None:
+        if isinstance(message, Done):
+            call, _ = self._awaited.get(message.call, (None, ""))
+            if call is not None and call.target == source:
+                call.answered(message)
+            return
+        if source != self.core.id and not self.core.may("write", self._name, neighbour, source):
+            raise NotAllowed("write", self._name, f"the host {source}")
+        export = self.exports.get(message.object)
+        if export is None or message.method not in export.methods:
+            owner = "an object" if export is None else type(export.thing).__name__
+            raise NotExported(f"{owner}.{message.method}" if export else owner)
+        args = [read_any(one) for one in _read(message.args, list[Any])]
+        if self._running >= CALLS_MAX:
+            raise LimitReached("calls under way at this host", CALLS_MAX)
+        self._running += 1
+        life = self._group.roster.members[source].incarnation
+        export.host.run_apart(partial(self._run, export, message, args, source, life))
+
+    async def _run(
+        self, export: Export, invoke: Invoke, args: list[Any], source: str, life: str
+    ) -> None:
+        """Where the program of the object runs: at a blocking host this is not the loop."""
+        title = f"{type(export.thing).__name__}.{invoke.method}"
+        try:
+            value = export.methods[invoke.method](*args)
+            if export.host.is_async and isawaitable(value):
+                value = await value
+        except (Exception, SystemExit) as error:
+            done = _failed(invoke.call, RemoteError(title, type(error).__name__, _text_of(error)))
+        else:
+            try:
+                done = Done(invoke.call, _spell(spell_any(value, "its result"), "result"))
+            except TupeloError as error:
+                text = f"{title} was done, but what it returned cannot be sent: {error}"
+                done = _failed(invoke.call, AnswerTooLarge(text))
+        await export.host.on_loop(self._answer(done, source, life))
+
+    async def _answer(self, done: Done, source: str, life: str) -> None:
+        """Tell this life of the caller's host, once it is in reach. If it is gone, nobody waits."""
+        self._running -= 1
+        with suppress(HostClosed):
+            roster = self._group.roster
+            while (member := roster.members.get(source)) and member.incarnation == life:
+                try:
+                    async with self._group.operating():
+                        await self._voice.ask(source, done)
+                    return
+                except (PeerLost, UnknownHost):
+                    await self._group.changed(roster)
+                    roster = self._group.roster
+
+    def card(self) -> None:
+        """Nothing: what is exported is collected by those who ask for it."""
+
+    def install(self, roster: Roster) -> None:
+        for call, life in self._awaited.values():
+            member = roster.members.get(call.target)
+            if member is None or member.incarnation != life:
+                call.lost("it has left", in_doubt=True)
+
+    async def settle(self, roster: Roster) -> None:
+        """Nothing is left to do: calls go on."""
+
+    def heard(self, neighbour: str, source: str, message: Any) -> None:
+        """Nothing is said but what is asked."""
+
+    def cut(self, hosts: frozenset[str]) -> None:
+        for call, _ in self._awaited.values():
+            if call.target in hosts:
+                call.lost("out of reach", in_doubt=True)
+
+    async def stop(self) -> None:
+        for call, _ in self._awaited.values():
+            text = f"the host was closed during {call.during}: it may have been done or not"
+            call.failed(HostClosed(text))
+
+
+def registry_of(core: HostCore, name: str) -> Registry:
+    """The exported objects of this name at a host."""
+    found = core.carriers.get(f"rpc calls {name}")
+    return found if isinstance(found, Registry) else Registry(core, name)
+
+
+class Calls(Standings):
+    """What one Rpc has at its host: searches and invocations have ids, as what stands at a broker;
+    and what it has exported."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+        self._exported: dict[str, object] = {}
+        self._standing: WeakSet[Standing] = WeakSet()
+        super().__init__(registry.core, lambda: registry.broker)
+
+    async def export(self, export: Export, name: str) -> None:
+        id = self._registry.core.new_id()
+        self._registry.exports[id] = export
+        self._exported[id] = export.thing
+        for cls in type(export.thing).__mro__[:-1]:
+            spelled = _EXPORTS.spell_update((cls.__name__, name, id))
+            await self.offer(self._registry.offers, spelled)
+
+    async def recall(self, thing: object) -> bool:
+        return self._recall([id for id, one in self._exported.items() if one is thing])
+
+    def _recall(self, ids: list[str]) -> bool:
+        for id in ids:
+            del self._exported[id], self._registry.exports[id]
+            self._registry.offers.remove((ANY, ANY, id))
+        return bool(ids)
+
+    async def begin(
+        self, targets: list[Target], method: str, args: bytes, wait: float | None
+    ) -> str:
+        """Call a method of each of these objects; what comes of it is got as replies."""
+        if len(self.backlogs) >= INVOCATIONS_MAX:
+            raise LimitReached("invocations whose outcomes were not got", INVOCATIONS_MAX)
+        backlog = Backlog(self._registry.core, len(targets) or 1)
+        standing = Standing(Pattern(b"", None, ""), backlog.put, None)
+        deadline = deadline_of(self._registry.core.clock, wait)
+
+        under_way: dict[Target, asyncio.Task[None]] = {}
+
+        async def call(target: Target) -> None:
+            done = await self._registry.call(target, method, args, deadline)
+            del under_way[target]
+            standing.deliver(Reply(target.host, [msgspec.msgpack.encode((target, done))], False))
+            if not under_way:
+                standing.cancel()
+
+        def stop() -> None:
+            for task in under_way.values():
+                task.cancel()
+
+        standing.remove = stop
+        under_way |= {target: asyncio.create_task(call(target)) for target in targets}
+        if not targets:
+            standing.cancel()
+        return self._added(backlog, standing)
+
+    def _added(self, backlog: Backlog, standing: Standing) -> str:
+        self._standing.add(standing)
+        return super()._added(backlog, standing)
+
+    def close(self) -> None:
+        for standing in list(self._standing):
+            standing.cancel()
+        super().close()
+        self._recall(list(self._exported))
+
+
+METHODS: Mapping[str, Method] = {
+    **{name: BROKER_METHODS[name] for name in ("collect", "probe", "get", "cancel")},
+    "begin": Method("write", (plain(list[Target]), plain(str), plain(bytes), plain(float | None))),
+}
+
+
+class RpcService(DoorService[Calls]):
+    """Lets the clients of a host find and call what is exported there, and where it reaches."""
+
+    methods: ClassVar[Mapping[str, Method]] = METHODS
+
+    def open(self, hosted: HostedSpace) -> Calls:
+        return Calls(registry_of(self.core, hosted.name))
