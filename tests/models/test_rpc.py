@@ -113,7 +113,7 @@ class Row:
         peers = [self.hosts[-1].address] if self.hosts else []
         made = Host(
             f"host {len(self.hosts)}",
-            **{"listen": "127.0.0.1:0", "peers": peers, "heartbeat": 5.0, **options},
+            **{"listen": "127.0.0.1:0", "peers": peers, "heartbeat": 10.0, **options},
         )
         self.hosts.append(self.stack.enter_context(made))
         return made
@@ -287,10 +287,11 @@ def test_a_call_is_waited_for_no_longer_than_it_may_take(row: Row) -> None:
     here, there, _ = row.three()
     there.export(square := Square(6))
     remote = found(here)
-    with pytest.raises(NoAnswer, match=r"Square\.wait was not answered in time: it may have been"):
-        remote.invoke("wait", wait=0.05)
+    text = r"Square\.wait was not answered in time: it may have been"
+    while not square.begun.acquire(blocking=False):  # On a busy machine it may not be made at all.
+        with pytest.raises(NoAnswer, match=text):
+            remote.invoke("wait", wait=0.05)
     # It goes on there; another call is answered meanwhile.
-    assert square.begun.acquire(timeout=WAIT)
     assert remote.invoke("area") == 36
     square.go_on.set()
     assert square.done.acquire(timeout=WAIT)
@@ -473,7 +474,7 @@ def test_both_methods_of_an_async_program_are_called_from_either_door(row: Row) 
     address = row.hosts[0].address
 
     async def main() -> None:
-        async with aio.Host("async", peers=[address], heartbeat=5.0) as host, Rpc(host) as rpc:
+        async with aio.Host("async", peers=[address], heartbeat=10.0) as host, Rpc(host) as rpc:
             await rpc.export(clock := Clock())
             remote = await asyncio.to_thread(found, blocking, Clock)
             assert await asyncio.to_thread(remote.invoke, "say") == "tick"

@@ -199,7 +199,7 @@ class RemoteGroup:
     async def invoke(self, method: str, *args: Any, wait: float | None = None) -> GroupResult:
         """Call a method of all of them at once, and wait for all, or for `wait` seconds."""
         result = GroupResult(lost=self.lost)
-        for outcome in await _outcomes(self._door, self.objects, method, args, wait):
+        for outcome in await self._outcomes(method, args, wait):
             if outcome.error is None:
                 result.results[outcome.object] = outcome.value
             else:
@@ -217,7 +217,47 @@ class RemoteGroup:
         """Call a method of all of them, and do not wait: each Outcome is got from what is returned,
         or told to a listener, on a thread (or task) of its own. After `wait` seconds whoever has
         not answered has the outcome NoAnswer."""
-        return await _begin(self._door, self.objects, method, args, wait, listener)
+        return await self._begin(method, args, wait, listener)
+
+    async def _outcomes(
+        self, method: str, args: tuple[Any, ...], wait: float | None
+    ) -> list[Outcome]:
+        invocation = await self._begin(method, args, wait)
+        try:
+            outcomes = [await settled(invocation.get()) for _ in self.objects]
+        except (asyncio.CancelledError, KeyboardInterrupt):
+            await settled(invocation.cancel())
+            raise
+        if None in outcomes:
+            raise HostClosed("this Rpc was closed during a call: it may have been done or not")
+        return outcomes
+
+    async def _begin(
+        self,
+        method: str,
+        args: tuple[Any, ...],
+        wait: float | None,
+        listener: Callable[[Outcome], object] | None = None,
+    ) -> Invocation:
+        check_wait(wait)
+        _check_text("method", method)
+        if listener is not None and not callable(listener):
+            raise BadArgument("listener", "a function, or None", listener)
+        spelled = _spell([spell_any(one, f"args[{at}]") for at, one in enumerate(args)], "args")
+        by_target = {one._target: one for one in self.objects}
+
+        def read(reply: Reply) -> Reply:
+            target, done = _read(reply.items[0], tuple[Target, Done])
+            try:
+                if done.failure is not None:
+                    raise read_error(*done.failure)
+                outcome = Outcome(by_target[target], read_any(_read(done.value, Any)))
+            except TupeloError as error:
+                outcome = Outcome(by_target[target], error=error)
+            return Reply(reply.host, [outcome], False)
+
+        id = await self._door.call("begin", list(by_target), method, spelled, wait)
+        return Invocation(self._door, id, read, listener)
 
 
 class RemoteObject(RemoteGroup):
@@ -247,7 +287,7 @@ class RemoteObject(RemoteGroup):
     async def invoke(self, method: str, *args: Any, wait: float | None = None) -> Any:
         """Call a method, and wait until it has ended, or for `wait` seconds: what it returns. The
         docstring of this module says what each error means."""
-        (outcome,) = await _outcomes(self._door, self.objects, method, args, wait)
+        (outcome,) = await self._outcomes(method, args, wait)
         return outcome.result()
 
 
@@ -294,54 +334,6 @@ class Invocation(Replies):
         except PeerLost as error:  # of a client, with its link
             raise PeerLost(error.peer, "a call", in_doubt=True) from error
         return None if reply is None else reply.items[0]
-
-
-async def _begin(
-    door: LocalDoor[Calls] | ServedDoor,
-    objects: list[RemoteObject],
-    method: str,
-    args: tuple[Any, ...],
-    wait: float | None,
-    listener: Callable[[Outcome], object] | None = None,
-) -> Invocation:
-    check_wait(wait)
-    _check_text("method", method)
-    if listener is not None and not callable(listener):
-        raise BadArgument("listener", "a function, or None", listener)
-    spelled = _spell([spell_any(one, f"args[{at}]") for at, one in enumerate(args)], "args")
-    by_target = {one._target: one for one in objects}
-
-    def read(reply: Reply) -> Reply:
-        target, done = _read(reply.items[0], tuple[Target, Done])
-        try:
-            if done.failure is not None:
-                raise read_error(*done.failure)
-            outcome = Outcome(by_target[target], read_any(_read(done.value, Any)))
-        except TupeloError as error:
-            outcome = Outcome(by_target[target], error=error)
-        return Reply(reply.host, [outcome], False)
-
-    id = await door.call("begin", list(by_target), method, spelled, wait)
-    return Invocation(door, id, read, listener)
-
-
-async def _outcomes(
-    door: LocalDoor[Calls] | ServedDoor,
-    objects: list[RemoteObject],
-    method: str,
-    args: tuple[Any, ...],
-    wait: float | None,
-) -> list[Outcome]:
-    """Call a method of these objects, and wait for all."""
-    invocation = await _begin(door, objects, method, args, wait)
-    try:
-        outcomes = [await settled(invocation.get()) for _ in objects]
-    except (asyncio.CancelledError, KeyboardInterrupt):
-        await settled(invocation.cancel())
-        raise
-    if None in outcomes:
-        raise HostClosed("this Rpc was closed during a call: it may have been done or not")
-    return outcomes
 
 
 def _asked(cls: type | str, name: str | None) -> tuple[str, bytes]:
@@ -499,7 +491,7 @@ class Registry(SilentCarrier):
             raise NotAllowed("write", self._name, f"the host {source}")
         export = self.exports.get(message.object)
         if export is None or message.method not in export.methods:
-            owner = "an object" if export is None else type(export.thing).__name__
+            owner = "this object" if export is None else type(export.thing).__name__
             raise NotExported(f"{owner}.{message.method}" if export else owner)
         args = [read_any(one) for one in _read(message.args, list[Any])]
         if self._running >= CALLS_MAX:
