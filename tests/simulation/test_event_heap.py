@@ -18,10 +18,11 @@ from tupelo.lab.event_heap.history import History, Put, Read, Remains, Removal
 from tupelo.lab.event_heap.judge import judge
 from tupelo.lab.event_heap.simulate import simulate
 from tupelo.lab.simulate import simulate_many
-from tupelo.models.event_heap import seen
+from tupelo.models.event_heap import seen, total
 from tupelo.models.event_heap.ordering import Ordering
 from tupelo.models.event_heap.readings import Ordered, Shared
 from tupelo.models.event_heap.removing import Removing
+from tupelo.models.event_heap.replica import Replica
 from tupelo.models.event_heap.seen import Record
 from tupelo.models.event_heap.total import TotalOrder
 
@@ -182,6 +183,21 @@ def revive(history: History, remains: Remains) -> None:
     remains.left["a"] = [7]
 
 
+def end_at_one(history: History, remains: Remains) -> None:
+    history.destroyed.add("v")
+    remains.known["b"] = {"v"}
+
+
+def adopt_twice(history: History, remains: Remains) -> None:
+    history.adopted[3] = "b1"
+    double(history, remains)
+
+
+def forget_within_the_horizon(history: History, remains: Remains) -> None:
+    remains.horizons["v"] = 3
+    remains.replays["a"]["v"] = [3]
+
+
 def replay_half(history: History, remains: Remains) -> None:
     remains.replays["a"]["v"].pop()
 
@@ -209,6 +225,9 @@ def replay_half(history: History, remains: Remains) -> None:
         (skip, "skipped"),
         (clone_in_silence, "silent clone"),
         (replay_half, "replay"),
+        (end_at_one, "half ended"),
+        (adopt_twice, "doubled"),
+        (forget_within_the_horizon, "replay"),
         (keep_what_was_destroyed, "half destroyed"),
         (revive, "revived"),
     ],
@@ -234,6 +253,23 @@ def test_the_judge_excuses_what_went_down_with_a_host():
     history, remains = sound()
     clone_in_silence(history, remains)
     history.readers[1].announced.add(("v", "w"))
+    assert judge(history, remains) == []
+
+
+def test_the_judge_knows_what_was_adopted_resumed_or_is_beyond_the_horizon():
+    history, remains = sound()
+    history.adopted[1] = "b1"
+    place_again(history, remains)
+    assert judge(history, remains) == []
+    history, remains = sound()
+    read_again(history, remains)
+    history.readers[2].resumed = True
+    assert judge(history, remains) == []
+    history, remains = sound()
+    remains.horizons["v"] = 2
+    for replay in remains.replays.values():
+        replay["v"] = [3]
+    skip(history, remains)
     assert judge(history, remains) == []
 
 
@@ -298,6 +334,20 @@ def test_a_clone_that_nobody_is_told_of_is_noticed(monkeypatch):
 
     monkeypatch.setattr(Ordered, "switch", cloned)
     found("silent clone")
+
+
+def test_a_fold_that_forgets_what_lives_is_noticed(monkeypatch):
+    def spell(view: str, base: int, kept: Any, last: dict[str, int]) -> Any:
+        return original(view, base, [], last)
+
+    original = total.spell_folded
+    monkeypatch.setattr(total, "spell_folded", spell)
+    found("replay", "missed", "skipped")
+
+
+def test_what_is_adopted_and_stays_at_its_source_as_well_is_noticed(monkeypatch):
+    monkeypatch.setattr(Replica, "_let_go", lambda replica, source: None)
+    found("doubled", "removed twice", "not removed")
 
 
 def test_a_record_that_is_not_kept_is_noticed(monkeypatch):

@@ -73,6 +73,10 @@ class Luggage(Protocol):
         """The token is here when this is done."""
         ...
 
+    async def ready(self) -> None:
+        """Until all that goes with it is here, and known to those who need it."""
+        ...
+
     def revive(self, holder: str | None) -> bytes:
         """The state of a token that replaces the one that was lost with this host; or, if it is
         None, of one that is the only one again."""
@@ -398,6 +402,8 @@ class Token:
         if found:
             self.state = luggage.revive(None)
             await self._renew(max(epochs))
+            if self.here:
+                await luggage.ready()
         if self.here:
             self._sole_in = roster.id
 

@@ -89,6 +89,10 @@ class Remains:
     """At each host, of each view: the whole order, with those that are gone."""
     replays: dict[str, dict[str, list[int]]] = field(default_factory=dict)
     """At each host, of each view that is used there: what it replays."""
+    horizons: dict[str, int] = field(default_factory=dict)
+    """Of the views of which only so many of the latest places can be replayed."""
+    known: dict[str, set[str]] = field(default_factory=dict)
+    """At each host: the views and shared sessions that are known there."""
     open: dict[str, int] = field(default_factory=dict)
     """The hosts that have the heap that comes and goes, and which one it is: its generation."""
     destroyed: int = 0
@@ -112,6 +116,17 @@ class History:
         """What a host had removed, and had told nobody when it crashed for good."""
         self.unordered: set[tuple[str, int]] = set()
         """The places in views that went down with the only host that knew of them."""
+        self.destroyed: set[str] = set()
+        """The views and shared sessions that were ended for everyone; `destroying` are those too of
+        which that is not sure."""
+        self.destroying: set[str] = set()
+        self.adopted: dict[int, str] = {}
+        """The events that were adopted, and in which life of which host."""
+        self.adoptions: set[str] = set()
+        """The hosts of which events were adopted."""
+        self.loose: set[int] = set()
+        """What may be there, or be removed, twice: its host came back, or nobody knows whether it
+        was adopted."""
         self.brief: dict[int, tuple[int, str]] = {}
         """What was put in the heap that comes and goes: its generation, and the source."""
         self.ended: set[str] = set()

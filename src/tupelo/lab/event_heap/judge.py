@@ -23,6 +23,7 @@ def judge(history: History, remains: Remains) -> list[Fault]:
         *(fault for reader in history.readers for fault in judge_reader(reader, history, remains)),
         *judge_orders(history, remains),
         *judge_replays(history, remains),
+        *judge_ends(history, remains),
         *judge_generations(history, remains),
     ]
 
@@ -34,6 +35,11 @@ def living(remains: Remains, heap: str) -> set[int]:
 def is_carried(number: int, heap: str, history: History) -> bool:
     put = history.puts.get(number)
     return put is not None and put.heap != heap
+
+
+def is_moved(number: int, heap: str, history: History) -> bool:
+    """Was it carried here, or adopted? Then it has another source, and may have two places."""
+    return number in history.adopted or is_carried(number, heap, history)
 
 
 # Events
@@ -49,7 +55,8 @@ def judge_events(history: History, remains: Remains) -> Iterator[Fault]:
             if lacking := sorted(there.difference(numbers)):
                 yield Fault("unequal", f"{host} lacks {lacking} of {heap}")
             for number, count in Counter(numbers).items():
-                if count > 1 and not is_carried(number, heap, history):
+                is_twice = count > 1 and number not in history.loose
+                if is_twice and not is_carried(number, heap, history):
                     yield Fault("doubled", f"{number} is {count} times at {host}, in {heap}")
         for number in sorted(there):
             put = history.puts.get(number)
@@ -75,7 +82,7 @@ def judge_removals(history: History, remains: Remains) -> Iterator[Fault]:
     """Each event is given to one who removes it, and is there no more."""
     times = Counter((one.heap, one.number) for one in history.removals if one.number is not None)
     for (heap, number), count in times.items():
-        if number is None or is_carried(number, heap, history):
+        if number is None or is_carried(number, heap, history) or number in history.loose:
             continue
         if count > 1:
             yield Fault("removed twice", f"{number} of {heap}")
@@ -109,7 +116,7 @@ def judge_fifo(reader: Reader, history: History) -> Iterator[Fault]:
     latest: dict[tuple[str, str], Put] = {}
     for read in reader.reads:
         put = history.puts.get(read.number)
-        if put is None or put.heap != reader.heap:  # Carried, it has other sources.
+        if put is None or is_moved(read.number, reader.heap, history):
             continue
         key = put.source, read.asked
         before = latest.get(key)
@@ -144,7 +151,7 @@ def judge_orders(history: History, remains: Remains) -> Iterator[Fault]:
             if final.setdefault(view, order) != order:
                 yield Fault("two orders", f"{host} has another one of {view} than others")
     final = {
-        view: [number for number in order if not is_carried(number, remains.heap, history)]
+        view: [number for number in order if not is_moved(number, remains.heap, history)]
         for view, order in final.items()
     }
     for view, order in final.items():
@@ -155,11 +162,13 @@ def judge_orders(history: History, remains: Remains) -> Iterator[Fault]:
         parts: dict[tuple[str, str], list[Read]] = defaultdict(list)
         for read in reader.reads:
             is_lost = (read.view, read.number) in history.unordered
-            if not is_lost and not is_carried(read.number, reader.heap, history):
+            if not is_lost and not is_moved(read.number, reader.heap, history):
                 parts[read.view, read.asked].append(read)
         for (view, asked), reads in parts.items():
             if view in final:
                 yield from judge_part(reader, view, asked, reads, final[view], history)
+                if view not in remains.horizons:
+                    yield from judge_skipped(reader, view, asked, reads, final[view], history)
 
 
 def judge_sources(view: str, order: list[int], history: History) -> Iterator[Fault]:
@@ -180,10 +189,15 @@ def judge_part(
     if positions != sorted(positions):
         got = [read.number for read in reads]
         yield Fault("not in order", f"{reader.name} got {got} of {view}, whose order is {order}")
-        return
+
+
+def judge_skipped(
+    reader: Reader, view: str, asked: str, reads: list[Read], order: list[int], history: History
+) -> Iterator[Fault]:
+    last = max([order.index(read.number) for read in reads if read.number in order], default=0)
     gone = {one.number for one in history.removals} | history.excused
     doubts = sum(one.how == "killed" for one in history.removals)
-    for number in order[: positions[-1]]:
+    for number in order[:last]:
         put = history.puts.get(number)
         matches = put is not None and asked in ("", put.kind)
         if matches and put is not None and put.lasts and number not in gone | reader.seen:
@@ -198,9 +212,22 @@ def judge_replays(history: History, remains: Remains) -> Iterator[Fault]:
         for view, replay in replays.items():
             order = remains.orders.get(host, {}).get(view, [])
             there = set(remains.held.get(host, {}).get(remains.heap, ()))
-            there = {number for number in there if not is_carried(number, remains.heap, history)}
-            if [one for one in replay if one in there] != [one for one in order if one in there]:
+            there = {number for number in there if not is_moved(number, remains.heap, history)}
+            replayed = [one for one in replay if one in there]
+            expected = [one for one in order if one in there]
+            horizon = remains.horizons.get(view)
+            if horizon is not None:  # What stands before may be left out.
+                late = [one for one in order[len(order) - horizon :] if one in there]
+                expected = expected[-max(len(late), len(replayed)) :] if replayed or late else []
+            if replayed != expected:
                 yield Fault("replay", f"{host} replays {replay} of {view}, whose order is {order}")
+
+
+def judge_ends(history: History, remains: Remains) -> Iterator[Fault]:
+    """What was ended for everyone is known nowhere."""
+    for host, known in remains.known.items():
+        for one in sorted(known & history.destroyed):
+            yield Fault("half ended", f"{host} still has {one}")
 
 
 # Heaps that come and go

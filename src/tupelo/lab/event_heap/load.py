@@ -67,6 +67,8 @@ class Artist:
             (1, self.end_one),
             (1, self.replay),
             (2, self.make_or_destroy),
+            (1, self.destroy_one),
+            (1, self.adopt),
         ]
         weights = [weight for weight, _ in acts]
         await self.begin_session()
@@ -226,6 +228,7 @@ class Artist:
                 return  # Others may have seen more than is known here.
             twin = await session.clone()
             heir = self._reader("clone", frozenset(reader.seen))
+            heir.stands = reader.stands
             if isinstance(twin, View):
                 heir.announced = set(reader.announced)
                 self.views.append((heir, twin))
@@ -256,6 +259,8 @@ class Artist:
 
         def cloned(clone: ViewCloned) -> None:
             self.world.views.append(clone.new)
+            if clone.old in self.world.short:
+                self.world.short.add(clone.new)
 
         reader.stands = False  # until it is open
         if self.world.views and (self._rng.random() < 0.8 or len(self.world.views) >= VIEWS_MAX):
@@ -263,9 +268,12 @@ class Artist:
             view = await self.board.view(known, wait=1.0, on_clone=cloned)
         else:
             order = self._rng.choice(("total", "total", "total", "source", "none"))
-            view = await self.board.view(order=order, on_clone=cloned)
+            horizon = self._rng.choice((None, None, 3)) if order == "total" else None
+            view = await self.board.view(order=order, horizon=horizon, on_clone=cloned)
             self.world.views.append(view.id)
-        reader.stands = True
+            if horizon is not None:
+                self.world.short.add(view.id)
+        reader.stands = view.id not in self.world.short
         self.views.append((reader, view))
 
     async def end_one(self) -> None:
@@ -275,6 +283,36 @@ class Artist:
                 if session.id not in self.history.shared:
                     reader.stands = False
                 await session.close()
+
+    async def destroy_one(self) -> None:
+        """End a view or a shared session for everyone."""
+        shared = [pair for pair in self.sessions if pair[1].id in self.history.shared]
+        if self.views and self._rng.random() < 0.3:
+            _, one = self._rng.choice([*shared, *self.views])
+            ended = one.id or ""
+            self.history.destroying.add(ended)
+            self.history.note(f"{self.name} has destroyed the view or session {ended}")
+            await one.destroy()
+            self.history.destroyed.add(ended)
+
+    async def adopt(self) -> None:
+        """Let live here what a host has put that is down. Others are told once, by one."""
+        down = [one for one in self.world.members if not one.is_up]
+        down = [one for one in down if one.name not in self.history.adoptions]
+        if not down or self.life.leaving:
+            return
+        gone = self._rng.choice(down)
+        sources = {gone.name, *[f"{gone.name}{life}" for life in range(1, gone.lives + 1)]}
+        puts = [self.history.puts[number] for number in self.member.held(BOARD)]
+        numbers = [put.number for put in puts if put.source in sources and put.heap == BOARD]
+        self.history.adoptions.add(gone.name)
+        self.history.adopted.update(dict.fromkeys(numbers, self.member.life_name))
+        self.history.note(f"{self.name} adopts {numbers} of {gone.name}")
+        before = self.history.loose
+        self.history.loose = before | set(numbers)
+        await self.board.adopt(gone.name)
+        if not gone.durable:
+            self.history.loose = before
 
     async def replay(self) -> None:
         if self.views:
@@ -288,7 +326,8 @@ class Artist:
 
     @property
     def total_views(self) -> list[View]:
-        return [view for _, view in self.views if view.order == "total"]
+        views = [view for _, view in self.views if view.order == "total"]
+        return [view for view in views if view.id not in self.history.destroying]
 
     # A heap comes and goes
 
@@ -320,6 +359,8 @@ class Artist:
         removal.how = "done"
         if found is not None:
             removal.number = found["i"]
+            if self.life.leaving:  # It may have taken leave of the others before.
+                self.history.untold.add(removal.number)
             self.history.note(f"{self.name} removed {removal.number}")
 
     # The end
@@ -328,6 +369,9 @@ class Artist:
         """All readers get what they have not got yet."""
         for reader, session in [*self.sessions, *self.views]:
             asked = reader.wants
+            if session.id in self.history.destroying:
+                reader.stands = False
+                continue
             for _ in range(TRIES):
                 work = session.get_all(Event(asked) if asked else ANY)
                 try:

@@ -18,6 +18,7 @@ from tupelo.lab.event_heap.world import BOARD, BRIEF, HEAPS, Member, World, peac
 from tupelo.lab.judge import Fault
 from tupelo.lab.loop import LabError, VirtualLoop
 from tupelo.lab.simulate import Report, bounded, played
+from tupelo.models.event_heap.ordering import Ordering, Place
 
 SETTLE_SECONDS = 15.0
 
@@ -99,10 +100,16 @@ class _Run:
             remains.orders[member.name] = {
                 view: [
                     world.places.get((BOARD, *place), -1 - position)
-                    for position, place in order.ordering.listed()
+                    for position, place in sorted(self._whole(view, order.ordering).items())
                 ]
                 for view, order in replica.orders.orders.items()
             }
+            remains.horizons.update(
+                (view, order.horizon)
+                for view, order in replica.orders.orders.items()
+                if order.horizon is not None
+            )
+            remains.known[member.name] = {*replica.orders.made, *replica.sessions}
         remains.destroyed = max(member.destroyed for member in world.members)
         for member in world.members:
             if BRIEF not in replication_of(member.core).feeds:
@@ -111,6 +118,12 @@ class _Run:
                 remains.open[member.name] = member.replicas[BRIEF].generation
                 remains.left[member.name] = member.held(BRIEF)
         return remains
+
+    def _whole(self, view: str, ordering: Ordering) -> dict[int, Place]:
+        """An order, with the places that it has had before it was folded."""
+        before = self._world.positions.get(view, {})
+        folded = {at: place for at, place in before.items() if at < ordering.base}
+        return {**folded, **dict(ordering.listed())}
 
     def report(self) -> Report:
         network = self._world.network

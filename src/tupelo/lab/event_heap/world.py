@@ -20,7 +20,8 @@ from tupelo.lab.network import VirtualNetwork
 from tupelo.lab.world import ANSWER_SECONDS, HEARTBEAT_SECONDS, PORT, Door
 from tupelo.models.event_heap import Bridge, EventHeap
 from tupelo.models.event_heap.events import Event
-from tupelo.models.event_heap.records import Destroyed
+from tupelo.models.event_heap.ordering import Place
+from tupelo.models.event_heap.records import Destroyed, Placed, read_places
 from tupelo.models.event_heap.replica import Replica, heaps_of
 from tupelo.space.port import port_of
 from tupelo.values.entry import thaw
@@ -47,6 +48,8 @@ class Plan:
     """The hosts with a bridge, and what it carries: "" is all."""
     both_ways: bool
     load_seconds: float
+    folded_after: int
+    """So many places are given before an order is folded."""
     delay: tuple[float, float]
 
 
@@ -59,6 +62,7 @@ def plan_world(rng: Random) -> Plan:
         bridges={n: rng.choice(("", "a")) for n in range(hosts) if rng.random() < 0.25},
         both_ways=rng.random() < 0.5,
         load_seconds=rng.uniform(4.0, 12.0),
+        folded_after=rng.choice((3, 10, 1_000)),
         delay=rng.choice(((0.001, 0.01), (0.001, 0.1), (0.02, 0.05))),
     )
 
@@ -131,7 +135,9 @@ class Member:
         self.door = Door(self.core)
         for name in HEAPS:
             self.heaps[name] = EventHeap(self.door, name, patience=PATIENCE_SECONDS)
+            self.replicas[name].folded_after = world.plan.folded_after
             self._watch(name, self.replicas[name].feed)
+        self._watch_orders(self.replicas[BOARD].system)
         carries = world.plan.bridges.get(self.number)
         if carries is not None:
             template = Event(carries or None)
@@ -150,6 +156,23 @@ class Member:
                     self.world.places[heap, source, number] = event["i"]
 
         feed.watchers.append(look)
+        look()
+
+    def _watch_orders(self, system: Feed) -> None:
+        """Write down which place is at which position of a view: an order may be folded later."""
+        following = Following(system)
+
+        def look() -> None:
+            for _, _, entry in following.news():
+                told = thaw(entry.shape, entry.fields)
+                if isinstance(told, Placed):
+                    positions = self.world.positions.setdefault(told.view or "", {})
+                    for position, place in enumerate(read_places(told), told.start or 0):
+                        if positions.setdefault(position, place) != place:
+                            text = f"{position} of {told.view} is that of two events"
+                            self.world.history.fault("two orders", text)
+
+        system.watchers.append(look)
         look()
 
     async def crash(self) -> None:
@@ -201,15 +224,19 @@ class Member:
             history.ended.add(self.source)
         for removal in history.removals:
             put = history.puts.get(-1 if removal.number is None else removal.number)
-            if put is not None and put.source == self.source and not self.durable:
-                history.untold.add(put.number)
+            if put is not None and not self.durable:
+                if self.life_name == history.adopted.get(put.number) or put.source == self.source:
+                    history.untold.add(put.number)
         others = [one for one in self.world.members if one.is_up and one is not self]
         if not self.durable:
             history.unordered.update(self._unordered(others))
+            told = {one for other in others for one in other.replicas[BOARD].uses.ended}
+            history.destroyed &= told
         for heap in HEAPS:
             elsewhere = {number for other in others for number in other.held(heap)}
             for number in self.held(heap):
                 own_disk = history.puts[number].source in self.world.durable
+                own_disk = own_disk and number not in history.adopted
                 if number not in elsewhere and not own_disk:
                     history.excused.add(number)
 
@@ -236,6 +263,10 @@ class World(Ground[Member]):
         """Which event is at which place of which source of a heap."""
         self.views: list[str] = []
         """Those that were made on the board."""
+        self.short: set[str] = set()
+        """Those that have a horizon."""
+        self.positions: dict[str, dict[int, Place]] = {}
+        """Which place was at which position of a view."""
         self.calm = False
 
     # Time passes

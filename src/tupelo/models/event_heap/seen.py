@@ -155,13 +155,15 @@ class SharedRecord(Luggage):
             case SessionSeen(
                 epoch=int(epoch), fold=int(fold), losses=int(losses), seen=bytes(spelled)
             ):
-                self._join(read_record(spelled))
+                record = read_record(spelled)
+                self._join(record)
                 self.losses = max(self.losses, losses)
             case _:
                 raise BadFrame("this is no record of a session")
         if told.whole:
             self._found((epoch, fold))
-            self._replica.forget_seen(self.id, (epoch, fold))
+            if not record.join(self.known):  # Else some of what we know was told out of its reach.
+                self._replica.forget_seen(self.id, (epoch, fold))
 
     def _found(self, base: Base) -> None:
         if base > self.base:
