@@ -200,8 +200,7 @@ class Deliveries:
         # Whoever removes the delivery decides, without a lock: its taker, or the closing space.
         if not self._open.pop(delivery, False):
             raise SpaceClosed("the space was closed before what was asked for was on disk")
-        query = delivery.query
-        if query.take and query.txn is None:
+        if delivery.query.removes:
             self.received(delivery.entries)
         return 0
 

@@ -594,14 +594,13 @@ class Port:
         if self.journaled:
             with self._lock:
                 position = self._position(query, waiter.entries)
-        received = query.take and query.txn is None and not query.test
-        if not position and not reserve and received:
+        if not position and not reserve and query.removes:
             self.deliveries.received(waiter.entries)  # without a wait for the disk
         return waiter.entries, position
 
     def _position(self, query: Query, entries: list[Entry]) -> int:
         """What must be durable before these may be shown to the caller."""
-        if query.take and query.txn is None:
+        if query.removes:
             return self._core.log.position
         return self._engine.position_for(entries)
 

@@ -62,6 +62,11 @@ class Query(msgspec.Struct, frozen=True, gc=False):
         return None if self.committed else self.txn
 
     @property
+    def removes(self) -> bool:
+        """Is what it finds gone at once, and not when a transaction commits?"""
+        return self.take and self.txn is None and not self.test
+
+    @property
     def verb(self) -> str:
         return "take" if self.take else "read"
 

@@ -21,6 +21,6 @@ if __name__ == "__main__":
     test_helpers.desk = Endless()  # type: ignore[assignment]
     (uri,) = sys.argv[1:]
     with Capi(site=uri) as capi:
-        capi.work_for(f"{uri}/work", test_helpers.at_the_desk, workers=2)
+        capi.work_for(f"{uri}/sums", test_helpers.at_the_desk, workers=2)
         print("helping", flush=True)
         threading.Event().wait()

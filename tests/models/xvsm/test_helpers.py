@@ -111,7 +111,7 @@ class Site:
         self.host = tupelo.Host("site", listen="127.0.0.1:0", heartbeat=0.5)
         self.capi = Capi(path)
         kinds = (ActiveCoordinator(workers), FifoCoordinator())
-        self.cref = self.capi.create_container(None, None, "work", INFINITE, *kinds)
+        self.cref = self.capi.create_container(None, None, "sums", INFINITE, *kinds)
         self.uri = self.capi.offer(self.host, **options)
 
     def done(self, count: int = 1) -> list[Any]:
@@ -143,10 +143,10 @@ def make_site(request: Any, folder: Path) -> Iterator[Any]:
 def test_programs_share_the_work_by_their_capacity(make_site):
     site = make_site(workers=1)
     with Capi(site=site.uri) as capi:
-        cref = capi.lookup_container(None, None, "work")
+        cref = capi.lookup_container(None, None, "sums")
         with (
             capi.work_for(cref, at_the_desk, workers=2) as two,
-            capi.work_for(f"{site.uri}/work", at_the_desk, workers=3) as three,
+            capi.work_for(f"{site.uri}/sums", at_the_desk, workers=3) as three,
         ):
             site.capi.write(site.cref, 0, None, Work("at_the_desk", list(range(20))))
             until_true(lambda: sum(desk.here.values()) == 6, "all workers are busy")
@@ -164,7 +164,7 @@ def test_an_async_program_helps(make_site):
 
     async def help() -> list[Any]:
         async with AsyncCapi(site=site.uri) as capi:
-            cref = await capi.lookup_container(None, None, "work")
+            cref = await capi.lookup_container(None, None, "sums")
             async with await capi.work_for(cref, at_the_desk, square) as helper:
                 await capi.write(cref, 0, None, Work("at_the_desk", [1, 2]))
                 while sum(desk.here.values()) < 2:
@@ -183,7 +183,7 @@ def test_an_async_program_helps(make_site):
 
 def test_only_what_a_helper_names_is_computed_there(make_site):
     site = make_site(workers=1)
-    with Capi(site=site.uri) as capi, capi.work_for(f"{site.uri}/work", square) as helper:
+    with Capi(site=site.uri) as capi, capi.work_for(f"{site.uri}/sums", square) as helper:
         site.capi.write(site.cref, 0, None, Work("at_the_desk", [1]))
         until_true(lambda: desk.here["site"] == 1, "the only worker of the site is busy")
         site.capi.write(site.cref, 0, None, Work("square", [2, 3]))
@@ -199,7 +199,7 @@ def test_what_a_task_raises_elsewhere_comes_back_as_an_entry(make_site):
     until_true(lambda: desk.here["site"] == 1, "the only worker of the site is busy")
     with (
         Capi(site=site.uri) as capi,
-        capi.work_for(f"{site.uri}/work", fails, too_large, writes_more) as helper,
+        capi.work_for(f"{site.uri}/sums", fails, too_large, writes_more) as helper,
     ):
         # Entries are planned by the worker of the site, which is let go for that.
         until_true(lambda: port_of(site.cref.active.work).under_way()["waiters"], "it helps")
@@ -219,7 +219,7 @@ def test_a_result_that_cannot_be_sent_is_an_error(make_site):
     site = make_site(workers=1)
     site.capi.write(site.cref, 0, None, Work("at_the_desk", [0]))
     until_true(lambda: desk.here["site"] == 1, "the only worker of the site is busy")
-    with Capi(site=site.uri) as capi, capi.work_for(f"{site.uri}/work", too_large) as helper:
+    with Capi(site=site.uri) as capi, capi.work_for(f"{site.uri}/sums", too_large) as helper:
         work = site.cref.active.work
         work.write_all(
             [
@@ -237,11 +237,11 @@ def test_a_result_that_cannot_be_sent_is_an_error(make_site):
 def test_a_helper_that_is_closed_gives_its_tasks_to_others(make_site):
     site = make_site(workers=1)
     with Capi(site=site.uri) as capi:
-        first = capi.work_for(f"{site.uri}/work", at_the_desk, workers=3)
+        first = capi.work_for(f"{site.uri}/sums", at_the_desk, workers=3)
         site.capi.write(site.cref, 0, None, Work("at_the_desk", [1, 2, 3, 4]))
         until_true(lambda: sum(desk.here.values()) == 4)
         first.close()
-        with capi.work_for(f"{site.uri}/work", at_the_desk, workers=3):
+        with capi.work_for(f"{site.uri}/sums", at_the_desk, workers=3):
             until_true(lambda: sum(desk.here.values()) == 7, "the tasks are at the second")
             desk.gate.set()
             (work,) = site.done()
@@ -268,7 +268,7 @@ def test_work_is_for_those_who_may_take_and_write(make_site):
     for access in (Access(take=()), Access(write=())):
         site = make_site(access=access)
         with Capi(site=site.uri) as capi:
-            helper = capi.work_for(f"{site.uri}/work", square)
+            helper = capi.work_for(f"{site.uri}/sums", square)
             until_true(lambda: not helper.active)  # noqa: B023
             assert isinstance(helper.error, NotAllowed)
         site.close()
@@ -277,7 +277,7 @@ def test_work_is_for_those_who_may_take_and_write(make_site):
 def test_a_helper_shows_the_password_of_its_capi(make_site):
     site = make_site(access=Access(password="open sesame"))
     with Capi(site=site.uri, password="open sesame") as capi:
-        helper = capi.work_for(f"{site.uri}/work", at_the_desk)
+        helper = capi.work_for(f"{site.uri}/sums", at_the_desk)
         site.capi.write(site.cref, 0, None, Work("at_the_desk", [1, 2]))
         until_true(lambda: desk.here["helper"] == 1)
         desk.gate.set()
@@ -290,7 +290,7 @@ def test_a_helper_shows_the_password_of_its_capi(make_site):
 def test_helpers_that_make_no_sense_are_refused(make_site):
     site = make_site()
     with Capi(site=site.uri) as capi:
-        cref = capi.lookup_container(None, None, "work")
+        cref = capi.lookup_container(None, None, "sums")
         for wrong in ((), (lambda: 1,), ("square",), (None,)):
             with pytest.raises(BadArgument, match="functions="):
                 capi.work_for(cref, *wrong)

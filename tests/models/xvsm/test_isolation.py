@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tupelo.errors import BadArgument, CountNotMet, Deadlock, EntryLocked
+from tupelo.errors import BadArgument, CountNotMet, Deadlock, DuplicateKey, EntryLocked
 from tupelo.models.xvsm import (
     COUNT_ALL,
     INFINITE,
@@ -249,6 +249,26 @@ def test_a_test_that_times_out_says_whether_a_lock_was_in_the_way(
     call = wait_at(queue, take_it, timed=True)
     capi.commit_transaction(reader)
     assert call.result() == 1
+
+
+def test_what_was_tested_keeps_its_key_and_place_and_was_not_removed(capi, wait_at, until):
+    coordinators = (KeyCoordinator(), VectorCoordinator())
+    cref = capi.create_container(None, None, None, INFINITE, *coordinators)
+    heard: list[Any] = []
+    listen = lambda *told: heard.append(told[2])  # noqa: E731
+    capi.create_notification(cref, listen, "destroy", every_removal=True)
+
+    def test_take() -> Any:
+        return capi.test(cref, INFINITE_TIMEOUT, None, KeySelector("k"), operation="take")
+
+    call = wait_at(cref, test_take)
+    capi.write(cref, 0, None, Entry("v", KeySelector("k")))
+    assert call.result() == test_take() == 1
+    with pytest.raises(DuplicateKey):
+        capi.write(cref, 0, None, Entry("w", KeySelector("k")))
+    assert capi.take(cref, 0, None, VectorSelector(0)) == ["v"]
+    until(lambda: heard)
+    assert heard == [["v"]]
 
 
 def test_who_tests_and_waits_is_in_nobodys_way(capi, queue, wait_at):
