@@ -248,9 +248,11 @@ class Server(Operations):
             directory = self.directory.with_card(here, card)
             if directory.cards[here] == self.directory.cards[here]:
                 return True  # A roster has told everyone.
-            for its in coming(self._known, directory.cards[here]):
-                if any(self.spaces.away(its.name, entry) for entry in its.own.port.entries()):
-                    return False
+            shared = coming(self._known, directory.cards[here])
+            if any(self.spaces.away(its.name, it) for its in shared for it in its.own.port.entries()):
+                return False
+            for its in shared:
+                self.carriage.serve(self.spaces.ground(its.name))
             others = [host for host in directory.hosts if host != here]
             told = asyncio.gather(
                 *(voice.ask(host, Renewed(card)) for host in others), return_exceptions=True
@@ -259,8 +261,6 @@ class Server(Operations):
             await asyncio.sleep(0)
             self.spaces.directory = self.directory.with_card(here, card)
             self._put_in_force()
-            for ground in self.spaces:
-                self.carriage.serve(ground)
             self.reactions.settle(list(self.agents.values()))
             relocated, self._relocated = self._relocated, {}
             for ground in [*self.spaces, self.system.ground]:
