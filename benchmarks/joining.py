@@ -132,4 +132,3 @@ async def _time(camp: Camp, work: Any) -> list[float]:
         await asyncio.sleep(PAUSE_SECONDS)
     await done
     return took
-

@@ -1,6 +1,6 @@
-"""Large groups of LIME in virtual time, with changes all the time: what is done at one host waits for
-no change of the group, agents enter and share without halting anyone, and a host that falls silent
-holds others no longer than its heartbeats are waited for."""
+"""Large groups of LIME in virtual time, with changes all the time: what is done at one host waits
+for no change of the group, agents enter and share without halting anyone, and a host that falls
+silent holds others no longer than its heartbeats are waited for."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tupelo.space.loopclock import LoopClock
 
 HEARTBEAT_SECONDS = 1.0
 SILENCE_SECONDS = 4 * HEARTBEAT_SECONDS
-"""So long after its last word a host is dropped, at the latest: when three heartbeats were missed."""
+"""A host is dropped after three missed heartbeats: so long after its last word at the latest."""
 CHANGE_SECONDS = 0.2
 """Longer than a change takes that waits for nobody."""
 DELAY_SECONDS = (0.001, 0.004)
@@ -95,6 +95,9 @@ class Home:
         await self.server.add_reactions([self.reaction])
         assert len(self.heard) == 1
         await self.server.out(self.its, template)
+
+    def has_heard(self) -> bool:
+        return len(self.heard) == 2
 
     async def unreact(self, number: int) -> None:
         await self.server.remove_reaction(self.reaction)
@@ -186,7 +189,7 @@ class Town:
                 kind = operation.__name__
                 await self.timed(kind, home.server.group, operation(home, number))
                 if operation is Home.react:
-                    await self.until(lambda home=home: len(home.heard) == 2)
+                    await self.until(home.has_heard)
 
     def check(self) -> None:
         """Nobody has failed, and nothing took any time, though much began during a change."""

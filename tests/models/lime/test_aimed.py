@@ -143,7 +143,7 @@ def test_who_waits_for_an_agent_whose_card_is_on_its_way_finds_it(verb: str) -> 
             await asyncio.sleep(0.001)
         (two,) = (agent for agent in camp["b"].server.agents.values() if agent.id not in before)
         assert one.server.directory.host_of(two.id) is None
-        waiting = one.call(verb, ANY, two.location)
+        waiting = one.call(verb, ANY, two.location, wait=60.0)
         camper = await entering
         await camper.out("x")
         assert await waiting == ("x",)

@@ -4,8 +4,8 @@ It is a part of the group: its tables follow the tree of the roster in force. Wh
 subscriptions and collects, is on its card, so that a new roster begins with all tables in place;
 what is said within a roster only tells what has changed since.
 
-`probe` is an operation of the group: no change of it comes between. `publish` waits for none: what is
-published reaches all hosts of the roster in which it was said. `subscribe` and `collect` begin
+`probe` is an operation of the group: no change of it comes between. `publish` waits for none: what
+is published reaches all hosts of the roster in which it was said. `subscribe` and `collect` begin
 something that stands through all changes, and may be called at any time.
 """
 

@@ -100,9 +100,9 @@ class Group:
         return self._routing.part(name, part, said, asked)
 
     def operating(self) -> Operation:
-        """`async with group.operating()`: an operation that must not see half of a change. It waits
-        while the group changes, and a change waits for it: so it must end by itself, and neither
-        renew nor leave."""
+        """`async with group.operating()`: an operation that spans hosts, and must not see half of a
+        change. It waits while the group changes, and a change waits for it: so it must end by
+        itself, and neither renew nor leave."""
         return Operation(self._gate)
 
     def within_change(self) -> Request:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
 from random import Random
@@ -19,10 +19,12 @@ from tupelo.lab.loop import VirtualLoop
 from tupelo.lab.network import VirtualNetwork
 from tupelo.lab.world import ANSWER_SECONDS, DOUBT_SECONDS, HEARTBEAT_SECONDS, PORT, Door
 from tupelo.models import lime
-from tupelo.models.lime.directory import Directory
+from tupelo.models.lime.directory import AgentCard, Directory
 from tupelo.models.lime.handover import Parcel
 from tupelo.models.lime.locations import home_of
 from tupelo.models.lime.server import Server
+from tupelo.models.lime.sharing import Relocated
+from tupelo.models.lime.spaces import AgentState
 from tupelo.space.port import port_of
 
 WORLD: ContextVar[World] = ContextVar("world")
@@ -187,8 +189,10 @@ class Member:
         server = self.server
         install = server.sharing.install
 
-        def watched(*args: Any) -> Any:
-            installed = install(*args)
+        def watched(
+            agents: Mapping[str, AgentState], cards: Mapping[str, AgentCard]
+        ) -> tuple[list[Parcel], Relocated]:
+            installed = install(agents, cards)
             note()
             return installed
 

@@ -1,10 +1,10 @@
 """The server: LIME at one host. It takes part in the group, and keeps the agents that are here.
 
-The card of a host says which agents are there and what each wants to share. When it changes, that is
-put in force here, in one step, and told to everyone, while operations go on. If tuples must change
-hosts because of it, the roster changes: when a roster is in force, exactly what its cards say is so,
-everywhere at once; then what is misplaced goes home, and what was left open between hosts is
-settled, before operations go on.
+The card of a host says which agents are there and what each wants to share. When it changes, that
+is put in force here, in one step, and told to everyone, while operations go on. If tuples must
+change hosts because of it, the roster changes: when a roster is in force, exactly what its cards
+say is so, everywhere at once; then what is misplaced goes home, and what was left open between
+hosts is settled, before operations go on.
 """
 
 from __future__ import annotations
@@ -249,7 +249,9 @@ class Server(Operations):
             if directory.cards[here] == self.directory.cards[here]:
                 return True  # A roster has told everyone.
             shared = coming(self._known, directory.cards[here])
-            if any(self.spaces.away(its.name, it) for its in shared for it in its.own.port.entries()):
+            if any(
+                self.spaces.away(its.name, it) for its in shared for it in its.own.port.entries()
+            ):
                 return False
             for its in shared:
                 self.carriage.serve(self.spaces.ground(its.name))
