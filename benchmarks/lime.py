@@ -17,7 +17,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from benchmarks import engagement
+from benchmarks import engagement, joining
 from benchmarks.field import QUIET_SECONDS, TEMPLATE, Camp, Field, Traffic, grouped, reading
 from benchmarks.measure import Settings, Table, require
 from tupelo.lab.loop import VirtualLoop
@@ -65,7 +65,8 @@ def traffic(settings: Settings) -> list[Row]:
 
 
 def tables(settings: Settings, rows: list[Row]) -> list[Table]:
-    return [*(_table(links, rows, settings) for links in TREES), *engagement.tables(settings)]
+    traffic = [_table(links, rows, settings) for links in TREES]
+    return [*traffic, *engagement.tables(settings), joining.table(settings)]
 
 
 def _table(links: str, rows: list[Row], settings: Settings) -> Table:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from typing import Any
 
@@ -103,7 +104,7 @@ def test_who_stops_waiting_for_one_agent_stands_nowhere() -> None:
         two = await camp["b"].agent("two", "s")
         waiting = one.call("in_", ANY, two.location)
         await camp.quiet()
-        await camp["d"].agent("three", "s")  # a new roster, in which all know of the collect
+        await camp["d"].do(camp["d"].group.renew())  # a roster in which all know of the collect
         await camp.quiet()
         assert not idle(camp)
         waiting.cancel()
@@ -129,3 +130,22 @@ def test_a_reaction_to_one_agent_asks_its_host_only() -> None:
         assert heard.tuples == [("x",), ("y",)]
 
     play(scene, *STAR)
+
+
+@pytest.mark.parametrize("verb", ["rd", "in_"])
+def test_who_waits_for_an_agent_whose_card_is_on_its_way_finds_it(verb: str) -> None:
+    async def scene(camp: Camp) -> None:
+        one = await camp["c"].agent("one", "s")
+        camp.network.slow("a", "c", 100)
+        before = set(camp["b"].server.agents)
+        entering = camp["b"].do(camp["b"].agent("two", "s"))
+        while len(camp["b"].server.agents) == len(before):
+            await asyncio.sleep(0.001)
+        (two,) = (agent for agent in camp["b"].server.agents.values() if agent.id not in before)
+        assert one.server.directory.host_of(two.id) is None
+        waiting = one.call(verb, ANY, two.location, wait=60.0)
+        camper = await entering
+        await camper.out("x")
+        assert await waiting == ("x",)
+
+    play(scene, "ab", "ac")

@@ -389,3 +389,84 @@ def test_who_is_asked_alone_is_asked_by_another_way(verb: str) -> None:
         assert found == ([("of two",)] if verb in ("rdg", "ing") else ("of two",))
 
     play(scene, "ab", "ac", "bc")
+
+
+# What goes on while the group changes
+
+
+def test_what_is_taken_while_hosts_engage_is_nowhere_afterwards() -> None:
+    """A local take does not wait; whoever comes into the group sees what is left."""
+
+    async def scene(camp: Camp) -> None:
+        one, two = await camp["a"].agent("one", "s"), await camp["b"].agent("two", "s")
+        camp.network.partition("a", "b")
+        await camp.agreed("a", "b")
+        for number in range(20):
+            await one.out(number)
+        camp.network.heal()
+        taken: list[Any] = []
+        halted = 0
+        while len(two.server.directory.hosts) < 2 or two.server.group.halted:
+            halted += one.server.group.halted
+            if one.server.group.halted:
+                before = camp.loop.time()
+                taken.append(await one.call("inp", ANY))
+                await one.out("new", len(taken))
+                assert camp.loop.time() == before
+            await asyncio.sleep(0.001)
+        assert halted
+        left = [(number,) for number in range(20)] + [
+            ("new", number) for number in range(1, len(taken) + 1)
+        ]
+        seen = await two.call("rdg", ANY)
+        assert sorted(seen + taken, key=str) == sorted(left, key=str)
+
+    play(scene, "ab")
+
+
+def test_what_is_written_while_hosts_engage_is_reacted_to_everywhere() -> None:
+    async def scene(camp: Camp) -> None:
+        one, two = await camp["a"].agent("one", "s"), await camp["b"].agent("two", "s")
+        near, far = await one.react(), await two.react()
+        three = await camp["c"].agent("three", "s")
+        coming = await three.react()
+        camp.network.partition("ab", "c")
+        await camp.agreed("ab", "c")
+        camp.network.heal()
+        written = 0
+        while len(one.server.directory.hosts) < 3 or one.server.group.halted:
+            await one.out(written)
+            written += 1
+            await asyncio.sleep(0.0005)
+        await camp.quiet()
+        everything = [(number,) for number in range(written)]
+        for heard in (near, far, coming):
+            assert sorted(heard.tuples) == everything
+
+    play(scene, "ab", "bc")
+
+
+def test_a_tuple_that_comes_too_late_for_one_agent_keeps_none_from_another() -> None:
+    """An agent shares no more while a tuple for it is on its way. Another at the same host does."""
+    refused = []
+
+    def scene_at(moment: int) -> Any:
+        async def scene(camp: Camp) -> None:
+            one, two = await camp["a"].agent("one", "s"), await camp["b"].agent("two", "s")
+            three = await camp["b"].agent("three", "s")
+            await camp.quiet()
+            ending = two.do(two.server.set_shared([two.its()], False))
+            await asyncio.sleep(moment * 0.0005)
+            await one.out("late", to=two.location)
+            await ending
+            refused.append(await one.all(camp["a"].location) == [("late",)])
+            await one.out("for three", to=three.location)
+            assert await one.all(three.location) == [("for three",)]
+            await two.share()
+            assert await one.all(two.location) == [("late",)]
+
+        return scene
+
+    for moment in range(10):
+        play(scene_at(moment), "ab", seed=moment + 1)
+    assert any(refused)

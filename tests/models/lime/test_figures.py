@@ -148,7 +148,8 @@ def test_figure_7_what_is_taken_right_after_an_engagement_was_reacted_to():
         await stage.out("c", 1)
         stage.draw("ab bc")
         await stage.halted("c")
-        taken = await stage.servers["c"].inp(stage.its["c"], TASK)  # It has waited at the gate.
+        assert await stage.rdg("c") == [1]  # It has waited at the gate.
+        taken = await stage.servers["c"].inp(stage.its["c"], TASK)
         assert taken == ("task", 1)
         await stage.quiet()
         assert told(events) == [1]

@@ -4,8 +4,9 @@ It is a part of the group: its tables follow the tree of the roster in force. Wh
 subscriptions and collects, is on its card, so that a new roster begins with all tables in place;
 what is said within a roster only tells what has changed since.
 
-`publish` and `probe` are operations of the group: no change of it comes between. `subscribe` and
-`collect` begin something that stands through all changes, and may be called at any time.
+`probe` is an operation of the group: no change of it comes between. `publish` waits for none: what
+is published reaches all hosts of the roster in which it was said. `subscribe` and `collect` begin
+something that stands through all changes, and may be called at any time.
 """
 
 from __future__ import annotations
@@ -132,12 +133,12 @@ class Broker:
         """Tell every host that wants updates like this. When this returns it is on its way, and
         nobody believes any more that there is nothing here for it."""
         body = spell_checked(update, "update")
-        async with self._group.operating():
-            if self._now.is_idle:
-                return
-            told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._now.publish(body, lambda: _set(told))
-            await self._until(told)
+        await self._group.flushed()
+        if self._now.is_idle:
+            return
+        told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._now.publish(body, lambda: _set(told))
+        await self._until(told)
 
     async def _until(self, done: asyncio.Future[None]) -> None:
         """Wait for others, who may be silent; HostClosed if this broker is closed meanwhile."""

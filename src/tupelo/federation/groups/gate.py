@@ -1,4 +1,4 @@
-"""The gate: operations pass it, and none does while the group changes."""
+"""The gate: operations that span hosts pass it, and none does while the group changes."""
 
 from __future__ import annotations
 

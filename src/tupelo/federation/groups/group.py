@@ -100,15 +100,26 @@ class Group:
         return self._routing.part(name, part, said, asked)
 
     def operating(self) -> Operation:
-        """`async with group.operating()`: an operation that must not see half of a change. It waits
-        while the group changes, and a change waits for it: so it must end by itself, and neither
-        renew nor leave."""
+        """`async with group.operating()`: an operation that spans hosts, and must not see half of a
+        change. It waits while the group changes, and a change waits for it: so it must end by
+        itself, and neither renew nor leave."""
         return Operation(self._gate)
 
     def within_change(self) -> Request:
         """`async with group.within_change()`: what a part does to settle a roster. It is a part of
         the change, which waits for it, and operations inside do not wait."""
         return Request(self._gate)
+
+    @property
+    def is_flushing(self) -> bool:
+        """Is the next roster agreed on, and not in force here yet? What is said now would be too
+        late for the one in force."""
+        return self._wave.coming is not None
+
+    async def flushed(self) -> None:
+        """Come back when something can be said: in the roster in force, before the change has come
+        so far, or in the next. Unlike an operation this does not wait for other hosts to settle."""
+        await self._until(lambda: not self.is_flushing)
 
     async def renew(self) -> None:
         """A card of this host has changed: come back when a roster that has it is in force."""
@@ -223,6 +234,7 @@ class Group:
                     self._timer = self._loop.call_later(pause, self._begin)
             case wave.Halt():
                 self._gate.halt()
+                self._tell()
                 if self._settling is not None and not self._settling.cancelling():
                     self._settling.cancel()  # once: it may take a while to end
                     self._routing.abandon()
@@ -252,6 +264,7 @@ class Group:
         self._routing.install(roster)
         self._settling = self._loop.create_task(self._settle(roster))
         self._settling.add_done_callback(self._settled)
+        self._tell()
         early, self._early = self._early, []
         for peer, message in early:
             try:

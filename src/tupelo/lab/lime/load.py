@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from itertools import product
 from random import Random
 from typing import Any
 
 from tupelo.errors import MigrationFailed
 from tupelo.lab.judge import Fault
 from tupelo.lab.lime.history import Act, Tuple, name_of
-from tupelo.lab.lime.world import MAIN, SIDE, WORLD, Member, World, homes_away, sharers
+from tupelo.lab.lime.world import MAIN, SIDE, WORLD, Member, Watched, World, homes_away, sharers
 from tupelo.models import lime
 from tupelo.models.lime import (
     ONCE,
@@ -62,8 +63,6 @@ VERBS = {
     "migrate": 2,
     "end_it": 0.1,
 }
-Agents = dict[str, str]
-"""Agents, and their hosts."""
 CANCELLED = ("out", "mail", "in_", "inp", "ing", "rd", "rdp")
 
 
@@ -214,18 +213,27 @@ class Worker(lime.Agent):
     # What must not be seen
 
     async def _count_marks(self) -> None:
-        """Of every agent that shares the space, in the group as it is now, there is one mark."""
+        """The marks are those of all agents that share the space, each once: at every host of one
+        roster, and of each host as it was at one moment meanwhile."""
         if not self.main.is_shared or self._world.plan.over != "collect":
             return
-        first = self._rosters_before()
+        first, begin = self._rosters_before(), self._world.loop.time()
         found = await self._record("rdg", MARK, "", self.main.rdg((MARK, str)))
         if found is None:
             return
         seen = [agent for _, agent in found]
+        end = self._world.loop.time()
 
-        def is_whole(there: dict[str, str], cut: set[str]) -> bool:
-            near = {agent for agent, host in there.items() if host not in cut}
-            return len(seen) == len(set(seen)) and near <= set(seen) <= set(there)
+        def is_whole(watched: Watched) -> bool:
+            hosts = [one for one in self._world.members if one.name in watched.roster.members]
+            states = {one.name: one.sharing(MAIN, begin, end) for one in hosts}
+            near = [states[host] for host in states if host not in watched.cut]
+            cut = [states[host] for host in states if host in watched.cut]
+            optional = {agent for times in cut for agents in times for agent in agents}
+            return len(seen) == len(set(seen)) and any(
+                near_by <= set(seen) <= near_by | optional
+                for near_by in (frozenset().union(*choice) for choice in product(*near))
+            )
 
         text = f"{self.id} at {self._member.name} saw the marks of {', '.join(sorted(seen))}"
         self._claim(first, is_whole, Fault("half a group", text))
@@ -249,30 +257,38 @@ class Worker(lime.Agent):
         if not found:
             return
 
-        def is_away(there: dict[str, str], cut: set[str]) -> bool:
-            host = there.get(destination, member.name)
-            return host == member.name or host in cut
+        end = self._world.loop.time()
+
+        def is_away(watched: Watched) -> bool:
+            host = sharers(member, watched.roster, MAIN).get(destination, member.name)
+            states = self._world.member(host).sharing(MAIN, watched.since, end)
+            is_there = all(destination in agents for agents in states)
+            return host == member.name or host in watched.cut or not is_there
 
         names = ", ".join(map(name_of, found))
         text = f"{self.id} saw {names} at {member.name}, for {destination}"
         self._claim(first, is_away, Fault("half engaged", text))
 
     async def _read_all(self) -> None:
-        """What nobody takes, and somebody in the group has, is seen."""
+        """What nobody takes, and somebody in the group has, is seen; it may be private meanwhile,
+        if someone shares the space or does so no more."""
         if self._world.plan.over != "collect":
             return
         space, kind = self._space(), self._rng.choice((NEWS, LETTER))
         await self._halted()
-        written = self._world.history.written(kind)
+        written, begin = self._world.history.written(kind), self._world.loop.time()
         found = await self._record("rdg", kind, f"in {space.name}", space.rdg((kind, str)))
         if found is None or not space.is_shared:
+            return
+        end = self._world.loop.time()
+        if any(len(one.sharing(space.name, begin, end)) > 1 for one in self._world.members):
             return
         there = self._member.in_roster(space.name)
         missed = sorted(there & written - set(found))
         if missed:
             text = f"{', '.join(map(name_of, missed))} by {self.id} at {self._member.name}"
             last = len(self._member.watcher.rosters) - 1
-            self._claim(last, lambda there, cut: bool(cut), Fault("not seen", text))
+            self._claim(last, lambda watched: bool(watched.cut), Fault("not seen", text))
 
     async def _halted(self) -> None:
         """Sometimes: until operations are held, so that the next one comes right after that."""
@@ -285,14 +301,13 @@ class Worker(lime.Agent):
     def _rosters_before(self) -> int:
         return max(len(self._member.watcher.rosters) - 1, 0)
 
-    def _claim(self, first: int, holds: Callable[[Agents, set[str]], bool], fault: Fault) -> None:
+    def _claim(self, first: int, holds: Callable[[Watched], bool], fault: Fault) -> None:
         """This was so in one of the rosters that an operation has met. Who is cut off in one may be
         known a little later."""
-        member, rosters = self._member, self._member.watcher.rosters[first:]
+        rosters = self._member.watcher.rosters[first:]
 
         def judge() -> Fault | None:
-            is_so = any(holds(sharers(member, roster, MAIN), cut) for roster, cut in rosters)
-            return None if is_so or not rosters else fault
+            return None if any(map(holds, rosters)) or not rosters else fault
 
         self._world.history.claims.append(judge)
 

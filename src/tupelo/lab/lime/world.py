@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
 from random import Random
@@ -19,10 +19,12 @@ from tupelo.lab.loop import VirtualLoop
 from tupelo.lab.network import VirtualNetwork
 from tupelo.lab.world import ANSWER_SECONDS, DOUBT_SECONDS, HEARTBEAT_SECONDS, PORT, Door
 from tupelo.models import lime
-from tupelo.models.lime.directory import Directory
+from tupelo.models.lime.directory import AgentCard, Directory
 from tupelo.models.lime.handover import Parcel
 from tupelo.models.lime.locations import home_of
 from tupelo.models.lime.server import Server
+from tupelo.models.lime.sharing import Relocated
+from tupelo.models.lime.spaces import AgentState
 from tupelo.space.port import port_of
 
 WORLD: ContextVar[World] = ContextVar("world")
@@ -63,20 +65,26 @@ def plan_world(rng: Random) -> Plan:
     )
 
 
+@dataclass(frozen=True)
+class Watched:
+    """A roster of a host: since when it was in force there, and who was cut off in it."""
+
+    roster: Roster
+    since: float
+    cut: set[str]
+
+
 class Watcher:
-    """Takes part in the group to write down its rosters, and who was cut off in each."""
+    """Takes part in the group to write down its rosters."""
 
     def __init__(self) -> None:
-        self.rosters: list[tuple[Roster, set[str]]] = []
-        self.since = 0.0
-        """When the last one was installed."""
+        self.rosters: list[Watched] = []
 
     def card(self) -> None:
         return None
 
     def install(self, roster: Roster) -> None:
-        self.rosters.append((roster, set()))
-        self.since = asyncio.get_running_loop().time()
+        self.rosters.append(Watched(roster, asyncio.get_running_loop().time(), set()))
 
     async def settle(self, roster: Roster) -> None:
         pass
@@ -88,7 +96,7 @@ class Watcher:
         pass
 
     def cut(self, hosts: frozenset[str]) -> None:
-        self.rosters[-1][1].update(hosts)
+        self.rosters[-1].cut.update(hosts)
 
 
 class Member:
@@ -104,6 +112,8 @@ class Member:
         self.core: HostCore
         self.host: lime.Host
         self.watcher: Watcher
+        self._sharing: list[tuple[float, frozenset[tuple[str, str]]]] = []
+        """Since when which agents have shared which spaces here."""
 
     @property
     def is_up(self) -> bool:
@@ -157,6 +167,7 @@ class Member:
         await self.host.start()
         self.server.group.part("lab", self.watcher)
         self._watch_moves()
+        self._watch_sharing()
 
     def _watch_moves(self) -> None:
         """Know of what is on its way to other hosts and, it may be, nowhere else."""
@@ -173,17 +184,46 @@ class Member:
 
         self.server.moving.send = watched  # type: ignore[method-assign]
 
+    def _watch_sharing(self) -> None:
+        """Know who shares which spaces here, from the step on in which that is so."""
+        server = self.server
+        install = server.sharing.install
+
+        def watched(
+            agents: Mapping[str, AgentState], cards: Mapping[str, AgentCard]
+        ) -> tuple[list[Parcel], Relocated]:
+            installed = install(agents, cards)
+            note()
+            return installed
+
+        def note() -> None:
+            shared = server.spaces.sharing
+            now = frozenset((space, agent) for space in shared for agent in shared[space])
+            self._sharing.append((self.world.loop.time(), now))
+
+        server.sharing.install = watched  # type: ignore[method-assign]
+        note()
+
+    def sharing(self, space: str, since: float, until: float) -> set[frozenset[str]]:
+        """The agents that have shared a space here, at each moment of this time."""
+        first = sum(moment < since for moment, _ in self._sharing[1:])
+        return {
+            frozenset(agent for name, agent in shared if name == space)
+            for moment, shared in self._sharing[first:]
+            if moment <= until
+        } or {frozenset()}
+
     def in_roster(self, space: str) -> set[Tuple]:
         """What the hosts have of a space that are in one roster with this one; nothing if some are
         cut off, or if the roster has just begun: what is asked now belongs to the one before."""
-        roster, cut = self.watcher.rosters[-1]
-        if cut or self.watcher.since == self.world.loop.time():
+        last = self.watcher.rosters[-1]
+        if last.cut or last.since == self.world.loop.time():
             return set()
         return {
             entry.fields
             for member in self.world.members
             if member.is_up
-            and member.server.group.roster.id == roster.id
+            and member.server.group.roster.id == last.roster.id
             and space in member.core.spaces
             for entry in member.core.spaces[space].port.entries()
         }

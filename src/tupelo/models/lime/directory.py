@@ -19,8 +19,8 @@ class AgentCard(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Directory:
-    """Who is where in one roster, of those who take part under a name. A host that says what cannot
-    be read is there without agents."""
+    """Who is where in one roster, of those who take part under a name, and what they share now. A
+    host that says what cannot be read is there without agents."""
 
     def __init__(self, roster: Roster | None = None, part: str = "") -> None:
         members = {} if roster is None else roster.members
@@ -28,6 +28,17 @@ class Directory:
         self.cards = {host: _read(card) for host, card in cards.items() if card is not None}
         self.hosts = {host: members[host].name for host in self.cards}
         self._lives = {host: members[host].incarnation for host in self.cards}
+        self._index()
+
+    def with_card(self, host: str, card: Any) -> Directory:
+        """The same, but for what this host, which takes part, says of its agents."""
+        renewed = Directory()
+        renewed.cards = {**self.cards, host: _read(card)}
+        renewed.hosts, renewed._lives = self.hosts, self._lives
+        renewed._index()
+        return renewed
+
+    def _index(self) -> None:
         self._where: dict[str, str] = {}
         self._sharers: dict[str, dict[str, str]] = {}
         for host, agents in self.cards.items():

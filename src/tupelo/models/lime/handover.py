@@ -230,7 +230,9 @@ class HandOver:
             if accepted is True:
                 confirm(hosted, held)
             else:
-                self._spaces.refused.add((hosted.name, host))  # or it would be tried for ever
+                sharers = self._spaces.directory.sharers(hosted.name)
+                if sharers.get(home_of(held.entries[0])) == host:
+                    self._spaces.refused.add((hosted.name, host))  # or it would be tried for ever
                 give_back(hosted, held)
 
     async def arrive(self, neighbour: str, source: str, message: Move) -> bool:

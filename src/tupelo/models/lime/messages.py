@@ -178,8 +178,15 @@ class Journey(msgspec.Struct, frozen=True, array_like=True, tag="journey"):
     body: Any
 
 
+class Renewed(msgspec.Struct, frozen=True, array_like=True, tag="renewed"):
+    """This is my card from now on. The answer says whether all is in place: the receiver knows me,
+    and has no tuples that must go to an agent of mine because of it."""
+
+    card: Any
+
+
 Said = Confirm | Release | Answers
-Asked = Look | Take | Move | Which | Journey
+Asked = Look | Take | Move | Which | Journey | Renewed
 
 
 def spell(body: Any) -> Any:

@@ -1,9 +1,11 @@
 """Operations: out, in, rd, inp, rdp, ing and rdg on an interface tuple space.
 
-Each is one operation of the group: no change of the group comes between. If a host is lost before
-it has answered, the operation is done again when the group has changed, so that it never misses the
-hosts behind the lost one. Those that wait do so outside, and look again afterwards. What the host
-itself has is looked at first; what is asked of one host, or agent, is asked there and nowhere else.
+What the host itself has is looked at first. What is answered by that is one step of its space, and
+waits for no change of the group; nor does a tuple that stays here. The rest is one operation of the
+group: no change of the group comes between. If a host is lost before it has answered, the operation
+is done again when the group has changed, so that it never misses the hosts behind the lost one.
+Those that wait do so outside, and look again afterwards. What is asked of one host, or agent, is
+asked there and nowhere else.
 """
 
 from __future__ import annotations
@@ -80,21 +82,22 @@ class Operations:
         await self._finish(self._out(its, item, destination))
 
     async def _out(self, its: Its, item: Any, destination: AgentLocation | None) -> None:
-        async with self.group.operating():
-            _require_alive(its)
-            its.require_sendable(item)
-            ground = its.ground
-            mark = mark_of(its.agent, destination)
-            if its.shared and mark.to is not None:
-                shape, fields = item
-                entry = Entry(fields, shape, its.agent.id, mark.n or 0, 0, to=mark.to)
-                _, parcels = self.moving.pass_on(ground, [entry])
+        _require_alive(its)
+        its.require_sendable(item)
+        mark = mark_of(its.agent, destination)
+        shape, fields = item
+        entry = Entry(fields, shape, its.agent.id, mark.n or 0, 0, to=mark.to)
+        if its.shared and its.ground.away(entry) is not None:
+            async with self.group.operating():
+                _require_alive(its)
+                _, parcels = self.moving.pass_on(its.ground, [entry] if its.shared else [])
                 if parcels:
                     await self.moving.send(parcels)
                     return
-            _, position = ground.port.write_items([item], None, None, None, TaskSignal, 0, mark)
-            await ground.hosted.flush(position)
-            await self.speak(ground)
+        ground = its.ground
+        _, position = ground.port.write_items([item], None, None, None, TaskSignal, 0, mark)
+        await ground.hosted.flush(position)
+        await self.speak(ground)
 
     # Reading
 
@@ -107,6 +110,11 @@ class Operations:
         return [value_of(entry) for entry in seen]
 
     async def _read(self, its: Its, template: Any, where: Where, *, one: bool) -> list[Entry]:
+        _require_alive(its)
+        if one or not its.shared:
+            seen = its.ground.look(template, where, one=one)
+            if seen or not its.shared:
+                return seen
         return await self._in_one_roster(lambda: self._read_now(its, template, where, one))
 
     async def _read_now(self, its: Its, template: Any, where: Where, one: bool) -> list[Entry]:
@@ -142,12 +150,11 @@ class Operations:
         """None if its time has run out."""
         deadline = deadline_of(self.core.clock, wait)
         _require_waitable(its, "rd")
-        async with self.group.operating():
-            _require_alive(its)
-            ground = its.ground
-            seen = ground.look(template, where, one=True)
-            target = self.target(where)
-            if not seen and its.shared and target not in (None, NOWHERE, self.core.id):
+        _require_alive(its)
+        ground = its.ground
+        seen = ground.look(template, where, one=True)
+        if not seen and its.shared and self.target(where) not in (None, NOWHERE, self.core.id):
+            async with self.group.operating():
                 with suppress(PeerLost):  # Then it is waited for.
                     seen = await self._read_now(its, template, where, one=True)
         if seen:
@@ -204,6 +211,10 @@ class Operations:
             host = came.host
 
     async def _inp(self, its: Its, template: Any, where: Where) -> list[Entry]:
+        _require_alive(its)
+        taken = await its.ground.take(template, where, one=True)
+        if taken or not its.shared:
+            return taken
         return await self._in_one_roster(lambda: self._inp_now(its, template, where))
 
     async def _inp_now(self, its: Its, template: Any, where: Where) -> list[Entry]:
@@ -226,14 +237,17 @@ class Operations:
 
     async def _take_at(self, its: Its, template: Any, pattern: Pattern, host: str) -> list[Entry]:
         """Take one here or else at this host, where one was seen, or must be."""
+        _require_alive(its)
+        _require_waitable(its, "in_")
+        taken = await its.ground.take(template, pattern.where, one=True)
+        if taken or host == self.core.id:
+            return taken
         async with self.group.operating():
             _require_alive(its)
             _require_waitable(its, "in_")
-            taken = await its.ground.take(template, pattern.where, one=True)
-            if taken or host == self.core.id or host not in self.directory.hosts:
-                return taken
-            with suppress(PeerLost):  # What it gave will return there, and be seen again.
-                taken = await self._take_from(host, its.ground, template, pattern)
+            if host in self.directory.hosts:
+                with suppress(PeerLost):  # What it gave will return there, and be seen again.
+                    taken = await self._take_from(host, its.ground, template, pattern)
             return taken
 
     async def _take_from(
@@ -248,7 +262,10 @@ class Operations:
     async def _ing(self, its: Its, template: Any, where: Where) -> list[Entry]:
         """What was taken before a host was lost stays taken; the rest is taken when the group has
         changed."""
+        _require_alive(its)
         ground = its.ground
+        if not its.shared:
+            return await ground.take(template, where, one=False)
         taken: list[Entry] = []
         try:
             await self._in_one_roster(lambda: self._ing_now(its, template, where, taken))

@@ -1,8 +1,10 @@
 """The server: LIME at one host. It takes part in the group, and keeps the agents that are here.
 
-What is shared changes only with the roster: the card says what every agent wants to share, and when
-a roster is in force, exactly what its cards say is so, everywhere at once. Then what is misplaced
-goes home, and what was left open between hosts is settled, before operations go on.
+The card of a host says which agents are there and what each wants to share. When it changes, that
+is put in force here, in one step, and told to everyone, while operations go on. If tuples must
+change hosts because of it, the roster changes: when a roster is in force, exactly what its cards
+say is so, everywhere at once; then what is misplaced goes home, and what was left open between
+hosts is settled, before operations go on.
 """
 
 from __future__ import annotations
@@ -34,6 +36,7 @@ from tupelo.models.lime.messages import (
     Move,
     Pattern,
     Release,
+    Renewed,
     Said,
     Take,
     Which,
@@ -43,7 +46,7 @@ from tupelo.models.lime.messages import (
 from tupelo.models.lime.operations import Operations
 from tupelo.models.lime.publishing import PublishCarriage, PublishSight
 from tupelo.models.lime.reactions import Event, Reactions, Registered
-from tupelo.models.lime.sharing import Moving, Sharing
+from tupelo.models.lime.sharing import Moving, Sharing, coming
 from tupelo.models.lime.spaces import SYSTEM_NAME, AgentState, Ground, Its, LimeSystem, Spaces
 from tupelo.models.lime.windows import Looking
 from tupelo.values.entry import Entry
@@ -100,7 +103,8 @@ class Server(Operations):
                 sight,
                 prune=prune,
                 asks_again=False,
-                only_at=lambda pattern: self.target(read(pattern, Pattern).where),
+                # An agent that is not known here yet may be anywhere.
+                only_at=lambda pattern: self.target(read(pattern, Pattern).where) or None,
             )
             look, spawn = self.looking.look, self._spawn_apart
             return broker, CollectCarriage(broker, self.group, now, look, spawn)
@@ -157,9 +161,10 @@ class Server(Operations):
         agent.system = self._make(agent, SYSTEM_NAME)
         self._add(agent)
         try:
-            await self.group.renew()
+            await self._finish(self._renew())
         except BaseException:
             self._end(agent)
+            self._spawn_apart(self._renew())
             raise
         return agent
 
@@ -171,13 +176,13 @@ class Server(Operations):
     async def set_state(self, agent: AgentState, state: str) -> None:
         self._require_here(agent)
         agent.state = state
-        await self.group.renew()
+        await self._finish(self._renew())
 
     async def depart(self, agent: AgentState) -> None:
         """The agent ends; its spaces and reactions go with it."""
         self._require_here(agent)
         self._end(agent)
-        await self.group.renew()
+        await self._finish(self._renew())
 
     def _end(self, agent: AgentState) -> None:
         agent.ended = True
@@ -226,16 +231,70 @@ class Server(Operations):
         for its in spaces:
             its.wanted = shared
         if changes:
+            await self._finish(self._renew())
+
+    async def _renew(self) -> None:
+        """Put in force what the card of this host says now, and let everyone know. If tuples must
+        change hosts because of it, or a host does not answer, this needs a new roster."""
+        if not await self._tell_card():
             await self.group.renew()
+
+    async def _tell_card(self) -> bool:
+        here, voice = self.core.id, self.voice
+        async with self.group.operating():
+            card = self.card()
+            if card is None or here not in self.directory.hosts:
+                return False
+            directory = self.directory.with_card(here, card)
+            if directory.cards[here] == self.directory.cards[here]:
+                return True  # A roster has told everyone.
+            shared = coming(self._known, directory.cards[here])
+            if any(
+                self.spaces.away(its.name, it) for its in shared for it in its.own.port.entries()
+            ):
+                return False
+            for its in shared:
+                self.carriage.serve(self.spaces.ground(its.name))
+            others = [host for host in directory.hosts if host != here]
+            told = asyncio.gather(
+                *(voice.ask(host, Renewed(card)) for host in others), return_exceptions=True
+            )
+            # Said before it is so: who sends a tuple too late knows why when it is refused.
+            await asyncio.sleep(0)
+            self.spaces.directory = self.directory.with_card(here, card)
+            self._put_in_force()
+            self.reactions.settle(list(self.agents.values()))
+            relocated, self._relocated = self._relocated, {}
+            for ground in [*self.spaces, self.system.ground]:
+                await self._tell(ground, relocated.pop(ground, []) + ground.fresh())
+            settled = all(answer is True for answer in await told)
+            return settled and not self.handover.unsettled(others)
+
+    def _renewed(self, source: str, card: Any) -> bool:
+        """The card of another host has changed. Does nothing have to go there because of it?"""
+        before = self.directory
+        if source not in before.hosts:
+            return False
+        self.spaces.directory = directory = before.with_card(source, card)
+        self.system.install(directory)
+        shared = {
+            space
+            for agent, one in directory.cards[source].items()
+            for space in one.shared
+            if before.sharers(space).get(agent) != source
+        }
+        grounds = [ground for ground in self.spaces if ground.name in shared]
+        return not any(
+            ground.away(entry) == source for ground in grounds for entry in ground.port.entries()
+        )
 
     # Reactions
 
     async def add_reactions(self, reactions: list[Registered]) -> None:
         for one in reactions:
             self._require_here(one.its.agent)
-        async with self.group.operating():
-            self.reactions.add(reactions)
-            await self._speak_all(reactions)
+        self.reactions.add(reactions)
+        await self._speak_all(reactions)
 
     async def remove_reaction(self, registered: Registered) -> None:
         self.reactions.remove(registered)
@@ -243,9 +302,8 @@ class Server(Operations):
     async def enable(self, registered: Registered) -> None:
         """It may fire again; it has forgotten what it has reacted to."""
         self._require_here(registered.its.agent)
-        async with self.group.operating():
-            self.reactions.enable(registered)
-            await self._speak_all([registered])
+        self.reactions.enable(registered)
+        await self._speak_all([registered])
 
     async def disable(self, registered: Registered) -> None:
         self.reactions.disable(registered)
@@ -264,7 +322,7 @@ class Server(Operations):
         agent.packed = [its for its in agent.spaces.values() if its.wanted]
         for its in agent.packed:
             its.wanted = False
-        await self.group.renew()
+        await self._renew()
         try:
             return packing.pack(agent, pending, self.core.clock.now())
         except BaseException:
@@ -329,14 +387,19 @@ class Server(Operations):
         parcels, self.parcels = self.parcels, []
         for parcel in parcels:  # A roster that never was settled.
             give_back(parcel.hosted, parcel.held)
-        cards = directory.cards.get(self.core.id, {})
+        self.parcels = self._put_in_force() + self.moving.gather()
+
+    def _put_in_force(self) -> list[Parcel]:
+        """Let that be so here what the directory says. What has to go elsewhere because of it is
+        returned."""
+        cards = self.directory.cards.get(self.core.id, {})
         parcels, relocated = self.sharing.install(self._known, cards)
         for ground, entries in relocated.items():
             self._relocated.setdefault(ground, []).extend(entries)
         for agent in [one for one in self._known if one not in cards and one not in self.agents]:
             del self._known[agent]
-        self.parcels = parcels + self.moving.gather()
-        self.system.install(directory)
+        self.system.install(self.directory)
+        return parcels
 
     async def settle(self, roster: Roster) -> None:
         async with self.group.within_change():
@@ -377,6 +440,8 @@ class Server(Operations):
                 return await self.handover.arrive(neighbour, source, message)
             case Which():
                 return self.handover.which(source, message)
+            case Renewed(card):
+                return self._renewed(source, card)
             case Journey(about):
                 if self.migrations is None:
                     raise BadFrame("no agents come here")
@@ -408,12 +473,13 @@ class Server(Operations):
             self.reactions.feed(ground, list(self.agents.values()), entries)
 
     async def speak(self, ground: Ground) -> None:
-        """Within an operation: tell of what has come into sight by it. What a strong reaction has
-        written for an agent elsewhere goes there."""
-        entries = ground.fresh()
-        if entries and self._is_hosts(ground):
-            await self.moving.tidy(ground, entries)
-        await self._announce(ground, entries)
+        """Tell of what has come into sight. What a strong reaction has written for an agent
+        elsewhere goes there. What cannot be said now is said in the next roster, before which
+        nobody looks from elsewhere."""
+        if self.group.is_flushing:
+            self._soon(ground)
+        else:
+            await self._tell(ground, ground.fresh())
 
     async def _speak_for_others(self, ground: Ground) -> None:
         """Within what another host asks. What goes on from here is not waited for: reactions that
@@ -433,10 +499,10 @@ class Server(Operations):
             self._spawn_apart(self._tell(ground, entries))
 
     async def _tell(self, ground: Ground, entries: list[Entry]) -> None:
-        async with self.group.operating():
-            if self._is_hosts(ground):
+        if self._is_hosts(ground) and any(map(ground.away, entries)):
+            async with self.group.operating():
                 await self.moving.tidy(ground, entries)
-            await self._announce(ground, entries)
+        await self._announce(ground, entries)
 
     def spawn(
         self, work: Coroutine[Any, Any, Any], context: Context | None = None

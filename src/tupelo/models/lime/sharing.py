@@ -108,11 +108,7 @@ class Sharing:
             for its in list(sharing.values()):
                 if (its.agent.id, its.name) not in wanted:
                     self._unshare(its)
-        coming = []
-        for agent, space in sorted(wanted):
-            if agent in agents and not agents[agent].spaces[space].shared:
-                coming.append(agents[agent].spaces[space])
-        return self._share(coming)
+        return self._share(coming(agents, cards))
 
     def _unshare(self, its: Its) -> None:
         self._reactions.displace(its)
@@ -142,6 +138,13 @@ class Sharing:
         for its in coming:
             self._reactions.replace(its)
         return parcels, relocated
+
+
+def coming(agents: Mapping[str, AgentState], cards: Mapping[str, AgentCard]) -> list[Its]:
+    """What these cards share, and is not shared yet."""
+    wanted = sorted((agent, space) for agent in cards for space in cards[agent].shared)
+    spaces = [agents[agent].spaces[space] for agent, space in wanted if agent in agents]
+    return [its for its in spaces if not its.shared]
 
 
 def _held_by(ground: Ground, agent: str) -> list[Entry]:

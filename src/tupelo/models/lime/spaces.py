@@ -368,8 +368,8 @@ DEPARTED_MAX = 1_000
 
 class LimeSystem:
     """LimeSystem at one host: who is in the group and what they share, as `Directory.tuples` says,
-    to read and to react to. Every host keeps it for itself, from the cards of the roster in force:
-    so it is the same everywhere in a group, and changes at once, before operations go on.
+    to read and to react to. Every host keeps it for itself, from the cards of all: so it is the
+    same everywhere in a group when whoever has changed something is told that it has.
 
     Beside it each host says which hosts and agents it has seen depart and not come back:
     ("departed host", id, name) and ("departed agent", id, the host where it was).
@@ -383,17 +383,18 @@ class LimeSystem:
         self.ground = Ground(hosted, core.id, lambda entry: core.id, soon)
         self._number = 0
         self._before = Directory()
+        self._said: dict[tuple[str, ...], None] = {}
         self._departed: dict[tuple[str, ...], None] = {}
 
     def install(self, directory: Directory) -> None:
         """Say what is so now, all at once; what has not changed stays the same tuple."""
         self._note_departures(directory)
-        said = [*directory.tuples(), *self._departed]
-        wanted = set(said)
+        before, self._said = self._said, dict.fromkeys([*directory.tuples(), *self._departed])
+        gone = before.keys() - self._said.keys()
         with self.ground.hosted.port.atomic():
-            self.ground.take_out(lambda entry: entry.fields not in wanted)
-            there = {entry.fields for entry in self.ground.port.entries()}
-            self.ground.put([self._entry(fields) for fields in said if fields not in there])
+            if gone:
+                self.ground.take_out(lambda entry: entry.fields in gone)
+            self.ground.put([self._entry(fields) for fields in self._said if fields not in before])
 
     def _note_departures(self, directory: Directory) -> None:
         there = {*directory.hosts, *directory.agents}

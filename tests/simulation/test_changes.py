@@ -1,0 +1,277 @@
+"""Large groups of LIME in virtual time, with changes all the time: what is done at one host waits
+for no change of the group, agents enter and share without halting anyone, and a host that falls
+silent holds others no longer than its heartbeats are waited for."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from random import Random
+from typing import Any
+
+import pytest
+
+from tupelo.federation.hosts.core import HostCore
+from tupelo.lab.loop import VirtualLoop, run
+from tupelo.lab.network import VirtualNetwork
+from tupelo.models.lime.reactions import ONCE_PER_TUPLE, Registered
+from tupelo.models.lime.server import Server
+from tupelo.models.lime.spaces import Its
+from tupelo.space.loopclock import LoopClock
+
+HEARTBEAT_SECONDS = 1.0
+SILENCE_SECONDS = 4 * HEARTBEAT_SECONDS
+"""A host is dropped after three missed heartbeats: so long after its last word at the latest."""
+CHANGE_SECONDS = 0.2
+"""Longer than a change takes that waits for nobody."""
+DELAY_SECONDS = (0.001, 0.004)
+BRANCHES = 10
+"""So many hosts each has dialled, at most: the first is in the middle."""
+PATIENCE_SECONDS = 60.0
+
+
+class Home:
+    """A host, its agent, and the agent's space, which is shared."""
+
+    def __init__(self, town: Town, number: int) -> None:
+        self.town = town
+        self.name = f"h{number}"
+        self.core = HostCore(
+            self.name,
+            host_id=self.name,
+            network=town.network.place(self.name),
+            clock=town.clock,
+            rng=Random(f"{town.loop.seed} {self.name}"),
+            new_id=lambda: f"id{town.loop.number('id')}",
+            listen=f"{self.name}:1",
+            peers=[f"h{(number - 1) // BRANCHES}:1"] if number else [],
+            heartbeat=HEARTBEAT_SECONDS,
+            commit_in_place=True,
+        )
+        self.server: Server
+        self.its: Its
+
+    async def start(self) -> None:
+        await self.core.start()
+        self.server = Server(self.core)
+        await self.server.start()
+        self.its = await self.enter()
+
+    async def enter(self) -> Its:
+        agent = await self.server.enter("agent")
+        its = self.server.space(agent, "s")
+        await self.server.set_shared([its], True)
+        return its
+
+    # What is done here, and needs no other host
+
+    async def out(self, number: int) -> None:
+        await self.server.out(self.its, (self.name, number))
+
+    async def rdp(self, number: int) -> None:
+        assert await self.server.rdp(self.its, (self.name, number)) == (self.name, number)
+
+    async def rd(self, number: int) -> None:
+        assert await self.server.rd(self.its, (self.name, number)) == (self.name, number)
+
+    async def inp(self, number: int) -> None:
+        assert await self.server.inp(self.its, (self.name, number)) == (self.name, number)
+
+    async def out_again(self, number: int) -> None:
+        await self.out(number)
+
+    async def in_(self, number: int) -> None:
+        assert await self.server.in_(self.its, (self.name, number)) == (self.name, number)
+
+    async def react(self, number: int) -> None:
+        """A weak reaction to what is here, and to what is written here."""
+        template, here = ("heard", self.name, number), self.server.here
+        self.heard: list[Any] = []
+        self.reaction = Registered(
+            self.its, template, ONCE_PER_TUPLE, True, here, None, self.heard.append
+        )
+        await self.server.out(self.its, template)
+        await self.server.add_reactions([self.reaction])
+        assert len(self.heard) == 1
+        await self.server.out(self.its, template)
+
+    def has_heard(self) -> bool:
+        return len(self.heard) == 2
+
+    async def unreact(self, number: int) -> None:
+        await self.server.remove_reaction(self.reaction)
+        for _ in range(2):
+            await self.server.inp(self.its, ("heard", self.name, number))
+
+    async def live_privately(self, number: int) -> None:
+        """A space that is not shared, and LimeSystem."""
+        private = self.server.space(self.its.agent, "private")
+        await self.server.out(private, (number,))
+        assert await self.server.ing(private, (int,)) == [(number,)]
+        assert await self.server.rdg(private, (int,)) == []
+        assert await self.server.rdg(self.its.agent.system, ("host", self.name, str))
+
+
+LOCAL = (
+    Home.out,
+    Home.rdp,
+    Home.rd,
+    Home.inp,
+    Home.out_again,
+    Home.in_,
+    Home.react,
+    Home.unreact,
+    Home.live_privately,
+)
+
+
+class Town:
+    """Hosts in one group, each of which does all that it can do alone, again and again."""
+
+    def __init__(self, loop: VirtualLoop, hosts: int) -> None:
+        self.loop = loop
+        self.network = VirtualNetwork(loop, delay=DELAY_SECONDS)
+        self.clock = LoopClock(loop)
+        self.homes = [Home(self, number) for number in range(hosts)]
+        self.held: dict[str, float] = {}
+        """The longest that each kind of operation took."""
+        self.halted: Counter[str] = Counter()
+        """How many of each began while its host was halted."""
+        self._working: list[asyncio.Task[None]] = []
+
+    async def start(self) -> None:
+        """Each alone; then all meet at once."""
+        self.network.partition(*([home.name] for home in self.homes))
+        for home in self.homes:
+            await home.start()
+        self.network.heal()
+        await self.grouped()
+
+    async def stop(self) -> None:
+        for task in self._working:
+            task.cancel()
+        for home in self.homes:
+            await home.core.stop()
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        end = self.loop.time() + PATIENCE_SECONDS
+        while not condition():
+            assert self.loop.time() < end
+            await asyncio.sleep(0.01)
+
+    async def grouped(self) -> None:
+        def is_one() -> bool:
+            groups = [home.server.group for home in self.homes]
+            return all(
+                len(group.roster.members) == len(groups) and not group.halted for group in groups
+            )
+
+        await self.until(is_one)
+
+    async def timed(self, kind: str, group: Any, work: Awaitable[Any]) -> None:
+        begin, halted = self.loop.time(), group.halted
+        await work
+        self.held[kind] = max(self.held.get(kind, 0.0), self.loop.time() - begin)
+        self.halted[kind] += halted
+
+    def work(self, pause_seconds: float) -> None:
+        self._working = [
+            self.loop.create_task(self._work(home, pause_seconds)) for home in self.homes
+        ]
+
+    async def _work(self, home: Home, pause_seconds: float) -> None:
+        rng, number = Random(home.name), 0
+        while True:
+            number += 1
+            for operation in LOCAL:
+                await asyncio.sleep(rng.expovariate(1 / pause_seconds))
+                kind = operation.__name__
+                await self.timed(kind, home.server.group, operation(home, number))
+                if operation is Home.react:
+                    await self.until(home.has_heard)
+
+    def check(self) -> None:
+        """Nobody has failed, and nothing took any time, though much began during a change."""
+        for task in self._working:
+            assert not task.done(), task
+        assert self.held == {operation.__name__: 0.0 for operation in LOCAL}
+        assert all(self.halted[operation.__name__] for operation in LOCAL), self.halted
+
+
+def play(hosts: int, scene: Callable[[Town], Awaitable[None]]) -> None:
+    async def main(loop: VirtualLoop) -> None:
+        town = Town(loop, hosts)
+        await town.start()
+        try:
+            await scene(town)
+        finally:
+            await town.stop()
+
+    run(main, 1)
+
+
+async def change_all_the_time(town: Town, times: int) -> None:
+    """Hosts come and go, agents enter and share, one after the other and together."""
+    for _ in range(times):
+        newcomer = Home(town, len(town.homes))
+        await newcomer.start()
+        town.homes.append(newcomer)
+        await asyncio.gather(*(home.enter() for home in town.homes[1:3]))
+        await town.grouped()
+        gone = town.homes.pop()
+        await gone.server.disengage()
+        await gone.core.stop()
+        await town.grouped()
+
+
+@pytest.mark.parametrize(("hosts", "pause_seconds", "times"), [(50, 0.01, 3), (200, 0.05, 1)])
+def test_local_operations_wait_for_no_change(hosts: int, pause_seconds: float, times: int) -> None:
+    async def scene(town: Town) -> None:
+        town.work(pause_seconds)
+        await change_all_the_time(town, times)
+        town.check()
+
+    play(hosts, scene)
+
+
+def test_nobody_halts_when_an_agent_enters_or_shares() -> None:
+    async def scene(town: Town) -> None:
+        changes = [len(home.server.group.held) for home in town.homes]
+        its = await asyncio.gather(*(home.enter() for home in town.homes[:10]))
+        for one, home in zip(its, town.homes, strict=False):
+            await home.server.out(one, ("from", home.name))
+        for home in town.homes:
+            said = await home.server.rdg(home.its.agent.system, ("space", "s", str, str))
+            assert len(said) == len(town.homes) + len(its)
+            assert len(await home.server.rdg(home.its, ("from", str))) == len(its)
+        for one, home in zip(its, town.homes, strict=False):
+            await home.server.set_shared([one], False)
+            await home.server.depart(one.agent)
+        assert await town.homes[-1].server.rdg(town.homes[-1].its, ("from", str)) == []
+        assert changes == [len(home.server.group.held) for home in town.homes]
+
+    play(50, scene)
+
+
+def test_a_silent_host_holds_others_no_longer_than_its_heartbeats_are_waited_for() -> None:
+    """What is asked of all hosts waits so long; what is done here does not."""
+
+    async def scene(town: Town) -> None:
+        silent = town.homes.pop(25)
+        others = [home.name for home in town.homes]
+        town.network.partition(others, [silent.name])
+        newcomer = Home(town, 60)
+        town.network.partition([*others, newcomer.name], [silent.name])
+        town.work(0.1)
+        joining = asyncio.ensure_future(newcomer.start())
+        await town.until(lambda: all(home.server.group.halted for home in town.homes))
+        begin = town.loop.time()
+        await asyncio.gather(*(home.server.rdg(home.its, ("x",)) for home in town.homes))
+        assert town.loop.time() - begin < SILENCE_SECONDS + CHANGE_SECONDS
+        await joining
+        town.check()
+        await newcomer.core.stop()
+        await silent.core.stop()
+
+    play(50, scene)
