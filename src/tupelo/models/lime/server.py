@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
 from contextvars import Context, copy_context
+from threading import get_ident
 from typing import TYPE_CHECKING, Any, Literal
 
 from tupelo.errors import AgentEnded, BadArgument, BadFrame, HostClosed
@@ -46,6 +47,7 @@ from tupelo.models.lime.reactions import Event, Reactions, Registered
 from tupelo.models.lime.sharing import Moving, Sharing
 from tupelo.models.lime.spaces import SYSTEM_NAME, AgentState, Ground, Its, LimeSystem, Spaces
 from tupelo.models.lime.windows import Looking
+from tupelo.space.reaction import Step
 from tupelo.values.entry import Entry
 
 if TYPE_CHECKING:
@@ -79,6 +81,8 @@ class Server(Operations):
         self.tasks: set[asyncio.Task[Any]] = set()
         self._closed = False
         self._context = copy_context()
+        self._loop = asyncio.get_running_loop()
+        self._thread = get_ident()
         self.voice = self.group.part(self.name, self, Said, Asked)
         self.handover = HandOver(core, self.voice, self.spaces, self._speak_for_others)
         self.looking = Looking(core, self.voice, self.spaces, self.handover.next_token)
@@ -186,7 +190,7 @@ class Server(Operations):
             its.wanted = False
             its.end_waiting()
         for one in agent.reactions:
-            self.reactions.remove(one)
+            one.remove()
 
     def find(self, agent_id: str) -> HostLocation | None:
         """The host in the group where an agent is."""
@@ -238,7 +242,31 @@ class Server(Operations):
             await self._speak_all(reactions)
 
     async def remove_reaction(self, registered: Registered) -> None:
-        self.reactions.remove(registered)
+        registered.remove()
+
+    def change_reactions(self, step: Step, change: Callable[[], None]) -> None:
+        """When the step of a strong listener is over, and was not undone, make a change of
+        reactions: at once, or soon if the listener runs on another thread than the host."""
+
+        def over(holds: bool) -> None:
+            if holds and get_ident() == self._thread:
+                change()
+            elif holds:
+                with suppress(RuntimeError):  # The loop is closed.
+                    self._loop.call_soon_threadsafe(change)
+
+        step.when_over(over)
+
+    def watch_soon(self, reactions: list[Registered]) -> None:
+        """Let weak ones look out, as an operation of its own."""
+
+        async def watch() -> None:
+            async with self.group.operating():
+                for one in reactions:
+                    self.reactions.watch(one)
+
+        if not self._closed:
+            self._spawn_apart(watch())
 
     async def enable(self, registered: Registered) -> None:
         """It may fire again; it has forgotten what it has reacted to."""

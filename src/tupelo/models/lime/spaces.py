@@ -60,7 +60,7 @@ class AgentState:
         self.number = number
         self.spaces: dict[str, Its] = {}
         self.system: Its
-        self.registered: list[Registered] = []
+        self._registered: list[Registered] = []
         self.packed: list[Its] = []
         """What was shared when it packed up."""
         self.pending: list[Event] = []
@@ -75,8 +75,14 @@ class AgentState:
     @property
     def reactions(self) -> list[Registered]:
         """Those that are registered, enabled or not. What has fired once for all is not."""
-        self.registered = [one for one in self.registered if one.registered]
-        return list(self.registered)
+        with self._lock:
+            self._registered = [one for one in self._registered if one.registered]
+            return list(self._registered)
+
+    def add(self, reaction: Registered) -> None:
+        """It is registered from now on: on any thread, if a strong listener registers it."""
+        with self._lock:
+            self._registered.append(reaction)
 
     def next_number(self) -> int:
         with self._lock:  # A strong reaction may write on the thread of whoever it reacts to.
