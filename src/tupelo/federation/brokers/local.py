@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import logging
+from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -21,6 +23,9 @@ it could be any. A host that is not in the roster has nothing before the next on
 KEY_LENGTH_MAX = 200
 """Of a longer key its hash is said: many of them go in one message."""
 
+LOG_BYTES_MAX = 2**20
+"""So many bytes of the last updates are kept, to tell which patterns they concern."""
+
 logger = logging.getLogger("tupelo")
 
 
@@ -31,6 +36,28 @@ class Local:
         self.me = me
         self._application = application
         self._only_at = only_at
+        # A broker that is made anew at this host goes on with higher numbers.
+        self.number = self._forgotten = 1 + int(asyncio.get_running_loop().time() * 1e6)
+        """The number of the last update of this host."""
+        self._log: deque[tuple[int, bytes]] = deque()
+        self._log_bytes = 0
+
+    def published(self, body: bytes) -> int:
+        """This host publishes an update; its number."""
+        self.number += 1
+        self._log.append((self.number, body))
+        self._log_bytes += len(body)
+        while self._log_bytes > LOG_BYTES_MAX:
+            self._forgotten, oldest = self._log.popleft()
+            self._log_bytes -= len(oldest)
+        return self.number
+
+    def last_update(self, pattern: Pattern) -> int:
+        """The number of the last update that may concern this pattern."""
+        for number, body in reversed(self._log):
+            if self._matches(pattern, read_value(body)) is not False:
+                return number
+        return self._forgotten
 
     def only_at(self, pattern: Pattern) -> str | None:
         """The one host of the roster in force that can have something for this; None if it could be

@@ -140,11 +140,13 @@ class Probing:
         self._finish_if_ready(evaluation)
 
     def _look_here(self, evaluation: Evaluation) -> None:
-        items = self._local.state_for(evaluation.asker, evaluation.pattern)
+        local, pattern = self._local, evaluation.pattern
+        items = local.state_for(evaluation.asker, pattern)
         if items is None:
             evaluation.lost.add(self._tree.me)
-        elif items:
-            evaluation.found.append(Found(self._tree.me, items))
+        elif items:  # Only some hosts are asked by one who may know their state from before.
+            number = local.number if evaluation.only is None else local.last_update(pattern)
+            evaluation.found.append(Found(self._tree.me, items, number=number))
 
     def _finish_if_ready(self, evaluation: Evaluation) -> None:
         if evaluation.over or (evaluation.waiting and not evaluation.is_satisfied):
