@@ -23,7 +23,7 @@ from tupelo.federation.brokers import tables
 from tupelo.federation.brokers.cards import Card, read_cards, spell_card
 from tupelo.federation.brokers.collecting import CollectId
 from tupelo.federation.brokers.inroster import InRoster
-from tupelo.federation.brokers.local import Local, Matching, OnlyAt
+from tupelo.federation.brokers.local import IsEmpty, Local, Matching, OnlyAt
 from tupelo.federation.brokers.messages import (
     AnySaid,
     Duration,
@@ -68,7 +68,8 @@ class Broker:
     `prune` lets it promise that it is empty, so that it is not asked again. With `asks_again` the
     application is asked anew after each of its own updates whether there is something now for what
     stands; without, an update that brings something always matches. `only_at` says which patterns
-    concern one host alone: a collect for them goes there, and not to the others.
+    concern one host alone: a collect for them goes there, and not to the others. `is_empty` says
+    whether all patterns of the key of one are empty here, if that is more than its state being so.
     """
 
     def __init__(
@@ -80,6 +81,7 @@ class Broker:
         prune: bool = True,
         asks_again: bool = True,
         only_at: OnlyAt | None = None,
+        is_empty: IsEmpty | None = None,
     ) -> None:
         self.name = name
         self.sent: Counter[str] = Counter()
@@ -87,7 +89,7 @@ class Broker:
         self.sent_bytes: Counter[str] = Counter()
         self._me = group.me
         self._group = group
-        self._local = Local(self._me, application, only_at)
+        self._local = Local(self._me, application, only_at, is_empty)
         self._prune = prune
         self._asks_again = asks_again
         self._numbers = 0

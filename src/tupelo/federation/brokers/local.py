@@ -20,6 +20,9 @@ OnlyAt = Callable[[Any], str | None]
 """The one host that can have something for a pattern, the same for all brokers in a roster; None if
 it could be any. A host that is not in the roster has nothing before the next one."""
 
+IsEmpty = Callable[[Any], bool]
+"""Is there nothing here, for anybody, for this pattern and all others of its key?"""
+
 KEY_LENGTH_MAX = 200
 """Of a longer key its hash is said: many of them go in one message."""
 
@@ -32,8 +35,15 @@ logger = logging.getLogger("tupelo")
 class Local:
     """The application here. A pattern that it cannot read is one for which it has nothing."""
 
-    def __init__(self, me: str, application: Application, only_at: OnlyAt | None = None) -> None:
+    def __init__(
+        self,
+        me: str,
+        application: Application,
+        only_at: OnlyAt | None = None,
+        is_empty: IsEmpty | None = None,
+    ) -> None:
         self.me = me
+        self._is_empty = is_empty
         self._application = application
         self._only_at = only_at
         # A broker that is made anew at this host goes on with higher numbers.
@@ -113,6 +123,15 @@ class Local:
             logger.warning("what is here cannot be told: more than %d bytes", ANSWER_BYTES_MAX)
             return None
         return items
+
+    def may_promise(self, asker: str, pattern: Pattern) -> bool:
+        """May they rely on it that nothing is here for any pattern of this key? They may not if
+        something is kept from them, for they could be allowed it later, or another use of it."""
+        if not self.may_tell(asker, pattern):
+            return False
+        if self._is_empty is not None:
+            return self._is_empty(pattern.value)
+        return self.state(pattern) == []
 
     def matching(self, update: Any) -> Matching:
         """Which patterns this update matches; it is asked once for each."""

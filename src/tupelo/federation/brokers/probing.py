@@ -47,7 +47,6 @@ class Evaluation:
         self.waiting: dict[str, Line] = {}
         self.found: list[Found] = []
         self.lost: set[str] = set()
-        self.waited = False
         self.over = False
 
     @property
@@ -204,13 +203,12 @@ class Probing:
             and evaluation.only is None
             and not evaluation.found
             and not evaluation.lost
-            and pattern.readable
             and self._routes.is_wanted_by(edge, pattern.key)
             and all(
                 other == edge or self._memory.is_empty(other, pattern.key)
                 for other in self._tree.neighbours
             )
-            and (not evaluation.waited or self._local.state(pattern) == [])
+            and self._local.may_promise(edge, pattern)
         )
 
     # What is asked over an edge
@@ -230,7 +228,6 @@ class Probing:
         if line is None:
             line = self._lines[key] = Line(key, evaluation.pattern)
         evaluation.waiting[edge] = line
-        evaluation.waited = True
         line.next[evaluation] = None
         if not line.now:
             self._go_on(line)

@@ -47,7 +47,8 @@ class Application(Protocol):
         ...
 
     def key(self, pattern: Any) -> str:
-        """Patterns of one key are empty together, and matched by the same updates."""
+        """Patterns of one key are matched by the same updates, and empty together, unless the
+        broker is told by `is_empty` when all of them are."""
         ...
 
     def allows(self, neighbour: str, pattern: Any) -> bool:

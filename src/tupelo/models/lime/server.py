@@ -105,6 +105,7 @@ class Server(Operations):
                 prune=prune,
                 asks_again=False,
                 only_at=lambda pattern: self.target(read(pattern, Pattern).where),
+                is_empty=sight.is_empty,
             )
             look, spawn = self.looking.look, self._spawn_apart
             return broker, CollectCarriage(broker, self.group, now, look, spawn)
