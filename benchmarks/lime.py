@@ -2,7 +2,8 @@
 
 Messages and bytes are counted in the lab's network, where nothing but the operation is said. One
 host asks; it has a standing reaction of the same template, without which nothing can be pruned, on
-all three; and once more it has none ("alone"). The same operations must find the same everywhere, or there is nothing to compare.
+all three; and once more it has none ("alone"). The same operations must find the same everywhere,
+or there is nothing to compare.
 """
 
 from __future__ import annotations

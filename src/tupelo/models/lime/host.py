@@ -15,7 +15,7 @@ from tupelo.federation.hosts.core import HostCore
 from tupelo.federation.hosts.doors import HostDoor
 from tupelo.models.lime.agent import Agent
 from tupelo.models.lime.life import Life, require_outside_step, speak_for, speaker, speaking
-from tupelo.models.lime.locations import HostLocation
+from tupelo.models.lime.locations import AgentLocation, HostLocation
 from tupelo.models.lime.migrating import Journeys
 from tupelo.models.lime.server import Server
 from tupelo.models.lime.tuplespace import LimeSystemTupleSpace
@@ -185,9 +185,14 @@ class Host:
             raise BadArgument("cls", "a class that derives from Agent", cls)
         if cls not in self._class_names:
             self.register(cls)
+        return await self._load("", cls, args, name)
+
+    async def _load(self, source: str, cls: type[A], args: Iterable[Any], name: str | None) -> A:
+        """Load an agent of a class that is known, for this other host if there is one."""
         class_name = self._class_names[cls]
         agent = cls.__new__(cls)
         life = await self._enter(agent, class_name if name is None else name, class_name)
+        life.state.source = source
         try:
             with speaking(life):
                 agent.__init__(*args)  # type: ignore[misc]
@@ -196,6 +201,29 @@ class Host:
             raise
         life.start()
         return agent
+
+    @either
+    async def load_at(
+        self, host: HostLocation, cls: type[Agent] | str, *args: Any, name: str | None = None
+    ) -> AgentLocation:
+        """Make an agent of this class at another host of the group, and let it run there; where it
+        is. That host must know the class, by the name that it has here or by this text, and `args`
+        must be values that could be written in a space. The agent may share spaces in which this
+        host may read, write and take.
+
+        LoadFailed if there is none: the class is not known there, or `__init__` has raised.
+        PeerLost if that host is lost before it is known whether there is one.
+        """
+        require_outside_step()
+        if isinstance(cls, type) and issubclass(cls, Agent):
+            cls = self._class_names.get(cls, cls.__name__)
+        if not isinstance(cls, str) or not cls:
+            raise BadArgument("cls", "a class that derives from Agent, or its name there", cls)
+        if name is not None and (not isinstance(name, str) or not name):
+            raise BadArgument("name", "a text that is not empty, or None", name)
+        if not isinstance(host, HostLocation) or host == self.server.here:
+            raise BadArgument("host", "the HostLocation of another host", host)
+        return await self._door.on_loop(self.journeys.load(host.id, cls, args, name))
 
     async def _enter(self, agent: Agent, name: str, class_name: str | None) -> Life:
         if not isinstance(name, str) or not name:

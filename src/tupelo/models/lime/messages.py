@@ -178,7 +178,14 @@ class Journey(msgspec.Struct, frozen=True, array_like=True, tag="journey"):
     body: Any
 
 
-Said = Confirm | Release | Answers
+class Loaded(msgspec.Struct, frozen=True, array_like=True, tag="loaded"):
+    """An agent that the addressee loads here was loaded, or was not: it may ask which. In answer:
+    it knows."""
+
+    token: str
+
+
+Said = Confirm | Release | Answers | Loaded
 Asked = Look | Take | Move | Which | Journey
 
 

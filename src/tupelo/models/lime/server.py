@@ -31,6 +31,7 @@ from tupelo.models.lime.messages import (
     Asked,
     Confirm,
     Journey,
+    Loaded,
     Look,
     Move,
     Pattern,
@@ -224,7 +225,7 @@ class Server(Operations):
             if its.is_system:
                 raise BadArgument("space", "one of the agent's own", its.name)
             if shared:
-                self.spaces.require_sharable(its.name)
+                self.spaces.require_sharable(its.name, source=its.agent.source)
                 if not its.shared:
                     its.own.require_sendable()
         changes = any(shared is not its.wanted or shared is not its.shared for its in spaces)
@@ -395,6 +396,9 @@ class Server(Operations):
             case Answers():
                 if self._publishing is not None:
                     self._publishing.answered(source, message)
+            case Loaded(token):
+                if self.migrations is not None:
+                    self.migrations.heard_loaded(source, token)
 
     async def asked(self, neighbour: str, source: str, message: Asked) -> Any:
         match message:

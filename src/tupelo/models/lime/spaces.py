@@ -66,6 +66,8 @@ class AgentState:
         self.pending: list[Event] = []
         """What its weak reactions have fired for, and its listeners were not told of on the way."""
         self.ended = False
+        self.source = ""
+        """The other host that has loaded it here; what that host may not do, it may not either."""
         self._lock = threading.Lock()
 
     @property
@@ -308,11 +310,14 @@ class Spaces:
     def require_sharable(self, name: str, neighbour: str = "", source: str = "") -> None:
         """NotAllowed for a space that is not for everybody. It is made if there is none. An agent
         that comes from another host, its `source`, brings tuples and uses those that are here: that
-        host, and the `neighbour` that speaks for it, must be allowed to."""
-        if not self._core.make_space(name).shared:
+        host, and the `neighbour` that speaks for it as it comes, must be allowed to."""
+        hosted = self._core.make_space(name)
+        if not hosted.shared:
             raise NotAllowed("share", name, "an agent of LIME")
-        for operation in ("read", "write", "take") if neighbour else ():
-            if not self._core.may(operation, name, neighbour, source):
+        for operation in ("read", "write", "take") if source else ():
+            if not hosted.allows_host(operation, source) or (
+                neighbour and not self._core.may(operation, name, neighbour, source)
+            ):
                 raise NotAllowed(operation, name, f"the host {source}")
 
     def ground(self, name: str) -> Ground:
