@@ -32,6 +32,7 @@ than this one, its source is its host.
 from tupelo.models.lime.agent import Agent
 from tupelo.models.lime.host import Host
 from tupelo.models.lime.locations import UNSPECIFIED, AgentLocation, HostLocation
+from tupelo.models.lime.packages import AgentPackages, sign_package
 from tupelo.models.lime.reaction import (
     LocalizedReaction,
     Reaction,
@@ -45,6 +46,7 @@ from tupelo.models.lime.tuplespace import LimeSystemTupleSpace, LimeTupleSpace, 
 __all__ = [
     "Agent",
     "AgentLocation",
+    "AgentPackages",
     "Host",
     "HostLocation",
     "LimeSystemTupleSpace",
@@ -58,4 +60,5 @@ __all__ = [
     "UNSPECIFIED",
     "UbiquitousReaction",
     "set_shared",
+    "sign_package",
 ]

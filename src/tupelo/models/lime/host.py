@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterable
 from inspect import iscoroutinefunction
 from typing import Any, Literal, Self, TypeVar
@@ -17,11 +18,14 @@ from tupelo.models.lime.agent import Agent
 from tupelo.models.lime.life import Life, require_outside_step, speak_for, speaker, speaking
 from tupelo.models.lime.locations import AgentLocation, HostLocation
 from tupelo.models.lime.migrating import Journeys
+from tupelo.models.lime.packages import AgentPackages
 from tupelo.models.lime.server import Server
 from tupelo.models.lime.tuplespace import LimeSystemTupleSpace
 from tupelo.space.either import either
 
 A = TypeVar("A", bound=Agent)
+
+logger = logging.getLogger("tupelo")
 
 _on_core: WeakSet[HostCore] = WeakSet()
 """The hosts of Tupelo on which one of LIME stands."""
@@ -33,8 +37,8 @@ class Host:
 
     It stands on a host that is given, `tupelo.Host` or `tupelo.aio.Host`, or on one of its own that
     is made from a name and the options of `tupelo.Host`. `agents` are the classes of agents that
-    may come here. `over` says how operations reach the other hosts: by "collect", or, to compare,
-    by "publish" alone.
+    may come here; `packages`, if they are given, may have more of them. `over` says how operations
+    reach the other hosts: by "collect", or, to compare, by "publish" alone.
     """
 
     def __init__(
@@ -43,6 +47,7 @@ class Host:
         *,
         over: Literal["collect", "publish"] = "collect",
         agents: Iterable[type[Agent]] = (),
+        packages: AgentPackages | None = None,
         **options: Any,
     ) -> None:
         if over not in ("collect", "publish"):
@@ -67,6 +72,9 @@ class Host:
         """The agents that run here, by their ids: for the lab, and for whoever looks."""
         self._started: Server | None = None
         self._closed = False
+        if packages is not None and not isinstance(packages, AgentPackages):
+            raise BadArgument("packages", "AgentPackages, or None", packages)
+        self._packages = packages
         if not isinstance(agents, Iterable):
             raise BadArgument("agents", "classes that derive from Agent", agents)
         for cls in agents:
@@ -170,6 +178,17 @@ class Host:
             raise BadArgument("name", f"free: another class is known here as {name!r}", name)
         self._classes[name] = cls
         self._class_names.setdefault(cls, name)
+
+    def _class_named(self, name: str) -> type[Agent] | None:
+        """The class of this name of which agents may come; it is looked for in the packages."""
+        if name not in self._classes and self._packages is not None:
+            found: Any = self._packages.find(name)
+            try:
+                if found is not None:
+                    self.register(found, name)
+            except BadArgument as error:
+                logger.warning("%r of a package is no class of agents: %s", name, error)
+        return self._classes.get(name)
 
     @either
     async def agent(self, name: str) -> Agent:

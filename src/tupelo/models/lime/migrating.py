@@ -284,7 +284,7 @@ class Journeys:
     def _class_of(self, agent: str, class_name: str) -> type[Agent]:
         if self._closed:
             raise MigrationFailed(agent, self._host.name, "the host was closed")
-        found = self._host._classes.get(class_name)
+        found = self._host._class_named(class_name)
         if found is None:
             raise UnknownAgentClass(agent, self._host.name, class_name)
         return found
@@ -394,8 +394,8 @@ class Journeys:
         key = source, load.token
         if key in self._loads:
             return self._loads[key]
-        cls = self._host._classes.get(load.class_name)
-        if cls is None or self._closed:
+        cls = None if self._closed else self._host._class_named(load.class_name)
+        if cls is None:
             reason = "the host was closed" if self._closed else "it knows no class of this name"
             raise LoadFailed(load.class_name, self._host.name, reason)
         for old in [one for one in self._loads if self._loads[one] is not None][:-LOADS_MAX]:
