@@ -350,7 +350,7 @@ def test_what_cannot_be_loaded_elsewhere_is_named_and_nobody_is_there(play):
         a = await stage.host("a")
         b = await stage.host("b", agents=[Choosy], near=[a])
         await do(a.agent("ada"))
-        failures = [
+        failures: list[tuple[str, tuple[Any, ...]]] = [
             ("knows no class", ("Nobody",)),
             ("knows no class", (counter(stage), 1)),
             ("ArithmeticError: not that", (Choosy, "board", "wrong")),

@@ -127,7 +127,8 @@ def test_packages_are_off_unless_they_are_given_and_only_signed_ones_are_used(
             caplog.clear()
             with pytest.raises(LoadFailed, match="knows no class"):
                 await do(a.load_at(host.location, cls))
-            return caplog.text
+            text: str = caplog.text
+            return text
 
         assert await refused(b) == ""
         sign_package(path, other)

@@ -4,6 +4,7 @@
 | ---------------------------------- | ---------------------------------------------------------- |
 | host, LimeServer                   | a host, and all that its group reaches: Host               |
 | mobile agent, stationary agent     | Host.load(class), Host.agent(name)                         |
+| loading at a remote host           | Host.load_at(host, class): that host must know the class   |
 | interface tuple space (ITS)        | LimeTupleSpace(name): private until set_shared(True)       |
 | host-level tuple space             | the space of that name at the host                         |
 | federated tuple space              | the spaces of that name of all hosts of the group          |
@@ -24,9 +25,9 @@
 
 Where the paper leaves a choice, or its implementation stops short: of several matches the oldest
 here comes first, then those elsewhere; probes and bulk operations reach the whole federated space
-and say what they saw of it in one roster; a strong listener acts by `event.step`; enabling a
-reaction again forgets what it has reacted to (section 3.2); if an entry was written by another door
-than this one, its source is its host.
+and say what they saw of it in one roster; a strong listener acts, and registers and removes
+reactions, by `event.step`; enabling a reaction again forgets what it has reacted to (section 3.2);
+if an entry was written by another door than this one, its source is its host.
 """
 
 from tupelo.models.lime.agent import Agent

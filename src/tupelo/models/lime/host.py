@@ -242,7 +242,9 @@ class Host:
             raise BadArgument("name", "a text that is not empty, or None", name)
         if not isinstance(host, HostLocation) or host == self.server.here:
             raise BadArgument("host", "the HostLocation of another host", host)
-        return await self._door.on_loop(self.journeys.load(host.id, cls, args, name))
+        work = self.journeys.load(host.id, cls, args, name)
+        location: AgentLocation = await self._door.on_loop(work)
+        return location
 
     async def _enter(self, agent: Agent, name: str, class_name: str | None) -> Life:
         if not isinstance(name, str) or not name:
