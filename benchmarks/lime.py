@@ -2,7 +2,8 @@
 
 Messages and bytes are counted in the lab's network, where nothing but the operation is said. One
 host asks; it has a standing reaction of the same template, without which nothing can be pruned, on
-all three. The same operations must find the same everywhere, or there is nothing to compare.
+all three; and once more it has none ("alone"). The same operations must find the same everywhere,
+or there is nothing to compare.
 """
 
 from __future__ import annotations
@@ -35,7 +36,10 @@ TREES = {"a random tree": 5, "a mesh": 2}
 """How the hosts are connected, and how many such are averaged."""
 REPEATS = 5
 FIRST, RDP, RDG, RD, REACTION = "first reaction", "rdp", "rdg", "rd", "reaction"
-OPERATIONS = (RDP, RDG, RD, REACTION, FIRST)
+INP, IN = "inp", "in_"
+ASKING = (RDP, RDG, RD, INP, IN)
+ALONE = {operation: f"{operation} alone" for operation in ASKING}
+OPERATIONS = (RDP, RDG, RD, REACTION, INP, IN, FIRST, *ALONE.values())
 
 HEADS = (
     "operation",
@@ -202,11 +206,14 @@ async def _count(loop: VirtualLoop, layout: Layout, way: str) -> tuple[Counted, 
         for host in layout.emptied[empty : _empties(len(camps), share)]:
             await _empty(camps[host])
         empty = _empties(len(camps), share)
+        for operation in ASKING:
+            found, counted[share, ALONE[operation]] = await _repeat(field, camps, asker, operation)
+            results.append(found)
         heard: list[Event] = []
         standing, counted[share, FIRST] = await field.counted(asker.react(heard.append))
         results.append(sorted(event.tuple for event in heard))
-        for operation in (RDP, RDG, RD):
-            found, counted[share, operation] = await _repeat(field, asker, operation)
+        for operation in ASKING:
+            found, counted[share, operation] = await _repeat(field, camps, asker, operation)
             results.append(found)
         told, counted[share, REACTION] = await _react_to_each(field, asker, others)
         results.append(told)
@@ -220,19 +227,26 @@ async def _empty(camp: Camp) -> None:
     require(await camp.server.inp(camp.its, TEMPLATE) is not None, "it should have had one")
 
 
-async def _repeat(field: Field, asker: Camp, operation: str) -> tuple[Any, Traffic]:
-    """What it finds: all, or else only whether there is any, for it may be any."""
+async def _repeat(
+    field: Field, camps: list[Camp], asker: Camp, operation: str
+) -> tuple[Any, Traffic]:
+    """What it finds: all, or else only whether there is any, for it may be any. What it takes is
+    written again by its host."""
     all_of = []
     found: Any = None
     for _ in range(REPEATS):
         found, sent = await field.counted(_operate(asker, operation))
         all_of.append(sent)
+        if found is not None and operation in (INP, IN):
+            await camps[found[1]].out(found)
+            await asyncio.sleep(QUIET_SECONDS)
     return sorted(found) if operation == RDG else found is not None, _mean(all_of)
 
 
 async def _operate(asker: Camp, operation: str) -> Any:
-    if operation == RD:
-        return await asker.server.rd(asker.its, TEMPLATE, wait=QUIET_SECONDS)
+    if operation in (RD, IN):
+        waiting = getattr(asker.server, operation)
+        return await waiting(asker.its, TEMPLATE, wait=QUIET_SECONDS)
     return await getattr(asker.server, operation)(asker.its, TEMPLATE)
 
 

@@ -49,6 +49,7 @@ JAVASPACES = [
 LIME = [
     "Agent",
     "AgentLocation",
+    "AgentPackages",
     "Host",
     "HostLocation",
     "LimeSystemTupleSpace",
@@ -62,6 +63,7 @@ LIME = [
     "UNSPECIFIED",
     "UbiquitousReaction",
     "set_shared",
+    "sign_package",
 ]
 
 LIME_SPACE = [

@@ -64,6 +64,7 @@ TupeloError
 │   ├── PrivateSpace        the space is not shared, so nobody could end the wait
 │   ├── NotOwner            the space belongs to another agent
 │   ├── AgentEnded          the agent has ended, or gone on to another host
+│   ├── LoadFailed          no agent was loaded at the other host; it says why
 │   └── MigrationFailed     the agent did not move: it goes on where it was
 │       └── UnknownAgentClass   the host does not know the agent's class
 ├── HeapDestroyed       the event heap was destroyed, here or at another host
@@ -415,6 +416,16 @@ class UnknownAgentClass(MigrationFailed):
     def __init__(self, agent: str, host: str, class_name: str) -> None:
         super().__init__(agent, host, f"it knows no agent class named {class_name!r}")
         self.class_name = class_name
+
+
+class LoadFailed(LimeError):
+    """No agent of the class `class_name` was loaded at `host`."""
+
+    def __init__(self, class_name: str, host: str, reason: str) -> None:
+        super().__init__(f"no agent of the class {class_name!r} was loaded at {host}: {reason}")
+        self.class_name = class_name
+        self.host = host
+        self.reason = reason
 
 
 class HeapDestroyed(TupeloError):

@@ -74,6 +74,10 @@ class Step:
     def __init__(self, core: Core, txn: Txn) -> None:
         self._core = core
         self._txn = txn
+        self.added: list[ReactionState] = []
+        self.agenda: list[tuple[Entry, ReactionState]] = []
+        """The entries that an added reaction is still to look at."""
+        self.listeners: list[Callable[[bool], object]] = []
 
     def write(self, entry: object, *, lease: float | None = None) -> None:
         self._core.write_all([freeze(entry)], check_lease(lease), self._txn)
@@ -110,6 +114,36 @@ class Step:
         query = Query(template, take, many=True, limit=limit, order=order, txn=self._txn, only=only)
         return [thaw(entry.shape, entry.fields) for entry in self._core.get(query)]
 
+    def add_reaction(
+        self,
+        template: object,
+        function: Function,
+        once: bool,
+        only: Accept | None = None,
+        whole: bool = False,
+        fired: Seen | None = None,
+    ) -> ReactionState:
+        """Register a reaction, which is undone with the step. It reacts within the step, after the
+        function that registers it, to what is there and to what comes."""
+        self._txn.require("active")
+        core = self._core
+        with core.user_code("a template"):
+            there = [
+                entry
+                for store in (core.store, self._txn.store)
+                for entry in store.matches(store.question(template))
+            ]
+        state = _begin(core, template, function, once, only, whole, fired)
+        self.added.append(state)
+        self.agenda += [(entry, state) for entry in there]
+        return state
+
+    def when_over(self, listener: Callable[[bool], object]) -> None:
+        """Have this called, under the lock, when the step is over: with True if it holds, with
+        False if it was undone."""
+        self._txn.require("active")
+        self.listeners.append(listener)
+
     def _one(self, template: object, take: bool) -> Any:
         found = self._core.get(Query(template, take, txn=self._txn))
         return thaw(found[0].shape, found[0].fields) if found else None
@@ -132,12 +166,7 @@ def register(
     """A new reaction; it reacts to what is already there in this same step. What it has `fired` for
     may be handed in, by one who keeps it: then nothing is forgotten of entries that may return."""
     core.expire()
-    question, ticket = core.store.question(raw), core.waiting.ticket()
-    state = ReactionState(question, ticket, function, once, only, whole, fired)
-    core.reactions.add(state)
-    core.watched += 1
-    if fired is None:
-        core.pruning.memories[state.fired] = None
+    state = _begin(core, raw, function, once, only, whole, fired)
     try:
         with core.user_code("a template"):
             there = list(core.store.matches(state.question)) if existing else []
@@ -146,6 +175,24 @@ def register(
     except BaseException:
         core.end_reaction(state)
         raise
+    return state
+
+
+def _begin(
+    core: Core,
+    raw: Any,
+    function: Function,
+    once: bool,
+    only: Accept | None,
+    whole: bool,
+    fired: Seen | None,
+) -> ReactionState:
+    question, ticket = core.store.question(raw), core.waiting.ticket()
+    state = ReactionState(question, ticket, function, once, only, whole, fired)
+    core.reactions.add(state)
+    core.watched += 1
+    if fired is None:
+        core.pruning.memories[state.fired] = None
     return state
 
 
@@ -189,7 +236,7 @@ def run(
     """Let the reactions (or `only` one, new to these entries) work until they come to rest."""
     if not core.reactions:
         return
-    agenda = [(entry, only) for entry in entries]
+    agenda: list[tuple[Entry, ReactionState | None]] = [(entry, only) for entry in entries]
     taken_before = set(txn.taken)
     fired: list[tuple[ReactionState, Entry]] = []
     txn.agenda = []
@@ -212,7 +259,11 @@ def run(
                 _call(core, reaction, entry, step)
                 agenda.extend((written, None) for written in txn.agenda)
                 txn.agenda.clear()
+                agenda += step.agenda
+                step.agenda.clear()
     except BaseException as error:
+        for reaction in step.added:
+            core.end_reaction(reaction)
         for reaction, entry in fired:
             reaction.fired.discard(entry)
             reaction.ended = reaction not in core.reactions
@@ -220,11 +271,15 @@ def run(
         for entry in [entry for entry in txn.taken if entry not in taken_before]:
             core.give_back(entry, txn.taken.pop(entry))  # nobody has noticed that it was away
         undo(core, txn, f"a reaction stopped it: {error}")
+        for over in step.listeners:
+            over(False)
         raise
     txn.agenda = None
     for reaction, _ in fired:
         if reaction.ended:
             core.end_reaction(reaction)
+    for over in step.listeners:
+        over(True)
 
 
 def _call(core: Core, reaction: ReactionState, entry: Entry, step: Step) -> None:

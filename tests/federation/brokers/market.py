@@ -27,9 +27,12 @@ class Wares:
         self.wares: list[Any] = []
         self.refused: set[str] = set()
         self.asked = 0
+        self.fails = False
 
-    def state(self, pattern: Any) -> list[Any]:
+    def state(self, pattern: Any) -> list[Any] | None:
         self.asked += 1
+        if self.fails:
+            return None
         return [ware for ware in self.wares if ware[0] == pattern[0]]
 
     def matches(self, pattern: Any, update: Any) -> bool:
@@ -57,8 +60,12 @@ class Stall(Resident):
             self.broker = Broker(self.group, NAME, self.wares, prune=self.prune)
 
     async def offer(self, *ware: Any) -> None:
-        self.wares.wares.append(list(ware))
-        await self.do(self.broker.publish(list(ware)))
+        await self.do(self._offer(list(ware)))
+
+    async def _offer(self, ware: Any) -> None:
+        async with self.group.operating():  # Its state changes, and tells of it, in one roster.
+            self.wares.wares.append(ware)
+            await self.broker.publish(ware)
 
     async def probe(self, sort: str, extent: Any, how: str = "full") -> Collected:
         found: Collected = await self.do(self.broker.probe([sort, how], extent))

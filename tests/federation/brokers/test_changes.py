@@ -4,10 +4,12 @@ hangs."""
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
-from tests.federation.brokers.market import LINE, STAR, Market, play
+from tests.federation.brokers.market import LINE, NAME, STAR, Basket, Market, play
+from tupelo.federation.brokers.broker import Broker
 
 KINDS = ("persistent all", "persistent any", "single all", "single any")
 
@@ -276,6 +278,130 @@ def test_what_was_under_way_over_a_link_that_breaks_is_told_when_the_tree_has_me
             assert ["pear", number] in basket.wares
 
     play(scene, *LINE, "da")
+
+
+# Persistent collects of all: each state once for each change of it, and no update missed
+
+
+def states(basket: Basket) -> list[Any]:
+    return [reply.items for reply in basket.replies if not reply.is_update]
+
+
+def test_a_state_that_is_known_is_not_told_again_when_hosts_meet_again():
+    async def scene(market: Market) -> None:
+        await market["c"].offer("pear", 1)
+        baskets = [market["a"].collect("pear", "persistent", "all") for _ in range(2)]
+        deaf = market["a"].collect("pear", "persistent", "all", "deaf")
+        await market.quiet()
+        await market["c"].offer("pear", 2)
+        await market["d"].offer("pear", 3)  # It had nothing before.
+        await market.quiet()
+        for number in range(3):
+            market.network.partition({"a", "b"}, {"c", "d"})
+            await market.agreed("ab")
+            await market.agreed("cd")
+            await market["c"].offer("plum", number)
+            market.network.heal()
+            await market.agreed("abcd")
+            await market.quiet()
+        for basket in baskets:
+            assert basket.wares == [["pear", 1], ["pear", 2], ["pear", 3]]
+        # It was told of no update; so what it is told are states, of which it has had but one.
+        told = [[["pear", 1]], [["pear", 1], ["pear", 2]], [["pear", 3]]]
+        assert sorted(states(deaf)) == told
+
+    play(scene, *LINE)
+
+
+def test_a_state_that_has_changed_while_hosts_were_apart_is_told_once():
+    async def scene(market: Market) -> None:
+        await market["c"].offer("pear", 1)
+        basket = market["a"].collect("pear", "persistent", "all")
+        await market.quiet()
+        await market["c"].offer("pear", 2)
+        await market.quiet()
+        market.network.partition({"a", "b"}, {"c", "d"})
+        await market.agreed("cd")
+        await market["c"].offer("pear", 3)
+        for _ in range(2):
+            market.network.heal()
+            await market.agreed("abcd")
+            await market.quiet()
+            market.network.partition({"a", "b"}, {"c", "d"})
+            await market.agreed("ab")
+        assert states(basket) == [[["pear", 1]], [["pear", 1], ["pear", 2], ["pear", 3]]]
+        assert len(basket.replies) == 3
+        market["c"].wares.wares.pop(0)  # Nobody is told of that, until they are asked.
+        market.network.heal()
+        await market.agreed("abcd")
+        await market.quiet()
+        assert states(basket)[2:] == [[["pear", 2], ["pear", 3]]]
+
+    play(scene, *LINE)
+
+
+def test_the_state_of_a_host_in_a_new_life_is_news():
+    async def scene(market: Market) -> None:
+        await market["d"].offer("pear", 1)
+        basket = market["a"].collect("pear", "persistent", "all")
+        await market.quiet()
+        await market["d"].crash()
+        await market.agreed("abc")
+        await market["d"].start()
+        market["d"].wares.wares.append(["pear", 1])
+        await market.agreed("abcd")
+        await market.quiet()
+        assert states(basket) == [[["pear", 1]], [["pear", 1]]]
+        market["d"].broker.close()
+        await market["d"].do(market["d"].group.renew())
+        life = market["d"].life
+        assert life is not None
+        market["d"].broker = life.call(Broker, market["d"].group, NAME, market["d"].wares)
+        await market["d"].do(market["d"].group.renew())
+        await market["d"].offer("pear", 2)
+        await market.quiet()
+        assert basket.wares.count(["pear", 2]) == 1
+
+    play(scene, *LINE)
+
+
+@pytest.mark.parametrize("comes_back", [False, True])
+def test_an_update_that_comes_while_its_host_is_asked_is_not_lost_with_the_answer(comes_back):
+    async def scene(market: Market) -> None:
+        await market["b"].offer("pear", 1)
+        market.network.partition({"a", "b", "c"}, {"d"})  # So the answer waits for d.
+        basket = market["a"].collect("pear", "persistent", "all")
+        await asyncio.sleep(0.01)
+        await market["b"].offer("pear", 2)
+        await asyncio.sleep(0.01)
+        assert basket.replies == [], "the answer will tell of both"
+        market.network.partition({"a"}, {"b", "c", "d"})
+        market.network.cut("a", "b")
+        if comes_back:
+            market.network.heal()
+            await market.agreed("abcd")
+            await market.quiet()
+            assert states(basket) == [[["pear", 1], ["pear", 2]]]
+        else:
+            await market.agreed("a")
+            assert basket.wares == [["pear", 2]]
+
+    play(scene, *LINE)
+
+
+def test_an_update_of_a_host_whose_state_cannot_be_told_is_told_though_it_is_asked():
+    async def scene(market: Market) -> None:
+        market["b"].wares.fails = True
+        market.network.partition({"a", "b", "c"}, {"d"})
+        basket = market["a"].collect("pear", "persistent", "all")
+        await asyncio.sleep(0.01)
+        await market["b"].offer("pear", 2)
+        await market.quiet()
+        await market.agreed("abc")
+        await market.quiet()
+        assert basket.wares == [["pear", 2]] and "b" in basket.lost
+
+    play(scene, *LINE)
 
 
 def test_a_probe_that_nobody_waits_for_is_given_up():

@@ -266,6 +266,13 @@ def test_nothing_hangs_and_after_the_trouble_everyone_knows_everything(seed):
             everything = baskets["persistent all"][sort].wares
             for name, wares in there.items():
                 assert all(ware in everything for ware in wares), (sort, name)
+            known: list[Any] = []
+            states: list[Any] = []
+            for reply in baskets["persistent all"][sort].replies:
+                if reply.is_update or any(ware in states for ware in reply.items):  # not the first
+                    assert any(ware not in known for ware in reply.items), "it brings something"
+                known += reply.items
+                states += [] if reply.is_update else reply.items
             told = Counter(map(str, subscribed[sort].wares))
             assert not told or max(told.values()) == 1
             assert baskets["single any"][sort].is_over == (

@@ -405,7 +405,8 @@ def test_of_a_session_that_was_resumed_in_two_places_one_is_left(folder):
         assert await room["c"].do(opened["c"].get()) == Event("n", i=5)
         room.network.heal()
         await room.until(
-            lambda: all(len(room[name].heap._replica.others) == 2 for name in "abc"), "they have met"
+            lambda: all(len(room[name].heap._replica.others) == 2 for name in "abc"),
+            "they have met",
         )
         tasks = [room[name].do(read_on(opened[name])) for name in "abc"]
         assert sorted(await tasks[0] + await tasks[1] + await tasks[2]) == [6, 7]

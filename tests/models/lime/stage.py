@@ -44,6 +44,7 @@ class Stage:
         near: Iterable[lime.Host] = (),
         agents: Iterable[type[lime.Agent]] = (),
         over: Any = "collect",
+        packages: lime.AgentPackages | None = None,
     ) -> lime.Host:
         """A host that meets those that are near; the group has formed when this returns."""
         options: dict[str, Any] = {
@@ -53,11 +54,11 @@ class Stage:
             "path": None if self._folder is None else self._folder / name,
         }
         if not self.is_async:
-            host = lime.Host(name, over=over, agents=agents, **options)
+            host = lime.Host(name, over=over, agents=agents, packages=packages, **options)
             self._hosts.append((host, None))
         else:
             ground = await aio.Host(name, **options).start()
-            host = lime.Host(ground, over=over, agents=agents)
+            host = lime.Host(ground, over=over, agents=agents, packages=packages)
             self._hosts.append((host, ground))
             await host.start()
         if near:

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 
+import tupelo
 from tests.models.lime.stage import (
     PATIENCE_SECONDS,
     Stage,
@@ -19,7 +20,7 @@ from tests.models.lime.stage import (
     play_blocking,
     shared,
 )
-from tupelo.errors import AgentEnded, BadArgument, BadInput, MigrationFailed
+from tupelo.errors import AgentEnded, BadArgument, BadInput, LoadFailed, MigrationFailed
 from tupelo.models import lime
 from tupelo.models.lime import Agent, HostLocation, LimeTupleSpace
 
@@ -290,3 +291,107 @@ def test_a_location_is_its_name():
     assert HostLocation("a") == HostLocation("a")
     assert cast(Any, HostLocation("a")) != lime.AgentLocation("a")
     assert len({HostLocation("a"), HostLocation("a"), HostLocation("b")}) == 2
+
+
+# Loading at another host
+
+
+class Choosy(Agent):
+    """Shares a space as it is made, and says what it was given."""
+
+    def __init__(self, space: str, given: Any) -> None:
+        self.space = LimeTupleSpace(space)
+        if not self.is_async:
+            self.space.set_shared(True)
+            self.space.out(("given", given))
+        if given == "wrong":
+            raise ArithmeticError("not that")
+
+
+@on_every_kind
+def test_an_agent_is_loaded_at_another_host_that_knows_its_class(play):
+    async def scene(stage: Stage) -> None:
+        cls = counter(stage)
+        a = await stage.host("a")
+        b = await stage.host("b", agents=[cls], near=[a])
+        c = await stage.host("c", near=[b])
+        await stage.grouped(a, b, c)
+        ada = await do(a.agent("ada"))
+        mine = await shared("board", ada)
+        location = await do(a.load_at(b.location, cls, 3))
+        assert a.server.find(location.id) == b.location
+        assert await do(mine.in_(("done", str), **PATIENCE)) == ("done", location.id)
+        assert sorted(await do(mine.rdg(ITEM, location))) == [("item", n) for n in range(3)]
+        await do(c.agent("cleo"))
+        named = await do(c.load_at(b.location, cls.__name__, 0, name="nora"))
+        assert named.id.startswith("nora#")
+        assert await do(mine.in_(("done", str), **PATIENCE)) == ("done", named.id)
+        life = b.lives[named.id]
+        await do(life.agent.end())
+        await stage.until(lambda: a.server.find(named.id) is None, "it has ended")
+
+    play(scene)
+
+
+def test_an_agent_that_is_loaded_elsewhere_may_wait_as_it_is_made():
+    async def scene(stage: Stage) -> None:
+        a = await stage.host("a")
+        b = await stage.host("b", agents=[Choosy], near=[a])
+        board = await shared("board", a.agent("ada"))
+        a.load_at(b.location, Choosy, "board", ["x", 1])
+        assert board.rdp(("given", list)) == ("given", ["x", 1])
+
+    play_blocking(scene)
+
+
+@at_both_doors
+def test_what_cannot_be_loaded_elsewhere_is_named_and_nobody_is_there(play):
+    async def scene(stage: Stage) -> None:
+        a = await stage.host("a")
+        b = await stage.host("b", agents=[Choosy], near=[a])
+        await do(a.agent("ada"))
+        failures: list[tuple[str, tuple[Any, ...]]] = [
+            ("knows no class", ("Nobody",)),
+            ("knows no class", (counter(stage), 1)),
+            ("ArithmeticError: not that", (Choosy, "board", "wrong")),
+            ("TypeError", (Choosy,)),
+        ]
+        for words, (cls, *args) in failures:
+            with pytest.raises(LoadFailed, match=words) as failed:
+                await do(a.load_at(b.location, cls, *args))
+            assert failed.value.host == "b"
+        with pytest.raises(LoadFailed, match="'nowhere'"):
+            await do(a.load_at(HostLocation("nowhere"), Choosy, "board", 1))
+        bad: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
+            ("host=", (a.location, Choosy), {}),
+            ("host=", ("b", Choosy), {}),
+            ("cls=", (b.location, int), {}),
+            ("name=", (b.location, Choosy), {"name": ""}),
+            ("args=", (b.location, Choosy, "board", object()), {}),
+            ("args=", (b.location, Choosy, "board", "x" * 8_000_000), {}),
+        ]
+        for words, given, options in bad:
+            with pytest.raises(BadArgument, match=words):
+                await do(a.load_at(*given, **options))
+        assert b.lives == {}
+        found = await do(a.system.rdg(("agent", str, b.location.id, str)))
+        assert found == []
+
+    play(scene)
+
+
+def test_an_agent_that_is_loaded_elsewhere_shares_only_what_its_loader_may_use():
+    async def scene(stage: Stage) -> None:
+        a = await stage.host("a")
+        b = await stage.host("b", agents=[Choosy], near=[a])
+        b.host.space("board", access=tupelo.Access(take=[]))
+        b.host.space("locked", access=tupelo.Access(password="sesame"))
+        a.agent("ada")
+        for space in ("board", "locked"):
+            with pytest.raises(LoadFailed, match=f"NotAllowed.*{space!r}"):
+                a.load_at(b.location, Choosy, space, 1)
+        assert b.lives == {}
+        b.load(Choosy, "board", 1)  # The host's own may.
+        a.load_at(b.location, Choosy, "other", 1)
+
+    play_blocking(scene)

@@ -1,4 +1,5 @@
-"""Operations that are aimed at one agent, or host, go there and to nobody else."""
+"""Whom operations ask: those that are aimed at one agent, or host, go there and to nobody else, and
+branches that have promised to be empty are not asked."""
 
 from __future__ import annotations
 
@@ -9,7 +10,9 @@ from typing import Any
 import pytest
 
 from tests.models.lime.camp import Camp, play
+from tupelo.federation.identity.access import Access
 from tupelo.models.lime.reactions import ONCE
+from tupelo.space.query import Query
 from tupelo.values.parts import ANY
 
 NAMES = "abcdefghij"
@@ -149,3 +152,99 @@ def test_who_waits_for_an_agent_whose_card_is_on_its_way_finds_it(verb: str) -> 
         assert await waiting == ("x",)
 
     play(scene, "ab", "ac")
+
+
+# Pruning: a standing reaction of the template is told of updates, so branches that are empty say so
+
+
+LINE = ("ab", "bc", "cd", "de")
+X = ("x", int)
+
+
+async def asked(camp: Camp, work: Any) -> tuple[Any, int]:
+    """What an operation finds, and how many questions and collects it costs."""
+    before = said(camp)
+    found = await work
+    new = said(camp) - before
+    return found, new["Question"] + new["Collect"]
+
+
+@pytest.mark.parametrize("verb", ["rdp", "inp", "in_", "rdg", "ing"])
+def test_branches_without_a_match_are_not_asked_by_those_who_take_either(verb: str) -> None:
+    async def scene(camp: Camp) -> None:
+        agents = {name: await camp[name].agent(name, "s") for name in "abcde"}
+        for name in "abcde":
+            await agents[name].out("y", 1)
+        await agents["b"].out("x", 1)
+        many = verb.endswith("g")
+        found, questions = await asked(camp, agents["a"].call(verb, X))
+        assert found == ([("x", 1)] if many else ("x", 1))
+        assert questions == (4 if many else 1), "without a reaction all are asked, if need be"
+        if not verb.startswith("r"):
+            await agents["b"].out("x", 1)
+        heard = await agents["a"].react(X)
+        await camp.quiet()
+        found, questions = await asked(camp, agents["a"].call(verb, X))
+        assert (found, questions) == ([("x", 1)] if many else ("x", 1), 1)  # b
+        await agents["e"].out("x", 2)
+        await agents["b"].call("ing", ("x", 1))
+        found, questions = await asked(camp, agents["a"].call(verb, X))
+        assert (found, questions) == ([("x", 2)] if many else ("x", 2), 4), "it was told at once"
+        assert heard.tuples == [*heard.tuples[:1], ("x", 2)]
+
+    play(scene, *LINE)
+
+
+def test_one_who_waits_to_take_is_not_known_where_nothing_is_and_gets_what_comes() -> None:
+    async def scene(camp: Camp) -> None:
+        agents = {name: await camp[name].agent(name, "s") for name in "abcde"}
+        await agents["a"].react(X)
+        await camp.quiet()
+        before = said(camp)
+        taking = agents["a"].call("in_", X)
+        await camp.quiet()
+        assert not (said(camp) - before)
+        await agents["e"].out("x", 1)
+        assert await taking == ("x", 1)
+        assert await agents["e"].all() == []
+        nothing, questions = await asked(camp, agents["a"].call("inp", X))
+        assert (nothing, questions) == (None, 4), "that branch has promised nothing since"
+        assert await asked(camp, agents["a"].call("inp", X)) == (None, 0)
+        assert await asked(camp, agents["a"].call("rdp", X)) == (None, 0)
+
+    play(scene, *LINE)
+
+
+def test_what_may_be_read_but_not_taken_is_no_empty_branch() -> None:
+    async def scene(camp: Camp) -> None:
+        agents = {name: await camp[name].agent(name, "s") for name in "abc"}
+        await agents["c"].out("x", 1)
+        await agents["a"].react(X)
+        await camp.quiet()
+        port = agents["c"].its().ground.port
+        reading = port.begin(None)
+        port.get_now(Query(X, txn=reading))
+        assert await agents["a"].call("inp", X) is None  # Someone holds it.
+        assert await agents["a"].call("rdp", X) == ("x", 1)
+        taking = agents["a"].call("in_", X)
+        await camp.quiet()
+        port.abort(reading)
+        assert await taking == ("x", 1)
+
+    play(scene, *LINE)
+
+
+@pytest.mark.parametrize("forbidden", ["read", "take"])
+def test_a_branch_that_keeps_something_from_us_does_not_count_as_empty(forbidden: str) -> None:
+    async def scene(camp: Camp) -> None:
+        agents = {name: await camp[name].agent(name, "s") for name in "abc"}
+        rules: dict[str, Any] = {forbidden: []}
+        camp["b"].core.change_access("s", Access(**rules))
+        await agents["b"].out("x", 1)
+        await agents["a"].react(X)
+        await camp.quiet()
+        allowed, refused = ("inp", "rdp") if forbidden == "read" else ("rdp", "inp")
+        assert await agents["a"].call(refused, X) is None
+        assert await agents["a"].call(allowed, X) == ("x", 1)
+
+    play(scene, *LINE)

@@ -10,6 +10,8 @@ from tests.models.lime.camp import Camp, play
 from tupelo.errors import BadTemplate, ReactionFailed
 from tupelo.models.lime.locations import AgentLocation
 from tupelo.models.lime.reactions import ONCE, Event, Registered
+from tupelo.space.tasks import TaskSignal
+from tupelo.values.entry import freeze
 from tupelo.values.parts import ANY, Where
 
 OVER = pytest.mark.parametrize("over", ["collect", "publish"])
@@ -318,5 +320,20 @@ def test_reactions_to_lime_system() -> None:
         three = await camp["b"].agent("three")
         await camp.quiet()
         assert [fields[1] for fields in weak.tuples][2:] == [three.state.id]
+
+    play(scene, "ab")
+
+
+def test_a_weak_reaction_hears_of_what_was_there_before_its_host_shared_the_space():
+    async def scene(camp: Camp) -> None:
+        one = await camp["a"].agent("one", "s")
+        heard = await one.react()
+        life = camp["b"].life
+        assert life is not None
+        port = life.call(camp["b"].core.make_space, "s").port
+        port.write_items([freeze(("early",))], None, None, None, TaskSignal, 0)
+        await camp["b"].agent("two", "s")
+        await camp.quiet()
+        assert heard.tuples == [("early",)]
 
     play(scene, "ab")

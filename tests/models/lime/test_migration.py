@@ -22,7 +22,13 @@ from tests.models.lime.stage import (
     shared,
 )
 from tupelo import Not
-from tupelo.errors import AgentEnded, MigrationFailed, UnknownAgentClass
+from tupelo.errors import (
+    AgentEnded,
+    LoadFailed,
+    MigrationFailed,
+    PeerLost,
+    UnknownAgentClass,
+)
 from tupelo.federation.hosts.core import HostCore
 from tupelo.lab.life import Life
 from tupelo.lab.loop import VirtualLoop, run
@@ -1069,6 +1075,89 @@ def test_who_stayed_and_moved_on_is_not_begun_where_it_was_parked(monkeypatch):
             assert sorted(await b.do(seen(b))) == ITEMS
         finally:
             for place in places.values():
+                await place.stop()
+
+    run(main, 1)
+
+
+# Loading at another host
+
+
+@pytest.mark.parametrize("fault", [cut, cut_off, silence], ids=lambda fault: fault.__name__)
+def test_an_agent_that_is_loaded_elsewhere_is_made_once_whatever_link_is_lost(fault):
+    """Whoever loads it is told where it is, or that this is not known."""
+    told: list[str] = []
+
+    async def load(town: Town) -> str:
+        a = town.places["a"]
+        try:
+            location = await a.host.load_at(HostLocation("b"), Resident)
+        except PeerLost as error:
+            return "in doubt" if error.in_doubt else "refused"
+        except LoadFailed:
+            return "refused"
+        assert a.host.server.find(location.id) in (HostLocation("b"), None)
+        return "loaded"
+
+    def play_load(frames: int) -> bool:
+        Resident.runs.clear()
+        hit: list[bool] = []
+
+        async def main(loop: VirtualLoop) -> None:
+            town = Town(loop)
+            for place in town.places.values():
+                await place.start()
+            try:
+                await town.grouped()
+                tasks: list[asyncio.Task[None]] = []
+                outside = copy_context()
+
+                def strike() -> None:
+                    hit.append(True)
+                    tasks.append(loop.create_task(fault(town), context=outside))
+
+                town.network.fault = strike
+                town.network.left = frames
+                told.append(await town.places["a"].do(load(town)))
+                town.network.left = None
+                for task in tasks:
+                    await task
+                await town.grouped()
+                most = 0 if told[-1] == "refused" else 1
+                least = 1 if told[-1] == "loaded" else 0
+                assert least <= len(town.residents()) <= most
+                assert len(Resident.runs) == len(town.residents())
+                assert not town.places["a"].host.journeys._news
+            finally:
+                for place in town.places.values():
+                    await place.stop()
+
+        run(main, 1)
+        return bool(hit)
+
+    for frames in range(FRAMES_MAX):
+        if not play_load(frames):
+            break
+    assert told[-1] == "loaded"
+
+
+def test_a_host_that_loads_asks_for_the_outcome_and_nothing_is_kept_of_it():
+    async def main(loop: VirtualLoop) -> None:
+        town = Town(loop)
+        for place in town.places.values():
+            await place.start()
+        try:
+            await town.grouped()
+            a, b = town.places["a"], town.places["b"]
+            first, second = [
+                await a.do(a.host.load_at(b.host.location, "Resident", name=name))
+                for name in ("one", "two")
+            ]
+            assert [one.id.split("#")[0] for one in (first, second)] == ["one", "two"]
+            await asyncio.sleep(0.5)
+            assert len(b.residents) == 2 and b.host.journeys._loads == {}
+        finally:
+            for place in town.places.values():
                 await place.stop()
 
     run(main, 1)

@@ -29,7 +29,9 @@ from tupelo.errors import (
     BadTemplate,
     LimeError,
     NotOwner,
+    ReactionError,
     ReactionFailed,
+    TransactionEnded,
 )
 from tupelo.models import lime
 from tupelo.models.lime import (
@@ -733,6 +735,230 @@ def test_who_fails_in_a_step_is_named_and_so_is_what_it_cannot_use(play):
         with pytest.raises(ReactionFailed, match=r"'misdirected'.*destination="):
             await do(board.out(("item", 1)))
         assert isinstance(strong.error, BadArgument)
+        assert await do(board.rdg(tupelo.ANY)) == []
+
+    play(scene)
+
+
+# Reactions that a strong listener registers and removes
+
+
+def to_others(where: Any, listener: Any, mode: Any = ONCE_PER_TUPLE) -> LocalizedReaction:
+    return LocalizedReaction(where.location, UNSPECIFIED, ("other", int), listener, mode)
+
+
+@on_every_kind
+def test_a_strong_listener_registers_a_strong_reaction_which_reacts_in_the_same_step(play):
+    async def scene(stage: Stage) -> None:
+        host = await stage.host("a")
+        ada = await do(host.agent("ada"))
+        board = await shared("board", ada)
+        await do(board.out(("other", 1)))
+        heard: list[Any] = []
+        added: list[RegisteredReaction] = []
+
+        def take(event: ReactionEvent) -> None:
+            assert event.step is not None and event.step.inp(event.tuple) == event.tuple
+            heard.append(event.tuple)
+
+        def begin(event: ReactionEvent) -> None:
+            assert event.step is not None
+            added.extend(event.step.add_strong_reaction(to_others(host, take)))
+            assert heard == [], "it reacts when this listener has returned"
+            event.step.out(("other", 2))
+
+        await do(board.add_strong_reaction(localized(host, begin, ONCE)))
+        await do(board.out(("item", 1)))
+        assert sorted(heard) == [("other", 1), ("other", 2)]
+        assert await do(board.rdg(tupelo.ANY)) == [("item", 1)]
+        assert board.get_registered_reactions() == added and added[0].enabled
+        await do(board.out(("other", 3)))
+        assert heard[2:] == [("other", 3)]
+        await do(board.remove_reaction(*added))
+        await do(board.out(("other", 4)))
+        assert heard[3:] == [] and board.get_registered_reactions() == []
+
+    play(scene)
+
+
+@on_every_kind
+def test_a_strong_listener_removes_reactions_for_the_rest_of_the_step(play):
+    async def scene(stage: Stage) -> None:
+        host = await stage.host("a")
+        board = await shared("board", await do(host.agent("ada")))
+        for number in range(3):
+            await do(board.out(("item", number)))
+        before, after = Heard(), Heard()
+        own: list[Any] = []
+
+        def end(event: ReactionEvent) -> None:
+            assert event.step is not None
+            own.append(event.tuple)
+            event.step.remove_reaction(event.reaction, later)
+            assert not event.reaction.enabled
+
+        [_, later] = await do(
+            board.add_strong_reaction(to_others(host, before), localized(host, after))
+        )
+        after.clear()
+        await do(board.add_strong_reaction(localized(host, end)))
+        assert own == [("item", 0)]
+        await do(board.out(("item", 3)))
+        assert (len(own), after, len(board.get_registered_reactions())) == (1, [], 1)
+        assert not later.enabled and not board.is_registered_reaction(later)
+
+    play(scene)
+
+
+@on_every_kind
+def test_what_a_strong_listener_registers_and_removes_is_undone_with_its_step(play):
+    async def scene(stage: Stage) -> None:
+        host = await stage.host("a")
+        board = await shared("board", await do(host.agent("ada")))
+        old, new = Heard(), Heard()
+        added: list[RegisteredReaction] = []
+
+        def change(event: ReactionEvent) -> None:
+            step = event.step
+            assert step is not None
+            added.extend(step.add_strong_reaction(to_others(host, new)))
+            added.extend(
+                step.add_weak_reaction(UbiquitousReaction(("other", int), new, ONCE_PER_TUPLE))
+            )
+            step.remove_reaction(*there)
+            if event.tuple[1] == 1:
+                raise ArithmeticError("not yet")
+
+        there = await do(board.add_strong_reaction(to_others(host, old)))
+        there += await do(
+            board.add_weak_reaction(UbiquitousReaction(("other", int), old, ONCE_PER_TUPLE))
+        )
+        await do(board.add_strong_reaction(localized(host, change)))
+        with pytest.raises(ReactionFailed, match="not yet"):
+            await do(board.out(("item", 1)))
+        assert [one.enabled for one in [*there, *added]] == [True, True, False, False]
+        await do(board.out(("other", 1)))
+        await stage.until(lambda: len(old) == 2, "both of the old ones have heard")
+        assert new == []
+        added.clear()
+        await do(board.out(("item", 2)))
+        assert [one.enabled for one in [*there, *added]] == [False, False, True, True]
+        await stage.until(lambda: len(new) == 2, "the weak one too hears of what is there")
+        await do(board.out(("other", 2)))
+        await stage.until(lambda: len(new) == 4, "both of the new ones have heard")
+        assert len(old) == 2
+
+    play(scene)
+
+
+@at_both_doors
+def test_a_weak_reaction_of_a_strong_listener_hears_of_other_hosts(play):
+    async def scene(stage: Stage) -> None:
+        a = await stage.host("a")
+        b = await stage.host("b", near=[a])
+        mine = await shared("board", await do(a.agent("ada")))
+        theirs = await shared("board", await do(b.agent("ben")))
+        await do(theirs.out(("other", 1)))
+        heard = Heard()
+
+        def begin(event: ReactionEvent) -> None:
+            assert event.step is not None
+            [weak] = event.step.add_weak_reaction(
+                UbiquitousReaction(("other", int), heard, ONCE_PER_TUPLE)
+            )
+            if event.tuple[1] == 1:
+                event.step.remove_reaction(weak)
+
+        await do(mine.add_strong_reaction(localized(a, begin)))
+        await do(mine.out(("item", 1)))
+        assert len(mine.get_registered_reactions()) == 1
+        await do(mine.out(("item", 2)))
+        await stage.until(lambda: heard == [("other", 1)], "it has heard of what was there")
+        await do(theirs.out(("other", 2)))
+        await stage.until(lambda: heard == [("other", 1), ("other", 2)], "and of what has come")
+
+    play(scene)
+
+
+def test_a_strong_listener_on_the_thread_of_another_door_registers_and_removes():
+    async def scene(stage: Stage) -> None:
+        host = await stage.host("a")
+        board = await shared("board", host.agent("ada"))
+        heard, threads = Heard(), set()
+
+        def change(event: ReactionEvent) -> None:
+            assert event.step is not None
+            threads.add(threading.get_ident())
+            event.step.remove_reaction(event.reaction)
+            event.step.add_strong_reaction(to_others(host, heard))
+            event.step.add_weak_reaction(UbiquitousReaction(("other", int), heard, ONCE_PER_TUPLE))
+
+        board.add_strong_reaction(localized(host, change))
+        other_door = host.host.space("board")
+        other_door.write(("item", 1))
+        assert len(board.get_registered_reactions()) == 2
+        other_door.write(("other", 2))
+        await stage.until(lambda: len(heard) == 2, "the weak one has heard as well")
+        other_door.write(("item", 3))
+        assert len(threads) == 1 and len(board.get_registered_reactions()) == 2
+
+    play_blocking(scene)
+
+
+@at_both_doors
+def test_a_strong_listener_is_told_what_it_cannot_register_or_remove(play):
+    async def scene(stage: Stage) -> None:
+        host = await stage.host("a")
+        ada = await do(host.agent("ada"))
+        board, notes = await shared("board", ada), await shared("notes", ada)
+        [other] = await do(notes.add_strong_reaction(localized(host, Heard())))
+        uses: list[tuple[str, Callable[[Any], object]]] = [
+            (
+                "strong",
+                lambda step: step.add_strong_reaction(UbiquitousReaction(ITEM, print, ONCE)),
+            ),
+            ("UbiquitousReaction", lambda step: step.add_weak_reaction(ITEM)),
+            ("with this space", lambda step: step.remove_reaction(other)),
+            ("cannot wait", lambda step: step.add_strong_reaction(localized(host, wait))),
+        ]
+
+        async def wait(event: ReactionEvent) -> None:
+            raise AssertionError
+
+        for words, use in uses:
+            [registered] = await do(
+                board.add_strong_reaction(localized(host, lambda event, use=use: use(event.step)))
+            )
+            with pytest.raises(ReactionFailed, match=words):
+                await do(board.out(("item", 1)))
+            assert board.get_registered_reactions() == [registered]
+            await do(board.remove_reaction(registered))
+        kept: list[Any] = []
+        await do(board.add_strong_reaction(localized(host, lambda event: kept.append(event.step))))
+        await do(board.out(("item", 1)))
+        with pytest.raises(TransactionEnded):
+            kept[0].add_strong_reaction(localized(host, Heard()))
+        with pytest.raises(TransactionEnded):
+            kept[0].remove_reaction(*board.get_registered_reactions())
+        assert other.enabled and len(board.get_registered_reactions()) == 1
+
+    play(scene)
+
+
+@at_both_doors
+def test_listeners_that_register_each_other_for_ever_are_stopped_and_undone(play):
+    async def scene(stage: Stage) -> None:
+        host = await stage.host("a")
+        board = await shared("board", await do(host.agent("ada")))
+
+        def again(event: ReactionEvent) -> None:
+            assert event.step is not None
+            event.step.add_strong_reaction(localized(host, again))
+
+        [first] = await do(board.add_strong_reaction(localized(host, again)))
+        with pytest.raises(ReactionError):  # Livelock or, on a busy machine, "took too long"
+            await do(board.out(("item", 1)))
+        assert board.get_registered_reactions() == [first]
         assert await do(board.rdg(tupelo.ANY)) == []
 
     play(scene)

@@ -24,7 +24,7 @@ from tupelo.federation.brokers import tables
 from tupelo.federation.brokers.cards import Card, read_cards, spell_card
 from tupelo.federation.brokers.collecting import CollectId
 from tupelo.federation.brokers.inroster import InRoster
-from tupelo.federation.brokers.local import Local, Matching, OnlyAt
+from tupelo.federation.brokers.local import IsEmpty, Local, Matching, OnlyAt
 from tupelo.federation.brokers.messages import (
     AnySaid,
     Duration,
@@ -69,7 +69,8 @@ class Broker:
     `prune` lets it promise that it is empty, so that it is not asked again. With `asks_again` the
     application is asked anew after each of its own updates whether there is something now for what
     stands; without, an update that brings something always matches. `only_at` says which patterns
-    concern one host alone: a collect for them goes there, and not to the others.
+    concern one host alone: a collect for them goes there, and not to the others. `is_empty` says
+    whether all patterns of the key of one are empty here, if that is more than its state being so.
     """
 
     def __init__(
@@ -81,6 +82,7 @@ class Broker:
         prune: bool = True,
         asks_again: bool = True,
         only_at: OnlyAt | None = None,
+        is_empty: IsEmpty | None = None,
     ) -> None:
         self.name = name
         self.sent: Counter[str] = Counter()
@@ -88,7 +90,7 @@ class Broker:
         self.sent_bytes: Counter[str] = Counter()
         self._me = group.me
         self._group = group
-        self._local = Local(self._me, application, only_at)
+        self._local = Local(self._me, application, only_at, is_empty)
         self._prune = prune
         self._asks_again = asks_again
         self._numbers = 0
@@ -97,6 +99,7 @@ class Broker:
         self._collections: dict[int, Collection] = {}
         self._waiting: dict[asyncio.Future[None], None] = {}
         self._closed = False
+        self._lives: dict[str, str] = {}
         self._now = self._begin_roster(Tree(self._me, None, [self._me]))
         self._voice = group.part(name, self, AnySaid)
 
@@ -134,10 +137,11 @@ class Broker:
         nobody believes any more that there is nothing here for it."""
         body = spell_checked(update, "update")
         await self._group.flushed()
+        number = self._local.published(body)
         if self._now.is_idle:
             return
         told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._now.publish(body, lambda: _set(told))
+        self._now.publish(body, number, lambda: _set(told))
         await self._until(told)
 
     async def _until(self, done: asyncio.Future[None]) -> None:
@@ -236,13 +240,20 @@ class Broker:
 
     # What comes in
 
-    def _updated(self, came_from: str, found: Found, value: Any, matches: Matching) -> None:
+    def _updated(self, found: Found, value: Any, matches: Matching) -> None:
         """An update has come, or was published here."""
         for same in list(self._watching.values()):
             if same and matches(next(iter(same)).pattern):  # One that hears may cancel another.
                 for watching in list(same):
-                    if not watching.awaits(came_from, found.host):
+                    if not watching.collects:
                         watching.deliver(Reply(found.host, [value], True))
+                    elif watching.awaits(found.host):
+                        watching.held.append(found)
+                    else:
+                        watching.tell(found, self._life_of(found.host))
+
+    def _life_of(self, host: str) -> str:
+        return self._lives.get(host, "")
 
     def _found(self, number: int, found: Found, is_last: bool) -> None:
         """Something was found for a collect of this host."""
@@ -257,19 +268,32 @@ class Broker:
         hosts = self._now.tree.hosts
         only_at = self._local.only_at(watching.pattern)
         missing = (hosts if only_at is None else hosts & {only_at}) - watching.have
+        gone = {found.host for found in watching.held} - missing
+        watching.tell_held(gone, self._life_of)
         if not missing:
             return
+        now = self._now
 
         def done(asked: Evaluation) -> None:
             watching.asking = None
-            watching.have |= missing - asked.lost
+            answered = missing - asked.lost
+            watching.have |= answered
             watching.tell_lost(frozenset(asked.lost))
-            for found in map(reply, asked.found):
-                if found.items:
-                    watching.deliver(found)
+            for host in answered.difference(one.host for one in asked.found):
+                watching.tell_empty(host, self._life_of(host))
+            for found in asked.found:
+                watching.tell(found, self._life_of(found.host))
+            told = {(one.host, one.number) for one in asked.found if one.is_update}
+            watching.held = [
+                one
+                for one in watching.held
+                if one.host not in answered and (one.host, one.number) not in told
+            ]
+            if not now.over:  # Else, and if it was cut off, the next roster asks again.
+                watching.tell_held(asked.lost - now.cut_off, self._life_of)
 
         only = None if missing == hosts else missing
-        asked = self._now.probing.ask(watching.pattern, "all", only, done)
+        asked = now.probing.ask(watching.pattern, "all", only, done)
         watching.asking = None if asked.over else asked
 
     # As a part of the group
@@ -282,6 +306,7 @@ class Broker:
     def install(self, roster: Roster) -> None:
         before = self._now
         before.end()
+        self._lives = {host: member.incarnation for host, member in roster.members.items()}
         cards = {} if self._closed else read_cards(roster, self.name)
         mine = cards.get(self._me)
         if mine is None:  # The roster does not know yet, or any more, that we take part.

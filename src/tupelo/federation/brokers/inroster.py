@@ -40,7 +40,7 @@ class InRoster:
         say: Say,
         *,
         deliver_result: Deliver,
-        deliver_update: Callable[[str, Found, Any, Matching], None],
+        deliver_update: Callable[[Found, Any, Matching], None],
         prune: bool,
         asks_again: bool,
     ) -> None:
@@ -50,7 +50,7 @@ class InRoster:
         self._say_on = say
         self._deliver_update = deliver_update
         self._asks_again = asks_again
-        self._over = False
+        self.over = False
         self.memory = Memory(self._released)
         self.routes = Routes(tree, self._say, self)
         self.probing = Probing(tree, self.routes, self.memory, local, self._say, prune)
@@ -60,7 +60,7 @@ class InRoster:
         self.publishing = Publishing(tree, self._say)
 
     def _say(self, edge: str, message: Said) -> None:
-        if not self._over and edge not in self.cut_off:
+        if not self.over and edge not in self.cut_off:
             self._say_on(edge, message)
 
     # Hearing
@@ -100,8 +100,8 @@ class InRoster:
         updates."""
         return self.routes.is_idle and self.collecting.is_idle and self.probing.is_idle
 
-    def publish(self, body: bytes, done: Done) -> None:
-        """Tell everyone who wants it of an update of this host."""
+    def publish(self, body: bytes, number: int, done: Done) -> None:
+        """Tell everyone who wants it of an update of this host, which has this number."""
         me = self.tree.me
         value = read_value(body)
         matches = self._local.matching(value)
@@ -111,26 +111,26 @@ class InRoster:
                 self._asks_again and self._local.state(pattern) != []
             )
 
-        found = Found(me, [body], True)
+        found = Found(me, [body], True, number)
         broken = self.memory.revoke(me, is_broken)
         self.collecting.published_here(found, matches)
         self.probing.passing(me, found, matches)
         edges = self.routes.who_wants(me, matches, self._local.may_tell)
-        self.publishing.send(Update(0, me, body), edges, broken, done)
-        self._deliver_update(me, found, value, matches)
+        self.publishing.send(Update(0, me, body, number=number), edges, broken, done)
+        self._deliver_update(found, value, matches)
 
     def _heard_update(self, edge: str, message: Update) -> None:
         self.tree.check_beyond(edge, [message.host])
         value = read_value(message.body)
         done = self.publishing.heard(edge, message.hop)
         matches = self._local.matching(value)
-        found = Found(message.host, [message.body], True)
+        found = Found(message.host, [message.body], True, message.number)
         self.collecting.passing(edge, found, matches)
         broken = self._revoked(edge, message.revoked)
         self.probing.passing(edge, found, matches)
         edges = self.routes.who_wants(edge, matches, _anyone)
         self.publishing.send(message, edges, broken, done)
-        self._deliver_update(edge, found, value, matches)
+        self._deliver_update(found, value, matches)
 
     def _heard_revoke(self, edge: str, message: Revoke) -> None:
         done = self.publishing.heard(edge, message.hop)
@@ -168,7 +168,7 @@ class InRoster:
 
     def end(self) -> None:
         """The roster is over."""
-        self._over = True
+        self.over = True
         self.publishing.end()
         self.probing.end()
 

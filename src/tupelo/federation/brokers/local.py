@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import logging
+from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -18,8 +20,14 @@ OnlyAt = Callable[[Any], str | None]
 """The one host that can have something for a pattern, the same for all brokers in a roster; None if
 it could be any. A host that is not in the roster has nothing before the next one."""
 
+IsEmpty = Callable[[Any], bool]
+"""Is there nothing here, for anybody, for this pattern and all others of its key?"""
+
 KEY_LENGTH_MAX = 200
 """Of a longer key its hash is said: many of them go in one message."""
+
+LOG_BYTES_MAX = 2**20
+"""So many bytes of the last updates are kept, to tell which patterns they concern."""
 
 logger = logging.getLogger("tupelo")
 
@@ -27,10 +35,39 @@ logger = logging.getLogger("tupelo")
 class Local:
     """The application here. A pattern that it cannot read is one for which it has nothing."""
 
-    def __init__(self, me: str, application: Application, only_at: OnlyAt | None = None) -> None:
+    def __init__(
+        self,
+        me: str,
+        application: Application,
+        only_at: OnlyAt | None = None,
+        is_empty: IsEmpty | None = None,
+    ) -> None:
         self.me = me
+        self._is_empty = is_empty
         self._application = application
         self._only_at = only_at
+        # A broker that is made anew at this host goes on with higher numbers.
+        self.number = self._forgotten = 1 + int(asyncio.get_running_loop().time() * 1e6)
+        """The number of the last update of this host."""
+        self._log: deque[tuple[int, bytes]] = deque()
+        self._log_bytes = 0
+
+    def published(self, body: bytes) -> int:
+        """This host publishes an update; its number."""
+        self.number += 1
+        self._log.append((self.number, body))
+        self._log_bytes += len(body)
+        while self._log_bytes > LOG_BYTES_MAX:
+            self._forgotten, oldest = self._log.popleft()
+            self._log_bytes -= len(oldest)
+        return self.number
+
+    def last_update(self, pattern: Pattern) -> int:
+        """The number of the last update that may concern this pattern."""
+        for number, body in reversed(self._log):
+            if self._matches(pattern, read_value(body)) is not False:
+                return number
+        return self._forgotten
 
     def only_at(self, pattern: Pattern) -> str | None:
         """The one host of the roster in force that can have something for this; None if it could be
@@ -86,6 +123,15 @@ class Local:
             logger.warning("what is here cannot be told: more than %d bytes", ANSWER_BYTES_MAX)
             return None
         return items
+
+    def may_promise(self, asker: str, pattern: Pattern) -> bool:
+        """May they rely on it that nothing is here for any pattern of this key? They may not if
+        something is kept from them, for they could be allowed it later, or another use of it."""
+        if not self.may_tell(asker, pattern):
+            return False
+        if self._is_empty is not None:
+            return self._is_empty(pattern.value)
+        return self.state(pattern) == []
 
     def matching(self, update: Any) -> Matching:
         """Which patterns this update matches; it is asked once for each."""

@@ -24,11 +24,13 @@ class Said(msgspec.Struct, array_like=True, gc=False):
 
 
 class Found(msgspec.Struct, array_like=True, frozen=True):
-    """What one host has for a pattern: its state, or an update of it."""
+    """What one host has for a pattern: its state, or an update of it. The `number` is that of the
+    update, or of the last one before the state that may concern it; 0 where nobody needs it."""
 
     host: str
     items: list[bytes]
     is_update: bool = False
+    number: int = 0
 
 
 class Want(Said, tag=1):
@@ -44,13 +46,15 @@ class Unwant(Said, tag=2):
 
 
 class Update(Said, tag=3):
-    """A host has published this. If it has a `hop`, the sender's branch is not empty any more for
-    the keys that are `revoked`. Answer then: Told, when nobody beyond believes that it is."""
+    """A host has published this, as its update of this `number`. If it has a `hop`, the sender's
+    branch is not empty any more for the keys that are `revoked`. Answer then: Told, when nobody
+    beyond believes that it is."""
 
     hop: int
     host: str
     body: bytes
     revoked: list[str] = []
+    number: int = 0
 
 
 class Revoke(Said, tag=4):

@@ -47,7 +47,6 @@ class Evaluation:
         self.waiting: dict[str, Line] = {}
         self.found: list[Found] = []
         self.lost: set[str] = set()
-        self.waited = False
         self.over = False
 
     @property
@@ -140,11 +139,13 @@ class Probing:
         self._finish_if_ready(evaluation)
 
     def _look_here(self, evaluation: Evaluation) -> None:
-        items = self._local.state_for(evaluation.asker, evaluation.pattern)
+        local, pattern = self._local, evaluation.pattern
+        items = local.state_for(evaluation.asker, pattern)
         if items is None:
             evaluation.lost.add(self._tree.me)
-        elif items:
-            evaluation.found.append(Found(self._tree.me, items))
+        elif items:  # Only some hosts are asked by one who may know their state from before.
+            number = local.number if evaluation.only is None else local.last_update(pattern)
+            evaluation.found.append(Found(self._tree.me, items, number=number))
 
     def _finish_if_ready(self, evaluation: Evaluation) -> None:
         if evaluation.over or (evaluation.waiting and not evaluation.is_satisfied):
@@ -202,13 +203,12 @@ class Probing:
             and evaluation.only is None
             and not evaluation.found
             and not evaluation.lost
-            and pattern.readable
             and self._routes.is_wanted_by(edge, pattern.key)
             and all(
                 other == edge or self._memory.is_empty(other, pattern.key)
                 for other in self._tree.neighbours
             )
-            and (not evaluation.waited or self._local.state(pattern) == [])
+            and self._local.may_promise(edge, pattern)
         )
 
     # What is asked over an edge
@@ -228,7 +228,6 @@ class Probing:
         if line is None:
             line = self._lines[key] = Line(key, evaluation.pattern)
         evaluation.waiting[edge] = line
-        evaluation.waited = True
         line.next[evaluation] = None
         if not line.now:
             self._go_on(line)

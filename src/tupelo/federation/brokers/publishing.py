@@ -67,7 +67,7 @@ class Publishing:
             keys, *others = _in_portions(revoked.get(edge, []))
             hop = self._expect(edge, passage) if keys else 0
             if update is not None and edge in wanted:
-                self._say(edge, Update(hop, update.host, update.body, keys))
+                self._say(edge, Update(hop, update.host, update.body, keys, update.number))
             else:
                 self._say(edge, Revoke(hop, keys))
             for more in others:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Container
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -69,6 +70,15 @@ class Standing:
         self.tell_lost(hosts)
 
 
+class Known(NamedTuple):
+    """What a persistent collect of all knows of a host: in which life it was, up to which of its
+    updates, and its state as a hash if no update has come since."""
+
+    life: str
+    number: int = 0
+    state: bytes | None = None
+
+
 class Watching(Standing):
     """A subscription; also a persistent collect of all, which has got the state of some hosts."""
 
@@ -81,6 +91,45 @@ class Watching(Standing):
         self.lost: frozenset[str] = frozenset()
         """The hosts that are known to be lost in this roster."""
         self.asking: Evaluation | None = None
+        self.held: list[Found] = []
+        """Updates of hosts whose state is awaited, and will tell of them."""
+        self._known: dict[str, Known] = {}
+
+    def tell(self, found: Found, life: str) -> None:
+        """Deliver what a host in this life has, unless it is known: an update that was told, or a
+        state to which nothing has happened since it was told, or its last update."""
+        known = self._known.get(found.host)
+        if known is not None and known.life != life:
+            known = None
+        if found.is_update:
+            is_news = known is None or found.number > known.number
+            if known is not None and is_news:
+                self._known[found.host] = Known(life, found.number)
+        else:
+            state = _hash(found.items)
+            is_news = (
+                known is None or found.number > known.number or known.state not in (None, state)
+            )
+            number = found.number if known is None else max(found.number, known.number)
+            self._known[found.host] = Known(life, number, state)
+        told = reply(found)
+        if is_news and told.items:
+            self.deliver(told)
+
+    def tell_empty(self, host: str, life: str) -> None:
+        """A host in this life has nothing: whatever it has next is news, or an update."""
+        known = self._known.get(host)
+        number = known.number if known is not None and known.life == life else 0
+        self._known[host] = Known(life, number)
+
+    def tell_held(self, hosts: Container[str], life_of: Callable[[str], str]) -> None:
+        """Deliver the updates of these hosts, whose state does not come."""
+        held, self.held = self.held, []
+        for found in held:
+            if found.host in hosts:
+                self.tell(found, life_of(found.host))
+            else:
+                self.held.append(found)
 
     def tell_lost(self, hosts: frozenset[str]) -> None:
         """Once of each host, though it is cut off and an answer says so as well."""
@@ -88,13 +137,10 @@ class Watching(Standing):
         self.lost |= hosts
         super().tell_lost(new)
 
-    def awaits(self, came_from: str, host: str) -> bool:
-        """Will the answer over this edge tell of what this host has published now?"""
-        return (
-            self.asking is not None
-            and came_from in self.asking.waiting
-            and (self.asking.only is None or host in self.asking.only)
-        )
+    def awaits(self, host: str) -> bool:
+        """Will the answer tell of what this host has published now?"""
+        asking = self.asking
+        return asking is not None and (asking.only is None or host in asking.only)
 
 
 class Collection(Standing):
@@ -157,6 +203,14 @@ def readable(collected: Collected) -> Collected:
     """The same without replies of which nothing can be read: their hosts have not answered."""
     lost = collected.lost.union(one.host for one in collected.replies if not one.items)
     return Collected([one for one in collected.replies if one.items], collected.empty, lost)
+
+
+def _hash(items: list[bytes]) -> bytes:
+    """Of a state, in whatever order its items are."""
+    whole = hashlib.sha256()
+    for item in sorted(hashlib.sha256(item).digest() for item in items):
+        whole.update(item)
+    return whole.digest()
 
 
 def _nothing() -> None:

@@ -47,7 +47,8 @@ class Application(Protocol):
         ...
 
     def key(self, pattern: Any) -> str:
-        """Patterns of one key are empty together, and matched by the same updates."""
+        """Patterns of one key are matched by the same updates, and empty together, unless the
+        broker is told by `is_empty` when all of them are."""
         ...
 
     def allows(self, neighbour: str, pattern: Any) -> bool:
@@ -279,7 +280,7 @@ def in_heaps(found: list[Found]) -> list[list[Found]]:
             if size and size + length > PORTION_BYTES:
                 heaps.append([])
                 size = 0
-            heaps[-1].append(Found(one.host, items, one.is_update))
+            heaps[-1].append(Found(one.host, items, one.is_update, one.number))
             size += length
     return heaps
 
@@ -295,11 +296,13 @@ def check_answer(found: Iterable[Found]) -> None:
 
 def merged(found: list[Found]) -> list[Found]:
     """What came in several messages, put together."""
-    states: dict[str, list[bytes]] = {}
+    states: dict[str, Found] = {}
     updates = []
     for one in found:
         if one.is_update:
             updates.append(one)
+        elif one.host in states:
+            states[one.host].items.extend(one.items)
         else:
-            states.setdefault(one.host, []).extend(one.items)
-    return [Found(host, items) for host, items in states.items()] + updates
+            states[one.host] = one
+    return [*states.values(), *updates]

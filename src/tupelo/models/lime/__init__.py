@@ -4,6 +4,7 @@
 | ---------------------------------- | ---------------------------------------------------------- |
 | host, LimeServer                   | a host, and all that its group reaches: Host               |
 | mobile agent, stationary agent     | Host.load(class), Host.agent(name)                         |
+| loading at a remote host           | Host.load_at(host, class): that host must know the class   |
 | interface tuple space (ITS)        | LimeTupleSpace(name): private until set_shared(True)       |
 | host-level tuple space             | the space of that name at the host                         |
 | federated tuple space              | the spaces of that name of all hosts of the group          |
@@ -24,14 +25,15 @@
 
 Where the paper leaves a choice, or its implementation stops short: of several matches the oldest
 here comes first, then those elsewhere; probes and bulk operations reach the whole federated space
-and say what they saw of it in one roster; a strong listener acts by `event.step`; enabling a
-reaction again forgets what it has reacted to (section 3.2); if an entry was written by another door
-than this one, its source is its host.
+and say what they saw of it in one roster; a strong listener acts, and registers and removes
+reactions, by `event.step`; enabling a reaction again forgets what it has reacted to (section 3.2);
+if an entry was written by another door than this one, its source is its host.
 """
 
 from tupelo.models.lime.agent import Agent
 from tupelo.models.lime.host import Host
 from tupelo.models.lime.locations import UNSPECIFIED, AgentLocation, HostLocation
+from tupelo.models.lime.packages import AgentPackages, sign_package
 from tupelo.models.lime.reaction import (
     LocalizedReaction,
     Reaction,
@@ -45,6 +47,7 @@ from tupelo.models.lime.tuplespace import LimeSystemTupleSpace, LimeTupleSpace, 
 __all__ = [
     "Agent",
     "AgentLocation",
+    "AgentPackages",
     "Host",
     "HostLocation",
     "LimeSystemTupleSpace",
@@ -58,4 +61,5 @@ __all__ = [
     "UNSPECIFIED",
     "UbiquitousReaction",
     "set_shared",
+    "sign_package",
 ]

@@ -20,7 +20,7 @@ class Agent:
     Where it moves, `run` begins anew. What travels with it are its spaces, its registered
     reactions (their listeners must be methods of the agent) and its state: the public attributes.
     Those that begin with an underscore stay behind. Code never travels: the other host must know
-    the class.
+    the class, or have it in a package that its owner allows.
     """
 
     _life: Life | None = None

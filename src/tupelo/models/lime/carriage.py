@@ -17,7 +17,14 @@ from tupelo.errors import PeerLost
 from tupelo.federation.brokers.broker import Broker, Reply
 from tupelo.federation.groups.group import Group
 from tupelo.federation.groups.roster import Roster
-from tupelo.models.lime.messages import Pattern, Placed, Update, read, spell
+from tupelo.models.lime.messages import (
+    Pattern,
+    Placed,
+    Update,
+    read,
+    read_spelled_template,
+    spell,
+)
 from tupelo.models.lime.reactions import Detected, Watch
 from tupelo.models.lime.spaces import Ground, Spaces
 from tupelo.values.entry import Entry
@@ -103,6 +110,13 @@ class Sight:
                 return None
             items.append(spell(placed))
         return items
+
+    def is_empty(self, pattern: Any) -> bool:
+        """Is there nothing to read? So there is nothing to take."""
+        wanted = read(pattern, Pattern)
+        ground = self._spaces.find(wanted.space)
+        template = read_spelled_template(wanted.template)
+        return ground is None or not ground.look(template, wanted.where, one=True, known=False)
 
     def matches(self, pattern: Any, update: Any) -> bool:
         wanted: Pattern = read(pattern, Pattern)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterable
 from inspect import iscoroutinefunction
 from typing import Any, Literal, Self, TypeVar
@@ -15,13 +16,16 @@ from tupelo.federation.hosts.core import HostCore
 from tupelo.federation.hosts.doors import HostDoor
 from tupelo.models.lime.agent import Agent
 from tupelo.models.lime.life import Life, require_outside_step, speak_for, speaker, speaking
-from tupelo.models.lime.locations import HostLocation
+from tupelo.models.lime.locations import AgentLocation, HostLocation
 from tupelo.models.lime.migrating import Journeys
+from tupelo.models.lime.packages import AgentPackages
 from tupelo.models.lime.server import Server
 from tupelo.models.lime.tuplespace import LimeSystemTupleSpace
 from tupelo.space.either import either
 
 A = TypeVar("A", bound=Agent)
+
+logger = logging.getLogger("tupelo")
 
 _on_core: WeakSet[HostCore] = WeakSet()
 """The hosts of Tupelo on which one of LIME stands."""
@@ -33,8 +37,8 @@ class Host:
 
     It stands on a host that is given, `tupelo.Host` or `tupelo.aio.Host`, or on one of its own that
     is made from a name and the options of `tupelo.Host`. `agents` are the classes of agents that
-    may come here. `over` says how operations reach the other hosts: by "collect", or, to compare,
-    by "publish" alone.
+    may come here; `packages`, if they are given, may have more of them. `over` says how operations
+    reach the other hosts: by "collect", or, to compare, by "publish" alone.
     """
 
     def __init__(
@@ -43,6 +47,7 @@ class Host:
         *,
         over: Literal["collect", "publish"] = "collect",
         agents: Iterable[type[Agent]] = (),
+        packages: AgentPackages | None = None,
         **options: Any,
     ) -> None:
         if over not in ("collect", "publish"):
@@ -67,6 +72,9 @@ class Host:
         """The agents that run here, by their ids: for the lab, and for whoever looks."""
         self._started: Server | None = None
         self._closed = False
+        if packages is not None and not isinstance(packages, AgentPackages):
+            raise BadArgument("packages", "AgentPackages, or None", packages)
+        self._packages = packages
         if not isinstance(agents, Iterable):
             raise BadArgument("agents", "classes that derive from Agent", agents)
         for cls in agents:
@@ -171,6 +179,17 @@ class Host:
         self._classes[name] = cls
         self._class_names.setdefault(cls, name)
 
+    def _class_named(self, name: str) -> type[Agent] | None:
+        """The class of this name of which agents may come; it is looked for in the packages."""
+        if name not in self._classes and self._packages is not None:
+            found: Any = self._packages.find(name)
+            try:
+                if found is not None:
+                    self.register(found, name)
+            except BadArgument as error:
+                logger.warning("%r of a package is no class of agents: %s", name, error)
+        return self._classes.get(name)
+
     @either
     async def agent(self, name: str) -> Agent:
         """A stationary agent, for which whoever asks for it speaks: this thread, or this task."""
@@ -185,9 +204,14 @@ class Host:
             raise BadArgument("cls", "a class that derives from Agent", cls)
         if cls not in self._class_names:
             self.register(cls)
+        return await self._load("", cls, args, name)
+
+    async def _load(self, source: str, cls: type[A], args: Iterable[Any], name: str | None) -> A:
+        """Load an agent of a class that is known, for this other host if there is one."""
         class_name = self._class_names[cls]
         agent = cls.__new__(cls)
         life = await self._enter(agent, class_name if name is None else name, class_name)
+        life.state.source = source
         try:
             with speaking(life):
                 agent.__init__(*args)  # type: ignore[misc]
@@ -196,6 +220,31 @@ class Host:
             raise
         life.start()
         return agent
+
+    @either
+    async def load_at(
+        self, host: HostLocation, cls: type[Agent] | str, *args: Any, name: str | None = None
+    ) -> AgentLocation:
+        """Make an agent of this class at another host of the group, and let it run there; where it
+        is. That host must know the class, by the name that it has here or by this text, and `args`
+        must be values that could be written in a space. The agent may share spaces in which this
+        host may read, write and take.
+
+        LoadFailed if there is none: the class is not known there, or `__init__` has raised.
+        PeerLost if that host is lost before it is known whether there is one.
+        """
+        require_outside_step()
+        if isinstance(cls, type) and issubclass(cls, Agent):
+            cls = self._class_names.get(cls, cls.__name__)
+        if not isinstance(cls, str) or not cls:
+            raise BadArgument("cls", "a class that derives from Agent, or its name there", cls)
+        if name is not None and (not isinstance(name, str) or not name):
+            raise BadArgument("name", "a text that is not empty, or None", name)
+        if not isinstance(host, HostLocation) or host == self.server.here:
+            raise BadArgument("host", "the HostLocation of another host", host)
+        work = self.journeys.load(host.id, cls, args, name)
+        location: AgentLocation = await self._door.on_loop(work)
+        return location
 
     async def _enter(self, agent: Agent, name: str, class_name: str | None) -> Life:
         if not isinstance(name, str) or not name:

@@ -68,8 +68,8 @@ class Pattern(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def key(self) -> str:
-        """The same for patterns that find something, or nothing, together."""
-        asked = (self.space, self.template, self.where, self.take)
+        """The same for those who read and those who take: what nobody can read, nobody can take."""
+        asked = (self.space, self.template, self.where)
         return msgspec.msgpack.encode(asked).decode("latin-1")
 
     def matches(self, entry: Entry) -> bool:
@@ -185,7 +185,14 @@ class Renewed(msgspec.Struct, frozen=True, array_like=True, tag="renewed"):
     card: Any
 
 
-Said = Confirm | Release | Answers
+class Loaded(msgspec.Struct, frozen=True, array_like=True, tag="loaded"):
+    """An agent that the addressee loads here was loaded, or was not: it may ask which. In answer:
+    it knows."""
+
+    token: str
+
+
+Said = Confirm | Release | Answers | Loaded
 Asked = Look | Take | Move | Which | Journey | Renewed
 
 

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -29,17 +30,20 @@ from tupelo.errors import (
     BadArgument,
     BadEntry,
     HostClosed,
+    LoadFailed,
     MigrationFailed,
     NotAllowed,
+    PeerLost,
     TupeloError,
     UnknownAgentClass,
     UnknownHost,
 )
 from tupelo.federation.groups.roster import Roster
+from tupelo.federation.links.spelled import read_error, spell_error
 from tupelo.models.lime.agent import Agent
-from tupelo.models.lime.life import Life, Role, on_loop
-from tupelo.models.lime.locations import HostLocation
-from tupelo.models.lime.messages import read, spell
+from tupelo.models.lime.life import Life, Role, is_to_end, on_loop
+from tupelo.models.lime.locations import AgentLocation, HostLocation
+from tupelo.models.lime.messages import Loaded, payload_of, read, spell
 from tupelo.models.lime.reaction import Delivery, RegisteredReaction
 from tupelo.models.lime.reactions import Event, Registered
 from tupelo.models.lime.tuplespace import LimeSystemTupleSpace, LimeTupleSpace, held
@@ -53,6 +57,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("tupelo")
 
+Outcome = str | list[Any] | None
+
+LOADS_MAX = 1_000
+"""So many outcomes are kept of what other hosts load here, and do not ask for."""
 PIECE_BYTES = 256 * 1024
 PIECES_MAX = 256
 """An agent with more luggage than so many pieces is refused."""
@@ -82,6 +90,17 @@ class Word(msgspec.Struct, tag="word", array_like=True, frozen=True):
 
     token: str
     go: bool
+
+
+class Load(msgspec.Struct, tag="load", array_like=True, frozen=True):
+    """Make an agent of this class, of this name, with these arguments. The answer is None while
+    that is under way; then the agent's id, or its error. Asked again with the same token it is not
+    made again."""
+
+    token: str
+    class_name: str
+    name: str | None
+    args: bytes
 
 
 class Luggage(msgspec.Struct, array_like=True, frozen=True):
@@ -119,6 +138,10 @@ class Journeys:
         self._host = host
         self._server = host.server
         self._pieces: dict[tuple[str, str], list[bytes]] = {}
+        self._loads: dict[tuple[str, str], Outcome] = {}
+        """What other hosts load here, by host and token; None while it is under way."""
+        self._news: dict[tuple[str, str], asyncio.Event] = {}
+        """Where this host loads agents: is it known there whether one was made?"""
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
 
@@ -213,8 +236,8 @@ class Journeys:
         else:
             del self.decisions[token]
 
-    async def _ask(self, target: str, body: Knows | Piece | Word) -> None:
-        await self._server.ask(target, spell(body))
+    async def _ask(self, target: str, body: Knows | Piece | Word | Load) -> Any:
+        return await self._server.ask(target, spell(body))
 
     # A new roster
 
@@ -234,8 +257,10 @@ class Journeys:
 
     # Arriving
 
-    async def asked(self, neighbour: str, source: str, body: Any) -> None:
-        match read(body, Knows | Piece | Word):
+    async def asked(self, neighbour: str, source: str, body: Any) -> Any:
+        match read(body, Knows | Piece | Word | Load):
+            case Load() as load:
+                return self._load(source, load)
             case Knows(agent, class_name):
                 self._class_of(agent, class_name)
             case Piece(token, agent, content, last):
@@ -254,10 +279,12 @@ class Journeys:
                     if go:
                         self._start(parked.life)
 
+        return None
+
     def _class_of(self, agent: str, class_name: str) -> type[Agent]:
         if self._closed:
             raise MigrationFailed(agent, self._host.name, "the host was closed")
-        found = self._host._classes.get(class_name)
+        found = self._host._class_named(class_name)
         if found is None:
             raise UnknownAgentClass(agent, self._host.name, class_name)
         return found
@@ -307,6 +334,95 @@ class Journeys:
         task = asyncio.ensure_future(arrive())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    # Loading at another host
+
+    async def load(
+        self, target: str, class_name: str, args: tuple[Any, ...], name: str | None
+    ) -> AgentLocation:
+        """Have an agent made at another host. It is asked again when it has made one, and when the
+        group has changed: as it does when an agent comes."""
+        try:
+            spelled = payload_of(*freeze(args))
+        except BadEntry as error:
+            raise BadArgument("args", f"values that can be sent ({error})", args) from error
+        load = Load(self._server.core.new_id(), class_name, name, spelled)
+        news = self._news[target, load.token] = asyncio.Event()
+        try:
+            outcome = await self._outcome(target, load, news)
+        finally:
+            del self._news[target, load.token]
+        self._server.voice.send(target, Loaded(load.token))
+        if isinstance(outcome, str):
+            return AgentLocation(outcome)
+        raise read_error(*outcome)
+
+    async def _outcome(self, target: str, load: Load, news: asyncio.Event) -> Any:
+        group = self._server.group
+        lost: PeerLost | None = None
+        while True:
+            news.clear()
+            async with group.operating():
+                roster = group.roster
+                try:
+                    outcome = await self._ask(target, load)
+                except UnknownHost as error:
+                    raise lost or LoadFailed(load.class_name, target, str(error)) from error
+                except PeerLost as error:
+                    outcome = None
+                    lost = lost if lost is not None and lost.in_doubt else error
+                else:
+                    during = f"loading an agent of the class {load.class_name!r}"
+                    lost = PeerLost(f"the host {target}", during, "it has left", in_doubt=True)
+            if outcome is not None:
+                return outcome
+            waits = [asyncio.ensure_future(one) for one in (news.wait(), group.changed(roster))]
+            try:
+                await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for one in waits:
+                    one.cancel()
+
+    def heard_loaded(self, source: str, token: str) -> None:
+        news = self._news.get((source, token))
+        if news is not None:
+            news.set()
+        elif self._loads.get((source, token)) is not None:
+            del self._loads[source, token]
+
+    def _load(self, source: str, load: Load) -> Outcome:
+        key = source, load.token
+        if key in self._loads:
+            return self._loads[key]
+        cls = None if self._closed else self._host._class_named(load.class_name)
+        if cls is None:
+            reason = "the host was closed" if self._closed else "it knows no class of this name"
+            raise LoadFailed(load.class_name, self._host.name, reason)
+        for old in [one for one in self._loads if self._loads[one] is not None][:-LOADS_MAX]:
+            del self._loads[old]
+        self._loads[key] = None
+        self._host._door.run_apart(partial(self._make, key, cls, load))
+        return None
+
+    async def _make(self, key: tuple[str, str], cls: type[Agent], load: Load) -> None:
+        """Make an agent for another host, on a thread (or task) of its own."""
+        source, token = key
+        outcome: Outcome
+        try:
+            args = thaw(*decode_entry(load.args))
+            outcome = (await self._host._load(source, cls, args, load.name)).id
+        except BaseException as error:
+            if is_to_end(error, self._host.is_async):
+                raise
+            reason = f"{type(error).__name__}: {error}"
+            outcome = list(spell_error(LoadFailed(load.class_name, self._host.name, reason)))
+
+        async def tell() -> None:
+            self._loads[key] = outcome
+            if source in self._server.group.roster.members:
+                self._server.voice.send(source, Loaded(token))
+
+        await self._host._door.on_loop(tell())
 
     async def stop(self) -> None:
         """Nobody comes any more; whoever is parked here, or about to begin, is not to be."""

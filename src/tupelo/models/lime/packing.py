@@ -133,9 +133,9 @@ def unpack(
         if space.shared:
             agent.packed.append(its)
     reactions = [_unpack_reaction(agent, one, deliver_of) for one in read_in.reactions]
-    agent.registered = [
-        one for one, packed in zip(reactions, read_in.reactions, strict=True) if packed.registered
-    ]
+    for one, spelled in zip(reactions, read_in.reactions, strict=True):
+        if spelled.registered:
+            agent.add(one)
     for event in read_in.pending:
         if event.reaction not in range(len(reactions)):
             raise BadFrame("an event of no reaction")

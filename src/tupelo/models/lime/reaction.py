@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from inspect import iscoroutinefunction
 from typing import Any, cast
@@ -18,6 +18,7 @@ from tupelo.models.lime.locations import (
     check_destination,
 )
 from tupelo.models.lime.reactions import ONCE, ONCE_PER_TUPLE, Event, Mode, Registered, Step
+from tupelo.models.lime.spaces import Its
 from tupelo.space.either import either
 from tupelo.values.template import Template
 
@@ -67,13 +68,14 @@ class LocalizedReaction(Reaction):
 class ReactionEvent:
     """That a reaction has fired: for this `tuple`, which `source` holds (a host, if no agent does).
 
-    In a strong reaction `step` has out, inp, rdp, ing and rdg, within the atomic step.
+    In a strong reaction `step` has out, inp, rdp, ing and rdg, within the atomic step, and there
+    reactions are registered and removed.
     """
 
     tuple: Any
     reaction: RegisteredReaction
     source: AgentLocation | HostLocation
-    step: Step | None
+    step: ListenerStep | None
 
 
 class RegisteredReaction(Reaction):
@@ -158,7 +160,84 @@ class Delivery:
 
     def listen(self, event: Event) -> object:
         reaction = RegisteredReaction(self._life, event.registered)
-        return self._function(ReactionEvent(event.tuple, reaction, event.source, event.step))
+        step = None if event.step is None else ListenerStep(self._life, event.step)
+        return self._function(ReactionEvent(event.tuple, reaction, event.source, step))
+
+
+class ListenerStep(Step):
+    """What a strong listener may do. Reactions that it registers and removes are of the space of
+    its own reaction, and what it does is undone with the step."""
+
+    def __init__(self, life: Life, step: Step) -> None:
+        super().__init__(step._its, step._ground, step._step)
+        self._life = life
+
+    def add_strong_reaction(self, *reactions: LocalizedReaction) -> list[RegisteredReaction]:
+        """Register these. When the listener has returned they react, still within the step, to
+        what is there."""
+        return self._add(reactions, weak=False)
+
+    def add_weak_reaction(self, *reactions: Reaction) -> list[RegisteredReaction]:
+        """Register these. They are told of what is there soon after the step."""
+        return self._add(reactions, weak=True)
+
+    def _add(self, reactions: Iterable[Reaction], weak: bool) -> list[RegisteredReaction]:
+        new = new_reactions(self._life, self._its, reactions, weak)
+        server = self._life.host.server
+        server.reactions.add_within(self._step, new)
+        if weak:
+            server.change_reactions(self._step, lambda: server.watch_soon(new))
+        return [RegisteredReaction(self._life, registered) for registered in new]
+
+    def remove_reaction(self, *reactions: RegisteredReaction) -> None:
+        """Have them called no more: strong ones from now on, also within the step; weak ones when
+        it is over. One that is gone already is no error."""
+        gone = registered_with(self._its, reactions)
+        for registered in gone:
+            registered.end_within(self._step)
+
+        def remove() -> None:
+            for registered in gone:
+                registered.remove()
+                self._life.drop(registered)
+
+        self._life.host.server.change_reactions(self._step, remove)
+
+
+def new_reactions(
+    life: Life, its: Its, reactions: Iterable[Reaction], weak: bool
+) -> list[Registered]:
+    """What is to be registered for an agent. BadArgument if one is not of that kind."""
+    new = []
+    for reaction in reactions:
+        if not weak and (not isinstance(reaction, LocalizedReaction) or reaction.current is None):
+            raise BadArgument(
+                "reaction", "a LocalizedReaction at an agent or a host, to be strong", reaction
+            )
+        if not isinstance(reaction, Reaction):
+            raise BadArgument("reaction", "a UbiquitousReaction or a LocalizedReaction", reaction)
+        check_listener(reaction.listener, weak, life.is_async)
+        new.append(
+            Registered(
+                its,
+                reaction.template,
+                reaction.mode,
+                weak,
+                reaction.current,
+                reaction.destination,
+                Delivery(life, reaction.listener),
+                traveller_name(life, reaction.listener),
+            )
+        )
+    return new
+
+
+def registered_with(its: Its, reactions: Iterable[RegisteredReaction]) -> list[Registered]:
+    """These, as the engine knows them. BadArgument if one was registered with another space."""
+    for reaction in reactions:
+        if not isinstance(reaction, RegisteredReaction) or reaction._registered.its is not its:
+            raise BadArgument("reaction", "one that was registered with this space", reaction)
+    return [reaction._registered for reaction in reactions]
 
 
 def function_of(listener: Any) -> Callable[[ReactionEvent], object]:

@@ -78,6 +78,8 @@ class Registered:
         self.fired = Seen()
         self.watch: Watch | None = None
         self.watches_own = False
+        self._leaving = False
+        """Was it removed in a step that is not over?"""
         self._removed = False
         self._state: ReactionState | None = None
         self._ground: Ground | None = None
@@ -85,7 +87,9 @@ class Registered:
     @property
     def registered(self) -> bool:
         """Has it not been removed, nor fired once for all?"""
-        return not self._removed and (self._state is None or not self._state.ended)
+        if self._removed or self._leaving:
+            return False
+        return self._state is None or not self._state.ended
 
     @property
     def error(self) -> Exception | None:
@@ -102,14 +106,17 @@ class Registered:
         self.fired = Seen()
 
     def remove(self) -> None:
-        self.displace()
         self._removed = True
+        self.displace()
 
     # Strong ones
 
-    def place(self, here: str, existing: bool, seconds_max: float) -> None:
+    def place(
+        self, here: str, existing: bool, seconds_max: float, within: reaction.Step | None = None
+    ) -> None:
         """Let a strong one react on the ground where its space is now, if it is one for this host:
-        it may wait for its agent to come to another. Its listener may run for so many seconds."""
+        it may wait for its agent to come to another. Its listener may run for so many seconds.
+        `within` is the step of the listener that registers it."""
         if isinstance(self.current, HostLocation) and self.current.id != here:
             return
         ground = self.its.ground
@@ -134,21 +141,33 @@ class Registered:
 
         def only(entry: Entry) -> bool:
             """What is at home at another host goes there first."""
-            if is_system or not self.enabled:
-                return self.enabled
+            if not self.enabled or self._removed or self._leaving:
+                return False
+            if is_system:
+                return True
             return ground.away(entry) is None and (accept is None or accept(entry))
 
         self._ground = ground
+        template, once = self.template, self.mode == ONCE
+        if within is not None:
+            self._state = within.add_reaction(template, react, once, only, True, self.fired)
+            return
         self._state, position = ground.port.react(
-            self.template,
-            react,
-            self.mode == ONCE,
-            existing,
-            only=only,
-            whole=True,
-            fired=self.fired,
+            template, react, once, existing, only=only, whole=True, fired=self.fired
         )
         ground.hosted.flush_soon(position)
+        if self._removed:  # by its own listener, for something that was there
+            self.displace()
+
+    def end_within(self, step: reaction.Step) -> None:
+        """It is removed, unless this step is undone; it reacts no more from now on."""
+
+        def over(holds: bool) -> None:
+            self._leaving = False
+            self._removed = self._removed or holds
+
+        step.when_over(over)
+        self._leaving = True
 
     def displace(self) -> None:
         """Let it react no more."""
@@ -258,24 +277,37 @@ class Reactions:
 
     def add(self, reactions: list[Registered]) -> None:
         """Register these, all or none; strong ones react to what is there."""
-        for one in reactions:
-            if one.weak and not one.its.is_system:
-                one.pattern()  # refuses what could not be watched for
-        added = []
+        _check_watchable(reactions)
         try:
             for one in reactions:
-                one.its.agent.registered.append(one)
-                added.append(one)
+                one.its.agent.add(one)
                 self._put_in_force(one, existing=True)
         except BaseException:
-            for one in added:
-                self.remove(one)
+            for one in reactions:
+                one.remove()
             raise
 
-    def remove(self, one: Registered) -> None:
-        one.remove()
-        if one in one.its.agent.registered:
-            one.its.agent.registered.remove(one)
+    def add_within(self, step: reaction.Step, reactions: list[Registered]) -> None:
+        """The same in the step of a strong listener, on any thread. Strong ones react within it;
+        weak ones are to be watched for when the step is over."""
+        _check_watchable(reactions)
+        try:
+            for one in reactions:
+                if not one.weak:
+                    one.place(self._here, True, self._listener_seconds_max, step)
+        except BaseException:
+            for one in reactions:
+                one.end_within(step)
+            raise
+
+        def over(holds: bool) -> None:
+            for one in reactions:
+                if holds:
+                    one.its.agent.add(one)
+                else:
+                    one.remove()
+
+        step.when_over(over)
 
     def enable(self, one: Registered) -> None:
         """It may fire again, as if it never had."""
@@ -299,6 +331,8 @@ class Reactions:
 
     def watch(self, one: Registered) -> None:
         """Let a weak one look out where its space is now."""
+        if not (one.enabled and one.registered):
+            return
         if one.its.shared and one.watch is None:
             watch = self._watch(one.pattern(), one.detected)
             if one.registered:
@@ -349,8 +383,15 @@ class Reactions:
         """Weak ones look out where their spaces are now."""
         for agent in agents:
             for one in agent.reactions:
-                if one.weak and one.enabled:
+                if one.weak:
                     self.watch(one)
+
+
+def _check_watchable(reactions: list[Registered]) -> None:
+    """BadTemplate if one of the weak ones could not be watched for."""
+    for one in reactions:
+        if one.weak and not one.its.is_system:
+            one.pattern()
 
 
 def location_of(current: str, host: str) -> Location:

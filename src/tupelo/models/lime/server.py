@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
 from contextvars import Context, copy_context
+from threading import get_ident
 from typing import TYPE_CHECKING, Any, Literal
 
 from tupelo.errors import AgentEnded, BadArgument, BadFrame, HostClosed
@@ -32,6 +33,7 @@ from tupelo.models.lime.messages import (
     Asked,
     Confirm,
     Journey,
+    Loaded,
     Look,
     Move,
     Pattern,
@@ -49,6 +51,7 @@ from tupelo.models.lime.reactions import Event, Reactions, Registered
 from tupelo.models.lime.sharing import Moving, Sharing, coming
 from tupelo.models.lime.spaces import SYSTEM_NAME, AgentState, Ground, Its, LimeSystem, Spaces
 from tupelo.models.lime.windows import Looking
+from tupelo.space.reaction import Step
 from tupelo.values.entry import Entry
 
 if TYPE_CHECKING:
@@ -82,6 +85,8 @@ class Server(Operations):
         self.tasks: set[asyncio.Task[Any]] = set()
         self._closed = False
         self._context = copy_context()
+        self._loop = asyncio.get_running_loop()
+        self._thread = get_ident()
         self.voice = self.group.part(self.name, self, Said, Asked)
         self.handover = HandOver(core, self.voice, self.spaces, self._speak_for_others)
         self.looking = Looking(core, self.voice, self.spaces, self.handover.next_token)
@@ -105,6 +110,7 @@ class Server(Operations):
                 asks_again=False,
                 # An agent that is not known here yet may be anywhere.
                 only_at=lambda pattern: self.target(read(pattern, Pattern).where) or None,
+                is_empty=sight.is_empty,
             )
             look, spawn = self.looking.look, self._spawn_apart
             return broker, CollectCarriage(broker, self.group, now, look, spawn)
@@ -191,7 +197,7 @@ class Server(Operations):
             its.wanted = False
             its.end_waiting()
         for one in agent.reactions:
-            self.reactions.remove(one)
+            one.remove()
 
     def find(self, agent_id: str) -> HostLocation | None:
         """The host in the group where an agent is."""
@@ -224,7 +230,7 @@ class Server(Operations):
             if its.is_system:
                 raise BadArgument("space", "one of the agent's own", its.name)
             if shared:
-                self.spaces.require_sharable(its.name)
+                self.spaces.require_sharable(its.name, source=its.agent.source)
                 if not its.shared:
                     its.own.require_sendable()
         changes = any(shared is not its.wanted or shared is not its.shared for its in spaces)
@@ -297,7 +303,31 @@ class Server(Operations):
         await self._speak_all(reactions)
 
     async def remove_reaction(self, registered: Registered) -> None:
-        self.reactions.remove(registered)
+        registered.remove()
+
+    def change_reactions(self, step: Step, change: Callable[[], None]) -> None:
+        """When the step of a strong listener is over, and was not undone, make a change of
+        reactions: at once, or soon if the listener runs on another thread than the host."""
+
+        def over(holds: bool) -> None:
+            if holds and get_ident() == self._thread:
+                change()
+            elif holds:
+                with suppress(RuntimeError):  # The loop is closed.
+                    self._loop.call_soon_threadsafe(change)
+
+        step.when_over(over)
+
+    def watch_soon(self, reactions: list[Registered]) -> None:
+        """Let weak ones look out, as an operation of its own."""
+
+        async def watch() -> None:
+            async with self.group.operating():
+                for one in reactions:
+                    self.reactions.watch(one)
+
+        if not self._closed:
+            self._spawn_apart(watch())
 
     async def enable(self, registered: Registered) -> None:
         """It may fire again; it has forgotten what it has reacted to."""
@@ -429,6 +459,9 @@ class Server(Operations):
             case Answers():
                 if self._publishing is not None:
                     self._publishing.answered(source, message)
+            case Loaded(token):
+                if self.migrations is not None:
+                    self.migrations.heard_loaded(source, token)
 
     async def asked(self, neighbour: str, source: str, message: Asked) -> Any:
         match message:

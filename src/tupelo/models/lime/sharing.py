@@ -123,12 +123,14 @@ class Sharing:
         parcels: list[Parcel] = []
         relocated: Relocated = {}
         contents = [its.own.take_out(lambda entry: True) for its in coming]
+        grounds = list(self._spaces)
         for its in coming:
             self._reactions.displace(its)
             self._spaces.share(its)
             self._handover.recover(its.ground.hosted)
         for its in coming:
-            relocated.setdefault(its.ground, []).extend(_held_by(its.ground, its.agent.id))
+            held = _held_by(its.ground, its.agent.id if its.ground in grounds else None)
+            relocated.setdefault(its.ground, []).extend(held)
         for its, entries in zip(coming, contents, strict=True):
             stay, going = self._moving.pass_on(its.ground, entries)
             its.ground.put(stay)
@@ -147,8 +149,9 @@ def coming(agents: Mapping[str, AgentState], cards: Mapping[str, AgentCard]) -> 
     return [its for its in spaces if not its.shared]
 
 
-def _held_by(ground: Ground, agent: str) -> list[Entry]:
-    """What is with this agent on the ground."""
+def _held_by(ground: Ground, agent: str | None) -> list[Entry]:
+    """What is with this agent on the ground; with None all that is there, as when other doors have
+    written in a space that nobody has shared before."""
     with ground.hosted.port.atomic():
         store = ground.port.entries()
-    return [entry for entry in store if ground.current(entry) == agent]
+    return [entry for entry in store if agent is None or ground.current(entry) == agent]

@@ -60,12 +60,14 @@ class AgentState:
         self.number = number
         self.spaces: dict[str, Its] = {}
         self.system: Its
-        self.registered: list[Registered] = []
+        self._registered: list[Registered] = []
         self.packed: list[Its] = []
         """What was shared when it packed up."""
         self.pending: list[Event] = []
         """What its weak reactions have fired for, and its listeners were not told of on the way."""
         self.ended = False
+        self.source = ""
+        """The other host that has loaded it here; what that host may not do, it may not either."""
         self._lock = threading.Lock()
 
     @property
@@ -75,8 +77,14 @@ class AgentState:
     @property
     def reactions(self) -> list[Registered]:
         """Those that are registered, enabled or not. What has fired once for all is not."""
-        self.registered = [one for one in self.registered if one.registered]
-        return list(self.registered)
+        with self._lock:
+            self._registered = [one for one in self._registered if one.registered]
+            return list(self._registered)
+
+    def add(self, reaction: Registered) -> None:
+        """It is registered from now on: on any thread, if a strong listener registers it."""
+        with self._lock:
+            self._registered.append(reaction)
 
     def next_number(self) -> int:
         with self._lock:  # A strong reaction may write on the thread of whoever it reacts to.
@@ -302,11 +310,14 @@ class Spaces:
     def require_sharable(self, name: str, neighbour: str = "", source: str = "") -> None:
         """NotAllowed for a space that is not for everybody. It is made if there is none. An agent
         that comes from another host, its `source`, brings tuples and uses those that are here: that
-        host, and the `neighbour` that speaks for it, must be allowed to."""
-        if not self._core.make_space(name).shared:
+        host, and the `neighbour` that speaks for it as it comes, must be allowed to."""
+        hosted = self._core.make_space(name)
+        if not hosted.shared:
             raise NotAllowed("share", name, "an agent of LIME")
-        for operation in ("read", "write", "take") if neighbour else ():
-            if not self._core.may(operation, name, neighbour, source):
+        for operation in ("read", "write", "take") if source else ():
+            if not hosted.allows_host(operation, source) or (
+                neighbour and not self._core.may(operation, name, neighbour, source)
+            ):
                 raise NotAllowed(operation, name, f"the host {source}")
 
     def ground(self, name: str) -> Ground:

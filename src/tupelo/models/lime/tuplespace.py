@@ -18,13 +18,12 @@ from tupelo.models.lime.locations import (
 )
 from tupelo.models.lime.messages import Where, where_of
 from tupelo.models.lime.reaction import (
-    Delivery,
     LocalizedReaction,
     Reaction,
     RegisteredReaction,
-    check_listener,
     check_owner,
-    traveller_name,
+    new_reactions,
+    registered_with,
 )
 from tupelo.models.lime.reactions import Registered
 from tupelo.models.lime.spaces import SYSTEM_NAME, Its
@@ -116,54 +115,24 @@ class _Readable:
         The host does nothing else while a listener runs, so it may not wait. One that takes longer
         than two heartbeats of the host has failed: the step is undone, and the reaction disabled.
         """
-        for reaction in reactions:
-            if not isinstance(reaction, LocalizedReaction) or reaction.current is None:
-                raise BadArgument(
-                    "reaction", "a LocalizedReaction at an agent or a host, to be strong", reaction
-                )
         return await self._add(reactions, weak=False)
 
     @either
     async def add_weak_reaction(self, *reactions: Reaction) -> list[RegisteredReaction]:
         """Have the listeners called soon after a tuple has become visible anywhere; one after the
         other, beside the agent's `run`. They are told of what is there already as well."""
-        for reaction in reactions:
-            if not isinstance(reaction, Reaction):
-                raise BadArgument(
-                    "reaction", "a UbiquitousReaction or a LocalizedReaction", reaction
-                )
         return await self._add(reactions, weak=True)
 
     async def _add(self, reactions: Iterable[Reaction], weak: bool) -> list[RegisteredReaction]:
-        new = []
-        for reaction in reactions:
-            check_listener(reaction.listener, weak, self.is_async)
-            new.append(
-                Registered(
-                    self._its,
-                    reaction.template,
-                    reaction.mode,
-                    weak,
-                    reaction.current,
-                    reaction.destination,
-                    Delivery(self._life, reaction.listener),
-                    traveller_name(self._life, reaction.listener),
-                )
-            )
+        new = new_reactions(self._life, self._its, reactions, weak)
         await self._do(self._server.add_reactions, new)
         return [RegisteredReaction(self._life, registered) for registered in new]
 
     @either
     async def remove_reaction(self, *reactions: RegisteredReaction) -> None:
         """Have them called no more. One that is gone already, or has fired once, is no error."""
-        for reaction in reactions:
-            if (
-                not isinstance(reaction, RegisteredReaction)
-                or reaction._registered.its is not self._its
-            ):
-                raise BadArgument("reaction", "one that was registered with this space", reaction)
-        for reaction in reactions:
-            await self._do(self._remove, reaction._registered)
+        for registered in registered_with(self._its, reactions):
+            await self._do(self._remove, registered)
 
     async def _remove(self, registered: Registered) -> None:
         await self._server.remove_reaction(registered)
