@@ -209,7 +209,7 @@ class Copies:
         return [new], [] if old is None else [old]
 
     def _renew_signed(self, stream: Stream) -> tuple[list[Entry], list[Entry]]:
-        """Records of what was signed since the last time, and those that are not needed any more."""
+        """Records of what was signed since the last time, and those that are needed no more."""
         (new, old), stream.unkept, stream.unneeded = (stream.unkept, stream.unneeded), [], []
         if not self.hosted.durable or not (new or old):
             return [], []

@@ -9,8 +9,8 @@ it: C gets it from A, and says what it has to everyone when it loses A.
 
 Of a stream whose source is near, only what the source says itself is believed. If there is more of
 it here than the source has, somebody has told us what is not so, and it is begun anew. Who may not
-say something is not believed either: then the stream waits for one who may. Of a stream whose source
-has an identity, others are believed only as far as they show what the source has signed.
+say something is not believed either: then the stream waits for one who may. Of a stream whose
+source has an identity, others are believed only as far as they show what the source has signed.
 """
 
 from __future__ import annotations
@@ -118,7 +118,9 @@ class Exchange:
         self._admits_item = admits_item
         self._window_bytes = window_bytes
         self._identity = identity
-        self._unfolded: Counter[str] = Counter()  # removals since the source has signed what is left
+        self._unfolded: Counter[str] = (
+            Counter()
+        )  # removals since the source has signed what is left
         self.wants = Wants(self.far, self._lacks, self._ask)
         self._fresh: dict[str, Fresh] = {}
         self._near_said: frozenset[str] = frozenset()
@@ -500,7 +502,7 @@ class Exchange:
         leaves out what was signed, and was not removed."""
         source, shelf = stream.source, self._shelf
         if not parcel.chunks and far.source == base_of(source):
-            return []  # An older program; its link proves who it is. Others will not get it from us.
+            return []  # An older program; its link proves who it is. It is not passed on.
         digests = {number: digest_of(shelf.content(item)) for number, item in items.items()}
         chunks: list[Chunk] = []
         listed: dict[int, Chunk] = {}

@@ -1,15 +1,16 @@
 """Proofs: what a host with an identity signs of its streams, and how others check it.
 
-The id of such a host is a part of its key, so the name of a stream says who must have signed it, and
-nothing else has to be known to check it. The stream of a host without an identity has no proof.
+The id of such a host is a part of its key, so the name of a stream says who must have signed it,
+and nothing else has to be known to check it. The stream of a host without an identity has no proof.
 
-The source signs each parcel that it sends (a chunk: the digests of its items), and each message about
-removals. Others keep what was signed and pass it on as it is.
+The source signs each parcel that it sends (a chunk: the digests of its items), and each message
+about removals. Others keep what was signed and pass it on as it is.
 """
 
 from __future__ import annotations
 
 from hashlib import sha256
+from typing import Any
 
 from msgspec.msgpack import Decoder, Encoder
 
@@ -43,6 +44,7 @@ def is_proved(feed: str, source: str, statement: Statement) -> bool:
 
 
 def _signed(feed: str, source: str, statement: Statement) -> bytes:
+    said: tuple[Any, ...]
     if isinstance(statement, Chunk):
         digests = [*statement.digests.items()]
         said = ("items", statement.after, statement.upto, statement.lease, digests)

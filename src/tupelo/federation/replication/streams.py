@@ -192,7 +192,9 @@ class Stream:
         them; who asks here does not get them."""
         gone = [number for number in numbers if number in self.items]
         self.alive.difference_update(BitMap64(gone))
-        if is_signed(self.source):  # Others are told that it is not here: that it is dead, only its source says.
+        if is_signed(
+            self.source
+        ):  # Others are told that it is not here: that it is dead, only its source says.
             self.away.update(gone)
         return self._drop(gone)
 
