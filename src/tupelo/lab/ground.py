@@ -12,6 +12,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, Generic, Protocol, TypeVar
 
+from tupelo.federation.identity.keys import Identity
 from tupelo.lab.loop import VirtualLoop
 from tupelo.lab.network import VirtualNetwork
 from tupelo.space.either import settled
@@ -39,6 +40,23 @@ class Inhabitant(Protocol):
 Member = TypeVar("Member", bound=Inhabitant)
 
 
+class SeededIdentity(Identity):
+    """An identity whose every key is drawn from a seed, so that a run can be played again."""
+
+    rng: Random
+
+    @classmethod
+    def drawn(cls, rng: Random) -> SeededIdentity:
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+        identity = cls(Ed25519PrivateKey.from_private_bytes(rng.randbytes(32)))
+        identity.rng = rng
+        return identity
+
+    def draw(self) -> bytes:
+        return self.rng.randbytes(32)
+
+
 class Ground(Generic[Member]):
     """What all worlds have. Each says who its `members` are."""
 
@@ -62,6 +80,12 @@ class Ground(Generic[Member]):
 
     def new_id(self) -> str:
         return f"id{self.loop.number('id')}"
+
+    def new_identity(self, name: str) -> SeededIdentity:
+        """The identity of the host at this place, which its links prove from now on."""
+        identity = SeededIdentity.drawn(Random(f"{self.seed} {name} identity"))
+        self.network.identities[name] = identity.key
+        return identity
 
     def note(self, text: str) -> None:
         self.network.note(text)

@@ -75,6 +75,7 @@ class VirtualLink:
 
     def meet(self, other: VirtualLink) -> None:
         self.other = other
+        self.identity = self._network.identities.get(other.name)
         self.here = other.name == self.name
         self.outgoing = _Direction(self._network, self, other)
 

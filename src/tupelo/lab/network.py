@@ -57,6 +57,8 @@ class VirtualNetwork:
         self._bandwidth = bandwidth
         self._trace = Trace(trace_max)
         self._places: dict[str, Place] = {}
+        self.identities: dict[str, str] = {}
+        """The key that the program at a place proves to the others, if it has one."""
         self._listening: dict[str, VirtualListening] = {}
         self._owners: dict[str, str] = {}  # the place of every address that ever was listened at
         self._links: dict[int, VirtualLink] = {}

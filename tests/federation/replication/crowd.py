@@ -10,11 +10,14 @@ from typing import Any
 
 import msgspec
 
+from tupelo.federation.identity.ids import id_of
+from tupelo.federation.identity.keys import Identity
 from tupelo.federation.replication import messages
 from tupelo.federation.replication.exchange import Exchange
 from tupelo.federation.replication.streams import Stream
 
 STEPS_MAX = 200_000
+IDENTITIES = {name: Identity.new() for name in "abcdefgh"}
 FEED = "feed"
 
 
@@ -40,6 +43,12 @@ class Shelf:
     def read(self, spelled: Any) -> Any:
         return spelled
 
+    def content(self, item: Any) -> bytes:
+        return msgspec.msgpack.encode(item)
+
+    def lease(self, item: Any) -> float:
+        return 0.0
+
 
 class Truth:
     """What a source has written, and removed: how many removals it had made after each."""
@@ -52,7 +61,9 @@ class Truth:
 class Person:
     def __init__(self, crowd: Crowd, name: str, life: int, everything: bool) -> None:
         self.name = name
-        self.source = f"{name}/{life if not crowd.durable else 'disk'}"
+        identity = IDENTITIES[name] if crowd.signed else None
+        self.id = name if identity is None else id_of(identity.key)
+        self.source = f"{self.id}/{life if not crowd.durable else 'disk'}"
         self.shelf = Shelf()
         self.exchange = Exchange(
             FEED,
@@ -61,6 +72,7 @@ class Person:
             everything=everything,
             has_room=lambda host: crowd.rng.random() < 0.9,
             window_bytes=200,
+            identity=identity,
         )
         self.saved: dict[str, Stream] = {}
 
@@ -71,7 +83,16 @@ class Person:
 class Crowd:
     """Hosts and the links between them."""
 
-    def __init__(self, seed: int, hosts: int, *, durable: bool, everything: bool = True) -> None:
+    def __init__(
+        self,
+        seed: int,
+        hosts: int,
+        *,
+        durable: bool,
+        everything: bool = True,
+        signed: bool = False,
+    ) -> None:
+        self.signed = signed
         self.rng = Random(seed)
         self.durable = durable
         self.everything = everything
@@ -118,6 +139,9 @@ class Crowd:
 
     # Links
 
+    def id_of(self, name: str) -> str:
+        return id_of(IDENTITIES[name].key) if self.signed else name
+
     def connect(self, one: str, other: str) -> None:
         linked = (one, other) in self.links or (other, one) in self.links
         if one != other and one in self.people and other in self.people and not linked:
@@ -126,7 +150,7 @@ class Crowd:
                 self.speeds[near, far] = self.rng.choice((0.01, 0.1, 1.0))
                 self.links.add((near, far))
             for near, far in ((one, other), (other, one)):
-                self.people[near].exchange.engaged(far)
+                self.people[near].exchange.engaged(self.id_of(far))
                 self.post(near)
 
     def disconnect(self, one: str, other: str) -> None:
@@ -142,7 +166,7 @@ class Crowd:
         if (near, far) in self.links:
             self.links.discard((near, far))
             if near in self.people:
-                self.people[near].exchange.departed(far)
+                self.people[near].exchange.departed(self.id_of(far))
                 self.post(near)
 
     def post(self, name: str) -> None:
@@ -150,7 +174,7 @@ class Crowd:
         while outbox:
             hosts, message = outbox.popleft()
             body = msgspec.msgpack.encode(message)
-            for host in hosts:
+            for host in [one for one in self.names if self.id_of(one) in hosts]:
                 self.said += 1
                 if (name, host) in self.links:
                     self.lines[name, host].append(body)
@@ -235,7 +259,7 @@ class Crowd:
     def deliver(self, near: str, far: str) -> None:
         body = self.lines[near, far].popleft()
         if far in self.people:
-            self.people[far].exchange.heard(near, messages.read(body))
+            self.people[far].exchange.heard(self.id_of(near), messages.read(body))
             self.post(far)
             self.check_person(self.people[far])
 
@@ -262,6 +286,7 @@ class Crowd:
             self.check_person(person)
 
     def check_person(self, person: Person) -> None:
+        assert not any(far.doubted for far in person.exchange.far.values()), "nobody lies here"
         for source, stream in person.exchange.streams.items():
             truth = self.truths[source]
             came = person.shelf.came.get(source, [])

@@ -5,21 +5,30 @@ from __future__ import annotations
 import pytest
 
 from tests.federation.replication.crowd import Crowd
+from tupelo.federation.replication import exchange
 
 
+@pytest.fixture(autouse=True)
+def fold_soon(monkeypatch):
+    """So that removals are signed in both ways."""
+    monkeypatch.setattr(exchange, "FOLD_MIN", 5)
+
+
+@pytest.mark.parametrize("signed", [False, True], ids=["unsigned", "signed"])
 @pytest.mark.parametrize("durable", [False, True], ids=["memory", "disk"])
 @pytest.mark.parametrize("seed", range(150))
-def test_those_who_reach_each_other_end_with_the_same(seed, durable):
-    crowd = Crowd(seed, 2 + seed % 5, durable=durable)
+def test_those_who_reach_each_other_end_with_the_same(seed, durable, signed):
+    crowd = Crowd(seed, 2 + seed % 5, durable=durable, signed=signed)
     crowd.run(60)
     crowd.rest()
     crowd.check()
     crowd.check_agreed()
 
 
+@pytest.mark.parametrize("signed", [False, True], ids=["unsigned", "signed"])
 @pytest.mark.parametrize("seed", range(30))
-def test_once_all_are_back_all_have_the_same(seed):
-    crowd = Crowd(seed, 5, durable=True)
+def test_once_all_are_back_all_have_the_same(seed, signed):
+    crowd = Crowd(seed, 5, durable=True, signed=signed)
     crowd.run(40)
     crowd.rest()
     for name in crowd.names:
@@ -31,10 +40,11 @@ def test_once_all_are_back_all_have_the_same(seed):
     crowd.check_agreed()
 
 
+@pytest.mark.parametrize("signed", [False, True], ids=["unsigned", "signed"])
 @pytest.mark.parametrize("durable", [False, True], ids=["memory", "disk"])
 @pytest.mark.parametrize("seed", [*range(100), 1030])
-def test_those_who_take_some_streams_have_of_them_what_their_neighbours_have(seed, durable):
-    crowd = Crowd(seed, 2 + seed % 6, durable=durable, everything=False)
+def test_those_who_take_some_streams_have_of_them_what_their_neighbours_have(seed, durable, signed):
+    crowd = Crowd(seed, 2 + seed % 6, durable=durable, everything=False, signed=signed)
     crowd.run(80)
     crowd.rest()
     crowd.check()

@@ -9,6 +9,8 @@ from random import Random
 from typing import Any, TypeVar
 
 from tupelo.federation.hosts.core import HostCore
+from tupelo.federation.identity.ids import id_of
+from tupelo.federation.identity.keys import Identity
 from tupelo.federation.replication.carrier import Replication, replication_of
 from tupelo.federation.replication.feed import Feed, host_of
 from tupelo.federation.replication.placing import Everything, Lanes, Policy
@@ -28,6 +30,11 @@ class Citizen:
 
     def __init__(self, town: Town, name: str, knows: Iterable[str]) -> None:
         self.name = name
+        self.identity = Identity.new() if town.identities else None
+        self.id = name
+        if self.identity is not None:
+            self.id = id_of(self.identity.key)
+            town.network.identities[name] = self.identity.key
         self.knows = list(knows)
         self.lives = 0
         self.life: Life | None = None
@@ -45,7 +52,7 @@ class Citizen:
         town = self._town
         self.core = HostCore(
             self.name,
-            host_id=self.name,
+            host_id=self.id,
             network=life,
             clock=town.clock,
             rng=Random(f"{town.loop.seed} {self.name} {self.lives}"),
@@ -57,6 +64,7 @@ class Citizen:
             answer_seconds=2.0,
             commit_in_place=True,
         )
+        self.core.identity = self.identity
         self.replication = replication_of(self.core)
         lanes = None if town.lanes is None else town.lanes(self.name)
         self.feed = self.replication.feed(FEED, town.policy, lanes=lanes)
@@ -115,8 +123,10 @@ class Town:
         policy: Policy,
         folder: Path | None,
         lanes: Callable[[str], Lanes] | None,
+        identities: bool,
     ) -> None:
         self.lanes = lanes
+        self.identities = identities
         self.loop = loop
         self.network = VirtualNetwork(loop)
         self.clock = LoopClock(loop)
@@ -163,12 +173,13 @@ def play(
     folder: Path | None = None,
     seed: int = 1,
     lanes: Callable[[str], Lanes] | None = None,
+    identities: bool = False,
 ) -> None:
     """A scene with hosts that are engaged as these pairs say ("ab": a dials b); what they write is
-    parted into `lanes`, as this says of each."""
+    parted into `lanes`, as this says of each. With `identities` they prove who they are."""
 
     async def main(loop: VirtualLoop) -> None:
-        town = Town(loop, edges, names, policy or Everything(), folder, lanes)
+        town = Town(loop, edges, names, policy or Everything(), folder, lanes, identities)
         for one in town.citizens.values():
             await one.start()
         try:

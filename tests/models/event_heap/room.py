@@ -87,8 +87,9 @@ def meet(
     names: str = "",
     folder: Path | None = None,
     seed: int = 1,
+    identities: bool = False,
 ) -> None:
     async def main(town: Town) -> None:
         await scene(Room(town))
 
-    play(main, *edges, names=names, folder=folder, seed=seed)
+    play(main, *edges, names=names, folder=folder, seed=seed, identities=identities)

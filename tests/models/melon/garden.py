@@ -11,6 +11,7 @@ from typing import Any
 
 from tupelo.federation.hosts.core import HostCore
 from tupelo.federation.hosts.doors import AsyncHost
+from tupelo.federation.identity.ids import id_of
 from tupelo.federation.identity.keys import Identity
 from tupelo.federation.names import companion_name
 from tupelo.lab.life import Life
@@ -41,6 +42,10 @@ class Bed:
         self.lives = 0
         self.life: Life | None = None
         self.identity = Identity.new() if garden.identities else None
+        self.id = name
+        if self.identity is not None:
+            self.id = id_of(self.identity.key)
+            garden.network.identities[name] = self.identity.key
         self.core: HostCore
         self.host: VirtualHost
         self.melon: Melon
@@ -60,7 +65,7 @@ class Bed:
         garden = self._garden
         self.core = HostCore(
             self.name,
-            host_id=self.name,
+            host_id=self.id,
             network=life,
             clock=garden.clock,
             rng=Random(f"{garden.loop.seed} {self.name} {self.lives}"),
@@ -203,10 +208,10 @@ class Garden:
         of = {name: group for group in groups for name in group}
         await self.until(
             lambda: all(
-                of[name] == of[peer]
+                of[name] == of[peer.name]
                 for name, bed in self.beds.items()
                 if bed.life is not None
-                for peer in bed.core.peers
+                for peer in bed.core.peers.values()
             ),
             f"parted as {groups}",
         )

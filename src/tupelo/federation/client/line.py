@@ -14,7 +14,9 @@ from tupelo.errors import LinkError
 from tupelo.federation.client.channel import Party
 from tupelo.federation.links import wire
 
-_CHUNK = 256 * 1024
+_CHUNK = 64 * 1024
+"""So much is received at a time. For 128 KiB and more the C library asks the system for new pages
+at every call, which takes longer than all else that a short answer needs."""
 
 
 def _readable(sock: socket.socket, seconds: float | None) -> bool:

@@ -146,7 +146,8 @@ class RemoteSpace(Reach, SpaceLike):
         message = self.get_message(
             template, take, wait, order, if_exists, scope, many=many, limit=limit if many else None
         )
-        found = await self.got(message, await self.branch(txn), coverage)
+        branch = None if txn is None else await self.branch(txn)
+        found = await self.got(message, branch, coverage)
         return found if many else found[0] if found else None
 
     @either

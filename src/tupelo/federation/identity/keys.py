@@ -14,6 +14,7 @@ import os
 import re
 import stat
 import tempfile
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -134,15 +135,20 @@ def verify(key: str, data: bytes, signature: bytes) -> bool:
         return False
     try:
         from cryptography.exceptions import InvalidSignature
-        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+        _public_key(key).verify(signature, data)
     except ImportError as error:
         raise IdentityUnusable(_MISSING) from error
-    try:
-        public = Ed25519PublicKey.from_public_bytes(key_bytes(key))
-        public.verify(signature, data)
     except (InvalidSignature, ValueError):
         return False
     return True
+
+
+@lru_cache(maxsize=1_024)
+def _public_key(key: str) -> Ed25519PublicKey:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+    return Ed25519PublicKey.from_public_bytes(key_bytes(key))
 
 
 def key_text(public: bytes) -> str:

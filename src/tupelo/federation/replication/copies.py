@@ -20,6 +20,8 @@ from pyroaring import BitMap64
 from tupelo.errors import BadArgument, BadFrame
 from tupelo.federation.hosts.core import HostCore
 from tupelo.federation.links.spelled import read_spelled_entry
+from tupelo.federation.replication.messages import Chunk
+from tupelo.federation.replication.proofs import decode_statement, encode_statement
 from tupelo.federation.replication.streams import Numbered, Stream, read_bits, spell_bits, up_to
 from tupelo.federation.spaces.hosted import HostedSpace
 from tupelo.space.session import Seen
@@ -60,7 +62,15 @@ class Kept:
     dead: bytes
 
 
-_KINDS = frozenset([kind_of(Batch), kind_of(Kept)])
+@dataclass
+class Signed:
+    """What the source of a stream has signed of it."""
+
+    source: str
+    statement: bytes
+
+
+_KINDS = frozenset([kind_of(Batch), kind_of(Kept), kind_of(Signed)])
 
 
 class Copies:
@@ -79,6 +89,7 @@ class Copies:
         self._now = self.hosted.clock.now
         self._batches: dict[Entry, _Batch] = {}  # of the items, on disk
         self._kept: dict[str, Entry] = {}
+        self._signed: dict[str, dict[bytes, Entry]] = {}  # by source and signature
         self._ahead: set[str] = set()  # of which is kept what has not come yet
         self._measured = measured
         self._bytes: Counter[str] = Counter()
@@ -121,19 +132,22 @@ class Copies:
                 batch = [self._batch(stream, [number for number, _ in items], come)]
             if not items or _looks_ahead(stream) or stream.source in self._ahead:
                 kept, ended = self._renew_kept(stream)
-        self._step([*batch, *come, *kept], ended)
+        signed, unneeded = self._renew_signed(stream)
+        self._step([*batch, *come, *kept, *signed], [*ended, *unneeded])
         self._measure(stream.source, come, 1)
         return [(number, entry) for (number, _), entry in zip(items, come, strict=True)]
 
     def remove(self, stream: Stream, items: list[Entry]) -> None:
         kept, ended = self._renew_kept(stream) if self.hosted.durable else ([], [])
-        self._step(kept, [*items, *self._emptied(items), *ended])
+        signed, unneeded = self._renew_signed(stream)
+        self._step([*kept, *signed], [*items, *self._emptied(items), *ended, *unneeded])
         self._measure(stream.source, items, -1)
 
     def drop(self, stream: Stream) -> None:
         items = [*stream.items.values()]
         kept = self._kept.pop(stream.source, None)
-        self._step([], [*items, *self._emptied(items), *([kept] if kept else [])])
+        signed = self._signed.pop(stream.source, {}).values()
+        self._step([], [*items, *self._emptied(items), *([kept] if kept else []), *signed])
         del self._bytes[stream.source]
 
     def size_of(self, item: Entry) -> int:
@@ -163,7 +177,7 @@ class Copies:
                     emptied.append(batch.entry)
         return emptied
 
-    def _own(self, record: Batch | Kept) -> Entry:
+    def _own(self, record: Batch | Kept | Signed) -> Entry:
         return self._port.new_entry(*freeze(record))
 
     def _batch(self, stream: Stream, numbers: list[int], come: list[Entry]) -> Entry:
@@ -194,6 +208,18 @@ class Copies:
         )
         return [new], [] if old is None else [old]
 
+    def _renew_signed(self, stream: Stream) -> tuple[list[Entry], list[Entry]]:
+        """Records of what was signed since the last time, and those that are needed no more."""
+        (new, old), stream.unkept, stream.unneeded = (stream.unkept, stream.unneeded), [], []
+        if not self.hosted.durable or not (new or old):
+            return [], []
+        kept = self._signed.setdefault(stream.source, {})
+        come = {
+            one.signature: self._own(Signed(stream.source, encode_statement(one))) for one in new
+        }
+        kept.update(come)
+        return [*come.values()], [kept.pop(one.signature) for one in old]
+
     # What was kept
 
     def streams(self) -> Iterator[Stream]:
@@ -209,6 +235,14 @@ class Copies:
                 records.append((entry, record))
             elif isinstance(record, Kept):
                 kept[record.source], self._kept[record.source] = record, entry
+            elif isinstance(record, Signed):
+                stream = found.setdefault(record.source, Stream(record.source))
+                statement = decode_statement(record.statement)
+                self._signed.setdefault(record.source, {})[statement.signature] = entry
+                if isinstance(statement, Chunk):
+                    stream.chunks.append(statement)
+                else:
+                    stream.removals.append(statement)
             else:
                 here[entry.arrival] = entry
         for entry, batch in records:
@@ -233,6 +267,8 @@ class Copies:
             new, old = self._renew_kept(found[batch.source])
             self._step(new, [*old, one.entry])
         for stream in found.values():
+            stream.chunks.sort(key=lambda chunk: chunk.upto)
+            stream.removals.sort(key=lambda removal: removal.deaths)
             self._measure(stream.source, stream.items.values(), 1)
             yield stream
 
@@ -248,6 +284,12 @@ class Copies:
         if item.ended:
             return None
         return spell_item(item, lease)
+
+    def content(self, item: Entry) -> bytes:
+        return spell_item(item, None if item.expires is None else 0.0)
+
+    def lease(self, item: Entry) -> float:
+        return 0.0 if item.expires is None else item.expires - self._now()
 
     def read(self, spelled: Any) -> Entry:
         try:

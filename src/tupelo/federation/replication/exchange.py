@@ -9,12 +9,14 @@ it: C gets it from A, and says what it has to everyone when it loses A.
 
 Of a stream whose source is near, only what the source says itself is believed. If there is more of
 it here than the source has, somebody has told us what is not so, and it is begun anew. Who may not
-say something is not believed either: then the stream waits for one who may.
+say something is not believed either: then the stream waits for one who may. Of a stream whose
+source has an identity, others are believed only as far as they show what the source has signed.
 """
 
 from __future__ import annotations
 
-from collections import deque
+import logging
+from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -22,16 +24,25 @@ from typing import Any, Protocol
 import msgspec
 
 from tupelo.errors import BadFrame
+from tupelo.federation.identity.keys import Identity
 from tupelo.federation.replication import messages as said
-from tupelo.federation.replication.messages import NOTHING, SOURCES_MAX, Mark
+from tupelo.federation.replication.messages import NOTHING, SOURCES_MAX, Chunk, Mark
 from tupelo.federation.replication.partners import Far, Wants
-from tupelo.federation.replication.sources import base_of, host_of
-from tupelo.federation.replication.streams import Item, Numbered, Stream
+from tupelo.federation.replication.proofs import digest_of, is_proved, sign
+from tupelo.federation.replication.sources import base_of, host_of, is_signed
+from tupelo.federation.replication.streams import Item, Numbered, Stream, read_bits, spell_bits
+
+logger = logging.getLogger("tupelo")
 
 WINDOW_BYTES = 256 * 1024
 """So much is told at a time."""
 BURIED_MAX = 10_000
 """Of more removals than this in one turn it is not told which, but what is left."""
+FOLD_MIN = 1_000
+"""After so many removals that were signed one by one, and as many as there are items, the source
+signs what is left: whoever passes them on has to keep no more than that."""
+LEASE_SLACK_SECONDS = 1.0
+"""So much longer than was signed may a lease seem to be."""
 
 
 class Shelf(Protocol):
@@ -55,6 +66,14 @@ class Shelf(Protocol):
         """BadFrame if it is none."""
         ...
 
+    def content(self, item: Item) -> bytes:
+        """What its source signs of an item: all but how long its lease lasts."""
+        ...
+
+    def lease(self, item: Item) -> float:
+        """How many seconds its lease lasts; 0 if it has none."""
+        ...
+
 
 @dataclass
 class Fresh:
@@ -71,7 +90,7 @@ class Exchange:
     `everything` says whether it takes every stream that it hears of, or only those that it holds.
     `has_room` says whether a host can be told more just now. `admits_source` says whether the items
     of a stream are wanted, whoever tells of them, and `admits_item` whether a host may tell us this
-    item of a stream."""
+    item of a stream. With an `identity` this host signs its own streams."""
 
     def __init__(
         self,
@@ -84,6 +103,7 @@ class Exchange:
         admits_source: Callable[[str], bool] = lambda source: True,
         admits_item: Callable[[str, str, Item], bool] = lambda host, source, item: True,
         window_bytes: int = WINDOW_BYTES,
+        identity: Identity | None = None,
     ) -> None:
         self.feed = feed
         self.source = source
@@ -97,6 +117,10 @@ class Exchange:
         self._admits_source = admits_source
         self._admits_item = admits_item
         self._window_bytes = window_bytes
+        self._identity = identity
+        self._unfolded: Counter[str] = (
+            Counter()
+        )  # removals since the source has signed what is left
         self.wants = Wants(self.far, self._lacks, self._ask)
         self._fresh: dict[str, Fresh] = {}
         self._near_said: frozenset[str] = frozenset()
@@ -323,15 +347,14 @@ class Exchange:
 
     def _hear_want(self, far: Far, want: said.Want) -> None:
         stream = self.streams.get(want.source)
-        if stream is None:
+        parcel = None if stream is None else self._window(stream, want.mark.upto, answers=True)
+        if stream is None or parcel is None:
             empty = said.Parcel(self.feed, want.source, 0, 0, 0, [], True)
             self.outbox.append(([far.id], empty))
             return
-        if want.mark.deaths < stream.deaths:
-            self.outbox.append(([far.id], stream.living(self.feed)))
-        parcel = stream.parcel(
-            self.feed, want.mark.upto, self._window_bytes, self._shelf.spell, answers=True
-        )
+        deaths = -1 if self._has_hole(parcel) else want.mark.deaths
+        if deaths < stream.deaths:
+            self.outbox += [([far.id], one) for one in self._removals(stream, deaths)]
         self.outbox.append(([far.id], parcel))
         far.has[want.source] = want.mark.or_more(Mark(parcel.upto, stream.deaths))
 
@@ -354,7 +377,10 @@ class Exchange:
             far.has[source] = stream.mark  # It is not asked for this again, but others are.
             self.wants.consider(source)
             return
-        self._promised(far, source, mark)
+        if asked and not parcel.more and stream.lacks(mark) and is_signed(source):
+            far.has[source] = stream.mark  # It cannot prove more.
+        else:
+            self._promised(far, source, mark)
         self.wants.consider(source)
 
     def _begin_anew(self, stream: Stream) -> None:
@@ -371,11 +397,18 @@ class Exchange:
         upto, read = stream.upto, self._shelf.read
         if parcel.after > upto or parcel.deaths > stream.deaths:
             return True
-        items = [(number, read(spelled)) for number, spelled in parcel.items if number > upto]
+        signed = is_signed(stream.source)
+        read_all = [(n, read(spelled)) for n, spelled in parcel.items if n > upto or signed]
+        items = [(number, item) for number, item in read_all if number > upto]
+        proof = self._check(far, stream, parcel, dict(read_all)) if signed else []
+        if proof is None:
+            self._doubt(far, stream.source)
+            return False
         if not all(self._admits_item(far.id, stream.source, item) for _, item in items):
             return False
         fresh = self._news_of(stream)
         new = stream.receive(parcel, items)
+        stream.keep_chunks(proof)
         kept = self._shelf.put(stream, new or [])
         stream.keep(kept)
         fresh.items += kept
@@ -383,28 +416,129 @@ class Exchange:
 
     def _hear_died(self, far: Far, died: said.Died) -> None:
         source = died.source
-        mark = Mark(0, died.before + len(died.numbers))
-        if not self._believes(far, source):
+        mark = Mark(0, died.deaths)
+        if not self._believes(far, source) or not self._is_heeded(far, died):
             return
         stream = self._stream(source)
         far.got(source, mark)
         if mark.deaths > stream.deaths >= died.before:
             fresh = self._news_of(stream)
             fresh.numbers += died.numbers[stream.deaths - died.before :]
-            self._shelf.remove(stream, stream.died(died.before, died.numbers) or [])
+            gone = stream.died(died.before, died.numbers) or []
+            if died.signature:
+                stream.keep_removal(died)
+            self._shelf.remove(stream, gone)
         self._promised(far, source, mark)
         self.wants.consider(source)
 
     def _hear_living(self, far: Far, living: said.Living) -> None:
-        if not self._believes(far, living.source):
+        if not self._believes(far, living.source) or not self._is_heeded(far, living):
             return
         stream = self._stream(living.source)
         far.got(living.source, Mark(0, living.deaths))
         fresh = self._news_of(stream)
-        if living.deaths > stream.deaths:
-            self._shelf.remove(stream, stream.outlive(living))
+        is_newer = living.deaths > stream.deaths
+        if is_newer or (living.signature and living.known > stream.known):
+            gone = stream.outlive(living)
+            if living.signature:
+                stream.keep_removal(living)
+            self._shelf.remove(stream, gone)
+        if is_newer:
             fresh.before = stream.deaths  # Which ones died is not known.
             fresh.numbers.clear()
+
+    # What is signed
+
+    def _signs(self, source: str) -> Identity | None:
+        return self._identity if self.owns(source) else None
+
+    def _proved(self, stream: Stream, parcel: said.Parcel) -> said.Parcel | None:
+        """A parcel with its proof: signed here, or by its source. None if there is none."""
+        source = stream.source
+        if (identity := self._signs(source)) is not None:
+            items = [stream.items[number] for number, _ in parcel.items]
+            digests = {
+                number: digest_of(self._shelf.content(item))
+                for (number, _), item in zip(parcel.items, items, strict=True)
+            }
+            lease = max(map(self._shelf.lease, items), default=0.0)
+            chunk = Chunk(parcel.after, parcel.upto, lease, digests, b"")
+            chunk.signature = sign(identity, self.feed, source, chunk)
+            chunk.digests = {}
+            parcel.chunks = [chunk]
+        elif is_signed(source) and not self.owns(source):
+            parcel.chunks = stream.proof(parcel)
+            if not _is_covered(parcel, stream.removals):
+                return None
+        return parcel
+
+    def _has_hole(self, parcel: said.Parcel) -> bool:
+        """Whether there are no chunks for a part of it, since nothing is left there."""
+        return is_signed(parcel.source) and not _is_covered(parcel, [])
+
+    def _removals(self, stream: Stream, deaths: int) -> list[said.Died | said.Living]:
+        """What one is told of the removals who has heeded so many."""
+        source = stream.source
+        if is_signed(source) and not self.owns(source):
+            return [one for one in stream.removals if one.deaths > deaths]
+        living = stream.living(self.feed)
+        if (identity := self._signs(source)) is not None:
+            living.signature = sign(identity, self.feed, source, living)
+        return [living]
+
+    def _is_heeded(self, far: Far, removal: said.Died | said.Living) -> bool:
+        """Whether removals are told by the source itself, or signed by it."""
+        source = removal.source
+        unsigned = not removal.signature and (far.source == base_of(source))
+        if not is_signed(source) or unsigned or is_proved(self.feed, source, removal):
+            return True
+        self._doubt(far, source)
+        return False
+
+    def _check(
+        self, far: Far, stream: Stream, parcel: said.Parcel, items: dict[int, Item]
+    ) -> list[Chunk] | None:
+        """The chunks that prove a parcel. None if they do not: it brings what was not signed, or
+        leaves out what was signed, and was not removed."""
+        source, shelf = stream.source, self._shelf
+        if not parcel.chunks and far.source == base_of(source):
+            return []  # An older program; its link proves who it is. It is not passed on.
+        digests = {number: digest_of(shelf.content(item)) for number, item in items.items()}
+        chunks: list[Chunk] = []
+        listed: dict[int, Chunk] = {}
+        end = stream.known
+        for chunk in parcel.chunks:
+            brought = {n: one for n, one in digests.items() if chunk.after < n <= chunk.upto}
+            chunk.digests = dict(sorted((chunk.digests | brought).items()))
+            is_next = chunk.after <= end and chunk.upto <= parcel.upto
+            if not is_next or not is_proved(self.feed, source, chunk):
+                return None
+            end = max(end, chunk.upto)
+            chunks.append(chunk)
+            listed |= dict.fromkeys(chunk.digests, chunk)
+        due = stream.due(parcel.upto, listed)
+        if parcel.away:
+            away = read_bits(parcel.away) & due
+            due -= away
+            parcel.away = spell_bits(away)
+        is_right = (
+            parcel.upto <= end
+            and digests.keys() <= listed.keys()
+            and all(number in digests for number in due)
+            and all(
+                shelf.lease(item) <= listed[number].lease + LEASE_SLACK_SECONDS
+                for number, item in items.items()
+            )
+        )
+        return chunks if is_right else None
+
+    def _doubt(self, far: Far, source: str) -> None:
+        if source not in far.doubted:
+            far.doubted.add(source)
+            logger.warning(
+                "what %s says of the stream %s in %r is refused: its source has not signed it",
+                *(far.id, source, self.feed),
+            )
 
     def _promised(self, far: Far, source: str, mark: Mark) -> None:
         """Who is near the one who has told us hears of it, or asks for it, there as well."""
@@ -444,30 +578,52 @@ class Exchange:
         if not told:
             return behind
         parcel = self._parcel_of(stream, fresh)
-        if parcel is None or len(fresh.numbers) > BURIED_MAX:
+        if parcel is None or len(fresh.numbers) > BURIED_MAX or self._has_hole(parcel):
             return told + behind
         if fresh.numbers:
-            died = said.Died(self.feed, source, fresh.before, fresh.numbers)
-            self.outbox.append((told, died))
+            removals = self._died(stream, fresh)
+            if not removals:
+                return told + behind
+            self.outbox += [(told, one) for one in removals]
         if parcel.upto > parcel.after:
             self.outbox.append((told, parcel))
         for host in told:
             self.far[host].has[source] = mark
         return behind
 
+    def _died(self, stream: Stream, fresh: Fresh) -> list[said.Died | said.Living]:
+        """What was removed since the others were told the last time, as it is signed."""
+        source = stream.source
+        if is_signed(source) and not self.owns(source):
+            return [one for one in stream.removals if one.deaths > fresh.before]
+        died = said.Died(self.feed, source, fresh.before, fresh.numbers)
+        if (identity := self._signs(source)) is not None:
+            self._unfolded[source] += len(fresh.numbers)
+            if self._unfolded[source] > max(FOLD_MIN, len(stream.items)):
+                del self._unfolded[source]
+                return self._removals(stream, fresh.before)
+            died.signature = sign(identity, self.feed, source, died)
+        return [died]
+
     def _parcel_of(self, stream: Stream, fresh: Fresh) -> said.Parcel | None:
         """The new items that live; None if they are too many to be told at once."""
+        if stream.chunks:
+            window = self._window(stream, fresh.after, answers=False)
+            return None if window is None or window.more else window
         items = []
+        late: list[int] = []
         size, living, spell = 0, stream.items, self._shelf.spell
         for number, item in fresh.items:
             if number in living:
                 spelled = spell(item)
-                if spelled is not None:
+                if spelled is None:
+                    late.append(number)
+                else:
                     size += len(spelled)
                     items.append((number, msgspec.Raw(spelled)))
                     if size > self._window_bytes and len(items) > 1:
                         return None
-        return said.Parcel(
+        parcel = said.Parcel(
             self.feed,
             stream.source,
             fresh.after,
@@ -475,5 +631,23 @@ class Exchange:
             stream.deaths,
             items,
             False,
-            away=stream.away_since(fresh.after, stream.upto),
+            away=stream.away_since(fresh.after, stream.upto, late),
         )
+        return self._proved(stream, parcel)
+
+    def _window(self, stream: Stream, after: int, *, answers: bool) -> said.Parcel | None:
+        """What comes after a number, as much as is told at a time; None if it cannot be proved."""
+        spell = self._shelf.spell
+        parcel = stream.parcel(self.feed, after, self._window_bytes, spell, answers=answers)
+        return self._proved(stream, parcel)
+
+
+def _is_covered(parcel: said.Parcel, removals: list[said.Died | said.Living]) -> bool:
+    """Whether chunks, and the list of what lives, leave no hole in a parcel."""
+    listed = removals[:1]
+    end = max([parcel.after, *(one.known for one in listed if isinstance(one, said.Living))])
+    for chunk in parcel.chunks:
+        if chunk.after > end:
+            return False
+        end = max(end, chunk.upto)
+    return parcel.upto <= end

@@ -21,7 +21,7 @@ from tupelo.federation.replication.placing import (
     Policy,
     Some,
 )
-from tupelo.federation.replication.sources import host_of, lane_name
+from tupelo.federation.replication.sources import host_of, is_signed, lane_name
 from tupelo.federation.replication.streams import Numbered, Stream
 from tupelo.federation.replication.tap import Tap
 from tupelo.federation.spaces.hosted import HostedSpace
@@ -81,6 +81,7 @@ class Feed:
             has_room=self._has_room,
             admits_source=self._admits_source,
             admits_item=self._admits_item,
+            identity=core.identity if is_signed(self.source) else None,
         )
         self._admits = admits
         self._lanes = lanes

@@ -84,10 +84,22 @@ class Want(Message, tag=5):
     mark: Mark
 
 
+class Chunk(msgspec.Struct, array_like=True, tag=11):
+    """What the source of a stream has signed together: all its items that lived then, `after` a
+    number and up to `upto`, by the digest of each, none of which had more than `lease` seconds
+    left. In a parcel the digests of the items that it brings are left out."""
+
+    after: Number
+    upto: Number
+    lease: float
+    digests: dict[Number, bytes]
+    signature: bytes
+
+
 class Parcel(Message, tag=6):
     """These items come `after` a number; all else up to `upto` is dead after so many `deaths`, but
     what is `away` (a roaring bitmap): it lives, and has given way where this comes from. It
-    `answers` a Want, or is news; there may be `more`."""
+    `answers` a Want, or is news; there may be `more`. `chunks` prove it, if its source signs."""
 
     source: Name
     after: Number
@@ -97,6 +109,7 @@ class Parcel(Message, tag=6):
     answers: bool
     more: bool = False
     away: bytes = b""
+    chunks: list[Chunk] = []
 
 
 class Died(Message, tag=7):
@@ -105,6 +118,11 @@ class Died(Message, tag=7):
     source: Name
     before: Number
     numbers: list[Number]
+    signature: bytes = b""
+
+    @property
+    def deaths(self) -> int:
+        return self.before + len(self.numbers)
 
 
 class Living(Message, tag=8):
@@ -116,6 +134,7 @@ class Living(Message, tag=8):
     deaths: Number
     living: bytes
     dead: bytes
+    signature: bytes = b""
 
 
 class Hold(Message, tag=9):
@@ -132,6 +151,8 @@ class Held(Message, tag=10):
     held: bool
 
 
+Statement = Chunk | Died | Living
+"""What a source signs."""
 Said = Here | Near | News | Gone | Want | Parcel | Died | Living | Hold | Held
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tupelo.federation.replication.messages import NOTHING, Mark
 from tupelo.federation.replication.sources import base_of
@@ -21,6 +21,8 @@ class Far:
     everything: bool
     near: frozenset[str]
     has: dict[str, Mark]
+    doubted: set[str] = field(default_factory=set)
+    """The streams of which it has said what their source has not signed."""
 
     def takes(self, source: str) -> bool:
         wants = self.everything or source in self.has

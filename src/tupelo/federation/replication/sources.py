@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+from tupelo.federation.identity.ids import ID_CHARACTERS
+
 NAMES_KEPT = 4_096
 
 
@@ -16,6 +18,11 @@ NAMES_KEPT = 4_096
 def host_of(source: str) -> str:
     """The id of the host whose stream this is."""
     return source.rpartition("/")[0]
+
+
+def is_signed(source: str) -> bool:
+    """Whether the host of this stream has an identity, and so signs it."""
+    return len(host_of(source)) == ID_CHARACTERS
 
 
 def lane_name(base: str, lane: str, *, spreads: bool) -> str:

@@ -8,10 +8,15 @@ that they live, so that nobody who hears of the stream from here takes them for 
 
 Of removals it may be told before it has the items. It knows which numbers live up to `known`, which
 is never below `upto`, and beyond that some that are `dead`: these are not let in when they come.
+
+A copy of a stream whose source signs keeps what was signed: `chunks` of items, in order, and
+`removals`, the last list of what lives and what was removed since. A chunk without a living item is
+kept until such a list says that there is nothing else up to its end.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable
 from itertools import takewhile
 from typing import Any
@@ -20,7 +25,16 @@ import msgspec
 from pyroaring import BitMap64
 
 from tupelo.errors import BadFrame
-from tupelo.federation.replication.messages import NUMBER_MAX, Living, Mark, Parcel
+from tupelo.federation.replication.messages import (
+    NUMBER_MAX,
+    Chunk,
+    Died,
+    Living,
+    Mark,
+    Parcel,
+    Statement,
+)
+from tupelo.federation.replication.sources import is_signed
 
 Item = Any
 """Whatever a stream consists of: only those who write and read it look into it."""
@@ -39,6 +53,12 @@ class Stream:
         self.known = upto
         self.dead = BitMap64()
         self.away = BitMap64()
+        self.chunks: list[Chunk] = []
+        self.removals: list[Died | Living] = []
+        self.unkept: list[Statement] = []
+        """Signed statements that are not kept on disk yet, and (`unneeded`) those that need not be
+        kept any more."""
+        self.unneeded: list[Statement] = []
 
     def __repr__(self) -> str:
         return f"<{self.source}: {len(self.items)} up to {self.upto}, {self.deaths} deaths>"
@@ -57,6 +77,14 @@ class Stream:
             return []
         living = self.alive.iter_equal_or_larger(after + 1)
         return list(takewhile(lambda number: number <= self.upto, living))
+
+    def due(self, upto: int, listed: Iterable[int]) -> BitMap64:
+        """Those that live and have not come yet, up to this one: as far as is known, and beyond
+        that those that are `listed` and not dead."""
+        due = _between(self.alive, self.upto + 1, min(upto, self.known))
+        due.update([number for number in listed if number > self.known])
+        due -= self.dead
+        return due
 
     # At its source
 
@@ -136,14 +164,14 @@ class Stream:
     def outlive(self, living: Living) -> list[Item]:
         """Which numbers live, as someone knows who has heeded more removals: the items that are no
         more."""
-        if living.deaths <= self.deaths:
+        if living.deaths <= self.deaths and living.known <= self.known:
             return []
         lives, dead = read_bits(living.living), read_bits(living.dead)
         if (lives and lives.max() > living.known) or (dead and dead.min() <= living.known):
             raise BadFrame("these numbers can neither live nor be dead")
         if dead and dead.max() > NUMBER_MAX:
             raise BadFrame("these numbers are too great")
-        self.deaths = living.deaths
+        self.deaths = max(self.deaths, living.deaths)
         gone = self.alive - lives
         if living.known < self.known:
             gone.remove_range(living.known + 1, self.known + 1)
@@ -153,7 +181,7 @@ class Stream:
         self.dead |= dead
         if living.known > self.known:
             lives.remove_range(0, self.known + 1)
-            self.alive |= lives
+            self.alive |= lives - self.dead
             self.known = living.known
         self._forget_dead()
         # What has not come yet is not here, and may be spelled in few bytes and be very many.
@@ -164,6 +192,10 @@ class Stream:
         them; who asks here does not get them."""
         gone = [number for number in numbers if number in self.items]
         self.alive.difference_update(BitMap64(gone))
+        if is_signed(
+            self.source
+        ):  # Others are told that it is not here: that it is dead, only its source says.
+            self.away.update(gone)
         return self._drop(gone)
 
     def give_way(self, numbers: Iterable[int]) -> list[Item]:
@@ -173,10 +205,66 @@ class Stream:
         self.away |= gone
         return self._drop(gone)
 
-    def away_since(self, after: int, upto: int) -> bytes:
-        """Those that have given way between these, for a parcel."""
-        away = _between(self.away, after + 1, upto) if self.away else self.away
+    def away_since(self, after: int, upto: int, late: list[int]) -> bytes:
+        """Those that have given way between these, for a parcel; and those that are too `late` for
+        it, if only their source can say that they are dead."""
+        away = _between(self.away, after + 1, upto) if self.away else BitMap64()
+        if is_signed(self.source):
+            away.update(late)
         return spell_bits(away) if away else b""
+
+    # What its source has signed
+
+    def keep_chunks(self, chunks: Iterable[Chunk]) -> None:
+        """Those that tell of more than the chunks that are here."""
+        for chunk in chunks:
+            if not self.chunks or chunk.upto > self.chunks[-1].upto:
+                self.chunks.append(chunk)
+                self.unkept.append(chunk)
+
+    def keep_removal(self, statement: Died | Living) -> None:
+        """A statement that was heeded. A list of what lives replaces those before it, and chunks of
+        which nothing is left."""
+        self.unkept.append(statement)
+        if isinstance(statement, Died):
+            self.removals.append(statement)
+            return
+        self._need_no_more([one for one in self.removals if one.deaths <= statement.deaths])
+        later = [one for one in self.removals if one.deaths > statement.deaths]
+        self.removals = [statement, *later]
+        empty = [
+            chunk
+            for chunk in self.chunks
+            if chunk.upto <= statement.known
+            and not any(number in self.alive or number in self.away for number in chunk.digests)
+        ]
+        self._need_no_more(empty)
+        gone = {chunk.upto for chunk in empty}
+        self.chunks = [chunk for chunk in self.chunks if chunk.upto not in gone]
+
+    def _need_no_more(self, statements: Iterable[Statement]) -> None:
+        for statement in statements:
+            kept = [one for one in self.unkept if one is not statement]
+            if len(kept) == len(self.unkept):
+                self.unneeded.append(statement)
+            self.unkept = kept
+
+    def proof(self, parcel: Parcel) -> list[Chunk]:
+        """The chunks that prove a parcel, without the digests of what it brings."""
+        brought = {number for number, _ in parcel.items}
+        first = bisect_left(self.chunks, parcel.after + 1, key=lambda chunk: chunk.upto)
+        last = bisect_left(self.chunks, parcel.upto, key=lambda chunk: chunk.upto)
+        return [
+            msgspec.structs.replace(
+                chunk, digests={n: one for n, one in chunk.digests.items() if n not in brought}
+            )
+            for chunk in self.chunks[first : last + 1]
+        ]
+
+    def _end_of(self, number: int) -> int:
+        """Where a parcel may end that brings this number: what was signed together stays so."""
+        place = bisect_left(self.chunks, number, key=lambda chunk: chunk.upto)
+        return self.chunks[place].upto if place < len(self.chunks) else number
 
     def _drop(self, numbers: Iterable[int]) -> list[Item]:
         items = self.items
@@ -200,19 +288,22 @@ class Stream:
         """What comes after a number, as much of it as fits, and one item at least."""
         after = min(after, self.upto)
         items: list[tuple[int, msgspec.Raw]] = []
+        late: list[int] = []
         size, upto = 0, self.upto
         if after < upto:
             for number in self.alive.iter_equal_or_larger(after + 1):
                 if number > self.upto:
                     break
                 spelled = spell(self.items[number])
-                if spelled is not None:  # else its time has come
+                if spelled is None:  # Its time has come.
+                    late.append(number)
+                else:
                     size += len(spelled)
-                    if items and size > bytes_max:
-                        upto = items[-1][0]
+                    if items and size > bytes_max and self._end_of(items[-1][0]) < number:
+                        upto = self._end_of(items[-1][0])
                         break
                     items.append((number, msgspec.Raw(spelled)))
-        more, away = upto < self.upto, self.away_since(after, upto)
+        more, away = upto < self.upto, self.away_since(after, upto, late)
         return Parcel(feed, self.source, after, upto, self.deaths, items, answers, more, away)
 
     def living(self, feed: str) -> Living:

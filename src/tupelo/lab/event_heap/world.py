@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from random import Random
 
 from tupelo.federation.hosts.core import HostCore
+from tupelo.federation.identity.ids import id_of
 from tupelo.federation.names import companion_name
 from tupelo.federation.replication.carrier import replication_of
 from tupelo.federation.replication.feed import Feed
@@ -76,6 +77,7 @@ class Member:
         self.name = "abcdefgh"[number]
         self.address = f"{self.name}:{PORT}"
         self.durable = number in world.plan.durable
+        self.identity = world.new_identity(self.name)
         self.lives = 0
         self.life: Life | None = None
         self.core: HostCore
@@ -119,7 +121,7 @@ class Member:
         world = self.world
         self.core = HostCore(
             self.name,
-            host_id=self.name,
+            host_id=id_of(self.identity.key),
             network=life,
             clock=world.clock,
             rng=Random(f"{world.seed} {self.name} {self.lives}"),
@@ -132,6 +134,7 @@ class Member:
             commit_in_place=True,
             durability="process" if self.durable else None,
         )
+        self.core.identity = self.identity
         self.door = Door(self.core)
         for name in HEAPS:
             self.heaps[name] = EventHeap(self.door, name, patience=PATIENCE_SECONDS)

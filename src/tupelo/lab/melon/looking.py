@@ -106,7 +106,7 @@ def evicted_at(member: Member) -> Iterator[Message]:
         for change in member.core.spaces[name].space.changes():
             if change.kind == "evicted":
                 message = (
-                    _opened(member.world, member.name, change.entry)
+                    _opened(member.world, member.core.id, change.entry)
                     if isinstance(change.entry, Sealed)
                     else change.entry
                 )
@@ -120,7 +120,7 @@ def look_at_last(world: World) -> None:
     for member in world.members:
         look(member)
         name = member.name
-        ending.near[name] = set(member.core.peers)
+        ending.near[name] = {peer.name for peer in member.core.peers.values()}
         ending.melons |= dict.fromkeys(member.melons, name)
         ending.found += [*found_at(member), *sealed_at(member)]
         if member.durable:

@@ -10,7 +10,7 @@ from random import Random
 from typing import Literal
 
 from tupelo.federation.hosts.core import HostCore
-from tupelo.federation.identity.keys import Identity
+from tupelo.federation.identity.ids import id_of
 from tupelo.federation.spaces.hosted import Doubt
 from tupelo.lab.ground import Ground
 from tupelo.lab.life import Life
@@ -88,23 +88,6 @@ def _copies(rng: Random) -> Copies | None:
     return rng.choice((None, *(Copies(hosts, room) for hosts in (0, 1, 1, 2, 9))))
 
 
-class SeededIdentity(Identity):
-    """An identity whose every key is drawn from a seed, so that a run can be played again."""
-
-    rng: Random
-
-    @classmethod
-    def drawn(cls, rng: Random) -> SeededIdentity:
-        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-
-        identity = cls(Ed25519PrivateKey.from_private_bytes(rng.randbytes(32)))
-        identity.rng = rng
-        return identity
-
-    def draw(self) -> bytes:
-        return self.rng.randbytes(32)
-
-
 class TappedNetwork(VirtualNetwork):
     """A network on whose links someone listens."""
 
@@ -126,7 +109,7 @@ class Member:
         self.durable = number in world.plan.durable
         self.bound = world.plan.bounds[number]
         self.copies = world.plan.copies[number]
-        self.identity = SeededIdentity.drawn(Random(f"{world.seed} {self.name} identity"))
+        self.identity = world.new_identity(self.name)
         self.lives = 0
         self.life: Life | None = None
         self.core: HostCore
@@ -156,7 +139,7 @@ class Member:
         world = self.world
         self.core = HostCore(
             self.name,
-            host_id=self.name,
+            host_id=id_of(self.identity.key),
             network=life,
             clock=world.clock,
             rng=Random(f"{world.seed} {self.name} {self.lives}"),
@@ -170,9 +153,9 @@ class Member:
             commit_in_place=True,
             durability="process" if self.durable else None,
         )
+        self.core.identity = self.identity
         await self.core.start()
         self.door = Door(self.core)
-        self.core.identity = self.identity
         for _ in range(world.plan.melons):
             self._open()
         if self.durable and world.plan.disk_seconds:
@@ -286,7 +269,7 @@ class World(Ground[Member]):
         return all(
             one.is_up
             and all(
-                other.name in one.core.peers for other in self.members if self.meets(one, other)
+                other.core.id in one.core.peers for other in self.members if self.meets(one, other)
             )
             for one in self.members
         )

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tupelo.errors import BadArgument, BadTemplate
-from tupelo.federation.replication.copies import Batch, Kept
+from tupelo.federation.replication.copies import Batch, Kept, Signed
 from tupelo.space.writers import Items
 from tupelo.values.entry import freeze
 from tupelo.values.kind import entry, is_typed, values_of
@@ -91,7 +91,7 @@ class Both:
 
 
 # A durable host keeps records of its own between its copies.
-_EVENTS = ~(as_template(Batch) | as_template(Kept))
+_EVENTS = ~(as_template(Batch) | as_template(Kept) | as_template(Signed))
 _asked: dict[Hashable, Template] = {}
 
 
