@@ -946,6 +946,37 @@ def test_a_strong_listener_is_told_what_it_cannot_register_or_remove(play):
 
 
 @at_both_doors
+def test_of_several_reactions_a_strong_listener_registers_all_or_none(play):
+    def fail(value: object) -> bool:
+        raise ArithmeticError("it cannot tell")
+
+    async def scene(stage: Stage) -> None:
+        host = await stage.host("a")
+        board = await shared("board", await do(host.agent("ada")))
+        await do(board.out(("other", 1)))
+        heard, errors = Heard(), []
+        bad = LocalizedReaction(
+            host.location, UNSPECIFIED, ("other", tupelo.Where(fail)), heard, ONCE_PER_TUPLE
+        )
+
+        def begin(event: ReactionEvent) -> None:
+            assert event.step is not None
+            try:
+                event.step.add_strong_reaction(to_others(host, heard), bad)
+            except Exception as error:
+                errors.append(error)
+
+        [first] = await do(board.add_strong_reaction(localized(host, begin)))
+        await do(board.out(("item", 1)))
+        assert "it cannot tell" in str(errors[0])
+        await do(board.out(("other", 2)))
+        assert heard == [] and board.get_registered_reactions() == [first]
+        assert len(host.server.spaces.ground("board").port._core.reactions) == 1
+
+    play(scene)
+
+
+@at_both_doors
 def test_listeners_that_register_each_other_for_ever_are_stopped_and_undone(play):
     async def scene(stage: Stage) -> None:
         host = await stage.host("a")

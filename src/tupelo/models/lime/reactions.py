@@ -165,6 +165,8 @@ class Registered:
         def over(holds: bool) -> None:
             self._leaving = False
             self._removed = self._removed or holds
+            if holds and not self.weak:  # What a weak one watches is for the loop to end.
+                self.displace()
 
         step.when_over(over)
         self._leaving = True
