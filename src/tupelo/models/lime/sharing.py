@@ -123,13 +123,13 @@ class Sharing:
         parcels: list[Parcel] = []
         relocated: Relocated = {}
         contents = [its.own.take_out(lambda entry: True) for its in coming]
-        grounds = list(self._spaces)
+        before = set(self._spaces.sharing)
         for its in coming:
             self._reactions.displace(its)
             self._spaces.share(its)
             self._handover.recover(its.ground.hosted)
         for its in coming:
-            held = _held_by(its.ground, its.agent.id if its.ground in grounds else None)
+            held = _held_by(its.ground, its.agent.id if its.name in before else None)
             relocated.setdefault(its.ground, []).extend(held)
         for its, entries in zip(coming, contents, strict=True):
             stay, going = self._moving.pass_on(its.ground, entries)
