@@ -138,7 +138,7 @@ HEAP = [
     "wait_to_remove",
 ]
 
-HEAP_SESSION = ["clone", "close", "destroy", "get", "get_all", "id", "share", "wait"]
+HEAP_SESSION = ["clone", "close", "destroy", "get", "get_all", "id", "resume", "share", "wait"]
 
 HEAP_VIEW = ["cloned", "is_owner", "put", "put_all", "replay", "session"]
 

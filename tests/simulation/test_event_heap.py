@@ -18,7 +18,7 @@ from tupelo.lab.event_heap.history import History, Put, Read, Remains, Removal
 from tupelo.lab.event_heap.judge import judge
 from tupelo.lab.event_heap.simulate import simulate
 from tupelo.lab.simulate import simulate_many
-from tupelo.models.event_heap import seen, total
+from tupelo.models.event_heap import records, seen, total
 from tupelo.models.event_heap.ordering import Ordering
 from tupelo.models.event_heap.readings import Ordered, Shared
 from tupelo.models.event_heap.removing import Removing
@@ -340,7 +340,7 @@ def test_a_fold_that_forgets_what_lives_is_noticed(monkeypatch):
     def spell(view: str, base: int, kept: Any, last: dict[str, int]) -> Any:
         return original(view, base, [], last)
 
-    original = total.spell_folded
+    original = records.spell_folded
     monkeypatch.setattr(total, "spell_folded", spell)
     found("replay", "missed", "skipped")
 

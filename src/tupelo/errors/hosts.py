@@ -121,9 +121,9 @@ class SessionLost(TokenAway):
             f"the host {holder!r}, which had the shared session {session!r}, is gone, and somebody "
             f"has resumed the session: {again}; read on, or share a new one, by share()"
             if resumed
-            else f"the shared session {session!r} is lost with the host {holder!r}, which had it in "
-            f"no folder, and is gone; resume() goes on with what is known of it: {again}; or share "
-            "a new one, by share()",
+            else f"the shared session {session!r} is lost with the host {holder!r}, which had it "
+            f"in no folder, and is gone; resume() goes on with what is known of it: {again}; or "
+            "share a new one, by share()",
         )
 
 

@@ -117,7 +117,8 @@ def _ordered(
     found: list[Entry] = []
     stores = stores_of(core, txn)
     if order is not None and limit is not None and survey is None:
-        if (walk := order.walk()) is not None:
+        walk = order.walk()
+        if walk is not None:
             return _first_on(walk, core, raw, limit, txn, order, accept)
     backwards = order is not None and order.backwards
     enough = limit if order is None else needed(order, limit)

@@ -9,7 +9,7 @@ import pytest
 from tests.models.event_heap.room import Person, Room, meet
 from tests.models.event_heap.test_views import ROW, open_all, read
 from tupelo.errors import BadArgument
-from tupelo.models.event_heap import Event, View
+from tupelo.models.event_heap import Event, View, total
 from tupelo.models.event_heap.replica import Replica
 
 FEW = 20

@@ -41,10 +41,10 @@ class KeptToken:
 class Luggage(Protocol):
     """What else goes with a token."""
 
-    is_light = False
+    is_light: bool = False
     """Whether it can be handed to any host, however little that knows: a host that leaves does."""
 
-    losses = 0
+    losses: int = 0
     """How often the token was lost and replaced, as far as is known here."""
 
     @property
@@ -79,8 +79,8 @@ class Luggage(Protocol):
 
     def revive(self, holder: str | None) -> bytes:
         """The state of a token that replaces the one that was lost with this host; or, if it is
-        None, of one that is the only one again."""
-        raise NotImplementedError
+        None, of one that is the only one again. Only a token that has patience is replaced."""
+        return b""
 
 
 class Where(NamedTuple):
@@ -342,8 +342,8 @@ class Token:
         return self.patience is not None and self._sole_in != self._tokens.roster.id
 
     async def _replace(self) -> None:
-        """It is gone for good. If nobody in the group knows where it has gone, another one takes its place,
-        with what is known here; what the others know comes when it is claimed."""
+        """It is gone for good. If nobody in the group knows where it has gone, another one takes
+        its place, with what is known here; what the others know comes when it is claimed."""
         tokens, roster, luggage = self._tokens, self._tokens.roster, self.luggage
         assert luggage is not None  # Only tokens with luggage have patience.
         for host in tokens.others:
@@ -355,9 +355,9 @@ class Token:
                     return
         if tokens.roster.id != roster.id or not self.is_away:
             return
-        holder = self._where.holder
-        logger.warning("%s was lost with the host %s, and is replaced", self.name, holder)
-        self.state = luggage.revive(holder)
+        lost = self._where.holder
+        logger.warning("%s was lost with the host %s, and is replaced", self.name, lost)
+        self.state = luggage.revive(lost)
         await self._renew(self._where.epoch)
 
     async def _renew(self, epoch: int) -> None:

@@ -12,11 +12,11 @@ again, until it has confirmed. So there may be a time in which nobody has it, bu
 A host that leaves hands its tokens to another before, unless their luggage is heavy. A holder
 without a folder that crashes takes its tokens with it: whoever wants one is told so (`TokenAway`).
 
-Whoever knows that the holder is gone for good may say so, and then the host with the lowest id makes
-another token in its place, with what the hosts of the group know. The old one may turn up again, or
-others may have replaced it too. So before a token that was replaced is used in a new roster, all
-hosts there are asked: they let go of theirs and say what they know, unless they have one that was
-replaced more often.
+Whoever knows that the holder is gone for good may say so, if the token has patience. Then the host
+with the lowest id makes another token in its place, with what the hosts of the group know. The old
+one may turn up again, or others may have replaced it too. So before such a token is used in a new
+roster, all hosts there are asked: they let go of theirs and say what they know, unless they have
+one that was replaced more often.
 """
 
 from __future__ import annotations

@@ -228,7 +228,8 @@ class Member:
         for removal in history.removals:
             put = history.puts.get(-1 if removal.number is None else removal.number)
             if put is not None and not self.durable:
-                if self.life_name == history.adopted.get(put.number) or put.source == self.source:
+                adopter = history.adopted.get(put.number)
+                if self.source in (put.source, adopter):
                     history.untold.add(put.number)
         others = [one for one in self.world.members if one.is_up and one is not self]
         if not self.durable:

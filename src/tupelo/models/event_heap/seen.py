@@ -124,7 +124,7 @@ class SharedRecord(Luggage):
     """What was seen in one shared session, as far as it is known here. It is the luggage of the
     session's token: whoever has that knows all."""
 
-    is_light = True
+    is_light: bool = True
 
     def __init__(self, replica: Replica, session: str) -> None:
         self.id = session
