@@ -470,3 +470,23 @@ def test_a_tuple_that_comes_too_late_for_one_agent_keeps_none_from_another() -> 
     for moment in range(10):
         play(scene_at(moment), "ab", seed=moment + 1)
     assert any(refused)
+
+
+def test_spaces_that_are_shared_together_are_known_to_all_when_that_returns() -> None:
+    async def scene(camp: Camp) -> None:
+        one = await camp["a"].agent("one", "s")
+        campers = [await camp["b"].agent(f"two{number}") for number in range(3)]
+        for two in campers:
+            await one.out("for", two.state.id, to=two.location)
+        camp.network.slow("a", "b", 10)
+
+        async def share(two: Camper) -> None:
+            await two.share()
+            assert one.server.directory.sharers("s").get(two.state.id) == "b"
+            assert ("for", two.state.id) in [
+                entry.fields for entry in two.its().ground.port.entries()
+            ]
+
+        await asyncio.gather(*map(share, campers))
+
+    play(scene, "ab")

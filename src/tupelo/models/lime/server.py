@@ -83,6 +83,8 @@ class Server(Operations):
         self.parcels: list[Parcel] = []
         self._relocated: dict[Ground, list[Entry]] = {}
         self.tasks: set[asyncio.Task[Any]] = set()
+        self._telling = asyncio.Lock()
+        self._told = True  # Does everyone know the card that is in force here?
         self._closed = False
         self._context = copy_context()
         self._loop = asyncio.get_running_loop()
@@ -247,13 +249,13 @@ class Server(Operations):
 
     async def _tell_card(self) -> bool:
         here, voice = self.core.id, self.voice
-        async with self.group.operating():
+        async with self._telling, self.group.operating():
             card = self.card()
             if card is None or here not in self.directory.hosts:
                 return False
             directory = self.directory.with_card(here, card)
             if directory.cards[here] == self.directory.cards[here]:
-                return True  # A roster has told everyone.
+                return self._told
             shared = coming(self._known, directory.cards[here])
             if any(
                 self.spaces.away(its.name, it) for its in shared for it in its.own.port.entries()
@@ -261,6 +263,7 @@ class Server(Operations):
                 return False
             for its in shared:
                 self.carriage.serve(self.spaces.ground(its.name))
+            self._told = False
             others = [host for host in directory.hosts if host != here]
             told = asyncio.gather(
                 *(voice.ask(host, Renewed(card)) for host in others), return_exceptions=True
@@ -274,7 +277,8 @@ class Server(Operations):
             for ground in [*self.spaces, self.system.ground]:
                 await self._tell(ground, relocated.pop(ground, []) + ground.fresh())
             settled = all(answer is True for answer in await told)
-            return settled and not self.handover.unsettled(others)
+            self._told = settled and not self.handover.unsettled(others)
+            return self._told
 
     def _renewed(self, source: str, card: Any) -> bool:
         """The card of another host has changed. Does nothing have to go there because of it?"""
@@ -417,6 +421,7 @@ class Server(Operations):
         parcels, self.parcels = self.parcels, []
         for parcel in parcels:  # A roster that never was settled.
             give_back(parcel.hosted, parcel.held)
+        self._told = True
         self.parcels = self._put_in_force() + self.moving.gather()
 
     def _put_in_force(self) -> list[Parcel]:
