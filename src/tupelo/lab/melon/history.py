@@ -143,7 +143,7 @@ class History:
         self.ends: dict[str, list[int]] = {}
         """When each host crashed, or left."""
         self.owed: dict[tuple[str, int], frozenset[str]] = {}
-        """Of each crash of a host: the hosts that had not heard yet that it has what they gave it."""
+        """Of each crash of a host: those that had not heard yet that it has what they gave it."""
         self.faults: list[int] = []
         """When links were cut, silent or slow."""
         self.ending = Ending()
