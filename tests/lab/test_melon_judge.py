@@ -114,9 +114,28 @@ def both(*changes: Callable[[Story], object]) -> Callable[[Story], object]:
     return lambda story: [change(story) for change in changes]
 
 
+def ended(host: str, *owed: str) -> Callable[[Story], object]:
+    """It left, or crashed before these had heard that it has what they gave it."""
+    return lambda story: story.history.ended(host, owed)
+
+
+TAKEN_AGAIN = act("take", "a1", Question("job"), messages=[JOB_1])
+
 WRONG: dict[str, tuple[str, Callable[[Story], object]]] = {
     # what was answered
-    "taken by two": ("taken twice", act("take", "a1", Question("job"), messages=[JOB_1])),
+    "taken by two": ("taken twice", TAKEN_AGAIN),
+    "taken by two, of which one crashed when its owner had heard": (
+        "taken twice",
+        both(ended("b"), TAKEN_AGAIN),
+    ),
+    "taken by two, of which one crashed when another owner had not heard": (
+        "taken twice",
+        both(ended("b", "c"), TAKEN_AGAIN),
+    ),
+    "taken by two, of which one crashed in a later life": (
+        "taken twice",
+        both(ended("b"), ended("b", "a"), TAKEN_AGAIN),
+    ),
     "taken and there": ("taken twice", found("a", "stored", JOB_1)),
     "at two hosts": (
         "taken twice",
@@ -254,6 +273,9 @@ RIGHT: dict[str, Callable[[Story], object]] = {
         put("store_1", pin=True, how="cancelled"), drop("take_1"), told("a", "stored", JOB_1)
     ),
     "what was directed and collected": both(drop("take_5"), told("a", "directed", "b")),
+    "what is taken again, since its owner had not heard of it at the crash": both(
+        ended("b", "a"), TAKEN_AGAIN
+    ),
     "what the log says was collected before the crash": both(
         drop("take_1"), crashed("a"), lambda story: story.history.evicted.add(JOB_1)
     ),

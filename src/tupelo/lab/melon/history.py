@@ -6,7 +6,7 @@ It is plain: nothing in it comes from the program that is judged, but for what a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -142,8 +142,8 @@ class History:
         """The directed messages whose text went over a link."""
         self.ends: dict[str, list[int]] = {}
         """When each host crashed, or left."""
-        self.crashes: dict[str, list[int]] = {}
-        """When each host crashed."""
+        self.owed: dict[tuple[str, int], frozenset[str]] = {}
+        """Of each crash of a host: those that had not heard yet that it has what they gave it."""
         self.faults: list[int] = []
         """When links were cut, silent or slow."""
         self.ending = Ending()
@@ -155,11 +155,11 @@ class History:
         self._ticks += 1
         return self._ticks
 
-    def ended(self, host: str, *, crashed: bool = False) -> None:
+    def ended(self, host: str, owed: Iterable[str] = ()) -> None:
+        """A host ends; if it crashes, these had not heard yet that it has what they gave it."""
         tick = self.tick()
         self.ends.setdefault(host, []).append(tick)
-        if crashed:
-            self.crashes.setdefault(host, []).append(tick)
+        self.owed[host, tick] = frozenset(owed)
 
     async def record(self, act: Act, life: Life, work: Coroutine[Any, Any, Any]) -> Any:
         """Do it, and write down what comes of it. None if it fails."""

@@ -82,12 +82,13 @@ class Case:
 
     def died_unheard(self, act: Act, message: Message) -> bool:
         """Was it killed with its host before it was noted that it has this? Of what another host
-        has delivered, that may not have heard of it: its `Doubt` says that the message returns. Of
+        has delivered, that has not heard of it then: its `Doubt` says that the message returns. Of
         a directed message it is noted here, at once."""
         added = self.added[message]
         if added.to is None:  # Who leaves with a goodbye has told the owner.
-            crashes = self.history.crashes.get(act.host, ())
-            return added.host != act.host and any(crash > act.begin for crash in crashes)
+            ends = self.history.ends.get(act.host, ())
+            end = next((end for end in ends if end > act.begin), 0)
+            return added.host in self.history.owed.get((act.host, end), ())
         until = (act.end or act.begin) + UNDER_WAY_TICKS
         return any(act.begin < end < until for end in self.history.ends.get(act.host, ()))
 

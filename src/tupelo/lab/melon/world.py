@@ -206,7 +206,9 @@ class Member:
             self.world.note(f"{self.name} crashes")
             self.world.look(self)
             self.life = None
-            self.world.history.ended(self.name, crashed=True)
+            unsettled = self.core.federation.unsettled
+            owed = [one.name for one in self.world.members if unsettled(one.core.id)]
+            self.world.history.ended(self.name, owed)
             ports = [hosted.port for hosted in self.core.spaces.values()]
             await life.kill([*ports, port_of(self.core.deciding.space)])
 
