@@ -84,7 +84,7 @@ def test_a_group_that_does_not_halt_is_noticed(monkeypatch):
         gate.enter_now()
 
     monkeypatch.setattr(Gate, "enter", enter)
-    found("half a group", "half engaged")
+    found("half a group", "half engaged", "not seen", "doubled")
 
 
 def test_a_group_that_goes_on_before_it_has_settled_is_noticed(monkeypatch):

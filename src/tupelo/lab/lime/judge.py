@@ -136,6 +136,8 @@ def judge_reactions(world: World, history: History) -> Iterator[Fault]:
                 shared[space].add(entry.fields)
             home = homes.get((home_of(entry), space))
             is_obeyed = home is not None and home_of(entry) in world.known
+            if entry.fields in history.unsettled:
+                continue  # It was there before, and was reacted to then.
             if entry.fields[0] in (COMMAND, PARCEL) and is_obeyed:
                 yield Fault("not reacted", f"{name_of(entry.fields)} is with {home_of(entry)}")
     for agent, life in _workers(world):
