@@ -11,7 +11,7 @@ import pytest
 import tupelo
 from tupelo.errors import CannotReach
 
-PATIENCE_SECONDS = 30
+PATIENCE_SECONDS = 120
 
 
 class Running:

@@ -97,7 +97,10 @@ def run_host(
         print(f"{host.name} listens at {host.url}SPACE", flush=True)
         if host.identity is not None:
             print(f"identity {host.identity}", flush=True)
-        host.presence.subscribe(tupelo.HostPresence(), lambda notice: _say(host, notice.entry))
+        said = _PeerLines(host.id)
+        host.presence.subscribe(tupelo.HostPresence(), lambda notice: said.print(notice.entry))
+        for seen in host.presence.read_all(tupelo.HostPresence()):
+            said.print(seen)  # It may have come before we subscribed.
         with suppress(KeyboardInterrupt):
             while not stop.is_set():
                 wake.wait()
@@ -120,11 +123,22 @@ def _reload(host: tupelo.Host, spelled: str | None) -> None:
         print("who is trusted was read again", flush=True)
 
 
-def _say(host: tupelo.Host, seen: tupelo.HostPresence) -> None:
-    if seen.id != host.id:
-        how = f" ({seen.how})" if seen.how else ""
-        said = f"{seen.state:8} {seen.name} at {seen.address or '-'}{how}"
-        print(one_line(said), flush=True)
+class _PeerLines:
+    """Prints a line when another host is engaged or has departed, once for each such change."""
+
+    def __init__(self, own_id: str) -> None:
+        self._own_id = own_id
+        self._states: dict[str | None, str | None] = {}
+        self._lock = threading.Lock()
+
+    def print(self, seen: tupelo.HostPresence) -> None:
+        with self._lock:
+            if seen.id == self._own_id or self._states.get(seen.id) == seen.state:
+                return
+            self._states[seen.id] = seen.state
+            how = f" ({seen.how})" if seen.how else ""
+            line = f"{seen.state:8} {seen.name} at {seen.address or '-'}{how}"
+            print(one_line(line), flush=True)
 
 
 class OneLine(logging.Formatter):
