@@ -27,7 +27,7 @@ from tupelo.models.event_heap.seen import Record
 from tupelo.models.event_heap.total import TotalOrder
 
 SEEDS = int(os.environ.get("TUPELO_EVENT_HEAP_SEEDS", "30"))
-PLANTED_SEEDS = 30
+PLANTED_SEEDS = 100
 """Every planted bug is found within so many."""
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of those who are killed

@@ -310,7 +310,7 @@ class Artist:
         self.history.note(f"{self.name} adopts {numbers} of {gone.name}")
         before = self.history.loose
         self.history.loose = before | set(numbers)
-        await self.board.adopt(gone.name)
+        await self.board.adopt(gone.host_id)
         if not gone.durable:
             self.history.loose = before
 

@@ -89,6 +89,11 @@ class Member:
         return self.life is not None
 
     @property
+    def host_id(self) -> str:
+        """The id under which other hosts know it, in all of its lives."""
+        return id_of(self.identity.key)
+
+    @property
     def source(self) -> str:
         return self.name if self.durable else f"{self.name}{self.lives}"
 
@@ -121,7 +126,7 @@ class Member:
         world = self.world
         self.core = HostCore(
             self.name,
-            host_id=id_of(self.identity.key),
+            host_id=self.host_id,
             network=life,
             clock=world.clock,
             rng=Random(f"{world.seed} {self.name} {self.lives}"),
