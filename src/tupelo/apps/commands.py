@@ -108,7 +108,10 @@ def host(
         ),
     ] = True,
     heartbeat: Annotated[
-        float, typer.Option(metavar="SECONDS", help="Lost is who is silent for three of these.")
+        float,
+        typer.Option(
+            metavar="SECONDS", help="Heartbeat interval; a peer is dropped after three misses."
+        ),
     ] = 1.0,
     archive: Annotated[
         Path | None,
