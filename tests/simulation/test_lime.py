@@ -23,7 +23,7 @@ from tupelo.models.lime.reactions import Registered
 from tupelo.models.lime.sharing import Moving
 
 SEEDS = int(os.environ.get("TUPELO_LIME_SEEDS", "60"))
-PLANTED_SEEDS = 40
+PLANTED_SEEDS = 100
 """Every planted bug is found within so many."""
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of those who are killed
@@ -84,7 +84,7 @@ def test_a_group_that_does_not_halt_is_noticed(monkeypatch):
         gate.enter_now()
 
     monkeypatch.setattr(Gate, "enter", enter)
-    found("half a group", "half engaged", "not seen", "doubled")
+    found("half a group", "half engaged")
 
 
 def test_a_group_that_goes_on_before_it_has_settled_is_noticed(monkeypatch):
