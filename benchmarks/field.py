@@ -15,9 +15,9 @@ from tupelo.federation.hosts.core import HostCore
 from tupelo.lab.loop import VirtualLoop
 from tupelo.lab.network import VirtualNetwork
 from tupelo.models.lime.locations import AgentLocation
-from tupelo.models.lime.reactions import ONCE_PER_TUPLE, Event, Registered
+from tupelo.models.lime.reactions import ONCE_PER_TUPLE, ReactionCall, ReactionRecord
 from tupelo.models.lime.server import Server
-from tupelo.models.lime.spaces import Its
+from tupelo.models.lime.spaces import InterfaceSpace
 from tupelo.space.loopclock import LoopClock
 
 SPACE = "s"
@@ -48,7 +48,7 @@ class Camp:
     def __init__(self, core: HostCore, **how: Any) -> None:
         self.core = core
         self.server = Server(core, **how)
-        self.its: Its
+        self.its: InterfaceSpace
 
     async def start(self) -> None:
         await self.server.start()
@@ -65,9 +65,9 @@ class Camp:
     async def share(self) -> None:
         await self.server.set_shared([self.its], True)
 
-    async def react(self, heard: Callable[[Event], object]) -> Registered:
+    async def react(self, heard: Callable[[ReactionCall], object]) -> ReactionRecord:
         """A weak reaction to every tuple that matches, at any host."""
-        one = Registered(self.its, TEMPLATE, ONCE_PER_TUPLE, True, None, None, heard)
+        one = ReactionRecord(self.its, TEMPLATE, ONCE_PER_TUPLE, True, None, None, heard)
         await self.server.add_reactions([one])
         return one
 

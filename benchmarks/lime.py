@@ -23,7 +23,7 @@ from benchmarks.field import QUIET_SECONDS, TEMPLATE, Camp, Field, Traffic, grou
 from benchmarks.measure import Settings, Table, require
 from tupelo.lab.loop import VirtualLoop
 from tupelo.lab.loop import run as run_virtually
-from tupelo.models.lime.reactions import Event
+from tupelo.models.lime.reactions import ReactionCall
 
 SIZES = (2, 5, 10, 20)
 SHARES = (0, 30, 60, 90)
@@ -209,7 +209,7 @@ async def _count(loop: VirtualLoop, layout: Layout, way: str) -> tuple[Counted, 
         for operation in ASKING:
             found, counted[share, ALONE[operation]] = await _repeat(field, camps, asker, operation)
             results.append(found)
-        heard: list[Event] = []
+        heard: list[ReactionCall] = []
         standing, counted[share, FIRST] = await field.counted(asker.react(heard.append))
         results.append(sorted(event.tuple for event in heard))
         for operation in ASKING:
@@ -262,8 +262,8 @@ async def _react_to_each(field: Field, asker: Camp, others: list[Camp]) -> tuple
     return told, _mean(all_of)
 
 
-async def _react(asker: Camp, other: Camp, value: object) -> tuple[Any, list[Event]]:
-    heard: list[Event] = []
+async def _react(asker: Camp, other: Camp, value: object) -> tuple[Any, list[ReactionCall]]:
+    heard: list[ReactionCall] = []
     registered = await asker.react(heard.append)
     await asyncio.sleep(QUIET_SECONDS)
     await other.out(value)

@@ -93,12 +93,12 @@ def _messages(rng: random.Random) -> list[wire.Message]:
     strange = spell_entry(shape_of(kind, (int,)), (number,))
     return [
         wire.Ping(),
-        wire.Tell(1),
+        wire.DescribeHost(1),
         wire.Open(2, SPACE),
         wire.Write(3, SPACE, [strange], 1.0),
         wire.Write(4, SPACE, [["job", number, *[None] * (number % 40)]], 1.0),
         wire.Get(5, SPACE, template_to_wire(("job", number, str)), False, 0.0),
-        wire.Count(6, SPACE, template_to_wire(tupelo.Named(a=number))),
+        wire.CountRequest(6, SPACE, template_to_wire(tupelo.Named(a=number))),
         wire.Confirm([number]),
         wire.Cancel([number]),
     ]

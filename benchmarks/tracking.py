@@ -32,7 +32,7 @@ from benchmarks.measure import (
     require,
 )
 from benchmarks.memory import resident_bytes
-from tupelo.federation.spanning.records import Record
+from tupelo.federation.spanning.records import SeenRecord
 from tupelo.values.entry import Entry, freeze
 
 MESSAGES = 1_000_000
@@ -157,7 +157,7 @@ def measure_sizes(settings: Settings) -> Sizes:
 
 def _sizes(kind: str, counts: list[int]) -> list[Size]:
     """Those of the same record as it grows."""
-    record, sparse = Record(), SparseBitSet()
+    record, sparse = SeenRecord(), SparseBitSet()
     found, done = [], 0
     messages = KINDS[kind](counts[-1])
     several = kind.startswith("inter")
@@ -237,7 +237,7 @@ def grown(way: str, kind: str, count: int) -> float:
     several = kind.startswith("inter")
     messages = KINDS[kind](count)
     if way == "record":
-        record = Record()
+        record = SeenRecord()
         before = resident_bytes()
         for host, number in messages:
             record.add_number(ORIGINS[host], number)
@@ -364,7 +364,7 @@ def _number(message: Message) -> int:
 
 
 def _record(work: Work) -> Times:
-    record = Record()
+    record = SeenRecord()
     add = record.add_number
     start = perf_counter()
     for origin_, n in work.pairs:

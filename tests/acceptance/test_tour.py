@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from tupelo import Space
 from tupelo.apps import tour, workshop
-from tupelo.apps.audit import Found, Heard, examine, look
+from tupelo.apps.audit import FileFacts, Heard, examine, look
 from tupelo.apps.commands import app
 
 PARTS = (
@@ -80,7 +80,7 @@ def test_a_kept_file_is_not_overwritten(tupelo, tmp_path):
 
 
 def test_the_tour_says_so_when_a_job_is_lost(monkeypatch):
-    def look_away(space: Space) -> Found:
+    def look_away(space: Space) -> FileFacts:
         """Someone took a result, and nobody knows who."""
         space.take(("result", int, str, str))
         return look(space)
@@ -101,7 +101,7 @@ def test_the_tour_says_so_when_its_child_cannot_start(monkeypatch, capfd):
     assert "No module named tupelo.apps.nothing" in capfd.readouterr().err
 
 
-GOOD = Found(
+GOOD = FileFacts(
     written=Counter([1, 2, 3]),
     taken=Counter([1, 2]),
     waiting=Counter([3]),

@@ -16,7 +16,7 @@ from typing import Any
 from tests.laws.doors import LoopThread
 from tupelo.federation.hosts.doors import AsyncHost, Host
 from tupelo.federation.hosts.presence import HostPresence, SpacePresence
-from tupelo.federation.spanning.handles import FederatedListening, FederatedSession
+from tupelo.federation.spanning.handles import FederatedNotices, FederatedSession
 from tupelo.federation.spanning.space import FederatedSpace
 from tupelo.space.asynchronous import Space, Subscription
 from tupelo.space.weak import WeakReaction
@@ -26,7 +26,7 @@ HEARTBEAT_SECONDS = 1.0  # So that no link is lost on a busy machine.
 ASYNC_THINGS = (
     FederatedSpace,
     FederatedSession,
-    FederatedListening,
+    FederatedNotices,
     WeakReaction,
     Space,
     Subscription,

@@ -10,7 +10,7 @@ from typing import Any
 from tupelo.federation.hosts.core import HostCore
 from tupelo.lab.loop import VirtualLoop, run
 from tupelo.lab.network import VirtualNetwork
-from tupelo.lab.world import Door
+from tupelo.lab.world import SpaceUnderTest
 from tupelo.space.loopclock import LoopClock
 
 
@@ -42,7 +42,7 @@ class Field:
         )
         await core.start()
         self.cores.append(core)
-        self.spaces.append(Door(core).space("jobs"))
+        self.spaces.append(SpaceUnderTest(core).space("jobs"))
         return self.spaces[-1]
 
     async def meet(self) -> None:

@@ -32,7 +32,7 @@ class Raw:
         self.id = uuid4().hex
         self.incarnation = uuid4().hex
         self.welcome: Any = None
-        self.arrival = wire.Arrival()
+        self.arrival = wire.HelloDetails()
         self._answered = False
         self.send(preamble)
 
@@ -74,7 +74,7 @@ class Raw:
         more = bool(spaces or received)
         words = [self.hello(role, more=more, **changed)]
         if more:
-            words.append(wire.Arrival(list(spaces), list(received)))
+            words.append(wire.HelloDetails(list(spaces), list(received)))
         self.say(*words)
         if not self._answered:
             assert self.read(8) == PLAIN

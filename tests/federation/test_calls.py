@@ -11,9 +11,9 @@ import pytest
 
 from tupelo.errors import BadArgument, BadFrame, CannotSend, NotAllowed, PeerLost, TupeloError
 from tupelo.federation.links import calls, wire
-from tupelo.federation.links.calls import Call, Handlers, PendingCalls, Requests
+from tupelo.federation.links.calls import Handlers, InboundCall, InboundCalls, PendingCalls
 from tupelo.federation.links.conversation import Conversation
-from tupelo.federation.links.link import Ear
+from tupelo.federation.links.link import FrameReceiver
 from tupelo.values.codec import BadBytes
 
 
@@ -58,17 +58,17 @@ class Stand:
         self.caller = Someone()
         self.works: dict[int, Callable[[], Coroutine[Any, Any, Any]]] = {}
         self.handlers: Handlers[Someone] = Handlers()
-        self.handlers.later |= {wire.Tell: self.work, wire.End: self.work}
+        self.handlers.later |= {wire.DescribeHost: self.work, wire.End: self.work}
         self.handlers.uncancellable.add(wire.End)
-        self.handlers.now[wire.Doubts] = self.refuse
+        self.handlers.now[wire.ListPrepared] = self.refuse
         self.handlers.now[wire.Cancel] = self.cancel
-        self.requests = Requests(self.caller, self.handlers, strict=strict)
+        self.requests = InboundCalls(self.caller, self.handlers, strict=strict)
 
     async def work(self, caller: Someone, message: Any) -> Any:
         assert caller is self.caller
         return await self.works[message.call]()
 
-    def refuse(self, caller: Someone, message: wire.Doubts) -> None:
+    def refuse(self, caller: Someone, message: wire.ListPrepared) -> None:
         raise NotAllowed("doubt", message.space, "someone")
 
     def cancel(self, caller: Someone, message: wire.Cancel) -> None:
@@ -77,7 +77,7 @@ class Stand:
 
     def ask(self, call: int, work: Callable[[], Coroutine[Any, Any, Any]]) -> None:
         self.works[call] = work
-        self.requests.serve(wire.Tell(call))
+        self.requests.serve(wire.DescribeHost(call))
 
     async def rest(self) -> list[Any]:
         """What was said, when all that can end has ended."""
@@ -132,7 +132,7 @@ def test_an_error_is_told_with_what_it_carries():
         stand = Stand()
         stand.ask(1, raising(BadArgument("limit", "more than 0", -1)))
         stand.ask(2, raising(ZeroDivisionError("by nothing")))
-        stand.requests.serve(wire.Doubts(3, "jobs"))
+        stand.requests.serve(wire.ListPrepared(3, "jobs"))
         said = {one.call: one for one in await stand.rest()}
         assert (said[1].kind, said[1].data["argument"]) == ("BadArgument", "limit")
         assert said[2].kind == "TupeloError" and "by nothing" in said[2].message
@@ -290,7 +290,7 @@ def test_what_nobody_handles_is_refused_or_ends_the_link(strict):
         with pytest.raises(BadFrame, match="someone may not say Ping"):
             stand.requests.serve(wire.Ping())
         with pytest.raises(BadFrame, match="Tell"):
-            stand.requests.serve(wire.Tell(0))
+            stand.requests.serve(wire.DescribeHost(0))
         if strict:
             with pytest.raises(BadFrame, match="someone may not say Open"):
                 stand.requests.serve(wire.Open(1, "jobs"))
@@ -317,9 +317,9 @@ def test_garbage_in_a_call_ends_the_link():
 
 def test_calls_get_their_answers_and_errors_once():
     async def scene() -> None:
-        pending: PendingCalls[Call] = PendingCalls()
+        pending: PendingCalls[InboundCall] = PendingCalls()
         for number in (1, 2):
-            pending[number] = Call("there", "a question")
+            pending[number] = InboundCall("there", "a question")
         first, second = pending[1], pending[2]
         assert pending.resolve(wire.Answer(1, "yes")) is first
         assert pending.resolve(wire.Answer(1, "no")) is None
@@ -334,9 +334,9 @@ def test_calls_get_their_answers_and_errors_once():
 
 def test_those_whose_host_is_lost_are_told_and_the_others_wait_on():
     async def scene() -> None:
-        pending: PendingCalls[Call] = PendingCalls()
+        pending: PendingCalls[InboundCall] = PendingCalls()
         for number, target in enumerate("aab"):
-            pending[number] = Call(f"the host {target}", "a take", target)
+            pending[number] = InboundCall(f"the host {target}", "a take", target)
         gone = pending[0].answer
         pending[1].answer.cancel()  # Nobody awaits it any more.
         for call in pending.pop_all(lambda call: call.target == "a"):
@@ -362,7 +362,7 @@ class Wire:
 
     def __init__(self) -> None:
         self.other: Wire
-        self.ear: Ear
+        self.ear: FrameReceiver
         self.is_cut = False
 
     def send(self, content: bytes) -> None:
@@ -398,7 +398,7 @@ class End(Someone):
     def __init__(self, link: Wire, handlers: Handlers[End]) -> None:
         super().__init__()
         numbers = iter(range(1, 1_000))
-        self.requests: Requests[End] = Requests(self, handlers)
+        self.requests: InboundCalls[End] = InboundCalls(self, handlers)
         self.reasons: list[str] = []
         self.conversation = Conversation(
             link,

@@ -139,11 +139,11 @@ def test_a_host_says_nothing_for_clients_of_another(threads, until):
     honest.close()
     until(lambda: owner.core.doubts.owners(), "it is in doubt")
     liar.say(wire.Returned([(agent, "session", [])]))
-    assert liar.call(wire.Count, "jobs", spelled(*JOBS)).value == 0
+    assert liar.call(wire.CountRequest, "jobs", spelled(*JOBS)).value == 0
     assert owner.core.doubts.owners()
     again = Raw.met(owner.address, "host", id=honest.id)  # a new life
     again.say(wire.Returned([(agent, "session", [])]))
-    assert again.call(wire.Count, "jobs", spelled(*JOBS)).value == 1
+    assert again.call(wire.CountRequest, "jobs", spelled(*JOBS)).value == 1
     assert not owner.core.doubts.owners()
     for raw in (liar, again):
         raw.close()

@@ -110,7 +110,7 @@ def test_a_hello_that_drips_is_heard_if_it_ends_in_time(siege):
 
 def test_a_frame_that_drips_for_ever_keeps_nobody_waiting(siege):
     raw = siege.met()
-    content = wire.encode(wire.Tell(1))
+    content = wire.encode(wire.DescribeHost(1))
     raw.send(struct.pack(">I", 1_000))
     for _ in range(50):
         raw.send(b"\x00")
@@ -156,7 +156,7 @@ def test_empty_frames_are_garbage(siege):
     "first",
     [
         wire.Ping(),
-        wire.Tell(1),
+        wire.DescribeHost(1),
         wire.Goodbye(),
         wire.Welcome(wire.VERSION, "h", "h", "i", "s", 1.0),
         wire.Answer(1),
@@ -238,30 +238,30 @@ WRONG = [
     wire.Write(1, "jobs", [["kept", 2]], wait=NAN),
     wire.Write(1, "tupelo.presence", [["kept", 2]]),
     wire.Write(1, "tupelo.decisions", [["kept", 2]]),
-    wire.Count(1, "tupelo.decisions", JOBS),
+    wire.CountRequest(1, "tupelo.decisions", JOBS),
     wire.Open(1, "x" * 100_000),
     wire.Begin(1, "jobs", NAN),
     wire.Begin(1, "jobs", id="handover:host:1"),
     wire.Begin(1, "jobs", id="move:host:o:1"),
     wire.Begin(1, "jobs", None, "parent"),
     wire.End(1, "jobs", "1", "commit"),
-    wire.Remember(1, "jobs", -1.0),
-    wire.Remember(1, "jobs", None, "1"),
+    wire.OpenSession(1, "jobs", -1.0),
+    wire.OpenSession(1, "jobs", None, "1"),
     wire.Subscribe(1, "jobs", JOBS, backlog_max=-1),
     wire.Next(1, "jobs", "1"),
     wire.State(1, "jobs", "entry", "x"),
     wire.State(1, "jobs", "entry", "9" * 5_000 + ":1"),
     wire.Renew(1, "jobs", "entry", "1:1", 5.0),
-    wire.Revoke(1, "jobs", "entry", "1:1"),
+    wire.CancelLease(1, "jobs", "entry", "1:1"),
     wire.Changes(1, "jobs", -1),
     wire.Trim(1, "jobs", -1),
     wire.Decide(1, "x", [("y", "z")]),
     # of the other role
     wire.Ask(1, "jobs", JOBS, "take"),
     wire.Settle(1, 1, True, "jobs", "i"),
-    wire.Watch(1, "jobs", JOBS, 1),
-    wire.Unwatch(1, 1),
-    wire.Move(1, "jobs", [["kept", 2], "o", 1, 1, None, None]),
+    wire.WatchRequest(1, "jobs", JOBS, 1),
+    wire.UnwatchRequest(1, 1),
+    wire.MoveEntry(1, "jobs", [["kept", 2], "o", 1, 1, None, None]),
 ]
 
 
@@ -270,18 +270,18 @@ def test_a_call_that_cannot_be_is_refused_and_the_next_is_answered(siege, messag
     raw = siege.met()
     raw.say(message)
     assert isinstance(raw.answer(1), wire.Failure)
-    raw.say(wire.Tell(2))
+    raw.say(wire.DescribeHost(2))
     assert isinstance(raw.answer(2), wire.Answer)
 
 
 SAID = [
-    ("client", wire.Presence(["jobs"], ["x"])),
+    ("client", wire.PresenceUpdate(["jobs"], ["x"])),
     ("client", wire.Hello(wire.VERSION, "client", "a", "b", "c")),
     ("client", wire.Welcome(wire.VERSION, "a", "b", "c", "s", 1.0)),
     ("client", wire.Refusal("Stranger", "go")),
     ("client", wire.Hint(1)),
-    ("client", wire.Told(1, 1)),
-    ("client", wire.Tell(0)),
+    ("client", wire.HintAck(1, 1)),
+    ("client", wire.DescribeHost(0)),
     ("host", wire.Confirm([1])),
     ("host", wire.Cancel([1])),
     ("host", wire.Get(1, "jobs", JOBS, True)),
@@ -321,12 +321,12 @@ def test_nobody_confirms_or_cancels_the_calls_of_another(siege):
     good.say(wire.Get(waiting, "jobs", spelled("more", int), True))
     calls = list(range(100))
     bad.say(wire.Confirm(calls), wire.Cancel(calls))
-    assert isinstance(bad.call(wire.Tell), wire.Answer)
+    assert isinstance(bad.call(wire.DescribeHost), wire.Answer)
     good.say(wire.Cancel([taken.call]))
     siege.good.write(("more", 1))
     assert good.answer(waiting).value == [["more", 1]]
     good.say(wire.Confirm([waiting]))
-    assert isinstance(good.call(wire.Tell), wire.Answer)
+    assert isinstance(good.call(wire.DescribeHost), wire.Answer)
     assert siege.good.take_all(("job", int)) == [("job", 1), ("job", 2)]
 
 
@@ -358,10 +358,10 @@ def left_in_doubt(siege: Siege, role: str, until: Any) -> Raw:
 def test_nobody_resumes_the_session_of_another(siege, until):
     lost = left_in_doubt(siege, "client", until)
     forged = siege.met(resume=lost.welcome.session, received=[1])
-    assert isinstance(forged.call(wire.Tell), wire.Answer)
+    assert isinstance(forged.call(wire.DescribeHost), wire.Answer)
     assert siege.host.core.doubts.owners()
     back = siege.met(id=lost.id, resume=lost.welcome.session, received=[])
-    assert isinstance(back.call(wire.Tell), wire.Answer)
+    assert isinstance(back.call(wire.DescribeHost), wire.Answer)
     assert siege.good.take(("job", int), wait=0) == ("job", 1)
 
 
@@ -382,7 +382,7 @@ def test_nobody_has_a_hold_on_the_leases_transactions_and_listeners_of_another(s
     good, bad = siege.met(), siege.met()
     txn = good.call(wire.Begin, "jobs").value[0]
     assert good.call(wire.Get, "jobs", JOBS, True, 0.0, txn=txn).value
-    session = good.call(wire.Remember, "jobs").value[0]
+    session = good.call(wire.OpenSession, "jobs").value[0]
     listening = good.call(wire.Subscribe, "jobs", JOBS).value[0]
     entry = f"{lease.thing.n}:{lease.thing.arrival}" if hasattr(lease, "thing") else "1:2"
     for how in ("commit", "abort", "prepare", "state"):
@@ -390,14 +390,14 @@ def test_nobody_has_a_hold_on_the_leases_transactions_and_listeners_of_another(s
     assert isinstance(bad.call(wire.Get, "jobs", JOBS, True, 0.0, txn=txn), wire.Failure)
     for thing, name in (("session", session), ("subscription", listening), ("transaction", txn)):
         assert isinstance(bad.call(wire.Renew, "jobs", thing, name, 1.0), wire.Failure)
-        assert isinstance(bad.call(wire.Revoke, "jobs", thing, name), wire.Failure)
+        assert isinstance(bad.call(wire.CancelLease, "jobs", thing, name), wire.Failure)
         bad.call(wire.Close, "jobs", thing, name)
     for n in range(1, 6):
         for arrival in range(1, 6):
             assert isinstance(
-                bad.call(wire.Revoke, "jobs", "entry", f"{n}:{arrival}"), wire.Failure
+                bad.call(wire.CancelLease, "jobs", "entry", f"{n}:{arrival}"), wire.Failure
             )
-    assert isinstance(bad.call(wire.Revoke, "jobs", "entry", entry), wire.Failure)
+    assert isinstance(bad.call(wire.CancelLease, "jobs", "entry", entry), wire.Failure)
     assert good.call(wire.End, "jobs", txn, "abort").value[1] == "aborted"
     assert good.call(wire.State, "jobs", "session", session).value[0]
     assert good.call(wire.State, "jobs", "subscription", listening).value[0]
@@ -416,14 +416,14 @@ def test_a_number_that_is_used_twice_loses_nothing(siege):
     raw = siege.met()
     raw.say(*[wire.Get(7, "jobs", JOBS, True) for _ in range(3)])
     raw.say(*[wire.Get(8, "jobs", JOBS, True, many=True) for _ in range(3)])
-    assert isinstance(raw.call(wire.Tell), wire.Answer)
+    assert isinstance(raw.call(wire.DescribeHost), wire.Answer)
     raw.leave()
     siege.good.write_all([("job", 1), ("job", 2)])
     again = siege.met()
     again.say(*[wire.Get(7, "jobs", JOBS, True, 0.0) for _ in range(2)])
     again.answer(7)
     again.say(wire.Cancel([7]))
-    again.call(wire.Tell)
+    again.call(wire.DescribeHost)
     host = siege.met("host")
     host.say(*[wire.Ask(9, "jobs", JOBS, "take") for _ in range(2)])
     host.answer(9)
@@ -486,7 +486,7 @@ def test_hints_that_are_nonsense_end_the_link_of_their_host(siege, later):
     raw = siege.met("host", spaces=["jobs"])
     await_space(siege.host, raw.id)
     call = later(siege.host.space("jobs").subscribe, ("job", int))
-    watch = raw.hear_until(lambda said: isinstance(said, wire.Watch))
+    watch = raw.hear_until(lambda said: isinstance(said, wire.WatchRequest))
     raw.say(wire.Answer(watch.call, None))
     listening = call.result()
     raw.say(wire.Hint(watch.watch, [["visible", [["job", 1], raw.id, 1, 1, None, None]]]))
@@ -501,9 +501,9 @@ def test_hints_that_are_nonsense_end_the_link_of_their_host(siege, later):
 def test_a_host_that_claims_to_have_everything(siege):
     raw = siege.met("host")
     names = [f"space {number}" for number in range(5_000)]
-    raw.say(wire.Presence(["jobs", *names], [f"agent {number}" for number in range(5_000)]))
+    raw.say(wire.PresenceUpdate(["jobs", *names], [f"agent {number}" for number in range(5_000)]))
     siege.all_is_well()
-    raw.say(wire.Presence([], []))
+    raw.say(wire.PresenceUpdate([], []))
     siege.all_is_well()
     raw.say(wire.Goodbye())
 
@@ -584,7 +584,7 @@ def test_a_flood_of_subscriptions_sessions_and_transactions(flooded):
         for _ in range(500):
             calls += [
                 wire.Subscribe(number + 1, "jobs", JOBS),
-                wire.Remember(number + 2, "jobs"),
+                wire.OpenSession(number + 2, "jobs"),
                 wire.Begin(number + 3, "jobs"),
             ]
             number += 3
@@ -635,7 +635,7 @@ def test_one_who_never_reads_is_not_waited_for(threads):
 
 MESSAGES = [
     wire.Hello(wire.VERSION, "client", "id", "name", "incarnation", "a", "s", True),
-    wire.Arrival(["jobs"], [1, 2]),
+    wire.HelloDetails(["jobs"], [1, 2]),
     wire.Welcome(wire.VERSION, "id", "name", "i", "s", 1.0, True),
     wire.Refusal("Stranger", "go", {"name": 1}),
     wire.Answer(1, [["job", 1]]),
@@ -643,7 +643,9 @@ MESSAGES = [
     wire.Write(1, "jobs", [["job", 1, 2.5, b"x", None, True]], [1.0, None], "t", None, None, "to"),
     wire.Get(1, "jobs", JOBS, True, 1.0, True, 5, "t", ["key", 1, True], False, "s", HERE),
     wire.Subscribe(1, "jobs", JOBS, 1.0),
-    wire.Ask(1, "jobs", JOBS, "take", 1, "fifo", "agent", wire.Notes(1, 0, 2, {"o": b"bits"}), 4),
+    wire.Ask(
+        1, "jobs", JOBS, "take", 1, "fifo", "agent", wire.SessionDelta(1, 0, 2, {"o": b"bits"}), 4
+    ),
     wire.Hint(1, [["visible", [["job", 1], "o", 1, 1, None, None]]], 2),
     wire.Decide(1, "t", [("t", "p")]),
 ]

@@ -379,11 +379,11 @@ def test_one_who_does_not_show_it_may_do_nothing(locked):
         (wire.Get, "safe", spelled("job", int), True, 0.0),
         (wire.Get, "safe", spelled("job", int), False, 0.0),
         (wire.Write, "safe", [["job", 2]]),
-        (wire.Count, "safe", spelled("job", int)),
+        (wire.CountRequest, "safe", spelled("job", int)),
         (wire.Subscribe, "safe", spelled("job", int)),
         (wire.Begin, "safe"),
         (wire.Changes, "safe"),
-        (wire.Remember, "safe"),
+        (wire.OpenSession, "safe"),
         (wire.Trim, "safe", 0),
     ):
         assert raw.call(*call).kind == "WrongPassword"
@@ -408,7 +408,7 @@ def test_a_space_with_a_password_is_no_part_of_a_federation(locked, threads):
     raw = Raw.met(locked.address, "host")
     # It is answered as if there were no such space, and told of nothing.
     assert raw.call(wire.Ask, "safe", spelled("job", int), "take").value == []
-    assert raw.call(wire.Watch, "safe", spelled("job", int), 1, existing=True).value is None
-    assert raw.call(wire.Unwatch, 1).value == 0
+    assert raw.call(wire.WatchRequest, "safe", spelled("job", int), 1, existing=True).value is None
+    assert raw.call(wire.UnwatchRequest, 1).value == 0
     raw.close()
     assert locked.space("safe").here.count() == 1

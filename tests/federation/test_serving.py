@@ -77,7 +77,7 @@ def guest(hosting):
 
 def is_served(client: Raw) -> bool:
     """It is answered; so everything that it has said before was heard."""
-    return isinstance(client.call(wire.Count, "jobs", ANY_ENTRY), wire.Answer)
+    return isinstance(client.call(wire.CountRequest, "jobs", ANY_ENTRY), wire.Answer)
 
 
 # Whose entry it is
@@ -171,7 +171,7 @@ def test_no_more_calls_wait_than_may(desk, waiting):
     client.say(wire.Cancel([101, 102, 103]))
     client.say(waiting(105), wire.Cancel([105]))
     client.ping()
-    assert isinstance(client.call(wire.Count, "small", ANY_ENTRY), wire.Answer)
+    assert isinstance(client.call(wire.CountRequest, "small", ANY_ENTRY), wire.Answer)
 
 
 def test_who_waits_when_a_host_engages_is_answered_even_if_its_task_has_not_begun(hosting, guest):
@@ -318,7 +318,7 @@ def begin(client: Raw) -> str:
 
 
 def remember(client: Raw) -> str:
-    return str(client.call(wire.Remember, "jobs").value[0])
+    return str(client.call(wire.OpenSession, "jobs").value[0])
 
 
 @pytest.mark.parametrize("many", [False, True], ids=["one", "many"])

@@ -20,7 +20,7 @@ from tupelo.federation.client.connect import connect
 from tupelo.federation.hosts import noted
 from tupelo.federation.links import wire
 from tupelo.federation.spanning import records
-from tupelo.federation.spanning.records import Record
+from tupelo.federation.spanning.records import SeenRecord
 from tupelo.space.query import Query
 from tupelo.space.session import Seen
 from tupelo.values.entry import Entry
@@ -470,7 +470,7 @@ def test_what_is_summed_up_is_what_happened():
 
     rng = Random(5)
     peer: Any = Peer()
-    record, kept = Record(), noted.Noted()
+    record, kept = SeenRecord(), noted.PeerSeen()
     kept.heard(record.notes_for(peer, 1))
     for round_number in range(200):
         for _ in range(rng.randrange(6)):
@@ -498,7 +498,7 @@ def test_what_was_gone_and_is_seen_again_is_told_as_seen():
 
     peer: Any = Peer()
     entry: Any = type("E", (), {"origin": "x", "n": 7})
-    record, kept, gone = Record(), noted.Noted(), Seen()
+    record, kept, gone = SeenRecord(), noted.PeerSeen(), Seen()
     gone.add(entry)
     kept.heard(record.notes_for(peer, 1))
     record.add(entry)
@@ -510,7 +510,7 @@ def test_what_was_gone_and_is_seen_again_is_told_as_seen():
 
 
 def test_nothing_is_forgotten_while_a_reader_has_it_in_its_hands():
-    record = Record()
+    record = SeenRecord()
     entry: Any = type("E", (), {"origin": "x", "n": 7})
     gone = Seen()
     gone.add(entry)
@@ -540,17 +540,17 @@ def nosy(threads):
 
 def test_a_session_that_is_not_known_is_asked_for(nosy):
     _, raw = nosy
-    notes = wire.Notes(9, 4, 5, {})
+    notes = wire.SessionDelta(9, 4, 5, {})
     assert raw.call(wire.Ask, "jobs", ALL, "read", seen=notes).value is None
-    notes = wire.Notes(9, 0, 5, {})
+    notes = wire.SessionDelta(9, 0, 5, {})
     entries, gone = raw.call(wire.Ask, "jobs", ALL, "read", seen=notes).value
     assert (len(entries), gone) == (1, None)
     seen: dict[str, bytes | list[int]] = {entries[0][1]: BitMap64([entries[0][2]]).serialize()}
-    notes = wire.Notes(9, 5, 6, seen)
+    notes = wire.SessionDelta(9, 5, 6, seen)
     assert raw.call(wire.Ask, "jobs", ALL, "read", seen=notes).value == [[], None]
     assert raw.call(wire.Ask, "jobs", ALL, "read", seen=notes).value is None
     assert raw.call(wire.Ask, "nowhere", ALL, "read", seen=notes).value == [[], None]
-    notes = wire.Notes(9, 6, 7, {}, seen)
+    notes = wire.SessionDelta(9, 6, 7, {}, seen)
     (again,), _ = raw.call(wire.Ask, "jobs", ALL, "read", seen=notes).value
     assert again == entries[0]
 
@@ -561,10 +561,10 @@ def test_a_session_that_is_not_known_is_asked_for(nosy):
 def test_numbers_that_cannot_be_are_refused(nosy, data):
     host, raw = nosy
     for notes in (
-        wire.Notes(9, 0, 5, {"x": data}),
-        wire.Notes(9, 0, 5, {}, {"x": data}),
-        wire.Notes(9, 0, 5, {}, {}, {"x": data}),
-        wire.Notes(0, 0, 0, {"x": data}),
+        wire.SessionDelta(9, 0, 5, {"x": data}),
+        wire.SessionDelta(9, 0, 5, {}, {"x": data}),
+        wire.SessionDelta(9, 0, 5, {}, {}, {"x": data}),
+        wire.SessionDelta(0, 0, 0, {"x": data}),
     ):
         raw.call(wire.Ask, "jobs", ALL, "read", seen=notes)
     assert host.space("jobs").here.count() == 1
@@ -590,13 +590,13 @@ def test_what_a_host_claims_to_have_seen_is_bounded(nosy, monkeypatch):
     """Also if it is of many origins, with no numbers at all; and if it cannot be."""
     monkeypatch.setattr(noted, "NOTED_BYTES", 100_000)
     host, raw = nosy
-    raw.call(wire.Ask, "jobs", ALL, "read", seen=wire.Notes(1, 0, 1, {}))
+    raw.call(wire.Ask, "jobs", ALL, "read", seen=wire.SessionDelta(1, 0, 1, {}))
     (peer,) = host._core.peers.values()
     notebook = peer._sessions
     for number in range(2, 6):
         many: dict[str, bytes | list[int]] = {f"{number}/{i}": [] for i in range(300)}
-        raw.call(wire.Ask, "jobs", ALL, "read", seen=wire.Notes(number, 0, 1, many))
-        raw.call(wire.Ask, "jobs", ALL, "read", seen=wire.Notes(number, 1, 2, {"x": b"no"}))
+        raw.call(wire.Ask, "jobs", ALL, "read", seen=wire.SessionDelta(number, 0, 1, many))
+        raw.call(wire.Ask, "jobs", ALL, "read", seen=wire.SessionDelta(number, 1, 2, {"x": b"no"}))
     assert list(notebook._kept) == [5]
     assert notebook._size == notebook._kept[5].size
     notebook.forget(5)
@@ -605,11 +605,11 @@ def test_what_a_host_claims_to_have_seen_is_bounded(nosy, monkeypatch):
 
 def test_who_says_that_it_saw_all_there_ever_will_be_sees_nothing(nosy):
     _, raw = nosy
-    (entry,), _ = raw.call(wire.Ask, "jobs", ALL, "read", seen=wire.Notes(1, 0, 1, {})).value
+    (entry,), _ = raw.call(wire.Ask, "jobs", ALL, "read", seen=wire.SessionDelta(1, 0, 1, {})).value
     most = BitMap64()
     most.add_range(entry[2] - 2**31, entry[2] + 2**31)
     most.run_optimize()
-    notes = wire.Notes(2, 0, 1, {entry[1]: most.serialize()})
+    notes = wire.SessionDelta(2, 0, 1, {entry[1]: most.serialize()})
     assert raw.call(wire.Ask, "jobs", ALL, "read", seen=notes).value == [[], None]
 
 
@@ -618,7 +618,7 @@ def test_a_watch_that_is_called_off_before_it_stands_never_stands(threads, tmp_p
     host = threads.host("good", path=tmp_path / "good")
     raw = Raw.met(host.address, "host", spaces=["jobs"])
     raw.say(*(wire.Ask(n, "jobs", ALL, "take", watch=n) for n in range(1, 40)))
-    raw.say(*(wire.Unwatch(100 + n, n) for n in range(1, 40)))
+    raw.say(*(wire.UnwatchRequest(100 + n, n) for n in range(1, 40)))
     waited_for = {*range(1, 40), *range(101, 140)}
     while waited_for:
         waited_for.discard(getattr(raw.hear(), "call", 0))

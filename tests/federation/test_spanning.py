@@ -17,7 +17,7 @@ from tupelo.errors import BadArgument, NotAllAnswered
 from tupelo.federation.hosts.doors import AsyncHost
 from tupelo.federation.identity.access import Access
 from tupelo.federation.links import calls, wire
-from tupelo.federation.spaces.doubts import Doubts
+from tupelo.federation.spaces.doubts import DoubtfulDeliveries
 from tupelo.federation.spaces.hosted import Doubt
 from tupelo.values.coverage import Coverage
 from tupelo.values.scope import HERE, Scope
@@ -66,8 +66,8 @@ def test_nothing_is_moved_to_a_host_that_may_not_have_it(host, lines):
     host.space("kept", access=Access(take=())).write(("job", 2), to=agent)
     host.space("open").write(("job", 3), to="bob@elsewhere")
     host.space("last").write(("job", 4), to=agent)
-    raw.say(wire.Presence(["secret", "kept", "open", "last"], [agent, "bob@elsewhere"]))
-    assert heard(raw, wire.Move).space == "last"
+    raw.say(wire.PresenceUpdate(["secret", "kept", "open", "last"], [agent, "bob@elsewhere"]))
+    assert heard(raw, wire.MoveEntry).space == "last"
     for name in ("secret", "kept", "open"):
         assert host.space(name).here.count() == 1
 
@@ -84,7 +84,9 @@ def test_a_space_with_a_password_asks_no_other_host(host, lines):
     host._core.answer_seconds = GLIMPSE
     with pytest.raises(NotAllAnswered):
         host.space("jobs").read(JOBS, wait=0)
-    assert raw.hear_until(lambda said: isinstance(said, wire.Ask | wire.Watch)).space == "jobs"
+    assert (
+        raw.hear_until(lambda said: isinstance(said, wire.Ask | wire.WatchRequest)).space == "jobs"
+    )
     listening.close()
 
 
@@ -199,7 +201,9 @@ def test_one_that_cannot_be_given_back_does_not_keep_the_others():
             pass
 
     async def story() -> None:
-        doubts = Doubts(lambda name: cast(Any, SimpleNamespace(name=name, doubt=Doubt(0.0))))
+        doubts = DoubtfulDeliveries(
+            lambda name: cast(Any, SimpleNamespace(name=name, doubt=Doubt(0.0)))
+        )
         doubts.leave("one", {1: Broken(), 2: Broken()}, "goodbye")
         doubts.leave("two", {1: Broken(), 2: Broken()})
         doubts.back("two", [])
@@ -265,27 +269,27 @@ def test_a_host_that_does_not_answer_holds_up_no_other(host, lines):
     host._core.answer_seconds = FOR_EVER
     space = host.space("jobs")
     mute, good = lines(host), lines(host)
-    mute.say(wire.Presence(["jobs"], [mute.id]))
+    mute.say(wire.PresenceUpdate(["jobs"], [mute.id]))
     await_space(host, mute.id)
     space.write(("job", 1), to=mute.id)
-    heard(mute, wire.Move)
-    good.say(wire.Presence(["jobs"], [good.id]))
+    heard(mute, wire.MoveEntry)
+    good.say(wire.PresenceUpdate(["jobs"], [good.id]))
     await_space(host, good.id)
     space.write(("job", 2), to=good.id)
-    assert heard(good, wire.Move).entry[0] == ["job", 2]
+    assert heard(good, wire.MoveEntry).entry[0] == ["job", 2]
 
 
 def test_a_late_answer_is_heard(host, lines, until):
     host._core.answer_seconds = GLIMPSE
     space = host.space("jobs")
     late = lines(host)
-    late.say(wire.Presence(["jobs"], [late.id]))
+    late.say(wire.PresenceUpdate(["jobs"], [late.id]))
     space.write(("job", 1), to=late.id)
     space.write(("job", 2), to=late.id)
-    move = heard(late, wire.Move)
+    move = heard(late, wire.MoveEntry)
     until(lambda: host.core.doubts.owners(), "it is in doubt")
     late.say(wire.Answer(move.call, True))
-    second = heard(late, wire.Move)
+    second = heard(late, wire.MoveEntry)
     assert second.entry[0] == ["job", 2]
     late.say(wire.Answer(second.call, False))
     until(lambda: not host._core.mover._under_way, "it is decided")
@@ -298,9 +302,9 @@ def test_what_was_moved_to_a_host_that_is_lost_is_in_doubt(threads, lines, until
     host = threads.host("first", doubt=Doubt(apart_seconds=GLIMPSE, then=then))
     space = host.space("jobs")
     raw = lines(host)
-    raw.say(wire.Presence(["jobs"], [raw.id]))
+    raw.say(wire.PresenceUpdate(["jobs"], [raw.id]))
     space.write(("job", 1), to=raw.id)
-    heard(raw, wire.Move)
+    heard(raw, wire.MoveEntry)
     raw.close()
     if then == "return":
         assert space.take(JOBS, wait=PATIENCE) == ("job", 1)
@@ -313,9 +317,9 @@ def test_what_was_moved_to_a_host_that_is_away_waits_until_it_is_given_up(thread
     host = threads.host("first", doubt=Doubt(GLIMPSE))
     space = host.space("jobs")
     raw = lines(host)
-    raw.say(wire.Presence(["jobs"], [raw.id]))
+    raw.say(wire.PresenceUpdate(["jobs"], [raw.id]))
     space.write(("job", 1), to=raw.id)
-    heard(raw, wire.Move)
+    heard(raw, wire.MoveEntry)
     with pytest.raises(BadArgument, match="host="):
         host.give_up(raw.id)  # It is engaged.
     raw.close()
@@ -332,9 +336,9 @@ def test_what_was_moved_to_a_host_that_is_away_waits_until_it_is_given_up(thread
 def test_what_was_being_moved_returns_after_a_restart(threads, lines, tmp_path):
     host = threads.host("first", path=tmp_path)
     raw = lines(host)
-    raw.say(wire.Presence(["jobs"], [raw.id]))
+    raw.say(wire.PresenceUpdate(["jobs"], [raw.id]))
     host.space("jobs").write(("job", 1), to=raw.id)
-    heard(raw, wire.Move)
+    heard(raw, wire.MoveEntry)
     host.close()
     again = threads.host("first", path=tmp_path, doubt=Doubt(apart_seconds=GLIMPSE)).space("jobs")
     assert again.take(JOBS, wait=PATIENCE) == ("job", 1)
@@ -436,7 +440,7 @@ def test_a_function_in_a_template_is_asked_here(company, until):
 def test_a_host_that_asks_too_much_at_a_time_is_hung_up(host, lines, monkeypatch):
     monkeypatch.setattr(calls, "CALLS_MAX", 10)
     raw = lines(host)
-    raw.say(*(wire.Count(call, "jobs", spelled(*JOBS)) for call in range(1, 101)))
+    raw.say(*(wire.CountRequest(call, "jobs", spelled(*JOBS)) for call in range(1, 101)))
     assert raw.is_hung_up()
 
 

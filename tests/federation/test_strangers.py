@@ -14,12 +14,12 @@ import tupelo
 from tests.federation.raw import PLAIN, Raw, spelled
 from tupelo.errors import BadFrame, LimitReached, WrongPassword
 from tupelo.federation.hosts import guesses as guesses_module
-from tupelo.federation.hosts.guesses import Guesses
+from tupelo.federation.hosts.guesses import PasswordGuard
 from tupelo.federation.identity.access import Access
 from tupelo.federation.identity.keys import Identity
 from tupelo.federation.identity.trust import Trust
 from tupelo.federation.links import wire
-from tupelo.federation.links.turns import ROUND_MESSAGES, Turns
+from tupelo.federation.links.turns import ROUND_MESSAGES, TurnScheduler
 from tupelo.values import entry as entry_module
 from tupelo.values import kind as kind_module
 from tupelo.values.codec import spell_entry
@@ -134,7 +134,7 @@ def test_nothing_is_learned_from_a_first_frame(at):
     assert raw.is_hung_up()
     assert not any("Strange" in name for name, _, _ in set(kind_module._kinds) - known)
     with pytest.raises(BadFrame, match="first frame"):
-        wire.decode_first(wire.encode(wire.Tell(1)))
+        wire.decode_first(wire.encode(wire.DescribeHost(1)))
 
 
 def test_a_host_tells_its_many_spaces_after_it_is_known(threads, until):
@@ -155,13 +155,13 @@ def test_lines_that_are_about_to_say_hello_are_bounded(at, until):
     assert all(raw.is_hung_up() for raw in silent[:-8])
     assert quarters.is_well()
     newcomer = quarters.met()  # It takes the place of one of the last.
-    assert isinstance(newcomer.call(wire.Tell), wire.Answer)
+    assert isinstance(newcomer.call(wire.DescribeHost), wire.Answer)
 
 
 def test_who_has_said_hello_is_not_counted_among_those_who_have_not(at):
     quarters = at(handshakes=2)
     all_of_them = [quarters.met() for _ in range(20)]
-    assert all(isinstance(raw.call(wire.Tell), wire.Answer) for raw in all_of_them)
+    assert all(isinstance(raw.call(wire.DescribeHost), wire.Answer) for raw in all_of_them)
 
 
 def test_trickled_frames_of_many_lines_are_bounded_together(at):
@@ -194,7 +194,7 @@ def test_a_flood_of_altered_frames_leaves_nothing_behind(at):
     quarters = at()
     rng = random.Random(7)
     hello = wire.encode(quarters.raw().hello())
-    said = [wire.encode(wire.Tell(1)), wire.encode(wire.Ping())]
+    said = [wire.encode(wire.DescribeHost(1)), wire.encode(wire.Ping())]
     sent = 0
     while sent < ALTERED_FRAMES:
         raw = Raw(quarters.host.address)
@@ -224,7 +224,7 @@ def test_connections_are_bounded_and_the_limit_is_named(at):
     with pytest.raises(LimitReached, match="2 connections"):
         tupelo.connect(f"tupelo://{quarters.host.address}/jobs")
     second.leave()
-    assert isinstance(quarters.met().call(wire.Tell), wire.Answer)
+    assert isinstance(quarters.met().call(wire.DescribeHost), wire.Answer)
 
 
 def test_what_a_connection_holds_is_bounded(at):
@@ -249,11 +249,11 @@ def test_what_has_run_out_does_not_count(threads):
     host = threads.host("timed", clock=clock, limits=tupelo.Limits(held=2))
     raw = Raw.met(host.address)
     for _ in range(3):
-        assert isinstance(raw.call(wire.Remember, "jobs", 5.0), wire.Answer)
+        assert isinstance(raw.call(wire.OpenSession, "jobs", 5.0), wire.Answer)
         assert isinstance(raw.call(wire.Begin, "jobs", 5.0), wire.Answer)
-        assert raw.call(wire.Remember, "jobs", 5.0).kind == "LimitReached"
+        assert raw.call(wire.OpenSession, "jobs", 5.0).kind == "LimitReached"
         clock.advance(6.0)
-        assert isinstance(raw.call(wire.Count, "jobs", spelled("x")), wire.Answer)
+        assert isinstance(raw.call(wire.CountRequest, "jobs", spelled("x")), wire.Answer)
     raw.close()
 
 
@@ -261,7 +261,7 @@ def test_what_all_connections_hold_is_bounded_and_freed_with_them(at, until):
     quarters = at(held_in_all=4)
     raw = quarters.met()
     for _ in range(4):
-        assert isinstance(raw.call(wire.Remember, "jobs"), wire.Answer)
+        assert isinstance(raw.call(wire.OpenSession, "jobs"), wire.Answer)
     with pytest.raises(LimitReached, match="at this host"):
         quarters.good.session()
     raw.leave()
@@ -339,7 +339,9 @@ def test_a_newcomer_is_answered_while_others_have_thousands_in_flight(at):
     quarters = at()
     flooding = [quarters.met() for _ in range(4)]
     count = 5_000
-    tell = b"".join(wire.frame(wire.encode(wire.Tell(call))) for call in range(1, count + 1))
+    tell = b"".join(
+        wire.frame(wire.encode(wire.DescribeHost(call))) for call in range(1, count + 1)
+    )
     senders = [threading.Thread(target=raw.send, args=(tell,)) for raw in flooding]
     for sender in senders:
         sender.start()
@@ -355,7 +357,7 @@ def test_a_newcomer_is_answered_while_others_have_thousands_in_flight(at):
 class Sender:
     """A conversation with so many messages to serve."""
 
-    def __init__(self, turns: Turns, messages: int, log: list[Any]) -> None:
+    def __init__(self, turns: TurnScheduler, messages: int, log: list[Any]) -> None:
         self.left = messages - turns.take(messages)
         self._log = log
         if self.left:
@@ -374,7 +376,7 @@ class Sender:
 
 def test_each_has_its_turn_and_the_loop_comes_round_in_between():
     async def scene() -> None:
-        turns = Turns(asyncio.get_running_loop())
+        turns = TurnScheduler(asyncio.get_running_loop())
         log: list[Any] = []
         greedy = Sender(turns, 100 * ROUND_MESSAGES, log)
         assert greedy.left == 99 * ROUND_MESSAGES  # a round's worth was served at once
@@ -414,7 +416,7 @@ def test_wrong_passwords_are_counted_and_slowed(threads):
 def test_the_pause_before_a_guess_grows_and_other_addresses_have_none():
     async def scene() -> None:
         loop = asyncio.get_running_loop()
-        guesses = Guesses(loop)
+        guesses = PasswordGuard(loop)
         for _ in range(guesses_module.FREE_GUESSES):
             assert not await guesses.check("here", lambda: False)
         here = guesses._guessers["here"]

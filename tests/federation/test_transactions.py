@@ -20,7 +20,12 @@ from tupelo.errors import (
     TupeloError,
 )
 from tupelo.federation.commits import deciding
-from tupelo.federation.commits.deciding import COORDINATOR, Deciding, branch_id, spanning_id
+from tupelo.federation.commits.deciding import (
+    COORDINATOR,
+    TransactionDecisions,
+    branch_id,
+    spanning_id,
+)
 from tupelo.federation.deciders import DeciderElsewhere
 from tupelo.federation.hosts.doors import Host
 from tupelo.federation.links import wire
@@ -414,8 +419,8 @@ def moving(left: Any, right: Any, *others: Any) -> Any:
     [
         (BranchElsewhere, "prepare", False),
         (BranchElsewhere, "prepare", True),
-        (Deciding, "decide", False),
-        (Deciding, "decide", True),
+        (TransactionDecisions, "decide", False),
+        (TransactionDecisions, "decide", True),
         (BranchElsewhere, "commit", False),
         (BranchElsewhere, "commit", True),
     ],
@@ -430,7 +435,7 @@ def test_a_link_is_lost(hosts, connect, at, until, lost, owner, name, after, eng
     victim = dict(zip(("one", "other", "decider"), found, strict=True))[lost]
 
     def lose() -> None:
-        if owner is Deciding:  # It is not to be kept waiting.
+        if owner is TransactionDecisions:  # It is not to be kept waiting.
             cut(victim)
         else:
             lose_clients(victim, until)
@@ -454,7 +459,7 @@ def test_the_answer_of_the_decider_is_lost_and_it_does_not_come_back(
     one, other, decider = hosts("one", "other", "decider")
     here(one).write(TOKEN)
     txn = moving(connect(one), connect(other), connect(decider, reconnect=0))
-    at(Deciding, "decide").do(lambda: cut(decider), after=True)
+    at(TransactionDecisions, "decide").do(lambda: cut(decider), after=True)
     with pytest.raises(OutcomeUnknown):
         txn.commit()
     assert settled(until, one, other) == [[], [TOKEN]]  # They have asked it.
@@ -480,7 +485,7 @@ def test_the_answer_of_the_decider_is_lost_until_everyone_else_knows(
         return learn(self, failure)
 
     monkeypatch.setattr(DeciderElsewhere, "_learn", late)
-    at(Deciding, "decide").do(lambda: cut(decider), after=True)
+    at(TransactionDecisions, "decide").do(lambda: cut(decider), after=True)
     txn.commit()
     assert txn.state == "committed"
     assert settled(until, one, other) == [[], [TOKEN]]
@@ -600,7 +605,7 @@ def test_nobody_decides_for_another(hosts, connect):
         assert ask([(txn.id, "somebody")]) is False
         with pytest.raises(NotAllowed):
             ask([])
-        assert finished(theirs.ask(wire.Outcome(0, txn.id))) is None
+        assert finished(theirs.ask(wire.AskOutcome(0, txn.id))) is None
     assert ours.count(ANY_TOKEN) == 1
 
 
@@ -614,13 +619,13 @@ def test_only_the_decider_is_believed(
     decider = Host("decider", listen=0, path=tmp_path / "decider", heartbeat=0.2)
     txn = moving(connect(one, reconnect=0), connect(other), connect(decider, reconnect=0))
     port = port_of(decider.address)
-    settle, is_closed = Deciding._settle, list[bool]()
+    settle, is_closed = TransactionDecisions._settle, list[bool]()
 
-    async def settle_later(self: Deciding, *args: Any) -> None:
+    async def settle_later(self: TransactionDecisions, *args: Any) -> None:
         if is_closed:  # Before, it would answer who asks early.
             await settle(self, *args)
 
-    monkeypatch.setattr(Deciding, "_settle", settle_later)
+    monkeypatch.setattr(TransactionDecisions, "_settle", settle_later)
 
     def lose() -> None:
         decider.close()

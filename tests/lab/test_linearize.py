@@ -13,27 +13,27 @@ from hypothesis import strategies as st
 
 import tupelo
 from tupelo import aio
-from tupelo.lab.linearize import Kind, Operation, check
+from tupelo.lab.linearize import Kind, TimedOperation, check
 from tupelo.lab.loop import VirtualLoop, run
 from tupelo.space.loopclock import LoopClock
 
 KINDS: tuple[Kind, ...] = ("write", "read", "take")
 
 
-def said(history: Sequence[Operation]) -> str:
+def said(history: Sequence[TimedOperation]) -> str:
     return check(history).answer
 
 
-def write(call: float, ret: float, entry: object) -> Operation:
-    return Operation(call, ret, "write", "jobs", entry, "w")
+def write(call: float, ret: float, entry: object) -> TimedOperation:
+    return TimedOperation(call, ret, "write", "jobs", entry, "w")
 
 
-def read(call: float, ret: float, entry: object) -> Operation:
-    return Operation(call, ret, "read", "jobs", entry, "r")
+def read(call: float, ret: float, entry: object) -> TimedOperation:
+    return TimedOperation(call, ret, "read", "jobs", entry, "r")
 
 
-def take(call: float, ret: float, entry: object) -> Operation:
-    return Operation(call, ret, "take", "jobs", entry, "t")
+def take(call: float, ret: float, entry: object) -> TimedOperation:
+    return TimedOperation(call, ret, "take", "jobs", entry, "t")
 
 
 # By hand
@@ -94,9 +94,9 @@ def test_two_entries_that_are_alike_may_be_taken_twice_but_not_thrice():
 
 
 def test_a_class_does_not_see_the_entries_of_another():
-    history = [write(0, 1, 7), Operation(2, 3, "read", "other", None)]
+    history = [write(0, 1, 7), TimedOperation(2, 3, "read", "other", None)]
     assert said(history) == "yes"
-    verdict = check([*history, Operation(4, 5, "take", "other", 7)])
+    verdict = check([*history, TimedOperation(4, 5, "take", "other", 7)])
     assert verdict.answer == "no"
     assert verdict.why.startswith("class 'other'")
 
@@ -131,7 +131,7 @@ def test_an_unknown_read_says_nothing():
 # The budget
 
 
-def labyrinth() -> list[Operation]:
+def labyrinth() -> list[TimedOperation]:
     """One entry stands in the way of someone who found nothing, among very many orders."""
     many = range(1, 15)
     return [
@@ -149,7 +149,7 @@ def test_when_the_budget_ends_it_says_so():
 
 
 def test_a_fault_is_found_though_another_class_is_too_much_for_the_budget():
-    fault = Operation(0, 1, "take", "other", 1)
+    fault = TimedOperation(0, 1, "take", "other", 1)
     assert check([*labyrinth(), fault], budget=1_000).answer == "no"
 
 
@@ -176,7 +176,7 @@ plans = st.lists(
 )
 
 
-def happen(plan: Plan, *, alike: bool = False) -> list[Operation]:
+def happen(plan: Plan, *, alike: bool = False) -> list[TimedOperation]:
     """What a correct space answers if each operation happens at its moment."""
     now = [0, 0, 0, 0]
     moments: list[tuple[int, int, int, int, Kind, int, int, bool]] = []
@@ -196,7 +196,7 @@ def happen(plan: Plan, *, alike: bool = False) -> list[Operation]:
             entry = there[key][0 if first else -1]
             if kind == "take":
                 there[key].remove(entry)
-        history.append(Operation(call, ret, kind, key, entry, f"p{process}"))
+        history.append(TimedOperation(call, ret, kind, key, entry, f"p{process}"))
     return history
 
 
@@ -217,7 +217,7 @@ def test_forgetting_how_some_operations_ended_accuses_nobody(plan, data):
     assert said(history) == "yes"
 
 
-def some(history: list[Operation], data: st.DataObject, *kinds: Kind) -> int:
+def some(history: list[TimedOperation], data: st.DataObject, *kinds: Kind) -> int:
     """One of the operations of these kinds that have an entry."""
     found = [i for i, o in enumerate(history) if o.kind in kinds and o.entry is not None]
     assume(found)
@@ -243,12 +243,12 @@ def test_a_planted_loss_is_found(plan, data):
     end = max(o.ret for o in history)
     taken = {o.entry for o in history if o.kind == "take"}
     history += [  # At the end everything else is taken.
-        Operation(end + 1, end + 2, "take", o.key, o.entry)
+        TimedOperation(end + 1, end + 2, "take", o.key, o.entry)
         for o in history
         if o.kind == "write" and o is not written and o.entry not in taken
     ]
     assert said(history) == "yes"
-    history.append(Operation(end + 3, end + 4, "read", written.key, None))
+    history.append(TimedOperation(end + 3, end + 4, "read", written.key, None))
     assert said(history) == "no"
 
 
@@ -258,7 +258,7 @@ def test_a_planted_stale_read_is_found(plan, data):
     taken = history[some(history, data, "take")]
     call = taken.ret + data.draw(st.integers(1, 20))
     history.append(
-        Operation(call, call + data.draw(st.integers(0, 20)), "read", taken.key, taken.entry)
+        TimedOperation(call, call + data.draw(st.integers(0, 20)), "read", taken.key, taken.entry)
     )
     assert said(history) == "no"
 
@@ -266,7 +266,7 @@ def test_a_planted_stale_read_is_found(plan, data):
 # Against the definition
 
 
-def by_definition(history: list[Operation]) -> bool:
+def by_definition(history: list[TimedOperation]) -> bool:
     """Try every order."""
     known = frozenset(i for i, o in enumerate(history) if o.ret != inf)
     seen = set()
@@ -288,7 +288,7 @@ def by_definition(history: list[Operation]) -> bool:
     return possible(frozenset(range(len(history))), ())
 
 
-def outcomes(operation: Operation, there: tuple[int, ...]) -> list[tuple[int, ...]]:
+def outcomes(operation: TimedOperation, there: tuple[int, ...]) -> list[tuple[int, ...]]:
     entry = operation.entry
     if operation.kind == "write":
         assert isinstance(entry, int)
@@ -310,7 +310,7 @@ def without(there: tuple[int, ...], entry: object) -> tuple[int, ...]:
 
 
 @st.composite
-def small_histories(draw: st.DrawFn) -> list[Operation]:
+def small_histories(draw: st.DrawFn) -> list[TimedOperation]:
     """Right and wrong ones, with entries that are alike and outcomes that nobody knows."""
     history = []
     for _ in range(draw(st.integers(1, 8))):
@@ -320,7 +320,7 @@ def small_histories(draw: st.DrawFn) -> list[Operation]:
         entry = draw(st.integers(0, 2) if kind == "write" else st.sampled_from([None, 0, 1, 2]))
         if ret == inf and kind != "write":
             entry = None
-        history.append(Operation(call, ret, kind, "jobs", entry))
+        history.append(TimedOperation(call, ret, kind, "jobs", entry))
     return history
 
 
@@ -335,10 +335,10 @@ def test_it_judges_as_the_definition_does(history):
 
 @pytest.mark.parametrize("seed", range(5))
 def test_a_local_space_is_linearizable(seed):
-    async def main(loop: VirtualLoop) -> list[Operation]:
+    async def main(loop: VirtualLoop) -> list[TimedOperation]:
         local = tupelo.Space("jobs", clock=LoopClock(loop))
         space = aio.Space(local)
-        history: list[Operation] = []
+        history: list[TimedOperation] = []
         event = count()  # Moments of virtual time may be equal; events are not.
 
         async def work(name: str) -> None:
@@ -354,7 +354,7 @@ def test_a_local_space_is_linearizable(seed):
                     entry = await space.read((key, str), wait=wait)
                 else:
                     entry = await space.take((key, str), wait=wait)
-                history.append(Operation(call, next(event), kind, key, entry, name))
+                history.append(TimedOperation(call, next(event), kind, key, entry, name))
 
         async with asyncio.TaskGroup() as group:
             for name in "abcdef":

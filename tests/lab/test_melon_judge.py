@@ -7,7 +7,15 @@ from typing import Any
 
 import pytest
 
-from tupelo.lab.melon.history import Act, Found, History, Message, Plain, Question, Told
+from tupelo.lab.melon.history import (
+    FoundMessage,
+    MelonAct,
+    MelonHistory,
+    MelonQuery,
+    MelonResult,
+    Message,
+    Plain,
+)
 from tupelo.lab.melon.judge import UNDER_WAY_TICKS, judge
 
 JOB_1: Message = ("job", "a", 1, "")
@@ -23,7 +31,7 @@ class Story:
     """A history that is right: a and b have folders and c has none; a adds, and b gets it all."""
 
     def __init__(self) -> None:
-        self.history = history = History(lambda text: None, {"a", "b"})
+        self.history = history = MelonHistory(lambda text: None, {"a", "b"})
         history.copying = {"a", "b"}
         self.store_1 = self.act("store", "a1", messages=[JOB_1])
         self.store_2 = self.act("store", "a1", messages=[JOB_2])
@@ -31,28 +39,28 @@ class Story:
         self.write_4 = self.act("write", "a1", messages=[NEWS_4])
         self.send_5 = self.act("send", "a1", messages=[MAIL_5], to="b")
         self.send_6 = self.act("send", "a1", messages=[MAIL_6], to="b")
-        self.take_1 = self.act("take", "b1", Question("job"), messages=[JOB_1])
-        self.take_2 = self.act("take", "b1", Question("job"), messages=[JOB_2])
-        self.read_3 = self.act("read", "b1", Question("news"), messages=[NEWS_3])
-        self.read_4 = self.act("read", "b1", Question("news"), messages=[NEWS_4])
-        self.take_5 = self.act("take", "b1", Question("mail"), sender="a", messages=[MAIL_5])
-        self.take_6 = self.act("take", "b1", Question("mail"), sender="a", messages=[MAIL_6])
-        self.read_all = self.act("read_all", "a1", Question("news"), messages=[NEWS_3, NEWS_4])
-        self.probe = self.act("take_all", "b1", Question("job"), is_probe=True)
+        self.take_1 = self.act("take", "b1", MelonQuery("job"), messages=[JOB_1])
+        self.take_2 = self.act("take", "b1", MelonQuery("job"), messages=[JOB_2])
+        self.read_3 = self.act("read", "b1", MelonQuery("news"), messages=[NEWS_3])
+        self.read_4 = self.act("read", "b1", MelonQuery("news"), messages=[NEWS_4])
+        self.take_5 = self.act("take", "b1", MelonQuery("mail"), sender="a", messages=[MAIL_5])
+        self.take_6 = self.act("take", "b1", MelonQuery("mail"), sender="a", messages=[MAIL_6])
+        self.read_all = self.act("read_all", "a1", MelonQuery("news"), messages=[NEWS_3, NEWS_4])
+        self.probe = self.act("take_all", "b1", MelonQuery("job"), is_probe=True)
         history.plain = {Plain("a", 5, "memory"), Plain("b", 6, "memory")}
         ending = history.ending
         ending.near = {"a": {"b"}, "b": {"a"}, "c": set()}
         ending.melons = {"a1": "a", "b1": "b"}
         ending.found = [
-            Found("a", "written", NEWS_3),
-            Found("a", "written", NEWS_4),
-            Found("b", "copies", NEWS_3),
+            FoundMessage("a", "written", NEWS_3),
+            FoundMessage("a", "written", NEWS_4),
+            FoundMessage("b", "copies", NEWS_3),
         ]
 
-    def act(self, verb: str, melon: str, asked: Question | None = None, **more: Any) -> Act:
+    def act(self, verb: str, melon: str, asked: MelonQuery | None = None, **more: Any) -> MelonAct:
         history = self.history
         named = {"life": 1, "how": "done", **more}
-        act = Act(verb, melon, melon[0], begin=history.tick(), asked=asked, **named)
+        act = MelonAct(verb, melon, melon[0], begin=history.tick(), asked=asked, **named)
         act.end = history.tick()
         history.acts.append(act)
         return act
@@ -65,7 +73,7 @@ def test_nothing_is_wrong_with_what_is_right():
     assert judge(Story().history) == []
 
 
-def act(verb: str, melon: str, asked: Question, **more: Any) -> Callable[[Story], object]:
+def act(verb: str, melon: str, asked: MelonQuery, **more: Any) -> Callable[[Story], object]:
     return lambda story: story.act(verb, melon, asked, **more)
 
 
@@ -91,7 +99,7 @@ def swapped(one: str, other: str) -> Callable[[Story], object]:
 
 
 def found(host: str, where: str, message: Message) -> Callable[[Story], object]:
-    return lambda story: story.history.ending.found.append(Found(host, where, message))
+    return lambda story: story.history.ending.found.append(FoundMessage(host, where, message))
 
 
 def vanished(message: Message) -> Callable[[Story], object]:
@@ -105,7 +113,7 @@ def vanished(message: Message) -> Callable[[Story], object]:
 def told(host: str, kind: Any, message: Message | str) -> Callable[[Story], object]:
     def change(story: Story) -> None:
         story.history.bounded |= {"a", "b"}
-        story.history.told.append(Told(host, kind, message))
+        story.history.told.append(MelonResult(host, kind, message))
 
     return change
 
@@ -119,7 +127,7 @@ def ended(host: str, *owed: str) -> Callable[[Story], object]:
     return lambda story: story.history.ended(host, owed)
 
 
-TAKEN_AGAIN = act("take", "a1", Question("job"), messages=[JOB_1])
+TAKEN_AGAIN = act("take", "a1", MelonQuery("job"), messages=[JOB_1])
 
 WRONG: dict[str, tuple[str, Callable[[Story], object]]] = {
     # what was answered
@@ -143,27 +151,27 @@ WRONG: dict[str, tuple[str, Callable[[Story], object]]] = {
     ),
     "directed, and taken twice": (
         "taken twice",
-        act("take", "b1", Question("mail"), messages=[MAIL_5]),
+        act("take", "b1", MelonQuery("mail"), messages=[MAIL_5]),
     ),
     "directed, and taken again long after": (
         "taken twice",
         both(
             lambda story: story.history.ends.update(b=[10 * UNDER_WAY_TICKS]),
-            act("take", "b1", Question("mail"), messages=[MAIL_5], life=2),
+            act("take", "b1", MelonQuery("mail"), messages=[MAIL_5], life=2),
         ),
     ),
-    "read twice": ("read twice", act("read", "b1", Question("news"), messages=[NEWS_3])),
+    "read twice": ("read twice", act("read", "b1", MelonQuery("news"), messages=[NEWS_3])),
     "read twice by read_all": (
         "read twice",
-        act("read_all", "b1", Question(), messages=[NEWS_4]),
+        act("read_all", "b1", MelonQuery(), messages=[NEWS_4]),
     ),
-    "never added": ("made up", act("take", "b1", Question("job"), messages=[JOB_9])),
+    "never added": ("made up", act("take", "b1", MelonQuery("job"), messages=[JOB_9])),
     "taken before it was added": ("made up", put("take_1", begin=-2, end=-1)),
     "there, and never added": ("made up", found("b", "stored", JOB_9)),
-    "stored and read": ("mixed up", act("read", "b1", Question("job"), messages=[JOB_1])),
-    "written and taken": ("mixed up", act("take", "a1", Question("news"), messages=[NEWS_3])),
-    "another kind": ("not asked for", put("take_1", asked=Question("news"))),
-    "another host": ("not asked for", put("read_3", asked=Question("news", "b"))),
+    "stored and read": ("mixed up", act("read", "b1", MelonQuery("job"), messages=[JOB_1])),
+    "written and taken": ("mixed up", act("take", "a1", MelonQuery("news"), messages=[NEWS_3])),
+    "another kind": ("not asked for", put("take_1", asked=MelonQuery("news"))),
+    "another host": ("not asked for", put("read_3", asked=MelonQuery("news", "b"))),
     "another sender": ("wrong sender", put("take_5", sender="b")),
     "no sender": ("wrong sender", put("take_1", sender="a")),
     # secrets
@@ -177,19 +185,19 @@ WRONG: dict[str, tuple[str, Callable[[Story], object]]] = {
     "directed and stored out of order": (
         "out of order",
         both(
-            put("take_1", asked=Question(), messages=[MAIL_5]),
-            put("take_5", asked=Question(), messages=[JOB_1], sender=None),
+            put("take_1", asked=MelonQuery(), messages=[MAIL_5]),
+            put("take_5", asked=MelonQuery(), messages=[JOB_1], sender=None),
         ),
     ),
     "a list out of order": ("out of order", put("read_all", messages=[NEWS_4, NEWS_3])),
     # places
     "a job in copies": (
         "copied",
-        lambda story: story.history.strays.add(Found("b", "copies", JOB_1)),
+        lambda story: story.history.strays.add(FoundMessage("b", "copies", JOB_1)),
     ),
     "a letter in the open": (
         "copied",
-        lambda story: story.history.strays.add(Found("b", "stored", MAIL_5)),
+        lambda story: story.history.strays.add(FoundMessage("b", "stored", MAIL_5)),
     ),
     # losses
     "stored and gone": ("lost", drop("take_1")),
@@ -214,7 +222,7 @@ WRONG: dict[str, tuple[str, Callable[[Story], object]]] = {
     ),
     "collected without a bound": (
         "collected",
-        lambda story: story.history.told.append(Told("a", "directed", "b")),
+        lambda story: story.history.told.append(MelonResult("a", "directed", "b")),
     ),
     "collected and taken": ("collected", told("a", "stored", JOB_1)),
     "collected and there": ("collected", told("a", "written", NEWS_3)),
@@ -266,7 +274,7 @@ RIGHT: dict[str, Callable[[Story], object]] = {
         "take_1", melon="a1", host="a", how="killed", messages=[]
     ),
     "directed, and taken again by one who was killed just then": both(
-        crashed("b", at="take_5"), act("take", "b1", Question("mail"), messages=[MAIL_5], life=2)
+        crashed("b", at="take_5"), act("take", "b1", MelonQuery("mail"), messages=[MAIL_5], life=2)
     ),
     "what was collected": both(drop("take_1"), told("a", "stored", JOB_1)),
     "what was pinned by nobody who is sure of it": both(
@@ -282,7 +290,7 @@ RIGHT: dict[str, Callable[[Story], object]] = {
     "directed, and taken again by one who forgot": both(
         in_memory("b"),
         crashed("b"),
-        act("take", "b1", Question("mail"), messages=[MAIL_5], life=2),
+        act("take", "b1", MelonQuery("mail"), messages=[MAIL_5], life=2),
     ),
     "what nobody near carries": both(drop("take_5"), found("c", "sealed", MAIL_5)),
     "a receipt that nobody has room for": both(

@@ -9,7 +9,7 @@ import pytest
 
 from tests.lab.town import Listener, pair
 from tupelo.errors import CannotReach
-from tupelo.federation.links.link import Ear, Link, Network
+from tupelo.federation.links.link import FrameReceiver, Link, Network
 from tupelo.federation.links.wire import Ping, encode
 from tupelo.lab.loop import VirtualLoop, run
 from tupelo.lab.network import DIAL_SECONDS, VirtualNetwork
@@ -81,13 +81,13 @@ def test_a_narrow_line_takes_its_time():
 
 def test_who_answers_may_speak_first():
     async def scene(network: VirtualNetwork) -> None:
-        def greet(link: Link) -> Ear:
+        def greet(link: Link) -> FrameReceiver:
             link.send(b"welcome")
             return Listener(link)
 
         heard: list[Listener] = []
 
-        def own(link: Link) -> Ear:
+        def own(link: Link) -> FrameReceiver:
             heard.append(Listener(link))
             return heard[0]
 
@@ -263,7 +263,7 @@ def test_who_stops_dialling_leaves_no_link_behind():
 
 
 def test_an_answerer_that_fails_is_a_broken_link_for_who_dials():
-    def fail(link: Link) -> Ear:
+    def fail(link: Link) -> FrameReceiver:
         raise KeyError("no")
 
     async def scene(network: VirtualNetwork) -> None:

@@ -9,12 +9,12 @@ from typing import Any
 
 import tupelo
 from tupelo.errors import PeerLost
-from tupelo.federation.client.handles import Held, RemoteLandlord
+from tupelo.federation.client.handles import RemoteHandle, RemoteLandlord
 from tupelo.federation.client.listening import RemoteReaction
 from tupelo.federation.client.space import RemoteSpace
 from tupelo.federation.spanning.handles import (
-    FederatedListening,
     FederatedMatchSet,
+    FederatedNotices,
     FederatedSession,
 )
 from tupelo.federation.spanning.space import FederatedSpace
@@ -31,10 +31,10 @@ ASYNC_THINGS = (
     RemoteReaction,
     FederatedSpace,
     FederatedSession,
-    FederatedListening,
+    FederatedNotices,
     FederatedMatchSet,
     WeakReaction,
-    Held,
+    RemoteHandle,
 )
 ASKED_FOR = ("state", "seen", "active", "sequence", "error")
 """What a thing of a remote space knows only after a `refresh`, at the async door."""

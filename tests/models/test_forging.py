@@ -47,7 +47,7 @@ def spelled(item: list[Any]) -> msgspec.Raw:
 
 def make_up(message: Any) -> Iterable[Any]:
     """One more item, behind the last."""
-    if isinstance(message, said.Parcel) and message.items:
+    if isinstance(message, said.ItemBatch) and message.items:
         _, item = message.items[-1]
         message.upto += 1
         message.items.append((message.upto, item))
@@ -57,7 +57,7 @@ def make_up(message: Any) -> Iterable[Any]:
 def make_up_signed(message: Any) -> Iterable[Any]:
     """The same, signed by the liar."""
     for one in make_up(message):
-        if isinstance(one, said.Parcel) and one.chunks:
+        if isinstance(one, said.ItemBatch) and one.chunks:
             one.chunks[-1].upto = one.upto
             signed(one, one.chunks[-1])
         yield one
@@ -65,7 +65,7 @@ def make_up_signed(message: Any) -> Iterable[Any]:
 
 def alter(message: Any) -> Iterable[Any]:
     """Another origin of the last item, in the place of its own."""
-    if isinstance(message, said.Parcel) and message.items:
+    if isinstance(message, said.ItemBatch) and message.items:
         number, item = message.items[-1]
         fields, n, origin, lease, to = decoded(item)
         message.items[-1] = number, spelled([fields, n, f"not {origin}", lease, to])
@@ -74,14 +74,14 @@ def alter(message: Any) -> Iterable[Any]:
 
 def replace(message: Any) -> Iterable[Any]:
     """The last item in the place of the first."""
-    if isinstance(message, said.Parcel) and len(message.items) > 1:
+    if isinstance(message, said.ItemBatch) and len(message.items) > 1:
         message.items[0] = message.items[0][0], message.items[-1][1]
     yield message
 
 
 def leave_out(message: Any) -> Iterable[Any]:
     """Without the first item, but with all that was signed."""
-    if isinstance(message, said.Parcel) and len(message.items) > 1:
+    if isinstance(message, said.ItemBatch) and len(message.items) > 1:
         number, item = message.items.pop(0)
         for chunk in message.chunks:
             if chunk.after < number <= chunk.upto:
@@ -91,7 +91,7 @@ def leave_out(message: Any) -> Iterable[Any]:
 
 def leave_out_chunk(message: Any) -> Iterable[Any]:
     """Without the first item, and without what was signed with it."""
-    if isinstance(message, said.Parcel) and len(message.items) > 1:
+    if isinstance(message, said.ItemBatch) and len(message.items) > 1:
         message.items.pop(0)
         message.chunks = message.chunks[1:]
     yield message
@@ -99,7 +99,7 @@ def leave_out_chunk(message: Any) -> Iterable[Any]:
 
 def lend_for_ever(message: Any) -> Iterable[Any]:
     """A lease that is longer than its source has given it."""
-    if isinstance(message, said.Parcel):
+    if isinstance(message, said.ItemBatch):
         for place, (number, item) in enumerate(message.items):
             fields, n, origin, lease, to = decoded(item)
             longer = 1e9 if lease is None else lease + 1e9
@@ -109,7 +109,7 @@ def lend_for_ever(message: Any) -> Iterable[Any]:
 
 def end_stream(message: Any) -> Iterable[Any]:
     """Nothing comes any more."""
-    if isinstance(message, said.Parcel):
+    if isinstance(message, said.ItemBatch):
         message.upto = said.NUMBER_MAX
     yield message
 
@@ -117,10 +117,10 @@ def end_stream(message: Any) -> Iterable[Any]:
 def remove(message: Any) -> Iterable[Any]:
     """All that was told is dead: with no signature, and with the liar's."""
     yield message
-    if isinstance(message, said.Parcel) and message.items:
+    if isinstance(message, said.ItemBatch) and message.items:
         numbers = [number for number, _ in message.items]
-        died = said.Died(message.feed, message.source, message.deaths, numbers)
-        living = said.Living(message.feed, message.source, message.upto, 2**62, NONE, NONE)
+        died = said.Tombstones(message.feed, message.source, message.deaths, numbers)
+        living = said.AliveNumbers(message.feed, message.source, message.upto, 2**62, NONE, NONE)
         yield from (died, living)
         yield from (signed(died, died), signed(living, living))
 
@@ -137,11 +137,11 @@ def lie_at(core: Any, about: str, lie: Lie) -> None:
     say = replication._say
 
     def say_otherwise(hosts: list[str], message: Any) -> None:
-        if host_of(getattr(message, "source", "/")) != about or isinstance(message, said.Here):
+        if host_of(getattr(message, "source", "/")) != about or isinstance(message, said.HasFeed):
             say(hosts, message)
             return
         copy = type(message)(*[getattr(message, name) for name in message.__struct_fields__])
-        if isinstance(copy, said.Parcel):
+        if isinstance(copy, said.ItemBatch):
             copy.items, copy.chunks = (
                 [*copy.items],
                 [msgspec.structs.replace(c) for c in copy.chunks],
@@ -310,9 +310,9 @@ def test_a_host_without_an_identity_signs_nothing_and_is_believed_through_others
 
 def unsigned(message: Any) -> Iterable[Any]:
     """As a program says it that is older than signatures."""
-    if isinstance(message, said.Parcel):
+    if isinstance(message, said.ItemBatch):
         message.chunks = []
-    elif isinstance(message, said.Died | said.Living):
+    elif isinstance(message, said.Tombstones | said.AliveNumbers):
         message.signature = b""
     yield message
 

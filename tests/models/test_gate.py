@@ -164,14 +164,14 @@ def house() -> Iterator[House]:
 SAID: dict[type, Callable[[int, str], Any]] = {
     wire.Write: lambda call, space: wire.Write(call, space, [["x", 2]]),
     wire.Get: lambda call, space: wire.Get(call, space, spelled(ANY, ANY), False),
-    wire.Count: lambda call, space: wire.Count(call, space, spelled(ANY, ANY)),
+    wire.CountRequest: lambda call, space: wire.CountRequest(call, space, spelled(ANY, ANY)),
     wire.Changes: wire.Changes,
-    wire.Log: wire.Log,
+    wire.ReadLog: wire.ReadLog,
     wire.Trim: wire.Trim,
     wire.Begin: wire.Begin,
     wire.End: lambda call, space: wire.End(call, space, "some", "abort"),
-    wire.Doubts: wire.Doubts,
-    wire.Remember: wire.Remember,
+    wire.ListPrepared: wire.ListPrepared,
+    wire.OpenSession: wire.OpenSession,
     wire.Subscribe: lambda call, space: wire.Subscribe(call, space, spelled(ANY, ANY)),
     wire.Next: lambda call, space: wire.Next(call, space, "some"),
     wire.Match: lambda call, space: wire.Match(call, space, spelled(ANY, ANY)),
@@ -179,12 +179,12 @@ SAID: dict[type, Callable[[int, str], Any]] = {
     wire.State: lambda call, space: wire.State(call, space, "subscription", "some"),
     wire.Close: lambda call, space: wire.Close(call, space, "subscription", "some"),
     wire.Renew: lambda call, space: wire.Renew(call, space, "subscription", "some"),
-    wire.Revoke: lambda call, space: wire.Revoke(call, space, "subscription", "some"),
+    wire.CancelLease: lambda call, space: wire.CancelLease(call, space, "subscription", "some"),
 }
 NOT_ABOUT_A_SPACE = {
     *(wire.Confirm, wire.Cancel),  # of calls on the same link
-    *(wire.Forget, wire.Decide, wire.Outcome),  # of transactions, by ids that cannot be guessed
-    wire.Tell,  # The names of spaces and agents are no secret.
+    *(wire.Forget, wire.Decide, wire.AskOutcome),  # of transactions, by ids that cannot be guessed
+    wire.DescribeHost,  # The names of spaces and agents are no secret.
     wire.Open,  # tried below: it gives nothing but the id of the space
     wire.Invoke,  # by service, below
 }
@@ -340,12 +340,14 @@ class Stranger(Raw):
         """Say these, and what is heard until the host has heard them all."""
         self.say(*messages)
         number = next(self._calls)
-        self.say(wire.Count(number, "nothing of this name", spelled(ANY)))
+        self.say(wire.CountRequest(number, "nothing of this name", spelled(ANY)))
         heard: list[Any] = []
         while getattr(message := self.hear(), "call", None) != number:
             assert message is not None, "the host has hung up"
             heard.append(message)
-        return [one for one in heard if isinstance(one, wire.Notice) and one.part == "replication"]
+        return [
+            one for one in heard if isinstance(one, wire.PartNotice) and one.part == "replication"
+        ]
 
 
 @pytest.fixture
@@ -364,9 +366,9 @@ HOST_SAID: dict[str, Callable[[int, str], Any]] = {
     "read": lambda call, space: wire.Ask(call, space, spelled(ANY, ANY), "read", None),
     "peek": lambda call, space: wire.Ask(call, space, spelled(ANY, ANY), "peek"),
     "take": lambda call, space: wire.Ask(call, space, spelled(ANY, ANY), "take"),
-    "watch": lambda call, space: wire.Watch(call, space, spelled(ANY, ANY), call, True),
-    "count": lambda call, space: wire.Count(call, space, spelled(ANY, ANY)),
-    "move": lambda call, space: wire.Move(
+    "watch": lambda call, space: wire.WatchRequest(call, space, spelled(ANY, ANY), call, True),
+    "count": lambda call, space: wire.CountRequest(call, space, spelled(ANY, ANY)),
+    "move": lambda call, space: wire.MoveEntry(
         call, space, [entry_of(("x", 2)), 1, "me", 1, None, "me"]
     ),
 }
@@ -396,11 +398,11 @@ def test_no_feed_has_a_stranger_as_its_partner(house: House, stranger: Stranger)
         ]
         told = stranger.notices(
             *(
-                wire.Notice("replication", wire.body(message))
+                wire.PartNotice("replication", wire.body(message))
                 for message in (
-                    feeds.Here(feed, mine, True, [], {mine: feeds.Mark(2)}, True),
-                    feeds.Want(feed, theirs, feeds.NOTHING),
-                    feeds.Parcel(feed, mine, 0, 2, 0, items, False),
+                    feeds.HasFeed(feed, mine, True, [], {mine: feeds.StreamMark(2)}, True),
+                    feeds.FetchFrom(feed, theirs, feeds.NOTHING),
+                    feeds.ItemBatch(feed, mine, 0, 2, 0, items, False),
                 )
             )
         )
@@ -528,18 +530,25 @@ def test_a_heap_elsewhere_gets_nothing_and_ends_nothing(house: House, guest: tup
 def test_every_message_that_a_host_can_say_is_known_here(house: House) -> None:
     """Who adds one says here by what it is refused."""
     handlers = house.host.core.from_hosts
-    of_a_space = {wire.Ask, wire.Watch, wire.Count, wire.Move, wire.Notice}
+    of_a_space = {wire.Ask, wire.WatchRequest, wire.CountRequest, wire.MoveEntry, wire.PartNotice}
     of_what_it_has = {
-        *(wire.Hint, wire.Told, wire.Unnote, wire.Settle, wire.Returned, wire.Unwatch),
-        wire.Presence,
+        *(
+            wire.Hint,
+            wire.HintAck,
+            wire.ForgetSession,
+            wire.Settle,
+            wire.Returned,
+            wire.UnwatchRequest,
+        ),
+        wire.PresenceUpdate,
     }
-    of_transactions = {wire.Forget, wire.Decide, wire.Outcome}
+    of_transactions = {wire.Forget, wire.Decide, wire.AskOutcome}
     assert {*handlers.now, *handlers.later} == {
         *of_a_space,
         *of_what_it_has,
         *of_transactions,
         wire.Routed,
-        wire.Tell,  # answered with nothing
+        wire.DescribeHost,  # answered with nothing
     }
 
 

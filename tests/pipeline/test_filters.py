@@ -23,7 +23,7 @@ from pyspark.sql.datasource import (
 )
 
 from tupelo.pipeline.schema import CHANGES
-from tupelo.pipeline.source.filters import Wanted
+from tupelo.pipeline.source.filters import RowFilter
 
 VALUES: dict[str, list[Any]] = {"session": ["", "a", "ab", "b", None], "n": [-1, 0, 1, 2, None]}
 MEANT: dict[type[Filter], Callable[[Any, Any], bool]] = {
@@ -60,7 +60,7 @@ def plain_filters(column: str) -> list[Any]:
     return made
 
 
-def left_by(wanted: Wanted, column: str) -> list[Any]:
+def left_by(wanted: RowFilter, column: str) -> list[Any]:
     batch = pa.record_batch({column: pa.array(VALUES[column], CHANGES.field(column).type)})
     expression = wanted.expression()
     found: list[Any] = batch.filter(expression).column(column).to_pylist()
@@ -71,7 +71,7 @@ def left_by(wanted: Wanted, column: str) -> list[Any]:
 def test_every_filter_and_its_negations_choose_what_sql_chooses(column):
     plain = plain_filters(column)
     for wish in [*plain, *map(Not, plain), *(Not(Not(wish)) for wish in plain)]:
-        wanted = Wanted()
+        wanted = RowFilter()
         assert wanted.add(wish)
         expected = [value for value in VALUES[column] if meant(wish, value)]
         assert left_by(wanted, column) == expected, wish
@@ -80,7 +80,7 @@ def test_every_filter_and_its_negations_choose_what_sql_chooses(column):
 def test_two_filters_on_a_column_hold_together():
     plain = plain_filters("session")
     for one, other in product([*plain, *map(Not, plain)], repeat=2):
-        wanted = Wanted()
+        wanted = RowFilter()
         assert wanted.add(one) and wanted.add(other)
         expected = [v for v in VALUES["session"] if meant(one, v) and meant(other, v)]
         assert left_by(wanted, "session") == expected, (one, other)
@@ -88,7 +88,7 @@ def test_two_filters_on_a_column_hold_together():
 
 def test_what_was_wanted_before_is_wanted_beside_any_filter():
     for wish in (plain := plain_filters("session")) + list(map(Not, plain)):
-        wanted = Wanted()
+        wanted = RowFilter()
         wanted.only("session", ["a", "b"])
         assert wanted.add(wish)
         assert left_by(wanted, "session") == [v for v in ("a", "b") if meant(wish, v)], wish

@@ -29,18 +29,20 @@ from tupelo.pipeline.logs.journal import JournalLog
 from tupelo.pipeline.logs.segments import Archive, ArchivedLog, seal
 from tupelo.pipeline.schema import COLUMNS
 from tupelo.pipeline.source.options import ReadOptions
-from tupelo.pipeline.source.reading import Part, Reader, tasks_of
+from tupelo.pipeline.source.reading import LogPart, TableReader, tasks_of
 
 
 def reader_of(
     path: Path, *filters: Filter, columns: Sequence[str] = COLUMNS, **options: str
-) -> tuple[Reader, list[Filter]]:
+) -> tuple[TableReader, list[Filter]]:
     """A reader that was told of filters, and those that it leaves to Spark."""
-    reader = Reader(ReadOptions.read({"path": str(path), "pushdown": "true", **options}), columns)
+    reader = TableReader(
+        ReadOptions.read({"path": str(path), "pushdown": "true", **options}), columns
+    )
     return reader, list(reader.pushFilters(list(filters)))
 
 
-def rows_of(reader: Reader) -> list[dict[str, Any]]:
+def rows_of(reader: TableReader) -> list[dict[str, Any]]:
     """All rows, each task read by a reader that has been to another process."""
     rows = []
     for task in reader.partitions():
@@ -190,7 +192,7 @@ def test_a_log_is_cut_into_tasks(path):
 
 def test_short_logs_go_together_and_cuts_are_always_the_same(path):
     log = JournalLog(path)
-    parts = [Part(log, 1, 2), Part(log, 3, 11), Part(log, 12, 12)]
+    parts = [LogPart(log, 1, 2), LogPart(log, 3, 11), LogPart(log, 12, 12)]
     tasks = [[(p.first, p.last) for p in task.parts] for task in tasks_of(parts, 5)]
     assert tasks == [[(1, 2), (3, 5)], [(6, 10)], [(11, 11), (12, 12)]]
     assert tasks_of([], 5) == []

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.pipeline.ledger import changes_in, faults_in, promises_broken
-from tupelo.lab.recording.record import Plan, Recorded, RecordingFailed, record
+from tupelo.lab.recording.record import Recorded, RecordingConfig, RecordingFailed, record
 
 MANY = int(os.environ.get("TUPELO_RECORDED_CHANGES", "0"))
 SEED = random.randrange(10**9) if MANY else 6
@@ -26,7 +26,7 @@ def recording(tmp_path_factory):
     print(f"the seed is {SEED}")
     folder = tmp_path_factory.mktemp("recording")
     times = 15 if MANY else 2
-    recorded = record(Plan(folder, MANY or 2_000, kills=times, cuts=times, seed=SEED))
+    recorded = record(RecordingConfig(folder, MANY or 2_000, kills=times, cuts=times, seed=SEED))
     return folder, recorded
 
 
@@ -82,4 +82,4 @@ def at_home(change: dict[str, Any]) -> bool:
 def test_it_goes_into_a_folder_of_its_own(tmp_path):
     (tmp_path / "notes").touch()
     with pytest.raises(RecordingFailed, match="is not empty"):
-        record(Plan(tmp_path, 100))
+        record(RecordingConfig(tmp_path, 100))

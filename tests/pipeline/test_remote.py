@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from tests.federation.company import Company
 from tupelo.errors import PipelineError, WrongPassword
 from tupelo.federation.client.space import RemoteSpace
-from tupelo.federation.hosts.serving import Serving
+from tupelo.federation.hosts.serving import ClientServer
 from tupelo.federation.identity.access import Access
 from tupelo.federation.names import PRESENCE
 from tupelo.pipeline.commands.pipeline import app
@@ -28,13 +28,13 @@ def company():
 
 def test_a_password_is_shown_only_to_a_space_that_asks_for_one(company, monkeypatch):
     shown: list[tuple[str, str | None]] = []
-    opened = Serving.open
+    opened = ClientServer.open
 
-    def noted(serving: Serving, message: Any) -> Any:
+    def noted(serving: ClientServer, message: Any) -> Any:
         shown.append((message.space, message.password))
         return opened(serving, message)
 
-    monkeypatch.setattr(Serving, "open", noted)
+    monkeypatch.setattr(ClientServer, "open", noted)
     host = company.host("kitchen", space=False)
     host.space("open", log_keep=10).write(("job", 1))
     host.space("locked", log_keep=10, access=Access(password="secret")).write(("job", 1))
@@ -51,13 +51,13 @@ def test_with_federation_a_password_goes_only_to_the_host_that_was_named(
     company, monkeypatch, until
 ):
     shown: list[tuple[str, str | None]] = []
-    opened = Serving.open
+    opened = ClientServer.open
 
-    def noted(serving: Serving, message: Any) -> Any:
+    def noted(serving: ClientServer, message: Any) -> Any:
         shown.append((serving.agent.rpartition("@")[2], message.password))
         return opened(serving, message)
 
-    monkeypatch.setattr(Serving, "open", noted)
+    monkeypatch.setattr(ClientServer, "open", noted)
     named, around = company.host("named", space=False), company.host("around", space=False)
     for host in (named, around):
         host.space("open", log_keep=10).write(("job", 1))

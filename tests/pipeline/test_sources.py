@@ -26,10 +26,10 @@ from tupelo.federation.links import wire
 from tupelo.federation.names import PRESENCE
 from tupelo.pipeline.logs.journal import JournalLog
 from tupelo.pipeline.logs.segments import seal
-from tupelo.pipeline.source.filters import Wanted
-from tupelo.pipeline.source.locations import JoinedLog, Log, by_name, name_of, resolve
+from tupelo.pipeline.source.filters import RowFilter
+from tupelo.pipeline.source.locations import JoinedLog, LogLike, by_name, name_of, resolve
 from tupelo.pipeline.source.options import ReadOptions
-from tupelo.pipeline.source.reading import TASKS_MAX, Part, Reader, Rows, parts_of, tasks_of
+from tupelo.pipeline.source.reading import TASKS_MAX, LogPart, Rows, TableReader, parts_of, tasks_of
 from tupelo.space.either import at_once
 
 
@@ -40,11 +40,11 @@ def company():
     company.close()
 
 
-def logs_at(*paths: Any, **options: str) -> list[Log]:
+def logs_at(*paths: Any, **options: str) -> list[LogLike]:
     return resolve(ReadOptions.read({"paths": json.dumps([str(p) for p in paths]), **options}))
 
 
-def positions(log: Log, first: int | None = None, last: int | None = None) -> list[int]:
+def positions(log: LogLike, first: int | None = None, last: int | None = None) -> list[int]:
     """The positions that are read, from a log that has been to another process."""
     low, high = log.bounds()
     log = pickle.loads(pickle.dumps(log))
@@ -175,7 +175,7 @@ def test_the_archive_of_another_log_of_the_same_name_is_refused(tmp_path):
 
 
 def read_after(path: Path, **options: str) -> list[int]:
-    reader = Reader(ReadOptions.read({"path": str(path), **options}), ["position"])
+    reader = TableReader(ReadOptions.read({"path": str(path), **options}), ["position"])
     batches = [batch for task in reader.partitions() for batch in reader.read(task)]
     return [n for batch in batches for n in batch.column("position").to_pylist()]
 
@@ -219,11 +219,11 @@ class Boasting:
 @pytest.mark.parametrize("bounds", [(1, 2**62), (5, 3), (0, 4), (-(2**63), 2**63 - 1)])
 def test_bounds_that_cannot_be_are_refused(bounds):
     with pytest.raises(PipelineError, match="says that it goes from"):
-        parts_of(Boasting(*bounds), Wanted())
+        parts_of(Boasting(*bounds), RowFilter())
 
 
 def test_however_long_logs_are_the_tasks_are_not_too_many():
-    parts = [Part(log, *log.bounds()) for log in (Boasting(1, 2**52), Boasting(1, 7))]
+    parts = [LogPart(log, *log.bounds()) for log in (Boasting(1, 2**52), Boasting(1, 7))]
     tasks = tasks_of(parts, 1_000)
     assert len(tasks) <= TASKS_MAX
     assert sum(part.rows for task in tasks for part in task.parts) == 2**52 + 7
@@ -320,7 +320,7 @@ def test_who_asks_for_what_cannot_be_is_told_so(tmp_path, company, kept):
 
         def ask(names: list[str], first: int, last: int) -> Any:
             return at_once(
-                partial(cast(RemoteSpace, jobs).ask, wire.Log(0, "jobs", names, first, last))
+                partial(cast(RemoteSpace, jobs).ask, wire.ReadLog(0, "jobs", names, first, last))
             )
 
         with pytest.raises(BadArgument, match="names"):
@@ -374,9 +374,9 @@ def test_what_ends_too_early_is_not_passed_off_as_all_there_is(tmp_path, company
     with pytest.raises(PipelineError, match="ends at 10; the change at 11 was asked for"):
         list(there.batches(5, 20))
     (here,) = logs_at(tmp_path, space="jobs")
-    rows = Rows(["position"], None, Wanted(), None)
+    rows = Rows(["position"], None, RowFilter(), None)
     with pytest.raises(PipelineError, match="from 5 to 20, and had 6 changes of 16"):
-        list(rows.read([Part(here, 5, 20)]))
+        list(rows.read([LogPart(here, 5, 20)]))
 
 
 def test_a_host_that_vanishes_while_it_is_read_is_named(tmp_path, company):

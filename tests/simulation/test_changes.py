@@ -15,9 +15,9 @@ import pytest
 from tupelo.federation.hosts.core import HostCore
 from tupelo.lab.loop import VirtualLoop, run
 from tupelo.lab.network import VirtualNetwork
-from tupelo.models.lime.reactions import ONCE_PER_TUPLE, Registered
+from tupelo.models.lime.reactions import ONCE_PER_TUPLE, ReactionRecord
 from tupelo.models.lime.server import Server
-from tupelo.models.lime.spaces import Its
+from tupelo.models.lime.spaces import InterfaceSpace
 from tupelo.space.loopclock import LoopClock
 
 HEARTBEAT_SECONDS = 1.0
@@ -50,7 +50,7 @@ class Home:
             commit_in_place=True,
         )
         self.server: Server
-        self.its: Its
+        self.its: InterfaceSpace
 
     async def start(self) -> None:
         await self.core.start()
@@ -58,7 +58,7 @@ class Home:
         await self.server.start()
         self.its = await self.enter()
 
-    async def enter(self) -> Its:
+    async def enter(self) -> InterfaceSpace:
         agent = await self.server.enter("agent")
         its = self.server.space(agent, "s")
         await self.server.set_shared([its], True)
@@ -88,7 +88,7 @@ class Home:
         """A weak reaction to what is here, and to what is written here."""
         template, here = ("heard", self.name, number), self.server.here
         self.heard: list[Any] = []
-        self.reaction = Registered(
+        self.reaction = ReactionRecord(
             self.its, template, ONCE_PER_TUPLE, True, here, None, self.heard.append
         )
         await self.server.out(self.its, template)

@@ -14,7 +14,7 @@ import pytest
 
 from tests.simulation.test_federation import describe
 from tupelo.federation.replication.token import Token
-from tupelo.lab.event_heap.history import History, Put, Read, Remains, Removal
+from tupelo.lab.event_heap.history import HeapHistory, Put, Read, Remains, Removal
 from tupelo.lab.event_heap.judge import judge
 from tupelo.lab.event_heap.simulate import simulate
 from tupelo.lab.simulate import simulate_many
@@ -59,9 +59,9 @@ def test_a_seed_replays_exactly(seed: int) -> None:
 HEAP = "board"
 
 
-def sound() -> tuple[History, Remains]:
+def sound() -> tuple[HeapHistory, Remains]:
     """Two sources put four events, of which one is removed; two read a view, one a session."""
-    history = History(lambda text: None)
+    history = HeapHistory(lambda text: None)
     for number, source in ((1, "a"), (2, "b"), (3, "a"), (4, "b")):
         put = history.puts[number] = Put(number, "k", HEAP, source, history.moment())
         put.ended, put.how = history.moment(), "done"
@@ -81,124 +81,124 @@ def test_the_judge_finds_nothing_where_nothing_is_wrong():
     assert judge(*sound()) == []
 
 
-def lose(history: History, remains: Remains) -> None:
+def lose(history: HeapHistory, remains: Remains) -> None:
     for held in remains.held.values():
         held[HEAP].remove(3)
 
 
-def forget_at_one(history: History, remains: Remains) -> None:
+def forget_at_one(history: HeapHistory, remains: Remains) -> None:
     remains.held["b"][HEAP].remove(3)
 
 
-def double(history: History, remains: Remains) -> None:
+def double(history: HeapHistory, remains: Remains) -> None:
     remains.held["a"][HEAP].append(3)
 
 
-def make_up(history: History, remains: Remains) -> None:
+def make_up(history: HeapHistory, remains: Remains) -> None:
     for held in remains.held.values():
         held[HEAP].append(9)
     for reader in history.readers:
         reader.stands = False
 
 
-def refuse(history: History, remains: Remains) -> None:
+def refuse(history: HeapHistory, remains: Remains) -> None:
     history.puts[3].how = "failed"
 
 
-def outlive(history: History, remains: Remains) -> None:
+def outlive(history: HeapHistory, remains: Remains) -> None:
     history.puts[3].lasts = False
 
 
-def remove_again(history: History, remains: Remains) -> None:
+def remove_again(history: HeapHistory, remains: Remains) -> None:
     history.removals.append(Removal(HEAP, 4, "done"))
 
 
-def keep_removed(history: History, remains: Remains) -> None:
+def keep_removed(history: HeapHistory, remains: Remains) -> None:
     for held in remains.held.values():
         held[HEAP].append(4)
     for reader in history.readers:
         reader.stands = False
 
 
-def read_again(history: History, remains: Remains) -> None:
+def read_again(history: HeapHistory, remains: Remains) -> None:
     history.readers[2].reads.append(Read(3))
 
 
-def read_inherited(history: History, remains: Remains) -> None:
+def read_inherited(history: HeapHistory, remains: Remains) -> None:
     history.readers[2].reads.append(Read(1))
 
 
-def turn_round(history: History, remains: Remains) -> None:
+def turn_round(history: HeapHistory, remains: Remains) -> None:
     reader = history.readers[2]
     reader.inherited = frozenset()
     reader.reads = [Read(3), Read(1), Read(2)]
 
 
-def miss(history: History, remains: Remains) -> None:
+def miss(history: HeapHistory, remains: Remains) -> None:
     history.readers[2].reads.pop()
 
 
-def disagree(history: History, remains: Remains) -> None:
+def disagree(history: HeapHistory, remains: Remains) -> None:
     remains.orders["b"]["v"] = [1, 2, 4, 3]
 
 
-def place_again(history: History, remains: Remains) -> None:
+def place_again(history: HeapHistory, remains: Remains) -> None:
     for orders in remains.orders.values():
         orders["v"].append(1)
 
 
-def order_against_a_source(history: History, remains: Remains) -> None:
+def order_against_a_source(history: HeapHistory, remains: Remains) -> None:
     for orders in remains.orders.values():
         orders["v"] = [2, 3, 4, 1]
 
 
-def read_in_another_order(history: History, remains: Remains) -> None:
+def read_in_another_order(history: HeapHistory, remains: Remains) -> None:
     history.readers[1].reads = [Read(1, "", "v"), Read(2, "", "v"), Read(3, "", "v")]
 
 
-def read_what_has_no_place(history: History, remains: Remains) -> None:
+def read_what_has_no_place(history: HeapHistory, remains: Remains) -> None:
     for orders in remains.orders.values():
         orders["v"].remove(1)
 
 
-def skip(history: History, remains: Remains) -> None:
+def skip(history: HeapHistory, remains: Remains) -> None:
     reader = history.readers[1]
     reader.reads = [Read(2, "", "v"), Read(3, "", "v")]
     reader.stands = False
 
 
-def clone_in_silence(history: History, remains: Remains) -> None:
+def clone_in_silence(history: HeapHistory, remains: Remains) -> None:
     history.readers[1].reads[-1] = Read(3, "", "w")
 
 
-def keep_what_was_destroyed(history: History, remains: Remains) -> None:
+def keep_what_was_destroyed(history: HeapHistory, remains: Remains) -> None:
     remains.destroyed = 2
     remains.open["a"] = 2
 
 
-def revive(history: History, remains: Remains) -> None:
+def revive(history: HeapHistory, remains: Remains) -> None:
     remains.destroyed = 1
     remains.open["a"] = 2
     history.brief[7] = 1, "b"
     remains.left["a"] = [7]
 
 
-def end_at_one(history: History, remains: Remains) -> None:
+def end_at_one(history: HeapHistory, remains: Remains) -> None:
     history.destroyed.add("v")
     remains.known["b"] = {"v"}
 
 
-def adopt_twice(history: History, remains: Remains) -> None:
+def adopt_twice(history: HeapHistory, remains: Remains) -> None:
     history.adopted[3] = "b1"
     double(history, remains)
 
 
-def forget_within_the_horizon(history: History, remains: Remains) -> None:
+def forget_within_the_horizon(history: HeapHistory, remains: Remains) -> None:
     remains.horizons["v"] = 3
     remains.replays["a"]["v"] = [3]
 
 
-def replay_half(history: History, remains: Remains) -> None:
+def replay_half(history: HeapHistory, remains: Remains) -> None:
     remains.replays["a"]["v"].pop()
 
 
@@ -234,7 +234,7 @@ def replay_half(history: History, remains: Remains) -> None:
     ids=lambda one: one.__name__ if callable(one) else one.replace(" ", "_"),
 )
 def test_the_judge_finds_what_is_planted(
-    plant: Callable[[History, Remains], None], invariant: str
+    plant: Callable[[HeapHistory, Remains], None], invariant: str
 ) -> None:
     history, remains = sound()
     plant(history, remains)

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from tupelo.federation.commits.deciding import Deciding
-from tupelo.federation.hosts.possessions import Possessions
+from tupelo.federation.commits.deciding import TransactionDecisions
+from tupelo.federation.hosts.possessions import ClientResources
 from tupelo.federation.spanning.federated import Federation
 from tupelo.lab.simulate import Report, simulate, simulate_many
 from tupelo.space.delivery import Delivery
@@ -137,10 +137,10 @@ def test_a_waiter_that_is_not_moved_to_a_new_host_is_noticed(monkeypatch):
 
 
 def test_a_lock_that_outlives_its_client_is_noticed(monkeypatch):
-    monkeypatch.setattr(Possessions, "free", lambda possessions: None)
+    monkeypatch.setattr(ClientResources, "free", lambda possessions: None)
     found("left behind")
 
 
 def test_a_commit_that_is_not_logged_is_noticed(monkeypatch):
-    monkeypatch.setattr(Deciding, "decide", lambda deciding, txn, told, speaker: True)
+    monkeypatch.setattr(TransactionDecisions, "decide", lambda deciding, txn, told, speaker: True)
     found("half done")

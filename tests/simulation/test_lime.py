@@ -18,9 +18,9 @@ from tupelo.federation.groups.group import Group
 from tupelo.lab.lime.simulate import simulate
 from tupelo.lab.simulate import simulate_many
 from tupelo.models.lime.agent import Agent
-from tupelo.models.lime.life import Life
-from tupelo.models.lime.reactions import Registered
-from tupelo.models.lime.sharing import Moving
+from tupelo.models.lime.life import AgentRuntime
+from tupelo.models.lime.reactions import ReactionRecord
+from tupelo.models.lime.sharing import TuplesToMove
 
 SEEDS = int(os.environ.get("TUPELO_LIME_SEEDS", "60"))
 PLANTED_SEEDS = 100
@@ -111,31 +111,31 @@ def test_an_agent_that_is_left_behind_is_noticed(monkeypatch):
         await life.host.journeys.leave(life, host, "run")
 
     monkeypatch.setattr(Agent, "migrate", migrate)
-    monkeypatch.setattr(Life, "end", lambda life, caller=None: None)
+    monkeypatch.setattr(AgentRuntime, "end", lambda life, caller=None: None)
     found("two of one")
 
 
 def test_a_once_reaction_that_fires_twice_is_noticed(monkeypatch):
-    def detected(registered: Registered, entry: Any, current: str, host: str) -> None:
+    def detected(registered: ReactionRecord, entry: Any, current: str, host: str) -> None:
         mode, registered.mode = registered.mode, "once per tuple"
         original(registered, entry, current, host)
         registered.mode = mode
 
-    original = Registered.detected
-    monkeypatch.setattr(Registered, "detected", detected)
+    original = ReactionRecord.detected
+    monkeypatch.setattr(ReactionRecord, "detected", detected)
     found("reacted twice")
 
 
 def test_a_reaction_that_forgets_what_it_has_seen_is_noticed(monkeypatch):
-    def detected(registered: Registered, entry: Any, current: str, host: str) -> None:
+    def detected(registered: ReactionRecord, entry: Any, current: str, host: str) -> None:
         original(registered, entry, current, host)
         registered.forget()
 
-    original = Registered.detected
-    monkeypatch.setattr(Registered, "detected", detected)
+    original = ReactionRecord.detected
+    monkeypatch.setattr(ReactionRecord, "detected", detected)
     found("reacted twice")
 
 
 def test_a_misplaced_tuple_that_is_not_moved_is_noticed(monkeypatch):
-    monkeypatch.setattr(Moving, "gather", lambda moving: [])
+    monkeypatch.setattr(TuplesToMove, "gather", lambda moving: [])
     found("misplaced", "half engaged")

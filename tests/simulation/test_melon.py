@@ -13,14 +13,14 @@ import pytest
 from tests.simulation.test_federation import describe, settle_early
 from tupelo.federation.identity.keys import Identity
 from tupelo.federation.replication.carrier import replication_of
-from tupelo.federation.replication.placing import Everything, Keeper
+from tupelo.federation.replication.placing import CopyAll, CopyKeeper
 from tupelo.lab.melon.simulate import simulate
 from tupelo.lab.simulate import simulate_many
 from tupelo.models.melon import directed
 from tupelo.models.melon.collecting import PinnedRoom
-from tupelo.models.melon.post import Post
-from tupelo.models.melon.racing import Stirring
-from tupelo.models.melon.reading import Reader, Shelves
+from tupelo.models.melon.post import MessageStore
+from tupelo.models.melon.racing import PostBroadcast
+from tupelo.models.melon.reading import CopyShelves, MessageReader
 
 SEEDS = int(os.environ.get("TUPELO_MELON_SEEDS", "20"))
 PLANTED_SEEDS = 12
@@ -62,31 +62,31 @@ def found(*invariants: str) -> None:
 
 
 def test_a_reader_that_gives_up_and_loses_what_it_had_is_noticed(monkeypatch):
-    monkeypatch.setattr(Reader, "undo", lambda reader, entries: None)
+    monkeypatch.setattr(MessageReader, "undo", lambda reader, entries: None)
     found("not read", "overlooked")
 
 
 def test_copies_that_are_read_backwards_are_noticed(monkeypatch):
-    def look(shelves: Shelves, template: Any, key: Any, many: bool) -> Any:
+    def look(shelves: CopyShelves, template: Any, key: Any, many: bool) -> Any:
         return original(shelves, template, key, many)[::-1]
 
-    original = Shelves.look
-    monkeypatch.setattr(Shelves, "look", look)
+    original = CopyShelves.look
+    monkeypatch.setattr(CopyShelves, "look", look)
     found("out of order")
 
 
 def test_one_who_waits_and_is_not_woken_is_noticed(monkeypatch):
-    def stir(stirring: Stirring) -> None:
+    def stir(stirring: PostBroadcast) -> None:
         if stirring.is_closed:
             original(stirring)
 
-    original = Stirring.stir
-    monkeypatch.setattr(Stirring, "stir", stir)
+    original = PostBroadcast.stir
+    monkeypatch.setattr(PostBroadcast, "stir", stir)
     found("not woken")
 
 
 def test_what_is_collected_without_a_word_is_noticed(monkeypatch):
-    monkeypatch.setattr(Post, "_tell_collected", lambda post, kind, entries: None)
+    monkeypatch.setattr(MessageStore, "_tell_collected", lambda post, kind, entries: None)
     found("lost")
 
 
@@ -97,18 +97,18 @@ def test_a_pin_that_does_not_hold_is_noticed(monkeypatch):
 
 def test_a_second_carrier_that_gets_nothing_is_noticed(monkeypatch):
     """Nobody reads, so that it needs no copies for itself."""
-    monkeypatch.setattr(Keeper, "consider", lambda keeper: None)
-    monkeypatch.setattr(Post, "begin_pulling", lambda post: None)
+    monkeypatch.setattr(CopyKeeper, "consider", lambda keeper: None)
+    monkeypatch.setattr(MessageStore, "begin_pulling", lambda post: None)
     found("not carried")
 
 
 def test_what_is_stored_and_copied_is_noticed(monkeypatch):
-    def begin(post: Post, core: Any, name: str, *args: Any) -> None:
+    def begin(post: MessageStore, core: Any, name: str, *args: Any) -> None:
         original(post, core, name, *args)
-        replication_of(core).feed(name, Everything())
+        replication_of(core).feed(name, CopyAll())
 
-    original = Post.__init__
-    monkeypatch.setattr(Post, "__init__", begin)
+    original = MessageStore.__init__
+    monkeypatch.setattr(MessageStore, "__init__", begin)
     found("copied")
 
 

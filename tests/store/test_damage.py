@@ -202,7 +202,7 @@ def test_without_its_mark_a_file_is_read_as_far_as_it_goes(images, tmp_path, lac
 
 def test_a_torn_slot_of_the_mark_leaves_the_other(tmp_path):
     path = tmp_path / "jobs.tupelo"
-    mark = highwater.HighWater(path, "id", synced=True)
+    mark = highwater.HighWaterFile(path, "id", synced=True)
     mark.write(1, 1, 7)
     mark.write(2, 2, 8)
     for place in (0, 512):

@@ -35,7 +35,7 @@ class Heard:
 
 
 @dataclass(frozen=True)
-class Found:
+class FileFacts:
     """What a space holds, and what its log says has happened in it."""
 
     written: Counter[int]
@@ -56,10 +56,10 @@ class Found:
         return {job for count in counts for job, times in count.items() if times > 1}
 
 
-def look(space: Space) -> Found:
+def look(space: Space) -> FileFacts:
     log = space.changes()
     jobs = [(change.kind, change.entry[1]) for change in log if (change.entry or "?")[0] == "job"]
-    return Found(
+    return FileFacts(
         written=Counter(job for kind, job in jobs if kind == "written"),
         taken=Counter(job for kind, job in jobs if kind == "taken"),
         waiting=Counter(job for _, job, _, _ in space.read_all(JOB)),
@@ -69,7 +69,7 @@ def look(space: Space) -> Found:
     )
 
 
-def examine(heard: Heard, found: Found) -> list[tuple[str, bool]]:
+def examine(heard: Heard, found: FileFacts) -> list[tuple[str, bool]]:
     """What must hold at any time, and whether it does."""
     return [
         (

@@ -13,7 +13,7 @@ import msgspec
 from tupelo import Space
 from tupelo.apps import workshop
 from tupelo.apps.audit import Heard
-from tupelo.apps.workshop import Event, Pace
+from tupelo.apps.workshop import Pace, WorkshopEvent
 
 SILENCE_MAX_SECONDS = 30.0
 EVENT = (str, int, str)
@@ -61,7 +61,7 @@ class Child:
         assert self._process.stdin is not None and self._process.stdout is not None
         with self._process.stdout as lines:
             for line in lines:
-                event = msgspec.json.decode(line, type=Event)
+                event = msgspec.json.decode(line, type=WorkshopEvent)
                 self._inbox.write((event.what, event.job, event.by))
         with suppress(BrokenPipeError):
             self._process.stdin.close()

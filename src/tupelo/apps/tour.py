@@ -20,7 +20,7 @@ from rich.table import Table
 
 from tupelo import Space, TupeloError
 from tupelo.apps import workshop
-from tupelo.apps.audit import Found, Heard, examine, look
+from tupelo.apps.audit import FileFacts, Heard, examine, look
 from tupelo.apps.child import Child, TourFailed, events
 from tupelo.apps.workshop import DOOMED, PRODUCERS, WORKERS, Pace
 
@@ -155,7 +155,7 @@ class Tour:
         self._say(f"  it had told us of {told},")
         self._say(f"  and in hand: {hands or 'none'}")
 
-    def _reopen(self, space: Space) -> Found:
+    def _reopen(self, space: Space) -> FileFacts:
         self._part(
             "5. The file is opened again",
             "What was acknowledged must be there; what was finished must not come back; a job that"
@@ -174,7 +174,7 @@ class Tour:
         self._check(found)
         return found
 
-    def _finish(self, space: Space, found: Found) -> None:
+    def _finish(self, space: Space, found: FileFacts) -> None:
         self._part("6. The rest is done", "New workers, in this process, finish what is left.")
         inbox = Space("inbox")
         # The results that are there have been counted, in the steps that wrote them.
@@ -198,7 +198,7 @@ class Tour:
 
     # Telling
 
-    def _check(self, found: Found) -> None:
+    def _check(self, found: FileFacts) -> None:
         wrong = 0
         for text, holds in examine(self.heard, found):
             self._say(
@@ -211,7 +211,7 @@ class Tour:
                 " to look at the file"
             )
 
-    def _summarise(self, after_crash: Found, at_end: Found) -> None:
+    def _summarise(self, after_crash: FileFacts, at_end: FileFacts) -> None:
         heard = self.heard
         recovered = set(after_crash.waiting) & set(at_end.results)
         table = Table(title="Summary", title_justify="left", box=box.SIMPLE, show_header=False)

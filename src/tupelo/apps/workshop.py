@@ -45,7 +45,7 @@ class Pace(msgspec.Struct, frozen=True):
     lease: float
 
 
-class Event(msgspec.Struct, array_like=True):
+class WorkshopEvent(msgspec.Struct, array_like=True):
     """One line of the child's report."""
 
     what: str
@@ -129,7 +129,7 @@ def start(function: Callable[..., None], *args: Any, **options: Any) -> Thread:
 
 def tell(what: str, job: int, by: str) -> None:
     # One small write to a pipe is all there or not at all, also when this process is killed.
-    os.write(sys.stdout.fileno(), msgspec.json.encode(Event(what, job, by)) + b"\n")
+    os.write(sys.stdout.fileno(), msgspec.json.encode(WorkshopEvent(what, job, by)) + b"\n")
 
 
 def main() -> None:

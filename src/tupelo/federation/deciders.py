@@ -19,7 +19,7 @@ from tupelo.errors import (
     SpaceClosed,
     TupeloError,
 )
-from tupelo.federation.client.reach import Reach
+from tupelo.federation.client.reach import RemoteOperations
 from tupelo.federation.commits.deciding import COORDINATOR, Told, branch_id, spanning_id
 from tupelo.federation.hosts.core import HostCore
 from tupelo.federation.links import wire
@@ -27,10 +27,10 @@ from tupelo.space.either import finished
 from tupelo.space.twophase import Outcome
 
 
-class Hop:
+class LoopBridge:
     """How a thread that commits gets its work done where a remote space lives."""
 
-    def __init__(self, space: Reach) -> None:
+    def __init__(self, space: RemoteOperations) -> None:
         self._loop = asyncio.get_running_loop() if space.is_async else None
 
     def run(self, work: Coroutine[Any, Any, Any]) -> Any:
@@ -119,10 +119,10 @@ class DeciderHere(Decider):
 class DeciderElsewhere(Decider):
     """The host of a remote space."""
 
-    def __init__(self, space: Reach) -> None:
+    def __init__(self, space: RemoteOperations) -> None:
         self._space = space
         self._channel = space.channel
-        self._hop = Hop(space)
+        self._hop = LoopBridge(space)
         self._refused = False
         if not space.is_async and self._channel.awaits_link:
             finished(space.told())  # Which comes with the next link, and so does our session.
@@ -189,5 +189,5 @@ class DeciderElsewhere(Decider):
             await self._decide([], self._serial)
 
     async def outcome(self, txn_id: str) -> Outcome | None:
-        outcome: Outcome | None = await self._space.ask(wire.Outcome(0, txn_id))
+        outcome: Outcome | None = await self._space.ask(wire.AskOutcome(0, txn_id))
         return outcome

@@ -23,10 +23,10 @@ from tupelo.errors import (
 )
 from tupelo.federation.client.channel import Channel
 from tupelo.federation.client.handles import RemoteTransaction
-from tupelo.federation.client.reach import Reach, Reaching
+from tupelo.federation.client.reach import RemoteCapable, RemoteOperations
 from tupelo.federation.client.space import RemoteSpace
 from tupelo.federation.commits.deciding import branch_id, decider_of
-from tupelo.federation.deciders import Decider, DeciderElsewhere, DeciderHere, Hop
+from tupelo.federation.deciders import Decider, DeciderElsewhere, DeciderHere, LoopBridge
 from tupelo.federation.hosts.core import HostCore
 from tupelo.federation.links import wire
 from tupelo.federation.spanning.space import FederatedSpace
@@ -116,7 +116,11 @@ class BranchElsewhere:
     """The part of a transaction in a space of a host elsewhere."""
 
     def __init__(
-        self, space: Reach, new_id: Callable[[], str], decider: Decider, above: str | None
+        self,
+        space: RemoteOperations,
+        new_id: Callable[[], str],
+        decider: Decider,
+        above: str | None,
     ) -> None:
         self.name = space.engine_id
         self.txn_id = ""
@@ -128,8 +132,8 @@ class BranchElsewhere:
         self._decider = decider
         self._new_id = new_id
         self._above = above
-        self._hop = Hop(space)
-        self._turn: Any = asyncio.Lock() if space.is_async else _Turn()
+        self._hop = LoopBridge(space)
+        self._turn: Any = asyncio.Lock() if space.is_async else _ThreadLock()
         self._within: int | None = None
         self._over = False
         self._may_have_promised = False
@@ -257,7 +261,7 @@ class BranchElsewhere:
             self.txn.ended(state, "")
 
 
-class _Turn:
+class _ThreadLock:
     """One thread at a time, in a coroutine that never has to wait for a loop."""
 
     def __init__(self) -> None:
@@ -273,7 +277,7 @@ class _Turn:
 # The transaction
 
 
-class SpanningTransaction(SharedTransaction, Reaching):
+class SpanningTransaction(SharedTransaction, RemoteCapable):
     """One transaction over several spaces, here and at hosts elsewhere."""
 
     is_async = False
@@ -320,13 +324,13 @@ class SpanningTransaction(SharedTransaction, Reaching):
             if self._decider is None:
                 self._decider, self._decisions = decider, decisions
 
-    def decider_for(self, space: Reach) -> Decider:
+    def decider_for(self, space: RemoteOperations) -> Decider:
         """The host that decides, now that this space takes part. BadArgument if there is none."""
         if self.decider is None:
             raise BadArgument("txn", f"a transaction of spaces such as {space.name!r}", self)
         return self.decider
 
-    async def branch_elsewhere(self, space: Reach) -> RemoteTransaction:
+    async def branch_elsewhere(self, space: RemoteOperations) -> RemoteTransaction:
         if space.is_async is not self.is_async:
             raise BadArgument("txn", f"a transaction of spaces such as {space.name!r}", self)
         decider = self.decider_for(space)

@@ -125,7 +125,7 @@ def record_command(
 
     The folder of each host is a log for `tupelo pipeline`.
     """
-    from tupelo.lab.recording.record import Plan, RecordingFailed, record
+    from tupelo.lab.recording.record import RecordingConfig, RecordingFailed, record
 
     console = Console(highlight=False, soft_wrap=True)
     with clear_errors(), packages():
@@ -135,7 +135,7 @@ def record_command(
             bar = progress.add_task("recording", total=changes)
             try:
                 done = record(
-                    Plan(to, changes, hosts, kills, cuts, seed),
+                    RecordingConfig(to, changes, hosts, kills, cuts, seed),
                     lambda count: progress.update(bar, completed=count),
                 )
             except RecordingFailed as failure:

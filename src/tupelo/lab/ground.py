@@ -22,7 +22,7 @@ MEMORY_DISK = Path("/dev/shm")
 """How long a disk takes is not asked here."""
 
 
-class Inhabitant(Protocol):
+class SimulatedProgram(Protocol):
     """A host of a world, through all its lives."""
 
     name: str
@@ -37,7 +37,7 @@ class Inhabitant(Protocol):
     async def leave(self) -> None: ...
 
 
-Member = TypeVar("Member", bound=Inhabitant)
+Member = TypeVar("Member", bound=SimulatedProgram)
 
 
 class SeededIdentity(Identity):
@@ -57,7 +57,7 @@ class SeededIdentity(Identity):
         return self.rng.randbytes(32)
 
 
-class Ground(Generic[Member]):
+class Simulation(Generic[Member]):
     """What all worlds have. Each says who its `members` are."""
 
     members: list[Member]

@@ -9,8 +9,8 @@ from math import inf
 from typing import Any, Literal
 
 from tupelo.errors import TupeloError
-from tupelo.lab.life import Life
-from tupelo.lab.world import Member, World
+from tupelo.lab.life import ProgramLife
+from tupelo.lab.world import World, WorldHost
 
 Kind = Literal["write", "read", "take", "count"]
 Entry = tuple[Any, ...]
@@ -27,10 +27,10 @@ class Act:
 
     kind: Kind
     agent: str
-    member: Member
+    member: WorldHost
     """The host where it was done, or over which."""
 
-    life: Life
+    life: ProgramLife
     key: str
     """The class of entries."""
 
@@ -64,7 +64,7 @@ class Deal:
     """A transaction at one host, and what it took and wrote there."""
 
     agent: str
-    member: Member
+    member: WorldHost
     call: int
     ret: float = inf
     taken: list[Entry] = field(default_factory=list)

@@ -9,7 +9,7 @@ from math import inf
 from tupelo.lab.history import Act, Deal, Entry, History, name_of
 from tupelo.lab.load import MAIL, NEWS
 from tupelo.lab.ordering import check_order
-from tupelo.lab.world import SPACE, Member, World
+from tupelo.lab.world import SPACE, World, WorldHost
 
 MANY = 1_000
 """No take of many entries has had more."""
@@ -62,7 +62,7 @@ def judge_entries(world: World, history: History, left: dict[str, list[Entry]]) 
     return faults
 
 
-def _written(history: History) -> dict[Entry, tuple[bool, Member, int]]:
+def _written(history: History) -> dict[Entry, tuple[bool, WorldHost, int]]:
     """What may have been written: is it sure, where, and when."""
     written = {}
     for act in history.of("write"):
@@ -83,7 +83,7 @@ def _died_unheard(taker: Act | Deal) -> bool:
 
 
 def _judge_losses(
-    history: History, written: dict[Entry, tuple[bool, Member, int]], lost: list[Entry]
+    history: History, written: dict[Entry, tuple[bool, WorldHost, int]], lost: list[Entry]
 ) -> list[Fault]:
     """A loss is excused if a memory went that may have held it: that of the host where it was
     written; that of a client that was killed, or of a program that was killed with the host where

@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine
 from contextvars import Context, ContextVar, copy_context
 from typing import Any, TypeVar, TypeVarTuple
 
-from tupelo.federation.links.link import Answering, Ear, Link, Listening
+from tupelo.federation.links.link import Answering, FrameReceiver, Link, Listener
 from tupelo.lab.loop import LabError, VirtualLoop
 from tupelo.lab.network import VirtualNetwork
 from tupelo.space.port import Port
@@ -20,12 +20,12 @@ from tupelo.space.port import Port
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
-_LIFE: ContextVar[Life | None] = ContextVar("life", default=None)
+_LIFE: ContextVar[ProgramLife | None] = ContextVar("life", default=None)
 _ROUNDS_MAX = 1_000
 """Who is cancelled may clean up, but not for ever."""
 
 
-class Life:
+class ProgramLife:
     """One program at a place. It is the program's network: what it hears, it hears in its life."""
 
     def __init__(self, loop: VirtualLoop, network: VirtualNetwork, name: str) -> None:
@@ -43,7 +43,7 @@ class Life:
     def start(self, work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
         return self._loop.create_task(work, name=name, context=self._context.copy())
 
-    async def listen(self, address: str, answer: Answering) -> Listening:
+    async def listen(self, address: str, answer: Answering) -> Listener:
         return await self._place.listen(address, self._answering(answer))
 
     async def dial(self, address: str, answer: Answering) -> Link:
@@ -88,7 +88,7 @@ class Life:
 class _Hearing:
     """An ear that hears as part of a life, as long as that lasts."""
 
-    def __init__(self, life: Life, ear: Ear) -> None:
+    def __init__(self, life: ProgramLife, ear: FrameReceiver) -> None:
         self._life = life
         self._ear = ear
 

@@ -13,7 +13,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from tupelo.errors import CannotReach
-from tupelo.federation.links.link import Answering, Ear
+from tupelo.federation.links.link import Answering, FrameReceiver
 
 if TYPE_CHECKING:
     from tupelo.lab.network import VirtualNetwork
@@ -65,7 +65,7 @@ class VirtualLink:
         self.paused = False
         self.state = _State.OPEN
         self._network = network
-        self._ear: Ear | None = None
+        self._ear: FrameReceiver | None = None
         self._full = False
         self._knocking: _Knocking | None = None
         self._linger: asyncio.TimerHandle | None = None

@@ -29,7 +29,7 @@ Answer = Literal["yes", "no", "undecided"]
 SHOWN_MAX = 10
 
 
-class Operation(NamedTuple):
+class TimedOperation(NamedTuple):
     """One operation on one entry; one on many entries is recorded as many.
 
     `call` and `ret` count events or seconds; where they are equal, either may have come first.
@@ -53,7 +53,7 @@ class Operation(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Verdict:
+class LinearizeVerdict:
     """`undecided` if the budget ended first; `why` explains a no, for people."""
 
     answer: Answer
@@ -61,10 +61,10 @@ class Verdict:
     steps: int = 0
 
 
-def check(operations: Iterable[Operation], budget: int = 1_000_000) -> Verdict:
+def check(operations: Iterable[TimedOperation], budget: int = 1_000_000) -> LinearizeVerdict:
     """Is this history linearizable? After `budget` placements no more search is begun; what needs
     none is judged all the same."""
-    classes: dict[Hashable, list[Operation]] = {}
+    classes: dict[Hashable, list[TimedOperation]] = {}
     for operation in operations:
         classes.setdefault(operation.key, []).append(operation)
     steps, undecided = 0, []
@@ -73,12 +73,12 @@ def check(operations: Iterable[Operation], budget: int = 1_000_000) -> Verdict:
         answer = search.run()
         steps += search.steps
         if answer == "no":
-            return Verdict("no", f"class {key!r}: {search.explain()}", steps)
+            return LinearizeVerdict("no", f"class {key!r}: {search.explain()}", steps)
         if answer == "undecided":
             undecided.append(key)
     if undecided:
-        return Verdict("undecided", f"the budget of {budget} was not enough", steps)
-    return Verdict("yes", "", steps)
+        return LinearizeVerdict("undecided", f"the budget of {budget} was not enough", steps)
+    return LinearizeVerdict("yes", "", steps)
 
 
 class _Placed(NamedTuple):
@@ -101,7 +101,7 @@ class _DeadEnd:
 class _Search:
     """The search in one class. The operations that are not placed yet are a linked list by call."""
 
-    def __init__(self, history: list[Operation], budget: int) -> None:
+    def __init__(self, history: list[TimedOperation], budget: int) -> None:
         self.steps = 0
         self._budget = budget
         self._operations = sorted((o for o in history if o.ret != inf), key=lambda o: o.call)
@@ -297,7 +297,7 @@ class _Search:
             lines.append(f"  {operation} ({self._reason(operation, end)})")
         return "\n".join(lines)
 
-    def _reason(self, operation: Operation, end: _DeadEnd) -> str:
+    def _reason(self, operation: TimedOperation, end: _DeadEnd) -> str:
         if operation.entry is None:
             return "something is there"
         mine = [o for o in self._operations if o.entry == operation.entry]
@@ -311,7 +311,7 @@ class _Search:
         return f"it was written later, by {later[0]}" if later else "it was gone"
 
 
-def _blocks(first: Operation, second: Operation) -> bool:
+def _blocks(first: TimedOperation, second: TimedOperation) -> bool:
     if second.kind == "write":
         return first.entry is None
     return second.kind == "take" and first.kind == "read" and first.entry == second.entry

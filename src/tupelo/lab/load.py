@@ -13,12 +13,12 @@ from typing import Any
 
 from tupelo.errors import TupeloError
 from tupelo.federation.client.async_channel import AsyncChannel
-from tupelo.federation.client.channel import Party
+from tupelo.federation.client.channel import ConnectionConfig
 from tupelo.federation.client.space import RemoteSpace, opened
 from tupelo.federation.links.address import Address
 from tupelo.lab.history import Act, Deal, History, Kind
-from tupelo.lab.life import Life
-from tupelo.lab.world import PORT, SPACE, Member, World
+from tupelo.lab.life import ProgramLife
+from tupelo.lab.world import PORT, SPACE, World, WorldHost
 from tupelo.values.coverage import Coverage
 from tupelo.values.scope import HERE
 
@@ -45,11 +45,11 @@ RECONNECT_SECONDS = 20.0
 """Longer than any host is away."""
 
 
-class Agent:
+class RandomAgent:
     """One agent. It does one thing after the other, in the space that it is given."""
 
     def __init__(
-        self, history: History, world: World, member: Member, life: Life, name: str
+        self, history: History, world: World, member: WorldHost, life: ProgramLife, name: str
     ) -> None:
         self.name = name
         self.life = life
@@ -173,12 +173,12 @@ class Agent:
         return Act(kind, self.name, self._member, self.life, key, self._world.tick())
 
 
-class Client(Agent):
+class RandomClient(RandomAgent):
     """An agent that is a program of its own."""
 
     def __init__(self, history: History, world: World, number: int) -> None:
         name = f"k{number}"
-        life = Life(world.loop, world.network, name)
+        life = ProgramLife(world.loop, world.network, name)
         member = Random(f"{world.seed} {name}").choice(world.members)
         super().__init__(history, world, member, life, name)
         self._covers = False
@@ -202,10 +202,10 @@ class Client(Agent):
             await self.space.close()
 
 
-async def reach(member: Member, name: str, rng: Random, life: Life) -> RemoteSpace:
+async def reach(member: WorldHost, name: str, rng: Random, life: ProgramLife) -> RemoteSpace:
     """The space of a host, for a program elsewhere, as soon as the host can be reached."""
     address = Address(member.name, PORT)
-    party = Party(address, name, name, name, None, lambda key: None, RECONNECT_SECONDS)
+    party = ConnectionConfig(address, name, name, name, None, lambda key: None, RECONNECT_SECONDS)
     while True:
         try:
             return await opened(await AsyncChannel.made(party, rng, life), SPACE, None)
@@ -213,7 +213,7 @@ async def reach(member: Member, name: str, rng: Random, life: Life) -> RemoteSpa
             await asyncio.sleep(0.5)
 
 
-async def listen(history: History, member: Member) -> None:
+async def listen(history: History, member: WorldHost) -> None:
     """A subscriber of a host: it hears the news from everywhere."""
     heard = history.listeners.setdefault((member.name, member.lives), [])
     async with member.space.subscribe((NEWS, str, int), backlog_max=100_000) as news:

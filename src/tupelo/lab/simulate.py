@@ -20,10 +20,10 @@ from typing import Any, Protocol
 
 from tupelo.lab.history import History
 from tupelo.lab.judge import Fault, judge_entries, judge_remains, judge_sessions
-from tupelo.lab.load import Agent, Client, listen
+from tupelo.lab.load import RandomAgent, RandomClient, listen
 from tupelo.lab.loop import LabError, VirtualLoop, run
 from tupelo.lab.trade import Trader
-from tupelo.lab.world import DOUBT_SECONDS, Member, World, peace, trouble
+from tupelo.lab.world import DOUBT_SECONDS, World, WorldHost, peace, trouble
 from tupelo.values.scope import HERE
 
 SETTLE_SECONDS = DOUBT_SECONDS + 5.0
@@ -45,7 +45,7 @@ class Report:
     trace: tuple[str, ...]
 
 
-class Playing(Protocol):
+class RunningSimulation(Protocol):
     """One seed of some model, while it is played."""
 
     faults: list[Fault]
@@ -55,7 +55,7 @@ class Playing(Protocol):
     def report(self) -> Report: ...
 
 
-def played(playing: Playing, seed: int) -> Report:
+def played(playing: RunningSimulation, seed: int) -> Report:
     """What became of it. A play that fails is a fault."""
     try:
         run(playing.play, seed)
@@ -110,7 +110,7 @@ class _Run:
         self._history: History
         self._agents: list[asyncio.Task[None]] = []
         self._listeners: list[asyncio.Task[None]] = []
-        self._clients: list[Client] = []
+        self._clients: list[RandomClient] = []
         self._trader: Trader | None = None
 
     async def play(self, loop: VirtualLoop) -> None:
@@ -131,7 +131,7 @@ class _Run:
         for member in world.members:
             self._populate(member)
         for number in range(world.plan.clients):
-            client = Client(self._history, world, number)
+            client = RandomClient(self._history, world, number)
             self._clients.append(client)
             self._agents.append(client.life.start(client.run(), client.name))
         if len(world.plan.durable) >= 2:
@@ -144,12 +144,12 @@ class _Run:
             await self._clients[0].life.kill([])
         await _end(self._agents)
 
-    def _populate(self, member: Member) -> None:
+    def _populate(self, member: WorldHost) -> None:
         life = member.life
         assert life is not None
         for number in range(1, self._world.plan.agents + 1):
             name = f"{member.name}{number}.{member.lives}"
-            agent = Agent(self._history, self._world, member, life, name)
+            agent = RandomAgent(self._history, self._world, member, life, name)
             self._agents.append(life.start(agent.run(), name))
         listening = listen(self._history, member)
         self._listeners.append(life.start(listening, f"{member.name} listens"))
@@ -166,7 +166,7 @@ class _Run:
         await _end(self._listeners)
         await asyncio.sleep(1.0)
 
-    async def _wait_alone(self) -> dict[Member, asyncio.Task[Any]]:
+    async def _wait_alone(self) -> dict[WorldHost, asyncio.Task[Any]]:
         """While no host hears another, an agent at each begins to wait for an entry."""
         world = self._world
         world.network.partition(*([member.name] for member in world.members))
@@ -180,7 +180,7 @@ class _Run:
             if member.life is not None
         }
 
-    async def _serve(self, waiting: dict[Member, asyncio.Task[Any]]) -> None:
+    async def _serve(self, waiting: dict[WorldHost, asyncio.Task[Any]]) -> None:
         """It is written elsewhere, and must be found there."""
         members = self._world.members
         for member in waiting:

@@ -16,9 +16,9 @@ from tupelo.federation.client.space import RemoteSpace
 from tupelo.federation.commits.deciding import branch_id, spanning_id
 from tupelo.federation.links import wire
 from tupelo.lab.history import Deal, History
-from tupelo.lab.life import Life
+from tupelo.lab.life import ProgramLife
 from tupelo.lab.load import reach
-from tupelo.lab.world import SPACE, Member, World
+from tupelo.lab.world import SPACE, World, WorldHost
 from tupelo.values.codec import spell_entry
 from tupelo.values.entry import freeze
 
@@ -31,11 +31,11 @@ class Trader:
 
     def __init__(self, history: History, world: World) -> None:
         self.name = "trader"
-        self.life = Life(world.loop, world.network, self.name)
+        self.life = ProgramLife(world.loop, world.network, self.name)
         self._history = history
         self._world = world
         self._rng = Random(f"{world.seed} {self.name}")
-        self._members: list[Member] = []
+        self._members: list[WorldHost] = []
         self._spaces: list[RemoteSpace] = []
         self._trades = 0
 

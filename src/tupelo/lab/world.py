@@ -12,8 +12,8 @@ from tupelo.federation.hosts.core import HostCore
 from tupelo.federation.hosts.doors import AsyncHost
 from tupelo.federation.spaces.hosted import Doubt, HostedSpace
 from tupelo.federation.spanning.space import AsyncFederatedSpaceLike
-from tupelo.lab.ground import Ground
-from tupelo.lab.life import Life
+from tupelo.lab.ground import Simulation
+from tupelo.lab.life import ProgramLife
 from tupelo.lab.loop import VirtualLoop
 from tupelo.lab.network import VirtualNetwork
 from tupelo.space.asynchronous import Subscription
@@ -30,7 +30,7 @@ DOUBT_SECONDS = 25.0
 
 
 @dataclass(frozen=True)
-class Plan:
+class WorldConfig:
     """What a seed has decided about a world before it begins."""
 
     hosts: int
@@ -46,11 +46,11 @@ class Plan:
     """No commit takes longer."""
 
 
-def plan_world(rng: Random) -> Plan:
+def plan_world(rng: Random) -> WorldConfig:
     hosts = rng.choice((2, 2, 3, 3, 4))
     durable = frozenset(number for number in range(hosts) if rng.random() < 0.6)
     seconds = rng.uniform(3.0, 8.0)
-    return Plan(
+    return WorldConfig(
         hosts=hosts,
         durable=durable,
         agents=rng.choice((1, 2)),
@@ -62,7 +62,7 @@ def plan_world(rng: Random) -> Plan:
     )
 
 
-class Door(AsyncHost):
+class SpaceUnderTest(AsyncHost):
     """A host as its agents hold it."""
 
     def __init__(self, core: HostCore) -> None:
@@ -83,7 +83,7 @@ class SlowFlusher(Flusher):
         self._journaled.flush(position)
 
 
-class Member:
+class WorldHost:
     """A host of the world, through all its lives."""
 
     def __init__(self, world: World, number: int) -> None:
@@ -95,7 +95,7 @@ class Member:
         self.lives = 0
         self.ends: list[int] = []
         """The ticks at which it crashed, began to leave, or had left."""
-        self.life: Life | None = None
+        self.life: ProgramLife | None = None
         self.core: HostCore
         self.space: AsyncFederatedSpaceLike
 
@@ -107,11 +107,11 @@ class Member:
         """A new life, on what the last one has left on disk."""
         world = self.world
         self.lives += 1
-        self.life = Life(world.loop, world.network, self.name)
+        self.life = ProgramLife(world.loop, world.network, self.name)
         await self.life.start(self._start(self.life), f"{self.name} starts")
         world.note(f"{self.name} has started, life {self.lives}")
 
-    async def _start(self, life: Life) -> None:
+    async def _start(self, life: ProgramLife) -> None:
         world = self.world
         self.core = HostCore(
             self.name,
@@ -130,7 +130,7 @@ class Member:
             durability="process" if self.durable else None,
         )
         await self.core.start()
-        self.space = Door(self.core).space(SPACE)
+        self.space = SpaceUnderTest(self.core).space(SPACE)
         if self.durable and world.plan.disk_seconds:
             self._slow_down(self.core.spaces[SPACE])
         self._watch(self.core.spaces[SPACE])
@@ -182,13 +182,13 @@ class Member:
         return len(self.core.peers)
 
 
-class World(Ground[Member]):
+class World(Simulation[WorldHost]):
     """Everything there is in one run."""
 
     def __init__(self, loop: VirtualLoop, seed: int) -> None:
         self.plan = plan_world(Random(f"{seed} plan"))
         super().__init__(loop, seed, VirtualNetwork(loop, delay=self.plan.delay, trace_max=100_000))
-        self.members = [Member(self, number) for number in range(self.plan.hosts)]
+        self.members = [WorldHost(self, number) for number in range(self.plan.hosts)]
         self.sightings: Counter[tuple[Any, ...]] = Counter()
         """How often each entry has come into sight: once, if it never had to return."""
         self._ticks = 0

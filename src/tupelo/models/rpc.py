@@ -48,23 +48,23 @@ from tupelo.errors import (
     TupeloError,
     UnknownHost,
 )
-from tupelo.federation.brokers.broker import Reply, Standing
+from tupelo.federation.brokers.broker import Reply, StandingRequest
 from tupelo.federation.brokers.standing import read_reply
-from tupelo.federation.brokers.tables import Pattern, check_length
-from tupelo.federation.client.services import Method, ServedDoor, check_client, plain
+from tupelo.federation.brokers.tables import EncodedPattern, check_length
+from tupelo.federation.client.services import ServedDoor, ServiceMethod, check_client, plain
 from tupelo.federation.client.space import AsyncRemoteSpaceLike, RemoteSpace, RemoteSpaceLike
-from tupelo.federation.groups.roster import Roster
-from tupelo.federation.hosts.carrying import SilentCarrier
+from tupelo.federation.groups.roster import Membership
+from tupelo.federation.hosts.carrying import SilentExtension
 from tupelo.federation.hosts.core import HostCore
 from tupelo.federation.hosts.doors import AsyncHost, Host, HostDoor
 from tupelo.federation.hosts.local import LocalDoor, open_door
 from tupelo.federation.hosts.services import DoorService
-from tupelo.federation.links.calls import Call
+from tupelo.federation.links.calls import InboundCall
 from tupelo.federation.links.spelled import read_any, read_error, spell_any, spell_error
 from tupelo.federation.spaces.hosted import HostedSpace
 from tupelo.models.pubsub import Replies
 from tupelo.models.pubsub.served import METHODS as BROKER_METHODS
-from tupelo.models.pubsub.served import Backlog, HostBroker, Offers, Standings
+from tupelo.models.pubsub.served import HostBroker, HostedRequests, NoticeBacklog, Offers
 from tupelo.space.checks import check_wait
 from tupelo.space.either import Closing, either, settled
 from tupelo.space.query import deadline_of
@@ -247,7 +247,7 @@ class RemoteGroup:
         by_target = {one._target: one for one in self.objects}
 
         def read(reply: Reply) -> Reply:
-            target, done = _read(reply.items[0], tuple[Target, Done])
+            target, done = _read(reply.items[0], tuple[Target, CallDone])
             try:
                 if done.failure is not None:
                     raise read_error(*done.failure)
@@ -376,7 +376,7 @@ class Target(msgspec.Struct, frozen=True, array_like=True):
     title: str
 
 
-class Invoke(msgspec.Struct, array_like=True, tag="invoke"):
+class InvokeRequest(msgspec.Struct, array_like=True, tag="invoke"):
     """Call a method. It is answered at once, before the method runs."""
 
     call: str
@@ -385,7 +385,7 @@ class Invoke(msgspec.Struct, array_like=True, tag="invoke"):
     args: bytes
 
 
-class Done(msgspec.Struct, array_like=True, tag="done"):
+class CallDone(msgspec.Struct, array_like=True, tag="done"):
     """The call has ended: with a value, or with an error's class, text and data."""
 
     call: str
@@ -410,8 +410,8 @@ def _spell(value: Any, what: str) -> bytes:
     return spelled
 
 
-def _failed(call: str, error: TupeloError) -> Done:
-    return Done(call, failure=spell_error(error))
+def _failed(call: str, error: TupeloError) -> CallDone:
+    return CallDone(call, failure=spell_error(error))
 
 
 def _text_of(error: BaseException) -> str:
@@ -434,7 +434,7 @@ class Export(NamedTuple):
     host: HostDoor
 
 
-class Registry(SilentCarrier):
+class ExportRegistry(SilentExtension):
     """The exported objects of one name at a host, and the calls from here and to here. It is a part
     of the group; a call outlives a change of the group, if both its hosts do."""
 
@@ -445,34 +445,40 @@ class Registry(SilentCarrier):
         self.exports: dict[str, Export] = {}
         self._name = name
         self._group = self.broker.group
-        self._awaited: dict[str, tuple[Call, str]] = {}  # and which life of the host was called
+        self._awaited: dict[
+            str, tuple[InboundCall, str]
+        ] = {}  # and which life of the host was called
         self._running = 0
-        self._voice = self._group.part(f"rpc calls {name}", self, asked=Invoke | Done)
+        self._voice = self._group.part(f"rpc calls {name}", self, asked=InvokeRequest | CallDone)
         core.carriers[f"rpc calls {name}"] = self
 
-    async def call(self, target: Target, method: str, args: bytes, deadline: float | None) -> Done:
+    async def call(
+        self, target: Target, method: str, args: bytes, deadline: float | None
+    ) -> CallDone:
         """Have a method called, and wait until it has ended."""
         during = f"a call of {target.title}.{method}"
         id = self.core.new_id()
         try:
             async with timeout_at(self.core.clock, deadline):
                 await self.broker.taking_part()
-                return await self._call(target, Invoke(id, target.object, method, args), during)
+                return await self._call(
+                    target, InvokeRequest(id, target.object, method, args), during
+                )
         except TimeoutError:
             return _failed(id, NoAnswer(during))
         except TupeloError as error:
             return _failed(id, error)
 
-    async def _call(self, target: Target, invoke: Invoke, during: str) -> Done:
+    async def _call(self, target: Target, invoke: InvokeRequest, during: str) -> CallDone:
         member = self._group.roster.members.get(target.host)
         if member is None:
             raise PeerLost(f"the host {target.host!r}", during, "nothing was done")
-        call = Call(f"the host {member.name!r}", during, target.host)
+        call = InboundCall(f"the host {member.name!r}", during, target.host)
         self._awaited[invoke.call] = call, member.incarnation
         try:
             async with self._group.operating():
                 await self._voice.ask(target.host, invoke)
-            done: Done = await call.answer
+            done: CallDone = await call.answer
             return done
         except (PeerLost, UnknownHost) as error:
             in_doubt = getattr(error, "in_doubt", False)
@@ -481,8 +487,8 @@ class Registry(SilentCarrier):
         finally:
             del self._awaited[invoke.call]
 
-    async def asked(self, neighbour: str, source: str, message: Invoke | Done) -> None:
-        if isinstance(message, Done):
+    async def asked(self, neighbour: str, source: str, message: InvokeRequest | CallDone) -> None:
+        if isinstance(message, CallDone):
             call, _ = self._awaited.get(message.call, (None, ""))
             if call is not None and call.target == source:
                 call.answered(message)
@@ -501,7 +507,7 @@ class Registry(SilentCarrier):
         export.host.run_apart(partial(self._run, export, message, args, source, life))
 
     async def _run(
-        self, export: Export, invoke: Invoke, args: list[Any], source: str, life: str
+        self, export: Export, invoke: InvokeRequest, args: list[Any], source: str, life: str
     ) -> None:
         """Where the program of the object runs: at a blocking host this is not the loop."""
         title = f"{type(export.thing).__name__}.{invoke.method}"
@@ -513,13 +519,13 @@ class Registry(SilentCarrier):
             done = _failed(invoke.call, RemoteError(title, type(error).__name__, _text_of(error)))
         else:
             try:
-                done = Done(invoke.call, _spell(spell_any(value, "its result"), "result"))
+                done = CallDone(invoke.call, _spell(spell_any(value, "its result"), "result"))
             except TupeloError as error:
                 text = f"{title} was done, but what it returned cannot be sent: {error}"
                 done = _failed(invoke.call, AnswerTooLarge(text))
         await export.host.on_loop(self._answer(done, source, life))
 
-    async def _answer(self, done: Done, source: str, life: str) -> None:
+    async def _answer(self, done: CallDone, source: str, life: str) -> None:
         """Tell this life of the caller's host, once it is in reach. If it is gone, nobody waits."""
         self._running -= 1
         with suppress(HostClosed):
@@ -536,13 +542,13 @@ class Registry(SilentCarrier):
     def card(self) -> None:
         """Nothing: what is exported is collected by those who ask for it."""
 
-    def install(self, roster: Roster) -> None:
+    def install(self, roster: Membership) -> None:
         for call, life in self._awaited.values():
             member = roster.members.get(call.target)
             if member is None or member.incarnation != life:
                 call.lost("it has left", in_doubt=True)
 
-    async def settle(self, roster: Roster) -> None:
+    async def settle(self, roster: Membership) -> None:
         """Nothing is left to do: calls go on."""
 
     def heard(self, neighbour: str, source: str, message: Any) -> None:
@@ -559,20 +565,20 @@ class Registry(SilentCarrier):
             call.failed(HostClosed(text))
 
 
-def registry_of(core: HostCore, name: str) -> Registry:
+def registry_of(core: HostCore, name: str) -> ExportRegistry:
     """The exported objects of this name at a host."""
     found = core.carriers.get(f"rpc calls {name}")
-    return found if isinstance(found, Registry) else Registry(core, name)
+    return found if isinstance(found, ExportRegistry) else ExportRegistry(core, name)
 
 
-class Calls(Standings):
+class Calls(HostedRequests):
     """What one Rpc has at its host: searches and invocations have ids, as what stands at a broker;
     and what it has exported."""
 
-    def __init__(self, registry: Registry) -> None:
+    def __init__(self, registry: ExportRegistry) -> None:
         self._registry = registry
         self._exported: dict[str, object] = {}
-        self._standing: WeakSet[Standing] = WeakSet()
+        self._standing: WeakSet[StandingRequest] = WeakSet()
         super().__init__(registry.core, lambda: registry.broker)
 
     async def export(self, export: Export, name: str) -> None:
@@ -598,8 +604,8 @@ class Calls(Standings):
         """Call a method of each of these objects; what comes of it is got as replies."""
         if len(self.backlogs) >= INVOCATIONS_MAX:
             raise LimitReached("invocations whose outcomes were not got", INVOCATIONS_MAX)
-        backlog = Backlog(self._registry.core, len(targets) or 1)
-        standing = Standing(Pattern(b"", None, ""), backlog.put, None)
+        backlog = NoticeBacklog(self._registry.core, len(targets) or 1)
+        standing = StandingRequest(EncodedPattern(b"", None, ""), backlog.put, None)
         deadline = deadline_of(self._registry.core.clock, wait)
 
         under_way: dict[Target, asyncio.Task[None]] = {}
@@ -621,7 +627,7 @@ class Calls(Standings):
             standing.cancel()
         return self._added(backlog, standing)
 
-    def _added(self, backlog: Backlog, standing: Standing) -> str:
+    def _added(self, backlog: NoticeBacklog, standing: StandingRequest) -> str:
         self._standing.add(standing)
         return super()._added(backlog, standing)
 
@@ -632,16 +638,18 @@ class Calls(Standings):
         self._recall(list(self._exported))
 
 
-METHODS: Mapping[str, Method] = {
+METHODS: Mapping[str, ServiceMethod] = {
     **{name: BROKER_METHODS[name] for name in ("collect", "probe", "get", "cancel")},
-    "begin": Method("write", (plain(list[Target]), plain(str), plain(bytes), plain(float | None))),
+    "begin": ServiceMethod(
+        "write", (plain(list[Target]), plain(str), plain(bytes), plain(float | None))
+    ),
 }
 
 
 class RpcService(DoorService[Calls]):
     """Lets the clients of a host find and call what is exported there, and where it reaches."""
 
-    methods: ClassVar[Mapping[str, Method]] = METHODS
+    methods: ClassVar[Mapping[str, ServiceMethod]] = METHODS
 
     def open(self, hosted: HostedSpace) -> Calls:
         return Calls(registry_of(self.core, hosted.name))

@@ -13,7 +13,7 @@ from tupelo.space.capacity import Capacity
 from tupelo.space.clock import Clock
 from tupelo.space.engine import Damaged, Engine, random_id
 from tupelo.space.handles import (
-    Closing,
+    ClosingHandle,
     MatchSet,
     Reaction,
     Session,
@@ -37,7 +37,7 @@ from tupelo.values.notice import Notice
 from tupelo.values.scope import Scope
 
 
-class Space(Closing, SpaceLike):
+class Space(ClosingHandle, SpaceLike):
     """One named set of entries, found by content, in this process: in memory, or durable in a file.
 
     `wait` is how many seconds to wait for a match: None for ever, 0 not at all. `lease` is how

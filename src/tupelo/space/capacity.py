@@ -37,7 +37,7 @@ class Capacity:
             raise BadArgument("evict", '"fifo", "lru" or None', self.evict)
 
 
-class Room:
+class CapacityLimit:
     """What a bounded space holds, uncommitted entries included, and how big each is.
 
     They are kept in the order in which they were last used, for `evict="lru"`.

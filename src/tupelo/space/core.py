@@ -15,21 +15,21 @@ from weakref import ReferenceType
 
 from tupelo.errors import ReactionError
 from tupelo.space import leases, matchset, reaction, transaction, writers
-from tupelo.space.capacity import Capacity, Room
+from tupelo.space.capacity import Capacity, CapacityLimit
 from tupelo.space.deadlines import Deadlines
-from tupelo.space.directed import Directed
+from tupelo.space.directed import DirectedIndex
 from tupelo.space.finding import search, stores_of
-from tupelo.space.log import Actor, Log
+from tupelo.space.log import Actor, CoreLog
 from tupelo.space.matchset import MatchSetState
 from tupelo.space.order import Fifo, Order
 from tupelo.space.query import Query
 from tupelo.space.reaction import ReactionState
 from tupelo.space.session import Pruning, SessionState, read_unread
 from tupelo.space.subscription import Subscriptions, SubscriptionState
-from tupelo.space.survey import Survey
+from tupelo.space.survey import SlicedSearch
 from tupelo.space.transaction import Txn
 from tupelo.space.waiting import Signal, Waiting
-from tupelo.space.writers import Asked, Items, Mark, Places
+from tupelo.space.writers import Asked, Items, Places, WriteOutcome
 from tupelo.store.index import Store
 from tupelo.store.watchers import Watchers
 from tupelo.values.codec import encode_entry
@@ -66,20 +66,20 @@ class Core:
         self._fresh: list[Entry] = []  # what has become available in this step
         self.locks_changed = self.left = False  # whether something has left in this step
         self.removal_listeners: list[Callable[[Entry], None]] = []  # told of what is gone for good
-        self.log = Log(agent, now, logging, log_reads)
+        self.log = CoreLog(agent, now, logging, log_reads)
         self.waiting = Waiting(self)
         self.arrivals = 0
         self.returns = 0  # how often an entry came back to its place
         self.deadlines = Deadlines()
         self.pruning = Pruning()
-        self.directed = Directed()
-        self.surveys: dict[Survey, None] = {}  # searches under way, in slices
+        self.directed = DirectedIndex()
+        self.surveys: dict[SlicedSearch, None] = {}  # searches under way, in slices
         self.match_sets: dict[ReferenceType[MatchSetState], None] = {}
         self.subscriptions = Subscriptions(self)
         # The order that arranges, and the one that keeps books, which may be the same.
         self.order = None if order is None or type(order) is Fifo or order.by_arrival else order
         self.books = None if order is None or type(order) is Fifo else order
-        self.room = None if capacity is None else Room(capacity)
+        self.room = None if capacity is None else CapacityLimit(capacity)
         self.lease_policy = lease_policy
         self.running: str | None = None
         self.closed = False
@@ -110,7 +110,7 @@ class Core:
             or self.disk_low
         )
 
-    def set_room(self, room: Room) -> None:
+    def set_room(self, room: CapacityLimit) -> None:
         """Every write heeds this room from now on."""
         self.room = room
         self._has_policy = True
@@ -180,7 +180,7 @@ class Core:
         lease: Asked = None,
         txn: Txn | None = None,
         at: Places = None,
-        mark: Mark | None = None,
+        mark: WriteOutcome | None = None,
     ) -> list[Entry]:
         """Write all of them or none; they become visible together. A `mark` says who writes, if it
         is not this space's own agent, and for whom."""
@@ -270,7 +270,7 @@ class Core:
             self.read(found, query.holder, session)
         return found
 
-    def count(self, raw: Any, txn: Txn | None = None, survey: Survey | None = None) -> int:
+    def count(self, raw: Any, txn: Txn | None = None, survey: SlicedSearch | None = None) -> int:
         if self.deadlines.heap:
             self.expire()
         if txn is not None:

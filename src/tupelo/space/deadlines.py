@@ -9,7 +9,7 @@ from typing import Protocol
 _SWEEP_MIN = 1_024
 
 
-class Leased(Protocol):
+class HasDeadline(Protocol):
     """Anything with a lease: it lives until `expires`, if it is not `ended` before."""
 
     expires: float | None
@@ -22,12 +22,12 @@ class Deadlines:
     """A heap of moments; `due` gives what has ended, `next` the moment at which to look again."""
 
     def __init__(self) -> None:
-        self.heap: list[tuple[float, int, Leased]] = []
+        self.heap: list[tuple[float, int, HasDeadline]] = []
         self._count = 0
         self._sweep_at = _SWEEP_MIN
         self._left = 0
 
-    def add(self, thing: Leased) -> None:
+    def add(self, thing: HasDeadline) -> None:
         if thing.expires is None:
             return
         self._count += 1
@@ -47,7 +47,7 @@ class Deadlines:
         heapq.heapify(self.heap)
         self._sweep_at = max(_SWEEP_MIN, 2 * len(self.heap))
 
-    def due(self, now: float) -> Iterator[Leased]:
+    def due(self, now: float) -> Iterator[HasDeadline]:
         """What has ended by now, in order."""
         heap = self.heap
         while heap and heap[0][0] <= now:
@@ -61,6 +61,6 @@ class Deadlines:
         return self.heap[0][0] if self.heap else None
 
 
-def _stands(deadline: tuple[float, int, Leased]) -> bool:
+def _stands(deadline: tuple[float, int, HasDeadline]) -> bool:
     when, _, thing = deadline
     return thing.expires == when and not thing.ended

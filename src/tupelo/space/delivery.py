@@ -98,7 +98,7 @@ class Prepared:
         self._port.forget_entries(self.entries)
 
 
-class Leaving(Reserved):
+class ReservedDelivery(Reserved):
     """A delivery of a space in memory to another program, the holder. Until `forget`, sessions
     remember the entries: they may be written again under their own identity if the taker
     vanishes."""
@@ -191,8 +191,8 @@ class Deliveries:
 
     def begin_leaving(
         self, entries: list[Entry], query: Query, holder: Holder | None = None
-    ) -> Leaving:
-        delivery = Leaving(self, entries, query, holder)
+    ) -> ReservedDelivery:
+        delivery = ReservedDelivery(self, entries, query, holder)
         self._open[delivery] = True
         return delivery
 

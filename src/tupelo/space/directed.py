@@ -5,7 +5,7 @@ from __future__ import annotations
 from tupelo.values.entry import Entry
 
 
-class Directed:
+class DirectedIndex:
     """Those that are here, by the agents that they are for."""
 
     def __init__(self) -> None:

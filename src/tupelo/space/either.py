@@ -22,18 +22,18 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 
-class Either(Protocol):
+class DualApi(Protocol):
     """What stands on a blocking or on an async space."""
 
     @property
     def is_async(self) -> bool: ...
 
 
-E_contra = TypeVar("E_contra", bound=Either, contravariant=True)
+E_contra = TypeVar("E_contra", bound=DualApi, contravariant=True)
 R_co = TypeVar("R_co", covariant=True)
 
 
-class EitherMethod(Protocol[E_contra, P, R_co]):
+class DualMethod(Protocol[E_contra, P, R_co]):
     """A method of both doors, to a type checker: what it returns depends on the door."""
 
     @overload
@@ -50,7 +50,7 @@ class EitherMethod(Protocol[E_contra, P, R_co]):
 
 def either(
     method: Callable[Concatenate[E_contra, P], Coroutine[Any, Any, R_co]],
-) -> EitherMethod[E_contra, P, R_co]:
+) -> DualMethod[E_contra, P, R_co]:
     """Make a coroutine a method of both doors, with the same parameters."""
 
     @wraps(method)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from tupelo.space.order import Order, arranged, needed
 from tupelo.space.query import Query
-from tupelo.space.survey import Survey
+from tupelo.space.survey import SlicedSearch
 from tupelo.space.transaction import Txn, may_take
 from tupelo.store.index import Accept, Store
 from tupelo.values.entry import Entry
@@ -110,7 +110,7 @@ def _ordered(
     txn: Txn | None,
     order: Order | None,
     accept: Accept | None,
-    survey: Survey | None = None,
+    survey: SlicedSearch | None = None,
 ) -> list[Entry]:
     if survey is not None and survey.rank is not None:
         return survey.first_choices(limit, accept)

@@ -41,7 +41,7 @@ class ThreadSignal:
         return True
 
 
-class Closing:
+class ClosingHandle:
     """What is closed at the end of a `with` block."""
 
     def close(self) -> None:
@@ -54,7 +54,7 @@ class Closing:
         self.close()
 
 
-class Session(Closing, SessionLike):
+class Session(ClosingHandle, SessionLike):
     """Reads that never give the same entry twice. Threads may share it; `clone` makes another
     that has seen the same."""
 
@@ -116,7 +116,7 @@ class SubscriptionHandle:
         return self._state.error
 
 
-class Subscription(Closing, SubscriptionHandle):
+class Subscription(ClosingHandle, SubscriptionHandle):
     """Notices, in order. It ends with its lease, its transaction, its space, or `close()`."""
 
     def __init__(
@@ -173,7 +173,7 @@ class Subscription(Closing, SubscriptionHandle):
         self._port.end_subscription(self._state)
 
 
-class MatchSet(Closing, Generic[T_co]):
+class MatchSet(ClosingHandle, Generic[T_co]):
     """What matched, in order of arrival: iterate, or call `next` until it answers None.
 
     MatchSetInvalid is raised once an entry of the set was taken, or its lease has ended. An entry

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Literal
 
 from tupelo.errors import LeaseLost
 from tupelo.space import session, transaction
-from tupelo.space.deadlines import Leased
+from tupelo.space.deadlines import HasDeadline
 from tupelo.space.lasting import is_lasting
 from tupelo.space.matchset import MatchSetState
 from tupelo.space.session import SessionState
@@ -57,7 +57,7 @@ def grant_entries(
     return expires
 
 
-def renew(core: Core, thing: Leased, asked: float | None) -> None:
+def renew(core: Core, thing: HasDeadline, asked: float | None) -> None:
     now = core.expire()
     kind = _KINDS[type(thing)]
     if thing.ended or (thing.expires is not None and thing.expires <= now):
@@ -72,7 +72,7 @@ def renew(core: Core, thing: Leased, asked: float | None) -> None:
         core.log.add("renewed", thing)
 
 
-def cancel(core: Core, thing: Leased) -> None:
+def cancel(core: Core, thing: HasDeadline) -> None:
     core.expire()
     if thing.ended or (isinstance(thing, Entry) and thing.gone):
         raise LeaseLost(f"the {_KINDS[type(thing)]} is gone; there is nothing to cancel")
@@ -81,7 +81,7 @@ def cancel(core: Core, thing: Leased) -> None:
     end(core, thing, "cancelled", "its lease was cancelled")
 
 
-def end(core: Core, thing: Leased, how: Literal["expired", "cancelled"], reason: str) -> None:
+def end(core: Core, thing: HasDeadline, how: Literal["expired", "cancelled"], reason: str) -> None:
     if isinstance(thing, Entry):
         _end_entry(core, thing, how)
     elif isinstance(thing, Txn):

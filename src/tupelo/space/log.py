@@ -21,7 +21,7 @@ class Actor(msgspec.Struct, frozen=True):
     session: str | None = None
 
 
-class Log:
+class CoreLog:
     """Numbers the changes; `changes` are those that the shell has not collected yet. `actor` is who
     acts in this step: the space's own agent, unless the shell says otherwise."""
 
@@ -33,9 +33,9 @@ class Log:
         self.own = self.actor = Actor(agent)
         self._now = now
 
-    def by(self, actor: Actor | None) -> By:
+    def by(self, actor: Actor | None) -> ActorStamp:
         """While in there, this one acts; if it is not known, whoever does."""
-        return By(self, actor or self.actor)
+        return ActorStamp(self, actor or self.actor)
 
     def add(
         self,
@@ -109,12 +109,12 @@ class Log:
             )
 
 
-class By:
+class ActorStamp:
     """While someone else acts than did before."""
 
     __slots__ = ("_actor", "_before", "_log")
 
-    def __init__(self, log: Log, actor: Actor) -> None:
+    def __init__(self, log: CoreLog, actor: Actor) -> None:
         self._log = log
         self._actor = actor
         self._before = log.actor

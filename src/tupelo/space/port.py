@@ -28,7 +28,7 @@ from tupelo.errors import (
 from tupelo.space import leases, matchset, reaction, session, subscription, survey, transaction
 from tupelo.space.checks import check_count, check_limit, check_order, check_wait
 from tupelo.space.clock import Clock
-from tupelo.space.delivery import Deliveries, Delivery, Got, Leaving, Prepared
+from tupelo.space.delivery import Deliveries, Delivery, Got, Prepared, ReservedDelivery
 from tupelo.space.engine import Engine
 from tupelo.space.finding import acceptance, stores_of
 from tupelo.space.log import Actor
@@ -39,12 +39,12 @@ from tupelo.space.query import NOW, Query, deadline_of
 from tupelo.space.reaction import ReactionState
 from tupelo.space.session import Seen, SessionState
 from tupelo.space.subscription import SubscriptionState
-from tupelo.space.survey import Survey, Unfinished
+from tupelo.space.survey import SlicedSearch, Unfinished
 from tupelo.space.tasks import Flusher, NowFlusher, TaskSignal, turn
 from tupelo.space.transaction import Txn, Vote
 from tupelo.space.undoing import undo
 from tupelo.space.waiting import Signal, Waiter
-from tupelo.space.writers import Asked, Items, Mark, Places, Writer
+from tupelo.space.writers import Asked, Items, Places, WriteOutcome, Writer
 from tupelo.store.index import Accept
 from tupelo.store.sqlite import SqliteJournal
 from tupelo.store.tail import Tail
@@ -60,7 +60,7 @@ from tupelo.values.scope import HERE, Scope, check_scope
 from tupelo.values.size import about_bytes, fitting
 
 if TYPE_CHECKING:
-    from tupelo.space.capacity import Capacity, Room
+    from tupelo.space.capacity import Capacity, CapacityLimit
 
 logger = logging.getLogger("tupelo")
 
@@ -347,7 +347,7 @@ class Port:
         at: Any,
         signal: Callable[[], Signal],
         wait: float | None,
-        mark: Mark | None = None,
+        mark: WriteOutcome | None = None,
     ) -> tuple[list[Lease] | Writer, int]:
         item = freeze(entry)
         if lease is not None:
@@ -363,7 +363,7 @@ class Port:
         at: Sequence[Any] | None,
         signal: Callable[[], Signal],
         wait: float | None,
-        mark: Mark | None = None,
+        mark: WriteOutcome | None = None,
     ) -> tuple[list[Lease] | Writer, int]:
         items, lease = check_entries(entries, lease, at)
         return self.write_items(items, lease, txn, at, signal, wait, mark)
@@ -376,7 +376,7 @@ class Port:
         at: Places,
         signal: Callable[[], Signal],
         wait: float | None,
-        mark: Mark | None = None,
+        mark: WriteOutcome | None = None,
     ) -> tuple[list[Lease] | Writer, int]:
         """The leases of what was written, or a writer that waits; the position to make durable."""
         check_wait(wait)
@@ -637,7 +637,7 @@ class Port:
             self._release()
         return found is not None
 
-    def _survey(self, query: Query, plain: bool, agent: str | None = None) -> Survey | None:
+    def _survey(self, query: Query, plain: bool, agent: str | None = None) -> SlicedSearch | None:
         core, order = self._core, query.order or self._core.order
         stores = stores_of(core, query.txn)
         if plain:  # Whatever the order, and whoever holds them: all count.
@@ -745,7 +745,7 @@ class Port:
         """Those that were neither confirmed nor given back, also before a crash."""
         return [Prepared(self, txn) for txn in self.in_doubt() if txn.holder is not None]
 
-    def reserved_now(self, entry: Entry, query: Query) -> Leaving:
+    def reserved_now(self, entry: Entry, query: Query) -> ReservedDelivery:
         """The delivery of an entry that was just taken in reserve, from a space in memory."""
         return self.deliveries.begin_leaving([entry], query)
 
@@ -827,7 +827,7 @@ class Port:
         lease = None if entry.expires is None else entry.expires - self.clock.now()
         if lease is not None and lease <= 0:
             return 0
-        mark = Mark(entry.origin, entry.n, entry.to)
+        mark = WriteOutcome(entry.origin, entry.n, entry.to)
         item = (entry.shape, entry.fields)
         return self.write_items([item], lease, None, None, TaskSignal, 0, mark)[1]
 
@@ -957,7 +957,7 @@ class Port:
             core.pruning.memories.pop(memory, None)
             core.watched -= 1
 
-    def bound(self, room: Room, capacity: Capacity) -> None:
+    def bound(self, room: CapacityLimit, capacity: Capacity) -> None:
         """Bound a space that is there already. BadArgument if it has a capacity."""
         core = self._core
         with self._lock:
@@ -1139,7 +1139,7 @@ class Port:
         limit: int | None,
         agent: str | None,
         bytes_max: int | None,
-        survey: Survey | None = None,
+        survey: SlicedSearch | None = None,
     ) -> tuple[list[Entry], bool, int]:
         """What a session has not seen, whether there is more than has room, and the position to
         make durable before it is shown."""
@@ -1393,13 +1393,13 @@ def value_of(entry: Entry) -> Any:
     return entry.fields if entry.shape.plain else thaw(entry.shape, entry.fields)
 
 
-def mark_to(to: str | None) -> Mark | None:
+def mark_to(to: str | None) -> WriteOutcome | None:
     """For an entry that is for an agent. BadArgument if that has no id."""
     if to is None:
         return None
     if not isinstance(to, str) or not to:
         raise BadArgument("to", "the id of an agent, or None", to)
-    return Mark(to=to)
+    return WriteOutcome(to=to)
 
 
 def port_of(space: Any) -> Port:

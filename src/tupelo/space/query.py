@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tupelo.space.log import Actor
     from tupelo.space.order import Order
     from tupelo.space.session import SessionState
-    from tupelo.space.survey import Survey
+    from tupelo.space.survey import SlicedSearch
     from tupelo.space.transaction import Txn
     from tupelo.store.index import Accept
 
@@ -52,7 +52,7 @@ class Query(msgspec.Struct, frozen=True, gc=False):
     only: Accept | None = None
     ticket: int | None = None
     in_slices: bool = False
-    survey: Survey | None = None
+    survey: SlicedSearch | None = None
     committed: bool = False
     test: bool = False
 

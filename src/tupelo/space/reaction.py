@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tupelo.space.core import Core
     from tupelo.space.order import Order
     from tupelo.space.transaction import Txn
-    from tupelo.space.writers import Mark
+    from tupelo.space.writers import WriteOutcome
 
 Function = Callable[[Any, "Step"], object]
 
@@ -97,7 +97,7 @@ class Step:
     def count(self, template: object = ANY) -> int:
         return self._core.count(template, self._txn)
 
-    def write_marked(self, entry: object, mark: Mark) -> None:
+    def write_marked(self, entry: object, mark: WriteOutcome) -> None:
         """Write on behalf of another agent, or for one."""
         self._core.write_all([freeze(entry)], None, self._txn, mark=mark)
 

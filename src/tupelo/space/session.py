@@ -18,7 +18,7 @@ from tupelo.values.size import fitting
 if TYPE_CHECKING:
     from tupelo.space.core import Core
     from tupelo.space.query import Query
-    from tupelo.space.survey import Survey
+    from tupelo.space.survey import SlicedSearch
 
 _PRUNE_AFTER = 1_024
 _CURSORS_MAX = 256
@@ -216,7 +216,7 @@ def unread(
     limit: int | None,
     agent: str | None,
     bytes_max: int | None,
-    survey: Survey | None = None,
+    survey: SlicedSearch | None = None,
 ) -> tuple[list[Entry], bool]:
     """The oldest matches that a session has not seen, of one agent if it is given, and whether
     there are more than have room in so many bytes. They are not noted as seen: whoever they are for
@@ -245,7 +245,7 @@ def _look(
     limit: int | None,
     agent: str | None = None,
     bytes_max: int | None = None,
-    survey: Survey | None = None,
+    survey: SlicedSearch | None = None,
 ) -> tuple[list[Entry], Hashable, int, bool]:
     """What it has not seen, the question under which its cursor is known, up to where it will have
     seen all when it has seen these, and whether there was no room for more."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tupelo.space.waiting import Signal
 
 
-class Event:
+class PendingNotice:
     """What is subscribed to. Subscriptions to the same thing share its id and sequence."""
 
     __slots__ = ("id", "key", "sequence", "users")
@@ -56,7 +56,7 @@ class SubscriptionState:
         self,
         question: Question,
         ticket: int,
-        event: Event,
+        event: PendingNotice,
         *,
         available: bool,
         returned: bool,
@@ -104,10 +104,10 @@ class Subscriptions:
     def __init__(self, core: Core) -> None:
         self.watchers: Watchers[SubscriptionState] = Watchers(core.store.shapes)
         self._core = core
-        self._events: dict[Hashable, Event] = {}
+        self._events: dict[Hashable, PendingNotice] = {}
         self._event_count = 0
 
-    def event(self, raw: Any, available: bool, returned: bool, txn: Txn | None) -> Event:
+    def event(self, raw: Any, available: bool, returned: bool, txn: Txn | None) -> PendingNotice:
         key: Hashable = (_key(raw), available, returned, txn)
         try:
             event = self._events.get(key)
@@ -115,7 +115,7 @@ class Subscriptions:
             event, key = None, object()
         if event is None:
             self._event_count += 1
-            event = self._events[key] = Event(self._event_count, key)
+            event = self._events[key] = PendingNotice(self._event_count, key)
         event.users += 1
         return event
 
@@ -143,7 +143,7 @@ class Subscriptions:
         `returned`, they have been told of it before."""
         if not self.watchers:
             return
-        told: dict[Event, int] = {}
+        told: dict[PendingNotice, int] = {}
         with self._core.user_code("a template"):
             within = None if txn is None else lambda subscription: subscription.txn is txn
             wanting = list(self.watchers.wanting(entry, within))

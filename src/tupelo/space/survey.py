@@ -43,7 +43,7 @@ class Unfinished(Exception):
     """The slice is over and the search is not: repeat the step when others have had their turn."""
 
 
-class _Track:
+class _SliceTrack:
     """The entries of one shape: which matched, and the arrival up to which they were looked at."""
 
     __slots__ = (
@@ -117,7 +117,7 @@ class _Track:
             self.found.insert(place, entry)
 
 
-class Survey:
+class SlicedSearch:
     """One search in slices, over what a request sees. It is heeded by the core until it is closed.
 
     It ends when `enough` have matched in each shape, in order of arrival, or all were looked at. If
@@ -140,7 +140,7 @@ class Survey:
         self._cost = cost_of(template) + (_RANKING_STEPS if rank is not None else 0)
         self._core = core
         self._questions = [(store, store.question(template)) for store in stores]
-        self._tracks: dict[tuple[Store, Shape], _Track] = {}
+        self._tracks: dict[tuple[Store, Shape], _SliceTrack] = {}
         self._returned: dict[Entry, None] = {}
         core.surveys[self] = None
         self.rank = rank
@@ -193,7 +193,7 @@ class Survey:
             for target in plan.meet():
                 shape = target[0]
                 if (store, shape) not in self._tracks:
-                    track = _Track(store.buckets[shape], target, values, self._after)
+                    track = _SliceTrack(store.buckets[shape], target, values, self._after)
                     self._tracks[store, shape] = track
 
     def _look_at_returned(self, steps: int, accept: Accept | None) -> int:
@@ -264,7 +264,7 @@ def begin(
     backwards: bool = False,
     after: int = 0,
     rank: Key | None = None,
-) -> Survey | None:
+) -> SlicedSearch | None:
     """A survey; None if the search is short enough for one slice."""
     cost = cost_of(template)
     steps = SLICE_STEPS
@@ -283,7 +283,7 @@ def begin(
                     if steps <= 0:
                         break
             if steps <= 0:
-                return Survey(core, stores, template, enough, backwards, after, rank)
+                return SlicedSearch(core, stores, template, enough, backwards, after, rank)
     return None
 
 
@@ -300,7 +300,7 @@ def _stand_near_the_end(
     for target in plan.meet():
         bucket = store.buckets[target[0]]
         if len(bucket) > look:
-            track = _Track(bucket, target, values, 0)
+            track = _SliceTrack(bucket, target, values, 0)
             last = islice(reversed(bucket), look)
             matching = (e for e in last if track.matches(e) and (accept is None or accept(e)))
             if sum(1 for _ in islice(matching, enough)) < enough:

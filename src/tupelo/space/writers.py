@@ -28,7 +28,7 @@ Places = Sequence[Any] | None
 """Where each entry is to stand, as the space's order understands it."""
 
 
-class Mark(msgspec.Struct, frozen=True):
+class WriteOutcome(msgspec.Struct, frozen=True):
     """Who has written an entry, and its number there if it comes from elsewhere; and the agent that
     it is for."""
 
@@ -89,7 +89,7 @@ class Writer:
         at: Places,
         signal: Signal,
         refusal: Refused,
-        mark: Mark | None,
+        mark: WriteOutcome | None,
         actor: Actor,
     ) -> None:
         self.actor = actor
@@ -133,7 +133,7 @@ class Writers:
         at: Places,
         signal: Signal,
         refusal: Refused,
-        mark: Mark | None = None,
+        mark: WriteOutcome | None = None,
     ) -> Writer:
         writer = Writer(items, lease, txn, at, signal, refusal, mark, self._core.log.actor)
         self._waiting[writer] = None

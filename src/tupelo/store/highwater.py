@@ -27,7 +27,7 @@ _RANGES = [slice(place, place + _SLOT_SIZE) for place in _PLACES]
 _SIZE = 1_024
 
 
-class Mark(NamedTuple):
+class HighWaterMark(NamedTuple):
     """Up to which position changes were committed, the newest number of an entry, and the sum of
     what was living. `boot` tells whether the machine was started since; 0 if each commit was on the
     disk before its mark, so that it does not matter."""
@@ -50,7 +50,7 @@ def this_boot() -> int:
         return 1
 
 
-class HighWater:
+class HighWaterFile:
     """The mark of one journal, while it is written. `space_id` tells it from that of another
     journal that had the same file name."""
 
@@ -86,7 +86,7 @@ class HighWater:
                     self._path.unlink()
 
 
-def read_mark(journal: Path, space_id: str) -> Mark | None:
+def read_mark(journal: Path, space_id: str) -> HighWaterMark | None:
     """The mark of this journal; None if there is none that can be read."""
     try:
         content = file_of(journal).read_bytes()
@@ -99,5 +99,5 @@ def read_mark(journal: Path, space_id: str) -> Mark | None:
         if crc == crc32(slot).to_bytes(4, "little"):
             magic, of, boot, position, newest, living = _SLOT.unpack(slot)
             if magic == _MAGIC and of == space:
-                marks.append(Mark(position, newest, living, boot))
+                marks.append(HighWaterMark(position, newest, living, boot))
     return max(marks, default=None)

@@ -53,7 +53,7 @@ from tupelo.store.format import (
 )
 from tupelo.store.groupcommit import GroupCommit, execute_many
 from tupelo.store.header import FORMAT_VERSION, check_header, refuse
-from tupelo.store.highwater import HighWater, Mark, file_of, read_mark, this_boot
+from tupelo.store.highwater import HighWaterFile, HighWaterMark, file_of, read_mark, this_boot
 from tupelo.store.journal import require_kept
 from tupelo.values.change import ENDINGS, Change, Promise
 from tupelo.values.codec import BadBytes, decode_entry, encode_entry
@@ -168,7 +168,7 @@ class SqliteJournal:
             else:
                 check_header(self.path)
             self._had_wal = self._beside("-wal").exists()
-            self._high: HighWater | None = None
+            self._high: HighWaterFile | None = None
             # Until `start`, read only: a file that turns out to be damaged is left as it was.
             self._db = self._connect("ro")
             try:
@@ -245,7 +245,7 @@ class SqliteJournal:
             # The mark knows the file by its id, which must not be in SQLite's log alone.
             self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         try:
-            self._high = HighWater(self.path, self.id, synced=self._durability == "full")
+            self._high = HighWaterFile(self.path, self.id, synced=self._durability == "full")
         except OSError as error:
             raise JournalFailed(f"{self.path} cannot be opened: {error.strerror}") from error
         self._high.write(self.durable, self.n, self._living)
@@ -308,7 +308,7 @@ class SqliteJournal:
                 raise ValueError(f"the change at {row[0]} is not the end of a commit")
             self.durable, self.n, self._living = row[0], newest, living
 
-    def _compare(self, mark: Mark | None) -> None:
+    def _compare(self, mark: HighWaterMark | None) -> None:
         """Refuse a file that has less than was committed to it, and was not lost with the power."""
         if mark is None or mark.position < self.durable:
             return

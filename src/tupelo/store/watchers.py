@@ -18,14 +18,14 @@ from tupelo.values.entry import Entry, Shape
 from tupelo.values.template import Check
 
 
-class Watch(Protocol):
+class RequestWatch(Protocol):
     """Something that waits: its question, and the ticket that says who came first."""
 
     question: Question
     ticket: int
 
 
-W = TypeVar("W", bound=Watch)
+W = TypeVar("W", bound=RequestWatch)
 Queue = OrderedDict[W, Check | None]
 """Who asks the same, oldest first, and what else each checks."""
 

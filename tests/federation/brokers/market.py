@@ -12,7 +12,7 @@ from typing import Any
 
 from tests.federation.groups.neighbourhood import Neighbourhood, Resident
 from tupelo.federation.brokers.broker import Broker, Collected, Reply
-from tupelo.lab.life import Life
+from tupelo.lab.life import ProgramLife
 from tupelo.lab.loop import VirtualLoop, run
 
 NAME = "market"
@@ -53,7 +53,7 @@ class Stall(Resident):
     wares: Wares
     broker: Broker
 
-    async def _start(self, life: Life) -> None:
+    async def _start(self, life: ProgramLife) -> None:
         await super()._start(life)
         self.wares = Wares()
         if self.takes_part:

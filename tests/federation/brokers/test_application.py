@@ -13,9 +13,9 @@ from tests.federation.brokers.market import LINE, Market, Wares, play
 from tupelo.errors import BadArgument, CannotSend, Refused
 from tupelo.federation.brokers import cards, local, messages, probing, tables
 from tupelo.federation.brokers.broker import Broker
-from tupelo.federation.brokers.messages import Found
+from tupelo.federation.brokers.messages import HostResult
 from tupelo.federation.brokers.tables import Tree
-from tupelo.federation.groups.roster import Member, Roster
+from tupelo.federation.groups.roster import Member, Membership
 
 
 def test_a_large_state_comes_in_portions(monkeypatch):
@@ -84,14 +84,14 @@ def test_an_answer_that_never_ends_is_not_heard_for_ever(monkeypatch):
         market.network.slow("c", "d", 100.0)
         stall = market["d"]
         assert stall.life is not None
-        part = Found("d", [spelled(["pear", "x" * 1_000])])
+        part = HostResult("d", [spelled(["pear", "x" * 1_000])])
         basket = market["c"].collect("pear", "single", "any")
-        standing = messages.Result("c", market["c"].broker._numbers, part, more=True)
+        standing = messages.CollectResult("c", market["c"].broker._numbers, part, more=True)
         probe = market["c"].do(market["c"].broker.probe(PEAR, "all"))
         await asyncio.sleep(0.001)
         asked = market["c"].broker._now.probing._by_number
         (number,) = (number for number, line in asked.items() if line.edge == "d")
-        for message in (messages.Answer(number, [part], more=True), standing):
+        for message in (messages.ProbeAnswer(number, [part], more=True), standing):
             talk = market["c"].core.peers["d"].talk
             for _ in range(3):
                 stall.life.call(stall.broker._voice.send, "c", message)
@@ -244,11 +244,13 @@ GARBAGE: dict[str, Any] = {
     "an unknown message": [99, 1],
     "a field of a wrong type": [6, "one", b"", "all", None],
     "an unknown extent": [6, 1, spelled(PEAR), "some", None],
-    "a pattern that is no value": messages.Want(b"\xc1"),
-    "an update that is no value": messages.Update(0, "d", b"\xc1"),
-    "an update of someone else": messages.Update(0, "a", spelled(["pear", 1])),
-    "a collect of someone else": messages.Collect("a", 1, "single any", spelled(PEAR)),
-    "a result of someone else": messages.Result("c", 1, Found("a", [spelled(["pear", 1])])),
+    "a pattern that is no value": messages.SubscribeTo(b"\xc1"),
+    "an update that is no value": messages.PublishedUpdate(0, "d", b"\xc1"),
+    "an update of someone else": messages.PublishedUpdate(0, "a", spelled(["pear", 1])),
+    "a collect of someone else": messages.CollectRequest("a", 1, "single any", spelled(PEAR)),
+    "a result of someone else": messages.CollectResult(
+        "c", 1, HostResult("a", [spelled(["pear", 1])])
+    ),
 }
 
 
@@ -285,11 +287,11 @@ def test_what_one_neighbour_may_ask_for_is_bounded(monkeypatch):
         await market.quiet()
         assert not talk.over
         pattern = spelled(["one too many", "full"])
-        stall.life.call(stall.broker._voice.send, "c", messages.Want(pattern))
+        stall.life.call(stall.broker._voice.send, "c", messages.SubscribeTo(pattern))
         await market.quiet()
         assert talk.over
         await market.agreed("abcd")
-        card = cards.Card(None, [bytes([number]) for number in range(11)])
+        card = cards.BrokerMetadata(None, [bytes([number]) for number in range(11)])
         stall.broker.card = lambda: spelled(card)
         await stall.do(stall.group.renew())
         assert (await market["a"].probe("pear", "all")).empty == frozenset("abc")
@@ -300,13 +302,13 @@ def test_what_one_neighbour_may_ask_for_is_bounded(monkeypatch):
 def test_an_answer_that_nobody_waits_for_is_not_heard():
     async def scene(market: Market) -> None:
         said = [
-            messages.Answer(77, [Found("d", [spelled(["pear", 1])])]),
-            messages.Quit(77),
-            messages.Told(77),
-            messages.Drop("d", 77),
-            messages.Result("d", 77, Found("d", [])),
-            messages.Unwant(spelled(PEAR)),
-            messages.Revoke(0, ["no key"]),
+            messages.ProbeAnswer(77, [HostResult("d", [spelled(["pear", 1])])]),
+            messages.ProbeCancel(77),
+            messages.UpdateAck(77),
+            messages.CollectCancel("d", 77),
+            messages.CollectResult("d", 77, HostResult("d", [])),
+            messages.UnsubscribeFrom(spelled(PEAR)),
+            messages.RevokePromise(0, ["no key"]),
         ]
         for message in said:
             assert market["d"].life is not None
@@ -338,7 +340,7 @@ def test_those_who_take_part_are_a_tree_whoever_does_not(seed):
     rng = Random(seed)
     hosts = [f"{number:02}" for number in rng.sample(range(100), rng.randint(2, 15))]
     edges = [(rng.choice(hosts[:place]), hosts[place]) for place in range(1, len(hosts))]
-    roster = Roster((1, "x"), [Member(host, host, "1", {}) for host in hosts], edges)
+    roster = Membership((1, "x"), [Member(host, host, "1", {}) for host in hosts], edges)
     part = rng.sample(hosts, rng.randint(1, len(hosts)))
     trees = {me: Tree(me, roster, part) for me in part}
     assert sum(len(tree.neighbours) for tree in trees.values()) == 2 * (len(part) - 1)

@@ -10,8 +10,8 @@ import pytest
 
 from tests.federation.brokers.market import LINE, Market, play
 from tupelo.errors import HostClosed
-from tupelo.federation.brokers.cards import Card, Collect
-from tupelo.federation.brokers.messages import Found, Result, Want, spell
+from tupelo.federation.brokers.cards import BrokerMetadata, StandingCollect
+from tupelo.federation.brokers.messages import CollectResult, HostResult, SubscribeTo, spell
 
 NO_VALUE = b"\xc1"
 DEEP = b"\x91" * 100_000 + b"\x01"
@@ -32,7 +32,9 @@ def test_a_pattern_on_a_card_that_cannot_be_read_is_ignored(garbage, monkeypatch
     async def scene(market: Market) -> None:
         subscribed = market["c"].subscribe("plum")
         collected = market["d"].collect("plum", "single", "any")
-        card = Card(None, [garbage], [Collect(1, "single any", garbage, [], None)])
+        card = BrokerMetadata(
+            None, [garbage], [StandingCollect(1, "single any", garbage, [], None)]
+        )
         monkeypatch.setattr(market["a"].broker, "card", lambda: spell(card))
         with caplog.at_level(logging.WARNING):
             await market["a"].do(market["a"].group.renew())
@@ -49,7 +51,9 @@ def test_a_result_that_cannot_be_read_ends_no_link(caplog):
         before = links(market)
         basket = market["a"].collect("pear", "single", "all")
         await market.quiet()
-        say(market, "d", "c", Result("a", 1, Found("d", [NO_VALUE, spell(["pear", 4])])))
+        say(
+            market, "d", "c", CollectResult("a", 1, HostResult("d", [NO_VALUE, spell(["pear", 4])]))
+        )
         await market["b"].offer("pear", 1)
         await market.quiet()
         assert sorted(basket.wares) == [["pear", 1], ["pear", 4]]
@@ -78,7 +82,7 @@ def test_a_host_of_which_nothing_can_be_read_has_not_answered(monkeypatch):
 
 @pytest.mark.parametrize(
     "body",
-    [Want(NO_VALUE), Want(DEEP), Result("a", 1, Found("d", []))],
+    [SubscribeTo(NO_VALUE), SubscribeTo(DEEP), CollectResult("a", 1, HostResult("d", []))],
     ids=["no value", "deep", "no items"],
 )
 def test_what_the_next_can_see_to_be_wrong_ends_the_link(body):

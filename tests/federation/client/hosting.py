@@ -7,18 +7,18 @@ from typing import Any
 import tupelo
 from tests.laws.doors import LoopThread
 from tupelo.federation.hosts.core import HostCore
-from tupelo.federation.links.tcp import Security, TcpNetwork
+from tupelo.federation.links.tcp import LinkSecurity, TcpNetwork
 
 
 class Hosting:
     """One host that keeps the space `jobs`."""
 
-    def __init__(self, security: Security | None = None, **options: Any) -> None:
+    def __init__(self, security: LinkSecurity | None = None, **options: Any) -> None:
         self._loop = LoopThread()
         self.core: HostCore = self._loop.call(self._start, security, options)
         self.space: tupelo.Space = self._loop.call(self.core.make_space, "jobs").space
 
-    async def _start(self, security: Security | None, options: dict[str, Any]) -> HostCore:
+    async def _start(self, security: LinkSecurity | None, options: dict[str, Any]) -> HostCore:
         ids = itertools.count()
         core = HostCore(
             "host",

@@ -178,7 +178,7 @@ def test_what_is_read_or_not_found_is_not_confirmed(met, later):
         line.answer(wire.Get, value)
         assert call.result() == answer
     later(space.count)
-    assert type(line.hear()) is wire.Count
+    assert type(line.hear()) is wire.CountRequest
 
 
 def test_what_cannot_be_built_here_goes_back(met, later):
@@ -199,7 +199,7 @@ def test_what_cannot_be_built_here_is_undone_in_what_holds_it(met, later, verb):
     spelled = spell_entry(shape_of(strange, (int,)), (1,))
     if verb == "read in a session":
         call = later(space.session)
-        line.answer(wire.Remember, ["s", None])
+        line.answer(wire.OpenSession, ["s", None])
         call = later(call.result().read)
     else:
         call = later(space.transaction)
@@ -218,7 +218,7 @@ def test_what_is_too_large_to_be_sent_is_said_so(met, later):
         with pytest.raises(CannotSend, match=r"16,777,\d+ bytes.*16,777,216"):
             verb(entries)
     call = later(space.count)  # The link is as it was.
-    line.answer(wire.Count, 0)
+    line.answer(wire.CountRequest, 0)
     assert call.result() == 0
 
 
@@ -248,7 +248,7 @@ def test_an_answer_that_makes_no_sense_is_an_error(met, later, nonsense):
     for attempt, kind in (
         (lambda: space.write(("job", 1)), wire.Write),
         (space.transaction, wire.Begin),
-        (space.session, wire.Remember),
+        (space.session, wire.OpenSession),
         (space.subscribe, wire.Subscribe),
         (space.read, wire.Get),
         (space.take, wire.Get),
@@ -315,13 +315,15 @@ def test_what_was_received_is_told_after_a_loss(met, later, peer):
     call.result()
     line.hear()
     later(space.count)
-    line.answer(wire.Count, 1)  # The host has heard the Confirm, but may not have it on disk.
+    line.answer(
+        wire.CountRequest, 1
+    )  # The host has heard the Confirm, but may not have it on disk.
     later(space.count)
     line.hear()
     line.close()
     line, hello = peer.line("third")
     assert hello.resume == "second" and line.received == [second.call]
-    line.answer(wire.Count, 1)
+    line.answer(wire.CountRequest, 1)
 
 
 def test_what_cannot_be_sent_is_refused_without_a_link_too(met, later, peer):
@@ -352,7 +354,7 @@ def test_how_long_a_lease_lasts_is_known_without_a_link(met, later, peer):
     line.answer(wire.Write, [[7, 9, 1_005.0]])
     lease = call.result()
     call = later(lambda: lease.remaining)
-    line.answer(wire.Tell, {"now": 1_000.0})
+    line.answer(wire.DescribeHost, {"now": 1_000.0})
     assert call.result() == 5
     call = later(lambda: lease.remaining)
     line.hear()
@@ -468,7 +470,7 @@ def test_a_transaction_that_was_at_rest_says_that_its_link_was_lost(met, later, 
     line.close()
     call = later(space.count)
     line, _ = peer.line("second")
-    line.answer(wire.Count, 0)
+    line.answer(wire.CountRequest, 0)
     call.result()
     with pytest.raises(PeerLost):
         space.take(txn=txn)
@@ -565,7 +567,7 @@ def test_two_spaces_share_a_link_until_both_are_closed(met, later):
         waiting.result()
     line.say(wire.Answer(asked["others"].call, [JOB]))
     assert wanting.result() == ("job", 1)
-    while type(message := line.hear()) is wire.Tell:
+    while type(message := line.hear()) is wire.DescribeHost:
         pass
     assert message == wire.Confirm([asked["others"].call])
     other.close()

@@ -80,7 +80,7 @@ def test_a_take_that_is_interrupted_at_the_last_moment_is_undone(peer, later):
     call = later(space.count)
     line, _ = peer.line("second")
     assert line.received == []  # It is not claimed after a loss either.
-    line.answer(wire.Count, 1)
+    line.answer(wire.CountRequest, 1)
     assert call.result() == 1
     closing = later(space.close)
     assert type(line.hear()) is wire.Goodbye

@@ -21,7 +21,7 @@ from tupelo.errors import (
 from tupelo.federation.identity.keys import Identity
 from tupelo.federation.identity.tls import client_context, key_of, server_context
 from tupelo.federation.identity.trust import Trust
-from tupelo.federation.links.tcp import Security
+from tupelo.federation.links.tcp import LinkSecurity
 from tupelo.values.scope import HERE, Scope
 
 
@@ -354,7 +354,7 @@ def test_spaces_over_one_link_are_closed_one_by_one(dial, host):
 @pytest.fixture
 def secured():
     identity = Identity.new()
-    security = Security(
+    security = LinkSecurity(
         server_context(identity), client_context(identity), require_tls=True, key_of=key_of
     )
     hosting = Hosting(security)

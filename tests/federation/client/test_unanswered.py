@@ -58,7 +58,7 @@ class BadHost:
             while True:
                 message = line.hear()
                 if type(message) in self._good:
-                    self.signs += type(message) is wire.Tell
+                    self.signs += type(message) is wire.DescribeHost
                     line.say(wire.Answer(message.call, [False, "id", "me", "h", 1_000.0]))
                     continue
                 self.questions += 1
@@ -146,7 +146,7 @@ def test_a_space_that_is_never_opened_is_given_up(bad_host, door, manner):
 def test_a_host_that_answers_calls_is_waited_for(bad_host, door, monkeypatch, until):
     """A take may wait long: the host is only asked for a sign."""
     monkeypatch.setattr(channel, "UNANSWERED_HEARTBEATS", 1)
-    host = bad_host("pings only", wire.Open, wire.Tell, heartbeat=SLOW_HEARTBEAT_SECONDS)
+    host = bad_host("pings only", wire.Open, wire.DescribeHost, heartbeat=SLOW_HEARTBEAT_SECONDS)
     ended = threading.Event()
     errors: list[Exception] = []
 

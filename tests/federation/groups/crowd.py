@@ -9,8 +9,16 @@ from random import Random
 from typing import Any
 
 from tupelo.federation.groups import messages
-from tupelo.federation.groups.roster import Member, Roster, RosterId
-from tupelo.federation.groups.wave import CutOff, GoOn, Halt, Install, Pause, Say, Wave
+from tupelo.federation.groups.roster import Member, Membership, RosterId
+from tupelo.federation.groups.wave import (
+    DelayBegin,
+    HaltOperations,
+    InstallMembership,
+    MarkUnreachable,
+    MembershipProtocol,
+    ResumeOperations,
+    SendMessage,
+)
 
 STEPS_MAX = 100_000
 
@@ -43,7 +51,9 @@ class Person:
     early: list[tuple[str, Parcel]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.wave = Wave(self.member, lambda: self.operations > 0 or self.settling is not None)
+        self.wave = MembershipProtocol(
+            self.member, lambda: self.operations > 0 or self.settling is not None
+        )
 
     def member(self) -> Member:
         self.said_card = self.card
@@ -56,21 +66,21 @@ class Person:
 
     def _follow(self, instruction: Any) -> None:
         match instruction:
-            case Say(host, message):
+            case SendMessage(host, message):
                 self.crowd.send(self.name, host, message)
-            case Pause():
+            case DelayBegin():
                 self.paused = True
-            case Halt():
+            case HaltOperations():
                 self.halted = True
                 self.ending = self.settling is not None
-            case CutOff():
+            case MarkUnreachable():
                 pass
-            case Install(roster):
+            case InstallMembership(roster):
                 self._install(roster)
-            case GoOn():
+            case ResumeOperations():
                 self._go_on()
 
-    def _install(self, roster: Roster) -> None:
+    def _install(self, roster: Membership) -> None:
         assert self.halted and not self.operations and self.settling is None
         assert not self.installed or roster.id > self.installed[-1], "ids of rosters grow"
         self.crowd.check_same(roster)
@@ -89,7 +99,7 @@ class Person:
     def hear(self, host: str, message: Any) -> None:
         if isinstance(message, Parcel):
             self.hear_parcel(host, message)
-        elif not isinstance(message, messages.Cut):
+        elif not isinstance(message, messages.Unreachable):
             self.tell(self.wave.heard, host, message)
 
     def hear_parcel(self, neighbour: str, parcel: Parcel) -> None:
@@ -183,7 +193,7 @@ class Crowd:
         self.now = 0
         self.parcels = 0
         self.delivered: set[int] = set()
-        self.sent_at: dict[int, tuple[Roster, int]] = {}
+        self.sent_at: dict[int, tuple[Membership, int]] = {}
         self.calm = self.rng.random()
         """How rarely something is lost."""
         self.speeds: dict[tuple[str, str], float] = {}
@@ -259,11 +269,11 @@ class Crowd:
 
     # What must hold
 
-    def note_installed(self, roster: Roster, name: str) -> None:
+    def note_installed(self, roster: Membership, name: str) -> None:
         self.installed.setdefault(roster.id, set()).add(name)
         self.moments.setdefault(roster.id, self.now)
 
-    def check_same(self, roster: Roster) -> None:
+    def check_same(self, roster: Membership) -> None:
         known = self.rosters.setdefault(roster.id, (roster.members, roster.edges))
         assert known == (roster.members, roster.edges), f"two rosters are {roster.id}"
         assert len(roster.edges) == len(roster.members) - 1
@@ -272,7 +282,7 @@ class Crowd:
                 {name}.union(*(roster.beyond(name, n) for n in roster.neighbours(name)))
             ) == len(roster.members), "the tree spans the group"
 
-    def check_all_installed(self, roster: Roster) -> None:
+    def check_all_installed(self, roster: Membership) -> None:
         """Who goes on in a roster knows that everyone in it has it."""
         missing = {
             name

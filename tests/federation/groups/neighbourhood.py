@@ -8,10 +8,10 @@ from random import Random
 from typing import Any
 
 from tupelo.federation.groups.group import Group, group_of
-from tupelo.federation.groups.roster import Roster
-from tupelo.federation.groups.routing import Voice
+from tupelo.federation.groups.roster import Membership
+from tupelo.federation.groups.routing import PartSender
 from tupelo.federation.hosts.core import HostCore
-from tupelo.lab.life import Life
+from tupelo.lab.life import ProgramLife
 from tupelo.lab.loop import VirtualLoop, run
 from tupelo.lab.network import VirtualNetwork
 from tupelo.space.loopclock import LoopClock
@@ -27,22 +27,22 @@ class Recorder:
     def __init__(self, name: str) -> None:
         self.name = name
         self.value: Any = 0
-        self.rosters: list[Roster] = []
-        self.settled: list[Roster] = []
-        self.abandoned: list[Roster] = []
+        self.rosters: list[Membership] = []
+        self.settled: list[Membership] = []
+        self.abandoned: list[Membership] = []
         self.heard_bodies: list[tuple[str, str, Any]] = []
         self.cut_hosts: list[frozenset[str]] = []
-        self.on_settle: Callable[[Roster], Awaitable[None]] | None = None
+        self.on_settle: Callable[[Membership], Awaitable[None]] | None = None
         self.on_asked: Callable[[str, Any], Awaitable[Any]] | None = None
         self.on_heard: Callable[[str, Any], None] | None = None
 
     def card(self) -> Any:
         return self.value
 
-    def install(self, roster: Roster) -> None:
+    def install(self, roster: Membership) -> None:
         self.rosters.append(roster)
 
-    async def settle(self, roster: Roster) -> None:
+    async def settle(self, roster: Membership) -> None:
         try:
             if self.on_settle is not None:
                 await self.on_settle(roster)
@@ -72,20 +72,20 @@ class Resident:
         self.name = name
         self.knows = list(knows)
         self.lives = 0
-        self.life: Life | None = None
+        self.life: ProgramLife | None = None
         self.core: HostCore
         self.group: Group
         self.part: Recorder
-        self.voice: Voice
+        self.voice: PartSender
         self._neighbourhood = neighbourhood
 
     async def start(self) -> None:
         near = self._neighbourhood
         self.lives += 1
-        self.life = Life(near.loop, near.network, self.name)
+        self.life = ProgramLife(near.loop, near.network, self.name)
         await self.life.start(self._start(self.life), f"{self.name} starts")
 
-    async def _start(self, life: Life) -> None:
+    async def _start(self, life: ProgramLife) -> None:
         near = self._neighbourhood
         self.core = HostCore(
             self.name,

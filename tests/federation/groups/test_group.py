@@ -10,7 +10,7 @@ import pytest
 
 from tests.federation.groups.neighbourhood import Neighbourhood, Resident, play
 from tupelo.errors import BadTemplate, CannotSend, HostClosed, PeerLost, TupeloError, UnknownHost
-from tupelo.federation.groups.roster import Roster
+from tupelo.federation.groups.roster import Membership
 
 LINE = ("ab", "bc", "cd")
 RING = ("ab", "bc", "cd", "da")
@@ -33,7 +33,7 @@ class Held:
         self.resident = resident
         self.begun = asyncio.Event()
         self.may_end = asyncio.Event()
-        self.roster: Roster | None = None
+        self.roster: Membership | None = None
         self.task = resident.do(self._run())
 
     async def _run(self) -> None:
@@ -48,7 +48,7 @@ class Held:
         await self.task
 
 
-async def operation(resident: Resident) -> Roster:
+async def operation(resident: Resident) -> Membership:
     async with resident.group.operating():
         return resident.group.roster
 
@@ -152,9 +152,9 @@ def test_a_part_that_comes_later_is_known_everywhere():
         def card(self) -> Any:
             return {"late": (1, b"2")}
 
-        def install(self, roster: Roster) -> None: ...
+        def install(self, roster: Membership) -> None: ...
 
-        async def settle(self, roster: Roster) -> None: ...
+        async def settle(self, roster: Membership) -> None: ...
 
         def heard(self, neighbour: str, source: str, body: Any) -> None: ...
 
@@ -492,7 +492,7 @@ def test_operations_go_on_when_everyone_has_settled():
         await near.agreed("abc")
         may_end = asyncio.Event()
 
-        async def settle(roster: Roster) -> None:
+        async def settle(roster: Membership) -> None:
             await may_end.wait()
 
         near["c"].part.on_settle = settle
@@ -513,7 +513,7 @@ def test_what_was_not_settled_ends_before_the_next_roster():
         errors: list[BaseException] = []
         ended: list[int] = []
 
-        async def settle(roster: Roster) -> None:
+        async def settle(roster: Membership) -> None:
             try:
                 await asyncio.Event().wait()
             finally:
@@ -715,7 +715,7 @@ def test_a_host_stops_while_it_settles():
     async def scene(near: Neighbourhood) -> None:
         await near.agreed("ab")
 
-        async def settle(roster: Roster) -> None:
+        async def settle(roster: Membership) -> None:
             await asyncio.Event().wait()
 
         near["b"].part.on_settle = settle

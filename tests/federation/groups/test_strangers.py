@@ -36,7 +36,7 @@ class Stranger:
         return
 
     def say(self, body: Any, channel: str = CHANNEL) -> None:
-        self.put(wire.Notice(channel, wire.body(body)))
+        self.put(wire.PartNotice(channel, wire.body(body)))
 
     def put(self, message: wire.Message) -> None:
         assert self.peer is not None
@@ -60,16 +60,16 @@ class Stranger:
 
     async def join(self) -> tuple[Any, Member]:
         """Take part as the rules will have it, up to the moment when all are asked."""
-        self.say(messages.Here("life", (0, "x life")))
+        self.say(messages.Join("life", (0, "x life")))
         probe = await self.hears(messages.Probe)
         return probe.wave, Member("x", "x", "life", {PART: None})
 
     async def take_part(self) -> Any:
         """Take part until operations go on; the roster's id."""
         wave, me = await self.join()
-        self.say(messages.Echo(wave, [messages.Found(me, "a", (0, "x life"))]))
+        self.say(messages.Echo(wave, [messages.FoundHost(me, "a", (0, "x life"))]))
         await self.hears(messages.Commit)
-        self.say(messages.Done(wave))
+        self.say(messages.Settled(wave))
         await self.hears(messages.Resume)
         return wave
 
@@ -144,14 +144,14 @@ def test_an_echo_that_cannot_be_closes_the_link(what):
         other = Member("y", "y", "life", {})
         found = {
             "nobody": [],
-            "someone else": [messages.Found(other, "a", was)],
-            "one twice": [messages.Found(me, "a", was), messages.Found(me, "x", was)],
-            "no tree": [messages.Found(me, "a", was), messages.Found(other, "z", was)],
+            "someone else": [messages.FoundHost(other, "a", was)],
+            "one twice": [messages.FoundHost(me, "a", was), messages.FoundHost(me, "x", was)],
+            "no tree": [messages.FoundHost(me, "a", was), messages.FoundHost(other, "z", was)],
             "ourselves": [
-                messages.Found(me, "a", was),
-                messages.Found(Member("a", "a", "", {}), "x", was),
+                messages.FoundHost(me, "a", was),
+                messages.FoundHost(Member("a", "a", "", {}), "x", was),
             ],
-            "another life": [messages.Found(Member("x", "x", "another", {}), "a", was)],
+            "another life": [messages.FoundHost(Member("x", "x", "another", {}), "a", was)],
         }[what]
         stranger.say(messages.Echo(wave, found))
         await stranger.is_parted()
@@ -171,15 +171,15 @@ def test_a_roster_that_cannot_be_closes_the_link(what):
         stranger.say(messages.Probe(wave))
         echo = await stranger.hears(messages.Echo)
         between = near["a"].core.peers["b"]
-        root = messages.Found(me, None, (0, "x life"))
+        root = messages.FoundHost(me, None, (0, "x life"))
         a, b = echo.found
         assert (a.member.host, b.member.host) == ("a", "b")
         found = {
             "without us": [root],
-            "another tree": [root, a, messages.Found(b.member, "x", b.was)],
+            "another tree": [root, a, messages.FoundHost(b.member, "x", b.was)],
             "one twice": [root, a, b, b],
-            "no root": [messages.Found(me, "nobody", root.was), a, b],
-            "another roster": [root, a, messages.Found(b.member, "a", (7, "b"))],
+            "no root": [messages.FoundHost(me, "nobody", root.was), a, b],
+            "another roster": [root, a, messages.FoundHost(b.member, "a", (7, "b"))],
         }[what]
         stranger.say(messages.Commit(wave, found))
         await stranger.is_parted()
@@ -194,12 +194,12 @@ def test_a_lie_along_the_tree_closes_the_link(what):
     async def scene(near: Neighbourhood) -> None:
         stranger = await meet(near)
         roster = await stranger.take_part()
-        said = wire.Notice(PART, wire.body(1))
+        said = wire.PartNotice(PART, wire.body(1))
         stranger.put(
             {
                 "false source": wire.Routed(roster, "b", "a", said),
                 "no target": wire.Routed(roster, "x", "nobody", said),
-                "cut": wire.Notice(CHANNEL, wire.body(messages.Cut(roster, ["a"]))),
+                "cut": wire.PartNotice(CHANNEL, wire.body(messages.Unreachable(roster, ["a"]))),
             }[what]
         )
         await stranger.is_parted()
@@ -226,10 +226,10 @@ def test_who_contradicts_others_again_and_again_is_parted():
         stranger = await meet(near)
         wave, me = await stranger.join()
         was = (0, "x life")
-        lie = messages.Found(Member("b", "b", "another life", {}), "x", was)
+        lie = messages.FoundHost(Member("b", "b", "another life", {}), "x", was)
         waves = 0
         while not stranger.departures:
-            stranger.say(messages.Echo(wave, [messages.Found(me, "a", was), lie]))
+            stranger.say(messages.Echo(wave, [messages.FoundHost(me, "a", was), lie]))
             waves += 1
             while not stranger.departures and not stranger.heard_messages:
                 await asyncio.sleep(0.01)
@@ -246,7 +246,7 @@ def test_who_is_too_far_ahead_is_parted(ahead):
     async def scene(near: Neighbourhood) -> None:
         stranger = await meet(near)
         between = near["a"].core.peers["b"]
-        stranger.say(messages.Here("life", (ahead, "x life")))
+        stranger.say(messages.Join("life", (ahead, "x life")))
         await stranger.is_parted()
         await near["a"].do(near["a"].group.renew())
         await go_on(near)
@@ -258,7 +258,7 @@ def test_who_is_too_far_ahead_is_parted(ahead):
 def test_rounds_may_be_far_ahead():
     async def scene(near: Neighbourhood) -> None:
         stranger = await meet(near)
-        stranger.say(messages.Here("life", (2**32, "x life")))
+        stranger.say(messages.Join("life", (2**32, "x life")))
         await stranger.hears(messages.Probe)
         await near["x"].stop()
         await go_on(near)

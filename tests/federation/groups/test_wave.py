@@ -5,9 +5,17 @@ from __future__ import annotations
 import pytest
 
 from tests.federation.groups.crowd import Crowd
-from tupelo.federation.groups.messages import Commit, Done, Echo, Found, Here, Message, Probe
-from tupelo.federation.groups.roster import Member, Roster
-from tupelo.federation.groups.wave import Pause, Say, Wave
+from tupelo.federation.groups.messages import (
+    Commit,
+    Echo,
+    FoundHost,
+    GroupMessage,
+    Join,
+    Probe,
+    Settled,
+)
+from tupelo.federation.groups.roster import Member, Membership
+from tupelo.federation.groups.wave import DelayBegin, MembershipProtocol, SendMessage
 
 SEEDS = 15
 
@@ -39,18 +47,18 @@ def member(host: str, life: str = "life 1") -> Member:
     return Member(host, host, life, {})
 
 
-def said(wave: Wave) -> list[tuple[str, Message]]:
+def said(wave: MembershipProtocol) -> list[tuple[str, GroupMessage]]:
     """What it has said since it was last asked."""
-    sayings = [(one.neighbour, one.message) for one in wave.outbox if isinstance(one, Say)]
+    sayings = [(one.neighbour, one.message) for one in wave.outbox if isinstance(one, SendMessage)]
     wave.outbox.clear()
     return sayings
 
 
-def host_with_neighbours(*names: str) -> Wave:
-    wave = Wave(lambda: member("r"), lambda: False)
+def host_with_neighbours(*names: str) -> MembershipProtocol:
+    wave = MembershipProtocol(lambda: member("r"), lambda: False)
     for name in names:
         wave.engaged(name)
-        wave.heard(name, Here("life 1", (0, name)))
+        wave.heard(name, Join("life 1", (0, name)))
     return wave
 
 
@@ -63,7 +71,7 @@ def test_a_host_that_was_found_in_two_lives_is_in_no_roster():
             parent,
             Echo(
                 root.id,
-                [Found(member(parent), "r", (0, parent)), Found(child, parent, (0, "h"))],
+                [FoundHost(member(parent), "r", (0, parent)), FoundHost(child, parent, (0, "h"))],
             ),
         )
     assert not any(isinstance(message, Commit) for _, message in said(root))
@@ -77,20 +85,20 @@ def test_who_comes_in_the_middle_of_a_wave_is_asked_as_long_as_others_are():
     root.begin()
     said(root)
     root.engaged("q")
-    root.heard("q", Here("life 1", (0, "q")))
+    root.heard("q", Join("life 1", (0, "q")))
     assert ("q", Probe(root.id)) in said(root)
 
 
 def test_who_comes_too_late_for_a_wave_is_in_the_next():
     root = host_with_neighbours("p")
     root.begin()
-    root.heard("p", Echo(root.id, [Found(member("p"), "r", (0, "p"))]))
+    root.heard("p", Echo(root.id, [FoundHost(member("p"), "r", (0, "p"))]))
     root.engaged("q")
-    root.heard("q", Here("life 1", (0, "q")))
+    root.heard("q", Join("life 1", (0, "q")))
     said(root)
     root.settled()
-    root.heard("p", Done(root.id))
-    assert Pause() in root.outbox
+    root.heard("p", Settled(root.id))
+    assert DelayBegin() in root.outbox
     said(root)
     root.begin()
     assert {host for host, message in said(root) if isinstance(message, Probe)} == {"p", "q"}
@@ -102,7 +110,7 @@ def test_who_returns_in_the_middle_of_a_wave_is_answered_anew():
     host.heard("q", Probe((9, "p")))
     host.departed("q")
     host.engaged("q")
-    host.heard("q", Here("life 1", (0, "q")))
+    host.heard("q", Join("life 1", (0, "q")))
     said(host)
     host.heard("q", Probe((9, "p")))
     assert said(host) == [("q", Probe((9, "p")))]
@@ -113,14 +121,14 @@ def test_what_was_settled_for_one_roster_does_not_count_for_the_next():
     wave = (9, "p")
     host.heard("p", Probe(wave))
     host.settled()  # It came to its end just as the wave began.
-    host.heard("c", Echo(wave, [Found(member("c"), "r", (0, "c"))]))
+    host.heard("c", Echo(wave, [FoundHost(member("c"), "r", (0, "c"))]))
     echo = said(host)[-1][1]
     assert isinstance(echo, Echo)
-    host.heard("p", Commit(wave, [Found(member("p"), None, (0, "p")), *echo.found]))
-    host.heard("c", Done(wave))
-    assert ("p", Done(wave)) not in said(host)
+    host.heard("p", Commit(wave, [FoundHost(member("p"), None, (0, "p")), *echo.found]))
+    host.heard("c", Settled(wave))
+    assert ("p", Settled(wave)) not in said(host)
     host.settled()
-    assert said(host) == [("p", Done(wave))]
+    assert said(host) == [("p", Settled(wave))]
 
 
 def test_the_greater_wave_goes_on():
@@ -132,7 +140,7 @@ def test_the_greater_wave_goes_on():
     host.heard("p", Probe((9, "p")))
     assert said(host) == [("q", Probe((9, "p")))]
     host.heard("q", Probe((9, "p")))
-    assert said(host) == [("p", Echo((9, "p"), [Found(member("r"), "p", host.roster.id)]))]
+    assert said(host) == [("p", Echo((9, "p"), [FoundHost(member("r"), "p", host.roster.id)]))]
 
 
 # The roster
@@ -140,7 +148,9 @@ def test_the_greater_wave_goes_on():
 
 def test_a_roster_knows_its_ways():
     names = "abcdef"
-    roster = Roster((1, "a"), map(member, names), [("a", "b"), ("b", "c"), ("b", "d"), ("e", "d")])
+    roster = Membership(
+        (1, "a"), map(member, names), [("a", "b"), ("b", "c"), ("b", "d"), ("e", "d")]
+    )
     assert list(roster.members) == list(names)
     assert sorted(roster.neighbours("b")) == ["a", "c", "d"]
     assert roster.toward("a", "e") == "b" and roster.toward("b", "e") == "d"

@@ -13,7 +13,7 @@ import msgspec
 from tupelo.federation.identity.ids import id_of
 from tupelo.federation.identity.keys import Identity
 from tupelo.federation.replication import messages
-from tupelo.federation.replication.exchange import Exchange
+from tupelo.federation.replication.exchange import FeedExchange
 from tupelo.federation.replication.streams import Stream
 
 STEPS_MAX = 200_000
@@ -65,7 +65,7 @@ class Person:
         self.id = name if identity is None else id_of(identity.key)
         self.source = f"{self.id}/{life if not crowd.durable else 'disk'}"
         self.shelf = Shelf()
-        self.exchange = Exchange(
+        self.exchange = FeedExchange(
             FEED,
             self.source,
             self.shelf,

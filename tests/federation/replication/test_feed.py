@@ -171,10 +171,10 @@ def test_removals_that_are_known_before_the_items_outlive_a_crash(tmp_path):
         b = town["b"]
         exchange = b.feed.exchange
         living = BitMap64([3, 9]).serialize()
-        here = said.Here(FEED, "z/1", True, [], {})
+        here = said.HasFeed(FEED, "z/1", True, [], {})
         b.call(exchange.heard, "z", here)
-        b.call(exchange.heard, "z", said.Living(FEED, "y/1", 9, 7, living, NONE))
-        b.call(exchange.heard, "z", said.Died(FEED, "y/1", 7, [9, 12]))
+        b.call(exchange.heard, "z", said.AliveNumbers(FEED, "y/1", 9, 7, living, NONE))
+        b.call(exchange.heard, "z", said.Tombstones(FEED, "y/1", 7, [9, 12]))
         await asyncio.sleep(1)  # until it is on disk
         await b.crash()
         await b.start()
@@ -182,14 +182,14 @@ def test_removals_that_are_known_before_the_items_outlive_a_crash(tmp_path):
         assert (stream.upto, stream.known, stream.deaths) == (0, 9, 9)
         spelled = [(n, [["n", n], n, "y", None, None]) for n in (2, 3, 9, 12, 13)]
         b.call(b.feed.exchange.heard, "z", here)
-        parcel = said.Parcel(FEED, "y/1", 0, 13, 9, spelled, False)
+        parcel = said.ItemBatch(FEED, "y/1", 0, 13, 9, spelled, False)
         b.call(b.feed.exchange.heard, "z", parcel)
         assert b.copies("y") == [("n", 3), ("n", 13)]
         await asyncio.sleep(1)  # until it is on disk
         await b.crash()
         await b.start()
         assert b.copies("y") == [("n", 3), ("n", 13)]
-        assert b.feed.marks["y/1"] == said.Mark(13, 9)
+        assert b.feed.marks["y/1"] == said.StreamMark(13, 9)
 
     play(scene, names="b", folder=tmp_path)
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import pytest
 
 from tests.federation.replication.town import Citizen, Town, play
-from tupelo.federation.replication.placing import Lanes, Some
+from tupelo.federation.replication.placing import CopySome, LaneRules
 from tupelo.federation.replication.sources import base_of, host_of, lane_name, lane_of, spreads
 from tupelo.space.capacity import Capacity
 from tupelo.values.entry import Entry
@@ -24,8 +24,8 @@ def by_first(entry: Entry) -> tuple[str, bool]:
     return lane, bool(all_of_them)
 
 
-def lanes(name: str) -> Lanes:
-    return Lanes(by_first, frozenset([name]))
+def lanes(name: str) -> LaneRules:
+    return LaneRules(by_first, frozenset([name]))
 
 
 def has(citizen: Citizen) -> list[tuple[Any, ...]]:
@@ -54,7 +54,7 @@ def test_each_gets_what_is_for_it_and_nothing_else() -> None:
         await town["a"].take(("b", 1))
         await town.until(lambda: has(town["b"]) == [("b", 2)])
 
-    play(scene, *MESH, policy=Some(copies=0), lanes=lanes)
+    play(scene, *MESH, policy=CopySome(copies=0), lanes=lanes)
 
 
 def test_what_spreads_is_held_by_all_who_hear_of_it() -> None:
@@ -65,7 +65,7 @@ def test_what_spreads_is_held_by_all_who_hear_of_it() -> None:
         await town["a"].take(("x all", 1))
         await town.until(lambda: all(has(town[name]) == [("x all", 2)] for name in "bcd"))
 
-    play(scene, *ROW, policy=Some(room=None), lanes=lanes)
+    play(scene, *ROW, policy=CopySome(room=None), lanes=lanes)
 
 
 def test_who_has_no_room_holds_only_what_is_for_it() -> None:
@@ -78,7 +78,7 @@ def test_who_has_no_room_holds_only_what_is_for_it() -> None:
 
     rooms: list[Capacity | Literal[0]] = [0, Capacity(entries=3), Capacity(size_bytes=60)]
     for room in rooms:
-        play(scene, "ba", policy=Some(copies=1, room=room), lanes=lanes)
+        play(scene, "ba", policy=CopySome(copies=1, room=room), lanes=lanes)
 
 
 def test_each_lane_has_its_holders() -> None:
@@ -100,7 +100,7 @@ def test_each_lane_has_its_holders() -> None:
         town.network.heal()
         await town.until(lambda: all(len(holders(number)) == 1 for number in numbers))
 
-    play(scene, *MESH, policy=Some(copies=1, room=None), lanes=lanes)
+    play(scene, *MESH, policy=CopySome(copies=1, room=None), lanes=lanes)
 
 
 def test_an_addressee_is_not_talked_out_of_what_is_for_it() -> None:
@@ -115,7 +115,7 @@ def test_an_addressee_is_not_talked_out_of_what_is_for_it() -> None:
         assert has(town["b"]) == wanted
 
     for copies in (0, 1, 2):
-        play(scene, *MESH, policy=Some(copies=copies, room=None), lanes=lanes)
+        play(scene, *MESH, policy=CopySome(copies=copies, room=None), lanes=lanes)
 
 
 def test_lanes_outlive_their_hosts(tmp_path: Path) -> None:
@@ -133,7 +133,7 @@ def test_lanes_outlive_their_hosts(tmp_path: Path) -> None:
         await a.write(("c", 4))
         await town.until(lambda: set(has(c)) == {("c", 2), ("c", 4), ("x all", 3)})
 
-    play(scene, "ba", "ca", policy=Some(room=None), folder=tmp_path, lanes=lanes)
+    play(scene, "ba", "ca", policy=CopySome(room=None), folder=tmp_path, lanes=lanes)
 
 
 def test_what_is_outgrown_goes_here_only() -> None:
@@ -154,4 +154,4 @@ def test_what_is_outgrown_goes_here_only() -> None:
         await town.until(lambda: has(c) == [("x all", 2), ("x all", 3)])
         assert b.feed.marks == c.feed.marks
 
-    play(scene, "ba", "ca", "cb", policy=Some(room=None), lanes=lanes)
+    play(scene, "ba", "ca", "cb", policy=CopySome(room=None), lanes=lanes)

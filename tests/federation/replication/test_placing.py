@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.federation.replication.town import FEED, Citizen, Town, play
-from tupelo.federation.replication.placing import NOTHING, Everything, Some
+from tupelo.federation.replication.placing import NOTHING, CopyAll, CopySome
 from tupelo.space.capacity import Capacity
 from tupelo.values.entry import Entry
 
@@ -32,7 +32,7 @@ def test_a_stream_is_held_at_so_many_hosts():
         for name in held_at(town, "a"):
             assert town[name].copies("a") == [("a", 1), ("a", 2)]
 
-    play(scene, *MESH, policy=Some(copies=2, room=None))
+    play(scene, *MESH, policy=CopySome(copies=2, room=None))
 
 
 def test_a_holder_that_is_gone_is_replaced_and_one_too_many_is_let_go():
@@ -51,7 +51,7 @@ def test_a_holder_that_is_gone_is_replaced_and_one_too_many_is_let_go():
         await town.until(lambda: len(town["a"].feed.partners) == 3)
         await town.until(lambda: len(held_at(town, "a")) == 2)
 
-    play(scene, *MESH, policy=Some(copies=2, room=None))
+    play(scene, *MESH, policy=CopySome(copies=2, room=None))
 
 
 def test_who_has_no_room_is_not_asked_again():
@@ -62,7 +62,7 @@ def test_who_has_no_room_is_not_asked_again():
         assert held_at(town, "a") == ""
         assert town["a"].replication.sent["Hold"] == 3
 
-    play(scene, *MESH, policy=Some(copies=1))
+    play(scene, *MESH, policy=CopySome(copies=1))
 
 
 def has(citizen: Citizen, entry: tuple[str, int]) -> bool:
@@ -93,7 +93,7 @@ def test_at_a_holder_under_pressure_the_oldest_give_way():
         await town["a"].write(*numbers(12, 13))
         await town.until(lambda: holder.copies("a") == numbers(2, *range(4, 14))[1:])
 
-    play(scene, *MESH, policy=Some(copies=1, room=Capacity(entries=10)))
+    play(scene, *MESH, policy=CopySome(copies=1, room=Capacity(entries=10)))
 
 
 def test_the_oldest_of_all_streams_give_way():
@@ -106,7 +106,7 @@ def test_the_oldest_of_all_streams_give_way():
         assert b.copies("a") == [("a", 2), ("a", 3)]
         assert b.copies("c") == [("c", 1), ("c", 2), ("c", 3)]
 
-    play(scene, "ba", "bc", policy=Some(copies=1, room=Capacity(entries=5)))
+    play(scene, "ba", "bc", policy=CopySome(copies=1, room=Capacity(entries=5)))
 
 
 @pytest.mark.parametrize("restarts", [False, True], ids=["stays", "restarts"])
@@ -143,7 +143,7 @@ def test_what_gave_way_at_one_holder_is_not_dead_at_another(tmp_path: Path, rest
         assert c.copies("a") == numbers(0, 1, 2, 4, 5, 6, 7, 9, 10, 11)
         assert d.copies("a") == left
 
-    policy = Some(copies=1, room=Capacity(entries=5))
+    policy = CopySome(copies=1, room=Capacity(entries=5))
     play(scene, "ba", "cb", "db", "dc", policy=policy, folder=tmp_path)
 
 
@@ -159,7 +159,7 @@ def test_whoever_hears_of_it_from_a_holder_gets_it_before_it_gives_way():
         await town.until(lambda: c.copies("a") == numbers(*range(20)))
         assert b.copies("a") == numbers(*range(15, 20))
 
-    play(scene, "ba", "cb", policy=Some(copies=1, room=Capacity(entries=5)))
+    play(scene, "ba", "cb", policy=CopySome(copies=1, room=Capacity(entries=5)))
 
 
 def test_bytes_are_counted_as_well():
@@ -177,7 +177,7 @@ def test_bytes_are_counted_as_well():
         assert held_at(town, "a") == ""
         assert not town["a"].feed.holders
 
-    play(scene, *MESH, policy=Some(copies=1, room=Capacity(size_bytes=1_000)))
+    play(scene, *MESH, policy=CopySome(copies=1, room=Capacity(size_bytes=1_000)))
 
 
 def test_a_copy_crosses_a_partition_with_the_one_who_holds_it():
@@ -196,7 +196,7 @@ def test_a_copy_crosses_a_partition_with_the_one_who_holds_it():
         assert town["c"].copies("a") == []
         assert town["b"].copies("a") == [("n", 1), ("n", 2)]
 
-    play(scene, "ba", names="c", policy=Some(copies=1, room=None))
+    play(scene, "ba", names="c", policy=CopySome(copies=1, room=None))
 
 
 def test_nothing_is_copied_unless_it_is_asked_for():
@@ -215,7 +215,7 @@ def test_only_what_is_to_be_copied_is():
         a = town["a"]
         a.call(a.feed.close)
         a.feed = a.call(
-            lambda: a.replication.feed(FEED, Everything(), only=lambda e: e.fields[0] == "news")
+            lambda: a.replication.feed(FEED, CopyAll(), only=lambda e: e.fields[0] == "news")
         )
         await a.write(("news", 1), ("job", 2), ("news", 3))
         await town.alike("ab")

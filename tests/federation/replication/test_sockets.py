@@ -15,7 +15,7 @@ from tupelo.errors import NotAllowed
 from tupelo.federation.identity.access import Access
 from tupelo.federation.replication.carrier import replication_of
 from tupelo.federation.replication.feed import Feed
-from tupelo.federation.replication.placing import Everything
+from tupelo.federation.replication.placing import CopyAll
 
 FEED = "news"
 PATIENCE_SECONDS = 30.0
@@ -39,7 +39,7 @@ async def row_of_three(tmp_path: Path) -> None:
         aio.Host("three", listen=0, peers=[two.address]) as three,
     ):
         hosts = [one, two, three]
-        feeds = [replication_of(host._core).feed(FEED, Everything()) for host in hosts]
+        feeds = [replication_of(host._core).feed(FEED, CopyAll()) for host in hosts]
         for number in range(500):
             await one.space(FEED).write(("n", number))
         await until(lambda: len(copies(feeds[2])) == 500)
@@ -68,7 +68,7 @@ def test_what_threads_and_clients_write_is_copied(tmp_path):
     ):
 
         async def begin(host: tupelo.Host) -> Feed:
-            return replication_of(host._core).feed(FEED, Everything())
+            return replication_of(host._core).feed(FEED, CopyAll())
 
         feeds = [host.now(begin(host)) for host in (one, two)]
         with tupelo.connect(f"tupelo://{one.address}/{FEED}") as remote:
@@ -89,7 +89,7 @@ async def refused() -> None:
     async with aio.Host("one") as one:
         one.space("secret", access=Access(password="x"))
         with pytest.raises(NotAllowed):
-            replication_of(one._core).feed("secret", Everything())
+            replication_of(one._core).feed("secret", CopyAll())
 
 
 def test_a_space_that_is_not_shared_is_not_copied():

@@ -40,10 +40,10 @@ class Stranger:
 
     def say(self, body: Any) -> None:
         assert self.peer is not None
-        self.peer.talk.say(wire.Notice(CHANNEL, wire.body(body)))
+        self.peer.talk.say(wire.PartNotice(CHANNEL, wire.body(body)))
 
     def begin(self, marks: Any = None) -> None:
-        self.say(said.Here(FEED, "x/1", True, [], marks or {}))
+        self.say(said.HasFeed(FEED, "x/1", True, [], marks or {}))
 
 
 async def meet(town: Town) -> Stranger:
@@ -69,8 +69,8 @@ def item(
     return [fields, n, origin, lease, to]
 
 
-def parcel(*items: Any, source: str = "x/1") -> said.Parcel:
-    return said.Parcel(FEED, source, 0, len(items), 0, list(enumerate(items, 1)), False)
+def parcel(*items: Any, source: str = "x/1") -> said.ItemBatch:
+    return said.ItemBatch(FEED, source, 0, len(items), 0, list(enumerate(items, 1)), False)
 
 
 @pytest.mark.parametrize(
@@ -90,15 +90,15 @@ def parcel(*items: Any, source: str = "x/1") -> said.Parcel:
         parcel(item(["f"], 1, 7)),
         parcel(item(["f"], 1, "x", float("inf"))),
         parcel(item(["f"], 1, "x", None, 7)),
-        said.Parcel(FEED, "x/1", 0, 5, 0, [(5, item(["f"])), (4, item(["f"]))], False),
-        said.Parcel(FEED, "x/1", 9, 5, 0, [], False),
-        said.Parcel(FEED, "x/1", 0, 5, 0, [], False, away=b"\xff" * 20),
-        said.Parcel(FEED, "x/1", 0, 5, 0, [], False, away=BitMap64([2**64 - 1]).serialize()),
-        said.Living(FEED, "x/1", 5, 3, b"\xff" * 20, NONE),
-        said.Living(FEED, "x/1", 5, 3, BitMap64([9]).serialize(), NONE),
-        said.Here(FEED, "a/1", True, [], {}),
-        said.Hold(FEED, "a/1", True),
-        said.Held(FEED, "y/1", True),
+        said.ItemBatch(FEED, "x/1", 0, 5, 0, [(5, item(["f"])), (4, item(["f"]))], False),
+        said.ItemBatch(FEED, "x/1", 9, 5, 0, [], False),
+        said.ItemBatch(FEED, "x/1", 0, 5, 0, [], False, away=b"\xff" * 20),
+        said.ItemBatch(FEED, "x/1", 0, 5, 0, [], False, away=BitMap64([2**64 - 1]).serialize()),
+        said.AliveNumbers(FEED, "x/1", 5, 3, b"\xff" * 20, NONE),
+        said.AliveNumbers(FEED, "x/1", 5, 3, BitMap64([9]).serialize(), NONE),
+        said.HasFeed(FEED, "a/1", True, [], {}),
+        said.HoldRequest(FEED, "a/1", True),
+        said.HoldReply(FEED, "y/1", True),
     ],
     ids=repr,
 )
@@ -119,14 +119,14 @@ def test_what_cannot_be_closes_the_link(body):
 @pytest.mark.parametrize(
     "body",
     [
-        said.Parcel("another feed", "x/1", 0, 1, 0, [(1, item(["f"]))], False),
-        said.Parcel(FEED, "x/1", 5, 6, 0, [(6, item(["f"]))], False),
-        said.Parcel(FEED, "x/1", 0, 1, 9, [(1, item(["f"]))], False),
-        said.Died(FEED, "x/1", 5, [1]),
-        said.Want(FEED, "nobody/1", said.Mark(5, 5)),
-        said.Near(FEED, ["a", "nobody"]),
-        said.News(FEED, {"nobody/1": said.Mark(5, 5)}),
-        said.Gone(FEED),
+        said.ItemBatch("another feed", "x/1", 0, 1, 0, [(1, item(["f"]))], False),
+        said.ItemBatch(FEED, "x/1", 5, 6, 0, [(6, item(["f"]))], False),
+        said.ItemBatch(FEED, "x/1", 0, 1, 9, [(1, item(["f"]))], False),
+        said.Tombstones(FEED, "x/1", 5, [1]),
+        said.FetchFrom(FEED, "nobody/1", said.StreamMark(5, 5)),
+        said.ForwardsTo(FEED, ["a", "nobody"]),
+        said.MarksChanged(FEED, {"nobody/1": said.StreamMark(5, 5)}),
+        said.LeavesFeed(FEED),
     ],
     ids=repr,
 )
@@ -149,10 +149,10 @@ def test_nobody_else_can_write_in_a_stream_at_its_source():
         stranger.begin()
         source = town["a"].feed.source
         before = town["a"].feed.marks[source]
-        stranger.say(said.Parcel(FEED, source, 0, 2**62, 0, [(2**62, item(["forged"]))], False))
-        stranger.say(said.Died(FEED, source, 0, [1]))
-        stranger.say(said.Living(FEED, source, 2**62, 2**62, NONE, NONE))
-        stranger.say(said.News(FEED, {source: said.Mark(2**62, 2**62)}))
+        stranger.say(said.ItemBatch(FEED, source, 0, 2**62, 0, [(2**62, item(["forged"]))], False))
+        stranger.say(said.Tombstones(FEED, source, 0, [1]))
+        stranger.say(said.AliveNumbers(FEED, source, 2**62, 2**62, NONE, NONE))
+        stranger.say(said.MarksChanged(FEED, {source: said.StreamMark(2**62, 2**62)}))
         await asyncio.sleep(2)
         assert town["a"].feed.marks[source] == before
         await go_on(town)
@@ -163,11 +163,13 @@ def test_nobody_else_can_write_in_a_stream_at_its_source():
 def test_who_promises_more_than_it_has_is_asked_once():
     async def scene(town: Town) -> None:
         stranger = await meet(town)
-        stranger.begin({"y/1": said.Mark(100, 3)})
-        await town.until(lambda: any(isinstance(m, said.Want) for m in stranger.heard_messages))
-        stranger.say(said.Parcel(FEED, "y/1", 0, 0, 0, [], True))
+        stranger.begin({"y/1": said.StreamMark(100, 3)})
+        await town.until(
+            lambda: any(isinstance(m, said.FetchFrom) for m in stranger.heard_messages)
+        )
+        stranger.say(said.ItemBatch(FEED, "y/1", 0, 0, 0, [], True))
         await asyncio.sleep(2)
-        wants = [m for m in stranger.heard_messages if isinstance(m, said.Want)]
+        wants = [m for m in stranger.heard_messages if isinstance(m, said.FetchFrom)]
         assert len(wants) == 1
         await go_on(town)
 
@@ -184,8 +186,10 @@ def test_who_does_not_answer_is_not_waited_for():
         await town["b"].write(("n", 1))
         await asyncio.sleep(1)
         source = town["b"].feed.source
-        stranger.begin({source: said.Mark(2**62, 2**62)})
-        await town.until(lambda: any(isinstance(m, said.Want) for m in stranger.heard_messages))
+        stranger.begin({source: said.StreamMark(2**62, 2**62)})
+        await town.until(
+            lambda: any(isinstance(m, said.FetchFrom) for m in stranger.heard_messages)
+        )
         town.network.heal()
         await town.until(lambda: town["a"].copies("b") == [("n", 1)])
 
@@ -195,17 +199,17 @@ def test_who_does_not_answer_is_not_waited_for():
 def test_many_streams_are_asked_for_a_few_at_a_time():
     async def scene(town: Town) -> None:
         stranger = await meet(town)
-        stranger.begin({f"y/{number}": said.Mark(1, 0) for number in range(100)})
+        stranger.begin({f"y/{number}": said.StreamMark(1, 0) for number in range(100)})
         answered = 0
         while answered < 100:
             await asyncio.sleep(0.1)
-            wants = [m for m in stranger.heard_messages if isinstance(m, said.Want)]
+            wants = [m for m in stranger.heard_messages if isinstance(m, said.FetchFrom)]
             stranger.heard_messages.clear()
             assert 0 < len(wants) <= 16
             for want in wants:
                 answered += 1
                 items = [(1, item([want.source]))]
-                stranger.say(said.Parcel(FEED, want.source, 0, 1, 0, items, True))
+                stranger.say(said.ItemBatch(FEED, want.source, 0, 1, 0, items, True))
         await town.until(lambda: len(town["b"].copies("y")) == 100)
 
     play(scene, "ba", names="x")
@@ -220,22 +224,24 @@ def test_a_stranger_may_take_part_as_the_rules_will_have_it():
         entry = town["b"].feed.copy("x/1", 1)
         assert entry is not None
         assert (entry.origin, entry.n) == ("x@x", 7)
-        stranger.say(said.Died(FEED, "x/1", 0, [1]))
+        stranger.say(said.Tombstones(FEED, "x/1", 0, [1]))
         await town.until(lambda: town["b"].copies("x") == [])
         await town["b"].write(("welcome",))
-        await town.until(lambda: any(isinstance(m, said.Parcel) for m in stranger.heard_messages))
-        (heard,) = [m for m in stranger.heard_messages if isinstance(m, said.Parcel)]
+        await town.until(
+            lambda: any(isinstance(m, said.ItemBatch) for m in stranger.heard_messages)
+        )
+        (heard,) = [m for m in stranger.heard_messages if isinstance(m, said.ItemBatch)]
         assert msgspec.to_builtins(heard.items)[0][1][0] == ["welcome"]
 
     play(scene, "ba", names="x")
 
 
-def lies(source: str, mark: said.Mark) -> list[said.Said]:
+def lies(source: str, mark: said.StreamMark) -> list[said.Said]:
     """That a stream has ended, and that all that was in it is dead."""
     return [
-        said.Living(FEED, source, 2**62, 2**62, NONE, NONE),
-        said.Parcel(FEED, source, mark.upto, 2**63 - 1, 2**62, [], False),
-        said.News(FEED, {source: said.Mark(2**63 - 1, 2**62)}),
+        said.AliveNumbers(FEED, source, 2**62, 2**62, NONE, NONE),
+        said.ItemBatch(FEED, source, mark.upto, 2**63 - 1, 2**62, [], False),
+        said.MarksChanged(FEED, {source: said.StreamMark(2**63 - 1, 2**62)}),
     ]
 
 

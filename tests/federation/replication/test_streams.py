@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pyroaring import BitMap64
 
 from tupelo.errors import BadFrame
-from tupelo.federation.replication.messages import Living, Mark, Parcel, read
+from tupelo.federation.replication.messages import AliveNumbers, ItemBatch, StreamMark, read
 from tupelo.federation.replication.streams import Numbered, Stream
 
 WINDOW = 40
@@ -21,11 +21,11 @@ def spell(item: Any) -> bytes:
     return msgspec.msgpack.encode(item)
 
 
-def parcel(stream: Stream, after: int, bytes_max: int = WINDOW) -> tuple[Parcel, Numbered]:
+def parcel(stream: Stream, after: int, bytes_max: int = WINDOW) -> tuple[ItemBatch, Numbered]:
     """As it arrives, with the items that it brings."""
     sent = stream.parcel("feed", after, bytes_max, spell, answers=True)
     arrived = read(msgspec.msgpack.encode(sent))
-    assert isinstance(arrived, Parcel)
+    assert isinstance(arrived, ItemBatch)
     return arrived, [(number, item) for number, item in arrived.items]
 
 
@@ -59,14 +59,14 @@ def test_one_item_that_is_larger_than_a_window_is_told_by_itself():
     assert [number for number, _ in items] == [1]
     assert (sent.upto, sent.more) == (1, True)
     copy.keep(copy.receive(sent, items) or [])
-    assert copy.mark == Mark(1, 0)
+    assert copy.mark == StreamMark(1, 0)
 
 
 def test_a_parcel_that_would_leave_a_hole_is_refused():
     source, copy = made(1, 2, 3), Stream("a/1")
     sent, items = parcel(source, 2)
     assert copy.receive(sent, items) is None
-    assert copy.mark == Mark(0, 0)
+    assert copy.mark == StreamMark(0, 0)
 
 
 def test_what_was_received_before_is_dropped():
@@ -117,10 +117,10 @@ def test_numbers_at_a_source_grow():
 @pytest.mark.parametrize(
     "living",
     [
-        Living("feed", "a/1", 5, 3, b"no bitmap", BitMap64().serialize()),
-        Living("feed", "a/1", 5, 3, BitMap64([6]).serialize(), BitMap64().serialize()),
-        Living("feed", "a/1", 5, 3, BitMap64().serialize(), BitMap64([5]).serialize()),
-        Living("feed", "a/1", 5, 3, BitMap64().serialize(), BitMap64([2**63]).serialize()),
+        AliveNumbers("feed", "a/1", 5, 3, b"no bitmap", BitMap64().serialize()),
+        AliveNumbers("feed", "a/1", 5, 3, BitMap64([6]).serialize(), BitMap64().serialize()),
+        AliveNumbers("feed", "a/1", 5, 3, BitMap64().serialize(), BitMap64([5]).serialize()),
+        AliveNumbers("feed", "a/1", 5, 3, BitMap64().serialize(), BitMap64([2**63]).serialize()),
     ],
     ids=["no bitmap", "lives beyond", "dead within", "too great"],
 )
@@ -128,7 +128,7 @@ def test_what_cannot_live_is_refused(living):
     copy = Stream("a/1")
     with pytest.raises(BadFrame):
         copy.outlive(living)
-    assert copy.mark == Mark(0, 0)
+    assert copy.mark == StreamMark(0, 0)
 
 
 @pytest.mark.parametrize(
@@ -208,7 +208,7 @@ def test_removals_of_what_has_not_come_yet_cost_nothing():
     many = BitMap64()
     many.add_range(1, 2**32)
     many.run_optimize()
-    assert copy.outlive(Living("feed", "a/1", 2**32, 1, many.serialize(), none)) == []
-    assert copy.outlive(Living("feed", "a/1", 2**32, 2, none, none)) == []
+    assert copy.outlive(AliveNumbers("feed", "a/1", 2**32, 1, many.serialize(), none)) == []
+    assert copy.outlive(AliveNumbers("feed", "a/1", 2**32, 2, none, none)) == []
     assert not copy.alive
     assert copy.deaths == 2

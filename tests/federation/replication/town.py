@@ -13,8 +13,8 @@ from tupelo.federation.identity.ids import id_of
 from tupelo.federation.identity.keys import Identity
 from tupelo.federation.replication.carrier import Replication, replication_of
 from tupelo.federation.replication.feed import Feed, host_of
-from tupelo.federation.replication.placing import Everything, Lanes, Policy
-from tupelo.lab.life import Life
+from tupelo.federation.replication.placing import CopyAll, LaneRules, Policy
+from tupelo.lab.life import ProgramLife
 from tupelo.lab.loop import VirtualLoop, run
 from tupelo.lab.network import VirtualNetwork
 from tupelo.space.loopclock import LoopClock
@@ -37,7 +37,7 @@ class Citizen:
             town.network.identities[name] = self.identity.key
         self.knows = list(knows)
         self.lives = 0
-        self.life: Life | None = None
+        self.life: ProgramLife | None = None
         self.core: HostCore
         self.replication: Replication
         self.feed: Feed
@@ -45,10 +45,10 @@ class Citizen:
 
     async def start(self) -> None:
         self.lives += 1
-        self.life = Life(self._town.loop, self._town.network, self.name)
+        self.life = ProgramLife(self._town.loop, self._town.network, self.name)
         await self.life.start(self._start(self.life), f"{self.name} starts")
 
-    async def _start(self, life: Life) -> None:
+    async def _start(self, life: ProgramLife) -> None:
         town = self._town
         self.core = HostCore(
             self.name,
@@ -122,7 +122,7 @@ class Town:
         names: str,
         policy: Policy,
         folder: Path | None,
-        lanes: Callable[[str], Lanes] | None,
+        lanes: Callable[[str], LaneRules] | None,
         identities: bool,
     ) -> None:
         self.lanes = lanes
@@ -172,14 +172,14 @@ def play(
     policy: Policy | None = None,
     folder: Path | None = None,
     seed: int = 1,
-    lanes: Callable[[str], Lanes] | None = None,
+    lanes: Callable[[str], LaneRules] | None = None,
     identities: bool = False,
 ) -> None:
     """A scene with hosts that are engaged as these pairs say ("ab": a dials b); what they write is
     parted into `lanes`, as this says of each. With `identities` they prove who they are."""
 
     async def main(loop: VirtualLoop) -> None:
-        town = Town(loop, edges, names, policy or Everything(), folder, lanes, identities)
+        town = Town(loop, edges, names, policy or CopyAll(), folder, lanes, identities)
         for one in town.citizens.values():
             await one.start()
         try:

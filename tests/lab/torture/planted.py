@@ -10,7 +10,7 @@ from tupelo.apps.cli import main as tupelo
 from tupelo.errors import CannotCommit
 from tupelo.federation.client.handles import RemoteTransaction
 from tupelo.federation.client.space import RemoteSpace
-from tupelo.federation.hosts.serving import Serving
+from tupelo.federation.hosts.serving import ClientServer
 from tupelo.lab.torture.worker import main as work
 
 
@@ -21,7 +21,7 @@ def give_twice() -> None:
         for call in message.calls:
             self._given.give_back(call)
 
-    Serving.confirm = confirm  # type: ignore[method-assign]
+    ClientServer.confirm = confirm  # type: ignore[method-assign]
 
 
 def lose() -> None:

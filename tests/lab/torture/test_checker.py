@@ -19,10 +19,10 @@ from tupelo.errors import (
 )
 from tupelo.lab.torture.checker import Facts, check, may_mend
 from tupelo.lab.torture.history import (
-    History,
-    Line,
-    Log,
-    Operation,
+    ClientOperation,
+    HistoryLine,
+    HistoryLog,
+    TortureHistory,
     history_of,
     outcome_of,
     read_history,
@@ -35,40 +35,40 @@ class Book:
     def __init__(self, *killed: str) -> None:
         self._ticks = itertools.count(1)
         self._killed = set(killed)
-        self.operations: list[Operation] = []
+        self.operations: list[ClientOperation] = []
         self.facts = Facts({"h1", "h2"})
 
-    def add(self, verb: Any, client: str, outcome: Any = "ok", **facts: Any) -> Operation:
+    def add(self, verb: Any, client: str, outcome: Any = "ok", **facts: Any) -> ClientOperation:
         facts.setdefault("key", "space:job")
         facts.setdefault("where", "h1")
         began, ended = float(next(self._ticks)), float(next(self._ticks))
-        one = Operation(
+        one = ClientOperation(
             client, len(self.operations) + 1, verb, began=began, ended=ended, **facts
         )  # fmt: skip
         one.outcome = outcome
         self.operations.append(one)
         return one
 
-    def write(self, *values: str, outcome: Any = "ok", **facts: Any) -> Operation:
+    def write(self, *values: str, outcome: Any = "ok", **facts: Any) -> ClientOperation:
         return self.add("write", "writer", outcome, wrote=list(values), **facts)
 
-    def take(self, *values: str, client: str = "taker", **facts: Any) -> Operation:
+    def take(self, *values: str, client: str = "taker", **facts: Any) -> ClientOperation:
         return self.add("take", client, facts.pop("outcome", "ok"), got=list(values), **facts)
 
-    def drain(self, *values: str, **facts: Any) -> Operation:
+    def drain(self, *values: str, **facts: Any) -> ClientOperation:
         return self.take(*values, client="drain", **facts)
 
     def transfer(
         self, got: list[str], wrote: list[str], outcome: Any = "ok", **facts: Any
-    ) -> Operation:
+    ) -> ClientOperation:
         return self.add("transfer", "banker", outcome, got=got, wrote=wrote, **facts)
 
-    def once(self, *values: str, reader: str = "r", key: str = "space:news") -> Operation:
+    def once(self, *values: str, reader: str = "r", key: str = "space:news") -> ClientOperation:
         return self.add("once", "reader", got=list(values), reader=reader, key=key)
 
     def found(self) -> list[str]:
         clients = {one.client for one in self.operations}
-        history = History(self.operations, clients - self._killed)
+        history = TortureHistory(self.operations, clients - self._killed)
         return sorted({anomaly.kind for anomaly in check(history, self.facts)})
 
 
@@ -358,7 +358,7 @@ def test_time_mends_only_what_was_not_seen_yet():
     book.take("a", client="one")
     book.take("a", client="other")
     clients = {one.client for one in book.operations}
-    found = check(History(book.operations, clients), book.facts)
+    found = check(TortureHistory(book.operations, clients), book.facts)
     assert {one.kind: may_mend(one) for one in found} == {"taken twice": False, "lost": True}
 
 
@@ -379,7 +379,7 @@ def test_errors_say_whether_something_was_done():
 
 def test_a_killed_client_leaves_its_history(tmp_path):
     file = tmp_path / "a.history"
-    log = Log(file)
+    log = HistoryLog(file)
     log.begin("a", "write", "space:job", "h1", wrote=["a-1"]).told()
     log.begin("a", "take", "space:job", "h1")
     log.close()
@@ -392,14 +392,14 @@ def test_a_killed_client_leaves_its_history(tmp_path):
 
 @pytest.mark.parametrize(("commits", "outcome"), [(True, "pending"), (False, "fail")])
 def test_what_was_never_told_to_commit_is_not_committed(commits, outcome):
-    lines = [Line("a", 1, "invoke", 1.0, "transfer", "space:account", "h1")]
-    lines += [Line("a", 1, "commit", 2.0, got=["x"], wrote=["y"])] * commits
+    lines = [HistoryLine("a", 1, "invoke", 1.0, "transfer", "space:account", "h1")]
+    lines += [HistoryLine("a", 1, "commit", 2.0, got=["x"], wrote=["y"])] * commits
     (one,) = history_of(lines).operations
     assert one.outcome == outcome
 
 
 def test_a_transfer_that_fails_before_its_commit_is_aborted(tmp_path):
-    log = Log(tmp_path / "a.history")
+    log = HistoryLog(tmp_path / "a.history")
     begun = log.begin("a", "transfer", "space:account", "h1")
     begun.doing(["x"], ["y"])
     begun.failed(PeerLost("h1", "write", in_doubt=True))

@@ -13,7 +13,7 @@ from typer.testing import Result as Invoked
 from tupelo.lab.commands import TORTURED, app
 from tupelo.lab.torture import campaign
 from tupelo.lab.torture.checker import Anomaly
-from tupelo.lab.torture.round import Result
+from tupelo.lab.torture.round import RoundResult
 from tupelo.lab.torture.workloads import CLIENTS, MEMBERS
 
 
@@ -60,7 +60,7 @@ def test_anomalies_are_told_with_the_seed_and_the_exit_code_is_1(tmp_path, monke
     def run_round(plan, told):
         plan.folder.mkdir(parents=True)
         anomaly = Anomaly("taken twice", "a-1")
-        return Result(plan.models, Counter(ok=5), Counter(), Counter(kill=2), [anomaly])
+        return RoundResult(plan.models, Counter(ok=5), Counter(), Counter(kill=2), [anomaly])
 
     monkeypatch.setattr(campaign, "run_round", run_round)
     folder = tmp_path / "kept"

@@ -11,7 +11,7 @@ import pytest
 import tupelo
 from tupelo.lab.torture import journal
 from tupelo.lab.torture.journal import run_journal
-from tupelo.lab.torture.round import Plan, check_again, run_round
+from tupelo.lab.torture.round import RoundConfig, check_again, run_round
 
 if sys.platform == "win32":
     pytest.skip("needs signals to stop and kill processes", allow_module_level=True)
@@ -27,7 +27,7 @@ PLANTED = str(Path(__file__).with_name("planted.py"))
     ],
 )
 def test_every_client_was_told_what_is_so(tmp_path, models, hosts, tls):
-    plan = Plan(
+    plan = RoundConfig(
         tmp_path / "round",
         models,
         seed=1,
@@ -47,7 +47,7 @@ def test_every_client_was_told_what_is_so(tmp_path, models, hosts, tls):
 def test_planted_bugs_are_found(tmp_path):
     """A host gives entries twice; clients lose some on the way, and are told that transactions were
     aborted that are committed."""
-    plan = Plan(
+    plan = RoundConfig(
         tmp_path / "round",
         ("space",),
         seed=2,
@@ -65,7 +65,7 @@ def test_planted_bugs_are_found(tmp_path):
 
 
 def test_what_was_acknowledged_outlives_a_loss_of_power(tmp_path):
-    result = run_journal(Plan(tmp_path / "round", ("journal",), seed=1, faults=12))
+    result = run_journal(RoundConfig(tmp_path / "round", ("journal",), seed=1, faults=12))
     assert not result.anomalies, "\n".join(map(str, result.anomalies))
     assert sum(result.faults.values()) == 12
 
@@ -76,7 +76,7 @@ def test_a_disk_that_loses_what_was_synced_is_found_out(tmp_path, monkeypatch):
         wal.write_bytes(wal.read_bytes()[: journal.WAL_HEADER.size])
 
     monkeypatch.setattr(journal, "lose_power", lose_power)
-    result = run_journal(Plan(tmp_path / "round", ("journal",), seed=1, faults=1_000))
+    result = run_journal(RoundConfig(tmp_path / "round", ("journal",), seed=1, faults=1_000))
     assert {anomaly.kind for anomaly in result.anomalies} == {"lost"}
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.models.event_heap.room import Person, Room, meet
 from tupelo.errors import BadArgument, TokenAway
-from tupelo.federation.replication.messages import Parcel
+from tupelo.federation.replication.messages import ItemBatch
 from tupelo.federation.replication.tokens import TokenAt
 from tupelo.models.event_heap import Event, View, ViewCloned
 from tupelo.models.event_heap.events import asked
@@ -202,7 +202,7 @@ def test_a_clone_waits_for_what_another_has_of_its_events(monkeypatch, seed):
         hear, late = slow.heard, []
 
         def heard(peer: Any, message: Any) -> None:
-            late.append((peer, message)) if isinstance(message, Parcel) else hear(peer, message)
+            late.append((peer, message)) if isinstance(message, ItemBatch) else hear(peer, message)
 
         monkeypatch.setattr(slow, "heard", heard)
         room.network.heal()

@@ -11,13 +11,13 @@ from typing import Any
 from tests.federation.groups.neighbourhood import HEARTBEAT_SECONDS, Neighbourhood, Resident
 from tupelo.federation.groups.group import group_of
 from tupelo.federation.hosts.core import HostCore
-from tupelo.lab.life import Life
+from tupelo.lab.life import ProgramLife
 from tupelo.lab.loop import VirtualLoop, run
 from tupelo.models.lime.locations import AgentLocation, HostLocation
 from tupelo.models.lime.messages import where_of
-from tupelo.models.lime.reactions import ONCE_PER_TUPLE, Event, Registered
+from tupelo.models.lime.reactions import ONCE_PER_TUPLE, ReactionCall, ReactionRecord
 from tupelo.models.lime.server import Server
-from tupelo.models.lime.spaces import AgentState, Its
+from tupelo.models.lime.spaces import AgentState, InterfaceSpace
 from tupelo.values.parts import ANY
 
 SPACE = "s"
@@ -33,7 +33,7 @@ class Tent(Resident):
     options: dict[str, Any]
     server: Server
 
-    async def _start(self, life: Life) -> None:
+    async def _start(self, life: ProgramLife) -> None:
         near = self._neighbourhood
         self.core = HostCore(
             self.name,
@@ -102,7 +102,7 @@ class Camper:
     def server(self) -> Server:
         return self.tent.server
 
-    def its(self, space: str = SPACE) -> Its:
+    def its(self, space: str = SPACE) -> InterfaceSpace:
         assert self.tent.life is not None
         return self.tent.life.call(self.server.space, self.state, space)
 
@@ -143,11 +143,11 @@ class Camper:
         weak: bool = True,
         current: Any = None,
         destination: Any = None,
-        deliver: Callable[[Event], object] | None = None,
+        deliver: Callable[[ReactionCall], object] | None = None,
         space: str = SPACE,
     ) -> Heard:
         heard = Heard()
-        registered = Registered(
+        registered = ReactionRecord(
             self.its(space),
             template,
             mode,
@@ -180,8 +180,8 @@ class Heard:
     """What a reaction was told."""
 
     def __init__(self) -> None:
-        self.events: list[Event] = []
-        self.registered: Registered
+        self.events: list[ReactionCall] = []
+        self.registered: ReactionRecord
 
     @property
     def tuples(self) -> list[Any]:

@@ -30,8 +30,8 @@ from tupelo.errors import PrivateSpace
 from tupelo.lab.loop import VirtualLoop, run
 from tupelo.models.lime.locations import AgentLocation, HostLocation
 from tupelo.models.lime.messages import where_of
-from tupelo.models.lime.reactions import ONCE, ONCE_PER_TUPLE, Event, Mode, Registered
-from tupelo.models.lime.spaces import AgentState, Its
+from tupelo.models.lime.reactions import ONCE, ONCE_PER_TUPLE, Mode, ReactionCall, ReactionRecord
+from tupelo.models.lime.spaces import AgentState, InterfaceSpace
 
 SEEDS = int(os.environ.get("TUPELO_LIME_SEEDS", "100"))
 STEPS = 60
@@ -110,7 +110,7 @@ class Puppet:
     def id(self) -> str:
         return self.model.id
 
-    def its(self, space: str) -> Its:
+    def its(self, space: str) -> InterfaceSpace:
         return self.state.spaces[space]
 
 
@@ -120,7 +120,7 @@ class Rule:
 
     model: formal.Reaction
     puppet: Puppet
-    registered: Registered
+    registered: ReactionRecord
 
 
 @dataclass
@@ -296,7 +296,7 @@ class Run:
         to = self.some_agent() if rng.random() < 0.5 else None
         how = "weak" if is_weak else "strong, takes it" if consumes else "strong"
         self.say(f"{puppet.id}: {label} {how} {mode} to {say_pattern(p)} {x, y} in {space}")
-        registered = Registered(
+        registered = ReactionRecord(
             puppet.its(space),
             p,
             mode,
@@ -322,7 +322,7 @@ class Run:
         self.serve()
 
     def listener(self, label: str, consumes: bool, to: str | None) -> Any:
-        def deliver(event: Event) -> None:
+        def deliver(event: ReactionCall) -> None:
             if event.registered.weak:
                 self.oracle.weak.append((label, event.tuple))
                 return
@@ -401,7 +401,7 @@ class Run:
         self.model.migrate(puppet.model, host)
         self.serve()
 
-    def _deliver_again(self, registered: Registered) -> Any:
+    def _deliver_again(self, registered: ReactionRecord) -> Any:
         return self.listener(*registered.tag)
 
     async def do_enter(self) -> None:

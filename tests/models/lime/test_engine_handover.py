@@ -12,7 +12,7 @@ from tests.models.lime.camp import Camp, play
 from tupelo.errors import BadEntry, UnknownType
 from tupelo.federation.identity.access import Access
 from tupelo.federation.spaces.hosted import Doubt
-from tupelo.models.lime.messages import Where
+from tupelo.models.lime.messages import TuplePlace
 from tupelo.space.tasks import TaskSignal
 from tupelo.values.entry import Entry, freeze, shape_of
 from tupelo.values.kind import kind_named
@@ -146,7 +146,7 @@ def test_a_host_that_will_not_come_back_can_be_given_up() -> None:
         one, two = await camp["a"].agent("one", "s"), await camp["b"].agent("two", "s")
         await two.out(1)
         one.call("inp", ANY)
-        while two.its().ground.look(ANY, Where(), one=True):
+        while two.its().ground.look(ANY, TuplePlace(), one=True):
             await asyncio.sleep(0.0005)
         await camp["a"].crash()
         await asyncio.sleep(LONG_SECONDS)
@@ -166,7 +166,7 @@ def test_who_never_comes_back_leaves_it_to_the_doubt_of_the_space(then: Any) -> 
         one, two = await camp["a"].agent("one", "s"), await camp["b"].agent("two", "s")
         await two.out(1)
         one.call("inp", ANY)
-        while two.its().ground.look(ANY, Where(), one=True):
+        while two.its().ground.look(ANY, TuplePlace(), one=True):
             await asyncio.sleep(0.0005)
         await camp["a"].crash()
         await camp.agreed("b")
@@ -182,7 +182,7 @@ def test_what_a_crashed_taker_had_is_there_again_when_it_is_back() -> None:
         one, two = await camp["a"].agent("one", "s"), await camp["b"].agent("two", "s")
         await two.out(1)
         one.call("inp", ANY)
-        while two.its().ground.look(ANY, Where(), one=True):
+        while two.its().ground.look(ANY, TuplePlace(), one=True):
             await asyncio.sleep(0.0005)
         await camp["a"].crash()
         await camp.agreed("b")
@@ -281,7 +281,7 @@ def test_a_tuple_of_an_unknown_class_is_not_taken() -> None:
         await camp.quiet()
         assert await one.call("rdg", (str,)) == [("of one",), ("of two",)]
         assert await one.call("rdg", (str,), two.location) == [("of two",)]
-        there = two.its().ground.look(ANY, Where(), one=False, known=False)
+        there = two.its().ground.look(ANY, TuplePlace(), one=False, known=False)
         assert [entry.fields for entry in there] == [("sunset",), ("of two",)]
 
     play(scene, "ab")

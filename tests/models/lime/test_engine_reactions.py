@@ -9,7 +9,7 @@ import pytest
 from tests.models.lime.camp import Camp, play
 from tupelo.errors import BadTemplate, ReactionFailed
 from tupelo.models.lime.locations import AgentLocation
-from tupelo.models.lime.reactions import ONCE, Event, Registered
+from tupelo.models.lime.reactions import ONCE, ReactionCall, ReactionRecord
 from tupelo.space.tasks import TaskSignal
 from tupelo.values.entry import freeze
 from tupelo.values.parts import ANY, Where
@@ -81,7 +81,7 @@ def test_a_strong_reaction_is_in_the_step_of_the_write() -> None:
         one, mate = await camp["a"].agent("one", "s"), await camp["a"].agent("mate", "s")
         watching = await mate.react(("job", int))
 
-        def answer(event: Event) -> None:
+        def answer(event: ReactionCall) -> None:
             assert event.step is not None
             assert event.source == mate.location
             assert event.step.inp(("job", int)) == event.tuple
@@ -127,7 +127,7 @@ def test_a_strong_reaction_that_raises_undoes_the_write() -> None:
     async def scene(camp: Camp) -> None:
         one = await camp["a"].agent("one", "s")
 
-        def fail(event: Event) -> None:
+        def fail(event: ReactionCall) -> None:
             assert event.step is not None
             event.step.out(("trace",))
             raise ValueError("no")
@@ -246,7 +246,7 @@ def test_a_strong_reaction_writes_for_an_agent_elsewhere() -> None:
     async def scene(camp: Camp) -> None:
         one, far = await camp["a"].agent("one", "s"), await camp["b"].agent("far", "s")
 
-        def forward(event: Event) -> None:
+        def forward(event: ReactionCall) -> None:
             assert event.step is not None
             event.step.out(("forwarded",), far.location)
 
@@ -263,7 +263,7 @@ def test_reactions_that_feed_each_other_keep_nobody_from_leaving() -> None:
         one, far = await camp["a"].agent("one", "s"), await camp["b"].agent("far", "s")
 
         def throw(agent: Any, to: Any) -> Any:
-            def back(event: Event) -> None:
+            def back(event: ReactionCall) -> None:
                 assert event.step is not None
                 event.step.out(("ball", event.tuple[1] + 1), to.location)
 
@@ -285,18 +285,20 @@ def test_all_reactions_are_registered_or_none() -> None:
     async def scene(camp: Camp) -> None:
         one = await camp["a"].agent("one", "s")
         await one.out(1)
-        heard: list[Event] = []
+        heard: list[ReactionCall] = []
 
-        def fail(event: Event) -> None:
+        def fail(event: ReactionCall) -> None:
             raise ValueError("no")
 
         here = camp["a"].location
-        good = Registered(one.its(), ANY, ONCE, True, None, None, heard.append)
-        bad = Registered(one.its(), ANY, ONCE, False, here, None, fail)
+        good = ReactionRecord(one.its(), ANY, ONCE, True, None, None, heard.append)
+        bad = ReactionRecord(one.its(), ANY, ONCE, False, here, None, fail)
         with pytest.raises(ReactionFailed):
             await one.do(one.server.add_reactions([bad, good]))
         assert one.state.reactions == []
-        code = Registered(one.its(), (Where(lambda v: True),), ONCE, True, None, None, heard.append)
+        code = ReactionRecord(
+            one.its(), (Where(lambda v: True),), ONCE, True, None, None, heard.append
+        )
         with pytest.raises(BadTemplate):
             await one.do(one.server.add_reactions([good, code]))
         await camp.quiet()

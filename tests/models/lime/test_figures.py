@@ -15,8 +15,8 @@ from tupelo.federation.links import wire
 from tupelo.lab.loop import VirtualLoop, run
 from tupelo.models.lime.locations import AgentLocation, HostLocation
 from tupelo.models.lime.messages import where_of
-from tupelo.models.lime.reactions import ONCE, ONCE_PER_TUPLE, Event, Mode, Registered
-from tupelo.models.lime.spaces import Its
+from tupelo.models.lime.reactions import ONCE, ONCE_PER_TUPLE, Mode, ReactionCall, ReactionRecord
+from tupelo.models.lime.spaces import InterfaceSpace
 
 T = TypeVar("T")
 TASK = ("task", int)
@@ -28,7 +28,7 @@ class Stage(Field):
 
     async def set(self, links: str) -> None:
         await self.start()
-        self.its: dict[str, Its] = {}
+        self.its: dict[str, InterfaceSpace] = {}
         for name, server in self.servers.items():
             agent = await server.enter(f"agent {name}")
             self.its[name] = server.space(agent, "jobs")
@@ -72,9 +72,9 @@ class Stage(Field):
         found = await self.servers[name].rdg(self.its[name], TASK, where_of(current, destination))
         return sorted(number for _, number in found)
 
-    async def react(self, name: str, mode: Mode) -> tuple[Registered, list[Event]]:
-        events: list[Event] = []
-        registered = Registered(self.its[name], TASK, mode, True, None, None, events.append)
+    async def react(self, name: str, mode: Mode) -> tuple[ReactionRecord, list[ReactionCall]]:
+        events: list[ReactionCall] = []
+        registered = ReactionRecord(self.its[name], TASK, mode, True, None, None, events.append)
         await self.servers[name].add_reactions([registered])
         return registered, events
 
@@ -338,11 +338,11 @@ def test_figure_9_reactions_that_feed_each_other_cannot_keep_a_host():
         tasks: list[asyncio.Task[None]] = []
         for name, hears, says in (("a", "pong", "ping"), ("b", "ping", "pong")):
 
-            def answer(event: Event, name: str = name, says: str = says) -> None:
+            def answer(event: ReactionCall, name: str = name, says: str = says) -> None:
                 work = stage.servers[name].out(stage.its[name], (says, len(tasks)))
                 tasks.append(asyncio.ensure_future(work))
 
-            registered = Registered(
+            registered = ReactionRecord(
                 stage.its[name], (hears, int), ONCE_PER_TUPLE, True, None, None, answer
             )
             await stage.servers[name].add_reactions([registered])
@@ -367,7 +367,7 @@ async def timely(work: Coroutine[Any, Any, T]) -> T:
         return await work
 
 
-def told(events: list[Event]) -> list[int]:
+def told(events: list[ReactionCall]) -> list[int]:
     return [event.tuple[1] for event in events]
 
 

@@ -30,10 +30,10 @@ from tupelo.errors import (
     UnknownAgentClass,
 )
 from tupelo.federation.hosts.core import HostCore
-from tupelo.lab.life import Life
+from tupelo.lab.life import ProgramLife
 from tupelo.lab.loop import VirtualLoop, run
 from tupelo.lab.network import VirtualNetwork
-from tupelo.lab.world import Door
+from tupelo.lab.world import SpaceUnderTest
 from tupelo.models import lime
 from tupelo.models.lime import (
     ONCE,
@@ -761,16 +761,16 @@ class Place:
         self.town = town
         self.name = name
         self.lives = 0
-        self.life: Life | None = None
+        self.life: ProgramLife | None = None
         self.core: HostCore
         self.host: lime.Host
 
     async def start(self) -> None:
         self.lives += 1
-        self.life = Life(self.town.loop, self.town.network, self.name)
+        self.life = ProgramLife(self.town.loop, self.town.network, self.name)
         await self.life.start(self._start(self.life), self.name)
 
-    async def _start(self, life: Life) -> None:
+    async def _start(self, life: ProgramLife) -> None:
         town = self.town
         self.core = HostCore(
             self.name,
@@ -786,7 +786,7 @@ class Place:
             commit_in_place=True,
         )
         await self.core.start()
-        self.host = lime.Host(Door(self.core), agents=[Resident])
+        self.host = lime.Host(SpaceUnderTest(self.core), agents=[Resident])
         await self.host.start()
 
     async def crash(self) -> None:

@@ -13,7 +13,7 @@ from tests.models.lime.camp import Camp, Camper, play
 from tupelo.errors import BadEntry, ReactionFailed
 from tupelo.federation.brokers.tables import ANSWER_BYTES_MAX
 from tupelo.models.lime.messages import PAYLOAD_BYTES_MAX
-from tupelo.models.lime.reactions import Event
+from tupelo.models.lime.reactions import ReactionCall
 from tupelo.space.tasks import TaskSignal
 from tupelo.values.entry import freeze
 from tupelo.values.parts import ANY
@@ -90,7 +90,7 @@ def test_what_cannot_be_sent_is_refused_where_it_is_written() -> None:
                 await one.out(TOO_LONG, to=destination)
         assert await one.all() == []
 
-        def answer(event: Event) -> None:
+        def answer(event: ReactionCall) -> None:
             assert event.step is not None
             event.step.out((TOO_LONG,))
 

@@ -14,7 +14,7 @@ from tupelo.federation.hosts.doors import AsyncHost
 from tupelo.federation.identity.ids import id_of
 from tupelo.federation.identity.keys import Identity
 from tupelo.federation.names import companion_name
-from tupelo.lab.life import Life
+from tupelo.lab.life import ProgramLife
 from tupelo.lab.loop import VirtualLoop, run
 from tupelo.lab.network import VirtualNetwork
 from tupelo.models.melon import Melon
@@ -40,7 +40,7 @@ class Bed:
         self.name = name
         self.knows = list(knows)
         self.lives = 0
-        self.life: Life | None = None
+        self.life: ProgramLife | None = None
         self.identity = Identity.new() if garden.identities else None
         self.id = name
         if self.identity is not None:
@@ -58,10 +58,10 @@ class Bed:
 
     async def start(self) -> None:
         self.lives += 1
-        self.life = Life(self._garden.loop, self._garden.network, self.name)
+        self.life = ProgramLife(self._garden.loop, self._garden.network, self.name)
         await self.life.start(self._start(self.life), f"{self.name} starts")
 
-    async def _start(self, life: Life) -> None:
+    async def _start(self, life: ProgramLife) -> None:
         garden = self._garden
         self.core = HostCore(
             self.name,

@@ -21,28 +21,28 @@ import msgspec
 
 from tupelo.errors import BadArgument, HostClosed, Refused
 from tupelo.federation.brokers import tables
-from tupelo.federation.brokers.cards import Card, read_cards, spell_card
+from tupelo.federation.brokers.cards import BrokerMetadata, read_cards, spell_card
 from tupelo.federation.brokers.collecting import CollectId
-from tupelo.federation.brokers.inroster import InRoster
-from tupelo.federation.brokers.local import IsEmpty, Local, Matching, OnlyAt
+from tupelo.federation.brokers.inroster import BrokerEpoch
+from tupelo.federation.brokers.local import IsEmpty, LocalApplication, Matching, OnlyAt
 from tupelo.federation.brokers.messages import (
     AnySaid,
+    BrokerMessage,
     Duration,
     Extent,
-    Found,
+    HostResult,
     Kind,
-    Said,
     spell,
 )
-from tupelo.federation.brokers.probing import Evaluation
+from tupelo.federation.brokers.probing import ProbeEvaluation
 from tupelo.federation.brokers.standing import (
     Collected,
-    Collection,
     Deliver,
     Lost,
     Reply,
-    Standing,
-    Watching,
+    RunningCollect,
+    StandingRequest,
+    StandingSubscription,
     readable,
     reply,
 )
@@ -50,9 +50,9 @@ from tupelo.federation.brokers.tables import Application, Tree, spell_checked
 
 if TYPE_CHECKING:
     from tupelo.federation.groups.group import Group
-    from tupelo.federation.groups.roster import Roster, RosterId
+    from tupelo.federation.groups.roster import Membership, RosterId
 
-__all__ = ["Application", "Broker", "Collected", "Reply", "Standing"]
+__all__ = ["Application", "Broker", "Collected", "Reply", "StandingRequest"]
 
 logger = logging.getLogger("tupelo")
 
@@ -90,21 +90,21 @@ class Broker:
         self.sent_bytes: Counter[str] = Counter()
         self._me = group.me
         self._group = group
-        self._local = Local(self._me, application, only_at, is_empty)
+        self._local = LocalApplication(self._me, application, only_at, is_empty)
         self._prune = prune
         self._asks_again = asks_again
         self._numbers = 0
         self._since: RosterId | None = None
-        self._watching: dict[bytes, dict[Watching, None]] = {}
-        self._collections: dict[int, Collection] = {}
+        self._watching: dict[bytes, dict[StandingSubscription, None]] = {}
+        self._collections: dict[int, RunningCollect] = {}
         self._waiting: dict[asyncio.Future[None], None] = {}
         self._closed = False
         self._lives: dict[str, str] = {}
         self._now = self._begin_roster(Tree(self._me, None, [self._me]))
         self._voice = group.part(name, self, AnySaid)
 
-    def _begin_roster(self, tree: Tree) -> InRoster:
-        return InRoster(
+    def _begin_roster(self, tree: Tree) -> BrokerEpoch:
+        return BrokerEpoch(
             tree,
             self._local,
             self._say,
@@ -114,7 +114,7 @@ class Broker:
             asks_again=self._asks_again,
         )
 
-    def _say(self, edge: str, message: Said) -> None:
+    def _say(self, edge: str, message: BrokerMessage) -> None:
         body = spell(message)
         kind = type(message).__name__
         self.sent[kind] += 1
@@ -126,7 +126,7 @@ class Broker:
         """Those that take part now."""
         return self._now.tree.hosts
 
-    def under_way(self) -> list[Evaluation]:
+    def under_way(self) -> list[ProbeEvaluation]:
         """The questions that are asked and not answered: for the lab, and for whoever looks."""
         return self._now.probing.under_way()
 
@@ -154,13 +154,15 @@ class Broker:
         finally:
             del self._waiting[done]
 
-    def subscribe(self, pattern: Any, deliver: Callable[[str, Any], None]) -> Standing:
+    def subscribe(self, pattern: Any, deliver: Callable[[str, Any], None]) -> StandingRequest:
         """Be told of updates that match, of this host as well: who published it, and what."""
 
         def tell(reply: Reply) -> None:
             deliver(reply.host, reply.items[0])
 
-        return self._watch(Watching(self._local.pattern(pattern), tell, None, collects=False))
+        return self._watch(
+            StandingSubscription(self._local.pattern(pattern), tell, None, collects=False)
+        )
 
     async def probe(self, pattern: Any, extent: Extent) -> Collected:
         """What there is now: one answer of any host that is not empty, or those of all."""
@@ -183,7 +185,7 @@ class Broker:
         extent: Extent,
         deliver: Deliver,
         lost: Lost | None = None,
-    ) -> Standing:
+    ) -> StandingRequest:
         """Be told of what there is, and will be. A single collect ends when one host, or each of
         them, has answered with something; a persistent one when it is cancelled. What is here is
         delivered before this returns. `lost` is told of hosts whose answers cannot come."""
@@ -192,13 +194,13 @@ class Broker:
         asked_for = self._local.pattern(pattern)
         kind = KINDS.get((duration, extent))
         if kind is None:
-            watching = Watching(asked_for, deliver, lost, collects=True)
+            watching = StandingSubscription(asked_for, deliver, lost, collects=True)
             self._watch(watching)
             self._ask_missing(watching)
             return watching
         self._require_room()
         number = self._next()
-        collection = Collection(number, kind, asked_for, deliver, lost)
+        collection = RunningCollect(number, kind, asked_for, deliver, lost)
         self._collections[number] = collection
         collection.remove = lambda: self._end_collection(number)
         self._now.collecting.begin(number, kind, asked_for, ())
@@ -208,7 +210,7 @@ class Broker:
         self._numbers += 1
         return self._numbers
 
-    def _watch(self, watching: Watching) -> Watching:
+    def _watch(self, watching: StandingSubscription) -> StandingSubscription:
         if watching.pattern.spelled not in self._watching:
             self._require_room()
         self._watching.setdefault(watching.pattern.spelled, {})[watching] = None
@@ -220,7 +222,7 @@ class Broker:
         if len(self._watching) + len(self._collections) >= tables.PATTERNS_MAX:
             raise Refused(f"{tables.PATTERNS_MAX} subscriptions and collects stand here already")
 
-    def _unwatch(self, watching: Watching) -> None:
+    def _unwatch(self, watching: StandingSubscription) -> None:
         if watching.asking is not None:
             self._now.probing.quit(watching.asking)
         spelled = watching.pattern.spelled
@@ -235,12 +237,12 @@ class Broker:
         self._now.collecting.end(number)
 
     @property
-    def _all_watching(self) -> list[Watching]:
+    def _all_watching(self) -> list[StandingSubscription]:
         return [watching for same in self._watching.values() for watching in same]
 
     # What comes in
 
-    def _updated(self, found: Found, value: Any, matches: Matching) -> None:
+    def _updated(self, found: HostResult, value: Any, matches: Matching) -> None:
         """An update has come, or was published here."""
         for same in list(self._watching.values()):
             if same and matches(next(iter(same)).pattern):  # One that hears may cancel another.
@@ -255,7 +257,7 @@ class Broker:
     def _life_of(self, host: str) -> str:
         return self._lives.get(host, "")
 
-    def _found(self, number: int, found: Found, is_last: bool) -> None:
+    def _found(self, number: int, found: HostResult, is_last: bool) -> None:
         """Something was found for a collect of this host."""
         collection = self._collections.get(number)
         if collection is not None:
@@ -263,7 +265,7 @@ class Broker:
             if is_last:
                 collection.cancel()
 
-    def _ask_missing(self, watching: Watching) -> None:
+    def _ask_missing(self, watching: StandingSubscription) -> None:
         """Ask the hosts whose state a persistent collect of all has not got yet."""
         hosts = self._now.tree.hosts
         only_at = self._local.only_at(watching.pattern)
@@ -274,7 +276,7 @@ class Broker:
             return
         now = self._now
 
-        def done(asked: Evaluation) -> None:
+        def done(asked: ProbeEvaluation) -> None:
             watching.asking = None
             answered = missing - asked.lost
             watching.have |= answered
@@ -303,14 +305,14 @@ class Broker:
             return None
         return spell_card(self._since, self._watching, self._collections.values())
 
-    def install(self, roster: Roster) -> None:
+    def install(self, roster: Membership) -> None:
         before = self._now
         before.end()
         self._lives = {host: member.incarnation for host, member in roster.members.items()}
         cards = {} if self._closed else read_cards(roster, self.name)
         mine = cards.get(self._me)
         if mine is None:  # The roster does not know yet, or any more, that we take part.
-            mine, cards = Card(), {}
+            mine, cards = BrokerMetadata(), {}
         tree = Tree(self._me, roster, cards or [self._me])
         self._since = roster.id if cards else None
         now = self._now = self._begin_roster(tree)
@@ -332,7 +334,7 @@ class Broker:
                 watching.have &= kept | {self._me}
                 self._ask_missing(watching)
 
-    def _install_card(self, now: InRoster, host: str, card: Card) -> None:
+    def _install_card(self, now: BrokerEpoch, host: str, card: BrokerMetadata) -> None:
         """What stands for a host, as everyone knows it."""
         edge = now.tree.toward(host) or self._me
         for pattern in self._local.read_patterns(host, card.wants):
@@ -344,7 +346,7 @@ class Broker:
                 collect_id = CollectId(host, one.number)
                 now.collecting.install(collect_id, one.kind, pattern, one.answered, one.chosen)
 
-    def _say_changes(self, now: InRoster, mine: Card) -> None:
+    def _say_changes(self, now: BrokerEpoch, mine: BrokerMetadata) -> None:
         """What has changed here since our card was written."""
         for spelled in mine.wants:
             if spelled not in self._watching:
@@ -365,7 +367,7 @@ class Broker:
                     number, collection.kind, collection.pattern, collection.answered
                 )
 
-    async def settle(self, roster: Roster) -> None:
+    async def settle(self, roster: Membership) -> None:
         """Nothing is left to do: the answers are on their way."""
 
     def heard(self, neighbour: str, source: str, message: AnySaid) -> None:
@@ -391,7 +393,7 @@ class Broker:
             standing.cancel()
 
 
-def _collected(asked: Evaluation, tree: Tree) -> Collected:
+def _collected(asked: ProbeEvaluation, tree: Tree) -> Collected:
     if asked.is_satisfied:
         return readable(Collected([reply(asked.found[0])], frozenset(), frozenset()))
     lost = frozenset(asked.lost)

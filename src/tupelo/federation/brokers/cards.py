@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from tupelo.federation.brokers.messages import Kind, spell
-from tupelo.federation.brokers.standing import Collection
+from tupelo.federation.brokers.standing import RunningCollect
 from tupelo.federation.brokers.tables import PATTERNS_MAX
 
 if TYPE_CHECKING:
-    from tupelo.federation.groups.roster import Roster, RosterId
+    from tupelo.federation.groups.roster import Membership, RosterId
 
 logger = logging.getLogger("tupelo")
 
 
-class Collect(msgspec.Struct, array_like=True, frozen=True):
+class StandingCollect(msgspec.Struct, array_like=True, frozen=True):
     """A standing collect."""
 
     number: int
@@ -28,25 +28,25 @@ class Collect(msgspec.Struct, array_like=True, frozen=True):
     chosen: str | None
 
 
-class Card(msgspec.Struct, array_like=True, frozen=True):
+class BrokerMetadata(msgspec.Struct, array_like=True, frozen=True):
     """In which roster the broker was, if in any, and what stands for its host."""
 
     since: tuple[int, str] | None = None
     wants: list[bytes] = []
-    collects: list[Collect] = []
+    collects: list[StandingCollect] = []
 
 
 def spell_card(
-    since: RosterId | None, wants: Iterable[bytes], collections: Iterable[Collection]
+    since: RosterId | None, wants: Iterable[bytes], collections: Iterable[RunningCollect]
 ) -> bytes:
     collects = [
-        Collect(one.number, one.kind, one.pattern.spelled, sorted(one.answered), one.chosen)
+        StandingCollect(one.number, one.kind, one.pattern.spelled, sorted(one.answered), one.chosen)
         for one in collections
     ]
-    return spell(Card(since, list(wants), collects))
+    return spell(BrokerMetadata(since, list(wants), collects))
 
 
-def read_cards(roster: Roster, name: str) -> dict[str, Card]:
+def read_cards(roster: Membership, name: str) -> dict[str, BrokerMetadata]:
     """Who takes part. Who has no card that can be read does not: so everyone sees it."""
     cards = {}
     for host, member in roster.members.items():
@@ -59,8 +59,8 @@ def read_cards(roster: Roster, name: str) -> dict[str, Card]:
     return cards
 
 
-def _read_card(raw: bytes) -> Card:
-    card = msgspec.msgpack.decode(raw, type=Card)
+def _read_card(raw: bytes) -> BrokerMetadata:
+    card = msgspec.msgpack.decode(raw, type=BrokerMetadata)
     if len(card.wants) + len(card.collects) > PATTERNS_MAX:
         raise msgspec.DecodeError(f"more than {PATTERNS_MAX} stand")
     return card

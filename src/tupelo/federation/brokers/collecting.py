@@ -13,12 +13,18 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from tupelo.errors import BadFrame
-from tupelo.federation.brokers.local import Local, Matching
-from tupelo.federation.brokers.messages import Collect, Drop, Found, Kind, Result
-from tupelo.federation.brokers.pruning import Memory
-from tupelo.federation.brokers.tables import Pattern, Say, Tree, check_answer, portions
+from tupelo.federation.brokers.local import LocalApplication, Matching
+from tupelo.federation.brokers.messages import (
+    CollectCancel,
+    CollectRequest,
+    CollectResult,
+    HostResult,
+    Kind,
+)
+from tupelo.federation.brokers.pruning import PruningPromises
+from tupelo.federation.brokers.tables import EncodedPattern, Say, Tree, check_answer, portions
 
-Deliver = Callable[[int, Found, bool], None]
+Deliver = Callable[[int, HostResult, bool], None]
 """Told of each result for the collect of this number of this host's own, and whether it is over."""
 
 
@@ -27,10 +33,12 @@ class CollectId(NamedTuple):
     number: int
 
 
-class Stand:
+class CollectState:
     """A collect, as it stands at one broker."""
 
-    def __init__(self, id: CollectId, kind: Kind, pattern: Pattern, toward: str | None) -> None:
+    def __init__(
+        self, id: CollectId, kind: Kind, pattern: EncodedPattern, toward: str | None
+    ) -> None:
         self.id = id
         self.kind = kind
         self.pattern = pattern
@@ -57,8 +65,8 @@ class Collecting:
     def __init__(
         self,
         tree: Tree,
-        memory: Memory,
-        local: Local,
+        memory: PruningPromises,
+        local: LocalApplication,
         say: Say,
         deliver: Deliver,
         asks_again: bool,
@@ -69,7 +77,7 @@ class Collecting:
         self._say = say
         self._deliver = deliver
         self._asks_again = asks_again
-        self._entries: dict[CollectId, Stand] = {}
+        self._entries: dict[CollectId, CollectState] = {}
         self._of: Counter[str] = Counter()
         self._cut: set[str] = set()
 
@@ -79,11 +87,13 @@ class Collecting:
 
     # Coming and going
 
-    def begin(self, number: int, kind: Kind, pattern: Pattern, answered: Iterable[str]) -> None:
+    def begin(
+        self, number: int, kind: Kind, pattern: EncodedPattern, answered: Iterable[str]
+    ) -> None:
         """A collect of this host's own stands from now on."""
         self._open(CollectId(self._tree.me, number), kind, pattern, None, answered)
 
-    def heard_collect(self, edge: str, message: Collect, pattern: Pattern) -> None:
+    def heard_collect(self, edge: str, message: CollectRequest, pattern: EncodedPattern) -> None:
         self._tree.check_beyond(edge, [message.host])
         collect_id = CollectId(message.host, message.number)
         self._tree.check_room(edge, self._of[edge])
@@ -95,7 +105,7 @@ class Collecting:
         self,
         collect_id: CollectId,
         kind: Kind,
-        pattern: Pattern,
+        pattern: EncodedPattern,
         toward: str | None,
         answered: Iterable[str],
     ) -> None:
@@ -105,17 +115,17 @@ class Collecting:
         if kind == "single all" or not items:
             self._spread(entry)
         if items:
-            self._found_here(entry, Found(self._tree.me, items))
+            self._found_here(entry, HostResult(self._tree.me, items))
 
     def _enter(
-        self, collect_id: CollectId, kind: Kind, pattern: Pattern, toward: str | None
-    ) -> Stand:
-        entry = self._entries[collect_id] = Stand(collect_id, kind, pattern, toward)
+        self, collect_id: CollectId, kind: Kind, pattern: EncodedPattern, toward: str | None
+    ) -> CollectState:
+        entry = self._entries[collect_id] = CollectState(collect_id, kind, pattern, toward)
         if toward is not None:
             self._of[toward] += 1
         return entry
 
-    def _spread(self, entry: Stand) -> None:
+    def _spread(self, entry: CollectState) -> None:
         for edge in self._tree.neighbours:
             if edge == entry.toward or edge in self._cut or self._is_answered(entry, edge):
                 continue
@@ -126,17 +136,17 @@ class Collecting:
             else:
                 self._send_on(entry, edge)
 
-    def _send_on(self, entry: Stand, edge: str) -> None:
+    def _send_on(self, entry: CollectState, edge: str) -> None:
         entry.away[edge] = None
         answered = sorted(entry.answered & self._tree.beyond(edge))
-        self._say(edge, Collect(*entry.id, entry.kind, entry.pattern.spelled, answered))
+        self._say(edge, CollectRequest(*entry.id, entry.kind, entry.pattern.spelled, answered))
 
-    def _concerns(self, edge: str, pattern: Pattern) -> bool:
+    def _concerns(self, edge: str, pattern: EncodedPattern) -> bool:
         """Can there be something for this beyond this edge?"""
         host = self._local.only_at(pattern)
         return host is None or host in self._tree.beyond(edge)
 
-    def _is_answered(self, entry: Stand, edge: str) -> bool:
+    def _is_answered(self, entry: CollectState, edge: str) -> bool:
         return entry.kind == "single all" and self._tree.beyond(edge) <= entry.answered
 
     def end(self, number: int) -> None:
@@ -145,12 +155,12 @@ class Collecting:
         if entry is not None:
             self._remove(entry)
 
-    def heard_drop(self, edge: str, message: Drop) -> None:
+    def heard_drop(self, edge: str, message: CollectCancel) -> None:
         entry = self._entries.get(CollectId(message.host, message.number))
         if entry is not None and entry.toward == edge:
             self._remove(entry)
 
-    def _remove(self, entry: Stand, without: str | None = None) -> None:
+    def _remove(self, entry: CollectState, without: str | None = None) -> None:
         """Remove it here and, but for one branch, wherever it went from here."""
         if self._entries.pop(entry.id, None) is None:
             return
@@ -158,20 +168,20 @@ class Collecting:
             self._of[entry.toward] -= 1
         for edge in entry.away:
             if edge != without:
-                self._say(edge, Drop(*entry.id))
+                self._say(edge, CollectCancel(*entry.id))
 
     # Results
 
-    def _here(self, entry: Stand) -> list[bytes]:
+    def _here(self, entry: CollectState) -> list[bytes]:
         """What this host has for it, if it is to tell."""
         if self._tree.me in entry.answered:
             return []
         return self._local.state_for(entry.toward or self._tree.me, entry.pattern) or []
 
-    def _may_tell(self, entry: Stand) -> bool:
+    def _may_tell(self, entry: CollectState) -> bool:
         return self._local.may_tell(entry.toward or self._tree.me, entry.pattern)
 
-    def _found_here(self, entry: Stand, found: Found) -> None:
+    def _found_here(self, entry: CollectState, found: HostResult) -> None:
         me = self._tree.me
         if entry.kind == "single any":
             self._remove(entry)
@@ -181,7 +191,7 @@ class Collecting:
             self._settle(entry, me)
         self._pass_on(entry, found)
 
-    def heard_result(self, edge: str, message: Result) -> None:
+    def heard_result(self, edge: str, message: CollectResult) -> None:
         self._tree.check_beyond(edge, [message.found.host])
         entry = self._entries.get(CollectId(message.host, message.number))
         if entry is None or edge not in entry.away:
@@ -189,15 +199,15 @@ class Collecting:
         found = message.found
         parts = entry.parts.setdefault(edge, [])
         parts += found.items
-        check_answer([Found(found.host, parts)])
+        check_answer([HostResult(found.host, parts)])
         if message.more:
             return
-        found = Found(found.host, entry.parts.pop(edge), found.is_update)
+        found = HostResult(found.host, entry.parts.pop(edge), found.is_update)
         if not found.items:
             raise BadFrame("a result without items")
         self._found_beyond(entry, edge, found, message.last)
 
-    def _found_beyond(self, entry: Stand, edge: str, found: Found, last: bool) -> None:
+    def _found_beyond(self, entry: CollectState, edge: str, found: HostResult, last: bool) -> None:
         if entry.kind == "single any":
             self._remove(entry, without=edge)  # There it is over already.
         elif entry.kind == "single all":
@@ -210,19 +220,19 @@ class Collecting:
             self._settle(entry, edge)
         elif entry.chosen != edge:
             entry.away.pop(edge, None)
-            self._say(edge, Drop(*entry.id))
+            self._say(edge, CollectCancel(*entry.id))
             return
         self._pass_on(entry, found)
 
-    def _settle(self, entry: Stand, branch: str) -> None:
+    def _settle(self, entry: CollectState, branch: str) -> None:
         """A persistent collect has found its host."""
         entry.chosen = branch
         entry.withheld.clear()
         for edge in [edge for edge in entry.away if edge != branch]:
             del entry.away[edge]
-            self._say(edge, Drop(*entry.id))
+            self._say(edge, CollectCancel(*entry.id))
 
-    def _pass_on(self, entry: Stand, found: Found) -> None:
+    def _pass_on(self, entry: CollectState, found: HostResult) -> None:
         """On the way back."""
         last = entry.kind == "single any" or (
             entry.kind == "single all" and entry.is_over and self._tree.me in entry.answered
@@ -235,12 +245,12 @@ class Collecting:
         heaps = portions(found.items)
         for place, items in enumerate(heaps, start=1):
             more = place < len(heaps)
-            part = Found(found.host, items, found.is_update)
-            self._say(entry.toward, Result(*entry.id, part, last and not more, more))
+            part = HostResult(found.host, items, found.is_update)
+            self._say(entry.toward, CollectResult(*entry.id, part, last and not more, more))
 
     # What happens meanwhile
 
-    def published_here(self, found: Found, matching: Matching) -> None:
+    def published_here(self, found: HostResult, matching: Matching) -> None:
         """After an update of this host: what stands may be answered now."""
         for entry in list(self._entries.values()):
             if self._tree.me in entry.answered or not self._may_tell(entry):
@@ -254,9 +264,9 @@ class Collecting:
             elif matches or self._asks_again:
                 items = self._here(entry)
                 if items:
-                    self._found_here(entry, Found(self._tree.me, items))
+                    self._found_here(entry, HostResult(self._tree.me, items))
 
-    def passing(self, edge: str, found: Found, matches: Matching) -> None:
+    def passing(self, edge: str, found: HostResult, matches: Matching) -> None:
         """An update comes from a branch that was thought empty: for what was not sent there, it is
         a result, as it would have been had it been."""
         for entry in list(self._entries.values()):
@@ -292,7 +302,7 @@ class Collecting:
         self,
         collect_id: CollectId,
         kind: Kind,
-        pattern: Pattern,
+        pattern: EncodedPattern,
         answered: Iterable[str],
         chosen: str | None,
     ) -> None:
@@ -332,4 +342,4 @@ class Collecting:
             return
         items = self._here(entry)
         if items:
-            self._found_here(entry, Found(self._tree.me, items))
+            self._found_here(entry, HostResult(self._tree.me, items))

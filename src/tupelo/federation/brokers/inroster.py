@@ -6,41 +6,41 @@ from collections.abc import Callable
 from typing import Any
 
 from tupelo.federation.brokers.collecting import Collecting, Deliver
-from tupelo.federation.brokers.local import Local, Matching
+from tupelo.federation.brokers.local import LocalApplication, Matching
 from tupelo.federation.brokers.messages import (
-    Answer,
     AnySaid,
-    Collect,
-    Drop,
-    Found,
-    Question,
-    Quit,
-    Result,
-    Revoke,
-    Said,
-    Told,
-    Unwant,
-    Update,
-    Want,
+    BrokerMessage,
+    CollectCancel,
+    CollectRequest,
+    CollectResult,
+    HostResult,
+    ProbeAnswer,
+    ProbeCancel,
+    ProbeRequest,
+    PublishedUpdate,
+    RevokePromise,
+    SubscribeTo,
+    UnsubscribeFrom,
+    UpdateAck,
     read_value,
 )
 from tupelo.federation.brokers.probing import Probing
-from tupelo.federation.brokers.pruning import Memory
+from tupelo.federation.brokers.pruning import PruningPromises
 from tupelo.federation.brokers.publishing import Done, Publishing
-from tupelo.federation.brokers.tables import Pattern, Routes, Say, Tree
+from tupelo.federation.brokers.tables import EncodedPattern, Routes, Say, Tree
 
 
-class InRoster:
+class BrokerEpoch:
     """The parts of a broker that live as long as a roster, and how they hang together."""
 
     def __init__(
         self,
         tree: Tree,
-        local: Local,
+        local: LocalApplication,
         say: Say,
         *,
         deliver_result: Deliver,
-        deliver_update: Callable[[Found, Any, Matching], None],
+        deliver_update: Callable[[HostResult, Any, Matching], None],
         prune: bool,
         asks_again: bool,
     ) -> None:
@@ -51,7 +51,7 @@ class InRoster:
         self._deliver_update = deliver_update
         self._asks_again = asks_again
         self.over = False
-        self.memory = Memory(self._released)
+        self.memory = PruningPromises(self._released)
         self.routes = Routes(tree, self._say, self)
         self.probing = Probing(tree, self.routes, self.memory, local, self._say, prune)
         self.collecting = Collecting(
@@ -59,7 +59,7 @@ class InRoster:
         )
         self.publishing = Publishing(tree, self._say)
 
-    def _say(self, edge: str, message: Said) -> None:
+    def _say(self, edge: str, message: BrokerMessage) -> None:
         if not self.over and edge not in self.cut_off:
             self._say_on(edge, message)
 
@@ -67,29 +67,29 @@ class InRoster:
 
     def heard(self, edge: str, message: AnySaid) -> None:
         match message:
-            case Want():
+            case SubscribeTo():
                 self.routes.want(edge, self._local.read_pattern(message.pattern))
-            case Unwant():
+            case UnsubscribeFrom():
                 self.routes.unwant(edge, message.pattern)
-            case Update():
+            case PublishedUpdate():
                 self._heard_update(edge, message)
-            case Revoke():
+            case RevokePromise():
                 self._heard_revoke(edge, message)
-            case Told():
+            case UpdateAck():
                 self.publishing.heard_told(edge, message)
-            case Question():
+            case ProbeRequest():
                 pattern = self._local.read_pattern(message.pattern)
                 self.probing.heard_question(edge, message, pattern)
-            case Answer():
+            case ProbeAnswer():
                 self.probing.heard_answer(edge, message)
-            case Quit():
+            case ProbeCancel():
                 self.probing.heard_quit(edge, message)
-            case Collect():
+            case CollectRequest():
                 pattern = self._local.read_pattern(message.pattern)
                 self.collecting.heard_collect(edge, message, pattern)
-            case Result():
+            case CollectResult():
                 self.collecting.heard_result(edge, message)
-            case Drop():
+            case CollectCancel():
                 self.collecting.heard_drop(edge, message)
 
     # Updates
@@ -106,25 +106,25 @@ class InRoster:
         value = read_value(body)
         matches = self._local.matching(value)
 
-        def is_broken(pattern: Pattern) -> bool:
+        def is_broken(pattern: EncodedPattern) -> bool:
             return matches(pattern) is not False or (
                 self._asks_again and self._local.state(pattern) != []
             )
 
-        found = Found(me, [body], True, number)
+        found = HostResult(me, [body], True, number)
         broken = self.memory.revoke(me, is_broken)
         self.collecting.published_here(found, matches)
         self.probing.passing(me, found, matches)
         edges = self.routes.who_wants(me, matches, self._local.may_tell)
-        self.publishing.send(Update(0, me, body, number=number), edges, broken, done)
+        self.publishing.send(PublishedUpdate(0, me, body, number=number), edges, broken, done)
         self._deliver_update(found, value, matches)
 
-    def _heard_update(self, edge: str, message: Update) -> None:
+    def _heard_update(self, edge: str, message: PublishedUpdate) -> None:
         self.tree.check_beyond(edge, [message.host])
         value = read_value(message.body)
         done = self.publishing.heard(edge, message.hop)
         matches = self._local.matching(value)
-        found = Found(message.host, [message.body], True, message.number)
+        found = HostResult(message.host, [message.body], True, message.number)
         self.collecting.passing(edge, found, matches)
         broken = self._revoked(edge, message.revoked)
         self.probing.passing(edge, found, matches)
@@ -132,7 +132,7 @@ class InRoster:
         self.publishing.send(message, edges, broken, done)
         self._deliver_update(found, value, matches)
 
-    def _heard_revoke(self, edge: str, message: Revoke) -> None:
+    def _heard_revoke(self, edge: str, message: RevokePromise) -> None:
         done = self.publishing.heard(edge, message.hop)
         self.publishing.send(None, [], self._revoked(edge, message.keys), done)
 
@@ -173,5 +173,5 @@ class InRoster:
         self.probing.end()
 
 
-def _anyone(edge: str, pattern: Pattern) -> bool:
+def _anyone(edge: str, pattern: EncodedPattern) -> bool:
     return True

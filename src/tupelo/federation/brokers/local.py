@@ -11,9 +11,14 @@ from typing import Any
 
 from tupelo.errors import BadFrame, CannotSend
 from tupelo.federation.brokers.messages import read_value
-from tupelo.federation.brokers.tables import ANSWER_BYTES_MAX, Application, Pattern, spell_checked
+from tupelo.federation.brokers.tables import (
+    ANSWER_BYTES_MAX,
+    Application,
+    EncodedPattern,
+    spell_checked,
+)
 
-Matching = Callable[[Pattern], bool | None]
+Matching = Callable[[EncodedPattern], bool | None]
 """Does an update match this pattern? None: it cannot be told here."""
 
 OnlyAt = Callable[[Any], str | None]
@@ -32,7 +37,7 @@ LOG_BYTES_MAX = 2**20
 logger = logging.getLogger("tupelo")
 
 
-class Local:
+class LocalApplication:
     """The application here. A pattern that it cannot read is one for which it has nothing."""
 
     def __init__(
@@ -62,37 +67,37 @@ class Local:
             self._log_bytes -= len(oldest)
         return self.number
 
-    def last_update(self, pattern: Pattern) -> int:
+    def last_update(self, pattern: EncodedPattern) -> int:
         """The number of the last update that may concern this pattern."""
         for number, body in reversed(self._log):
             if self._matches(pattern, read_value(body)) is not False:
                 return number
         return self._forgotten
 
-    def only_at(self, pattern: Pattern) -> str | None:
+    def only_at(self, pattern: EncodedPattern) -> str | None:
         """The one host of the roster in force that can have something for this; None if it could be
         any."""
         if self._only_at is None or not pattern.readable:
             return None
         return self._only_at(pattern.value)
 
-    def pattern(self, value: Any) -> Pattern:
+    def pattern(self, value: Any) -> EncodedPattern:
         """A pattern of this host's own; what the application says against it is raised."""
         key = self._application.key(value)
-        return Pattern(spell_checked(value, "pattern"), value, _short(key))
+        return EncodedPattern(spell_checked(value, "pattern"), value, _short(key))
 
-    def read_pattern(self, spelled: bytes) -> Pattern:
+    def read_pattern(self, spelled: bytes) -> EncodedPattern:
         """A pattern of someone else's."""
         value = read_value(spelled)
         try:
-            return Pattern(spelled, value, _short(self._application.key(value)))
+            return EncodedPattern(spelled, value, _short(self._application.key(value)))
         except Exception as error:
             logger.warning("a pattern from elsewhere cannot be read: %r", error)
-            return Pattern(spelled, value, _short(spelled.hex()), readable=False)
+            return EncodedPattern(spelled, value, _short(spelled.hex()), readable=False)
 
-    def read_patterns(self, host: str, spelled: Iterable[bytes]) -> list[Pattern | None]:
+    def read_patterns(self, host: str, spelled: Iterable[bytes]) -> list[EncodedPattern | None]:
         """Those on a host's card; None for what is no value, which stands nowhere."""
-        patterns: list[Pattern | None] = []
+        patterns: list[EncodedPattern | None] = []
         for one in spelled:
             try:
                 patterns.append(self.read_pattern(one))
@@ -101,7 +106,7 @@ class Local:
                 patterns.append(None)
         return patterns
 
-    def state(self, pattern: Pattern) -> list[bytes] | None:
+    def state(self, pattern: EncodedPattern) -> list[bytes] | None:
         """What is here now; None if it cannot be told."""
         if not pattern.readable:
             return []
@@ -114,7 +119,7 @@ class Local:
             logger.exception("the state of this host cannot be told")
         return None
 
-    def state_for(self, asker: str, pattern: Pattern) -> list[bytes] | None:
+    def state_for(self, asker: str, pattern: EncodedPattern) -> list[bytes] | None:
         """The same for whoever asks: nothing, if they may not know."""
         if not self.may_tell(asker, pattern):
             return []
@@ -124,7 +129,7 @@ class Local:
             return None
         return items
 
-    def may_promise(self, asker: str, pattern: Pattern) -> bool:
+    def may_promise(self, asker: str, pattern: EncodedPattern) -> bool:
         """May they rely on it that nothing is here for any pattern of this key? They may not if
         something is kept from them, for they could be allowed it later, or another use of it."""
         if not self.may_tell(asker, pattern):
@@ -137,14 +142,14 @@ class Local:
         """Which patterns this update matches; it is asked once for each."""
         known: dict[bytes, bool | None] = {}
 
-        def matches(pattern: Pattern) -> bool | None:
+        def matches(pattern: EncodedPattern) -> bool | None:
             if pattern.spelled not in known:
                 known[pattern.spelled] = self._matches(pattern, update)
             return known[pattern.spelled]
 
         return matches
 
-    def _matches(self, pattern: Pattern, update: Any) -> bool | None:
+    def _matches(self, pattern: EncodedPattern, update: Any) -> bool | None:
         if not pattern.readable:
             return None
         try:
@@ -153,7 +158,7 @@ class Local:
             logger.exception("whether an update matches cannot be told")
             return None
 
-    def may_tell(self, asker: str, pattern: Pattern) -> bool:
+    def may_tell(self, asker: str, pattern: EncodedPattern) -> bool:
         """May this neighbour, or this host itself, know what is here?"""
         return asker == self.me or (
             pattern.readable and self._application.allows(asker, pattern.value)

@@ -19,11 +19,11 @@ Kind = Literal["single any", "single all", "persistent any"]
 a subscription and a probe."""
 
 
-class Said(msgspec.Struct, array_like=True, gc=False):
+class BrokerMessage(msgspec.Struct, array_like=True, gc=False):
     """Anything that a broker says."""
 
 
-class Found(msgspec.Struct, array_like=True, frozen=True):
+class HostResult(msgspec.Struct, array_like=True, frozen=True):
     """What one host has for a pattern: its state, or an update of it. The `number` is that of the
     update, or of the last one before the state that may concern it; 0 where nobody needs it."""
 
@@ -33,19 +33,19 @@ class Found(msgspec.Struct, array_like=True, frozen=True):
     number: int = 0
 
 
-class Want(Said, tag=1):
+class SubscribeTo(BrokerMessage, tag=1):
     """Tell me of updates that match this pattern."""
 
     pattern: bytes
 
 
-class Unwant(Said, tag=2):
+class UnsubscribeFrom(BrokerMessage, tag=2):
     """No more of these."""
 
     pattern: bytes
 
 
-class Update(Said, tag=3):
+class PublishedUpdate(BrokerMessage, tag=3):
     """A host has published this, as its update of this `number`. If it has a `hop`, the sender's
     branch is not empty any more for the keys that are `revoked`. Answer then: Told, when nobody
     beyond believes that it is."""
@@ -57,20 +57,20 @@ class Update(Said, tag=3):
     number: int = 0
 
 
-class Revoke(Said, tag=4):
+class RevokePromise(BrokerMessage, tag=4):
     """The same, for one who does not want the update."""
 
     hop: int
     keys: list[str]
 
 
-class Told(Said, tag=5):
+class UpdateAck(BrokerMessage, tag=5):
     """The answer to an Update or a Revoke with this `hop`."""
 
     hop: int
 
 
-class Question(Said, tag=6):
+class ProbeRequest(BrokerMessage, tag=6):
     """What have you, and the hosts beyond you, for this pattern now? Perhaps only these hosts."""
 
     number: int
@@ -79,24 +79,24 @@ class Question(Said, tag=6):
     only: list[str] | None = None
 
 
-class Answer(Said, tag=7):
+class ProbeAnswer(BrokerMessage, tag=7):
     """The answer, perhaps in several messages; the hosts that could not be asked; and whether the
     branch promises to say when it is empty no more."""
 
     number: int
-    found: list[Found] = []
+    found: list[HostResult] = []
     lost: list[str] = []
     promise: bool = False
     more: bool = False
 
 
-class Quit(Said, tag=8):
+class ProbeCancel(BrokerMessage, tag=8):
     """The question needs no answer any more."""
 
     number: int
 
 
-class Collect(Said, tag=9):
+class CollectRequest(BrokerMessage, tag=9):
     """This collect of a host stands from now on. Some hosts may have answered it already."""
 
     host: str
@@ -106,17 +106,17 @@ class Collect(Said, tag=9):
     answered: list[str] = []
 
 
-class Result(Said, tag=10):
+class CollectResult(BrokerMessage, tag=10):
     """What was found for a collect. `last` if no more will come from this branch."""
 
     host: str
     number: int
-    found: Found
+    found: HostResult
     last: bool = False
     more: bool = False
 
 
-class Drop(Said, tag=11):
+class CollectCancel(BrokerMessage, tag=11):
     """The collect is over, or needs nothing from this branch."""
 
     host: str
@@ -124,7 +124,17 @@ class Drop(Said, tag=11):
 
 
 AnySaid = (
-    Want | Unwant | Update | Revoke | Told | Question | Answer | Quit | Collect | Result | Drop
+    SubscribeTo
+    | UnsubscribeFrom
+    | PublishedUpdate
+    | RevokePromise
+    | UpdateAck
+    | ProbeRequest
+    | ProbeAnswer
+    | ProbeCancel
+    | CollectRequest
+    | CollectResult
+    | CollectCancel
 )
 
 spell = msgspec.msgpack.Encoder().encode

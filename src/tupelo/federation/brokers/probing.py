@@ -13,12 +13,18 @@ from collections import Counter
 from collections.abc import Callable
 
 from tupelo.errors import BadFrame
-from tupelo.federation.brokers.local import Local, Matching
-from tupelo.federation.brokers.messages import Answer, Extent, Found, Question, Quit
-from tupelo.federation.brokers.pruning import Memory
+from tupelo.federation.brokers.local import LocalApplication, Matching
+from tupelo.federation.brokers.messages import (
+    Extent,
+    HostResult,
+    ProbeAnswer,
+    ProbeCancel,
+    ProbeRequest,
+)
+from tupelo.federation.brokers.pruning import PruningPromises
 from tupelo.federation.brokers.tables import (
     ANSWER_BYTES_MAX,
-    Pattern,
+    EncodedPattern,
     Routes,
     Say,
     Tree,
@@ -29,23 +35,23 @@ from tupelo.federation.brokers.tables import (
 )
 
 Only = frozenset[str] | None
-Done = Callable[["Evaluation"], None]
+Done = Callable[["ProbeEvaluation"], None]
 LineKey = tuple[str, bytes, Extent, Only]
 
 
-class Evaluation:
+class ProbeEvaluation:
     """One question, as it is evaluated at one broker."""
 
     def __init__(
-        self, asker: str, pattern: Pattern, extent: Extent, only: Only, done: Done
+        self, asker: str, pattern: EncodedPattern, extent: Extent, only: Only, done: Done
     ) -> None:
         self.asker = asker
         self.pattern = pattern
         self.extent = extent
         self.only = only
         self.done = done
-        self.waiting: dict[str, Line] = {}
-        self.found: list[Found] = []
+        self.waiting: dict[str, EdgeProbe] = {}
+        self.found: list[HostResult] = []
         self.lost: set[str] = set()
         self.over = False
 
@@ -54,17 +60,17 @@ class Evaluation:
         return self.extent == "any" and bool(self.found)
 
 
-class Line:
+class EdgeProbe:
     """What is asked over one edge for one pattern: who waits for the answer that is under way, and
     who for the next."""
 
-    def __init__(self, key: LineKey, pattern: Pattern) -> None:
+    def __init__(self, key: LineKey, pattern: EncodedPattern) -> None:
         self.key = key
         self.pattern = pattern
         self.number = 0
-        self.now: dict[Evaluation, None] = {}
-        self.next: dict[Evaluation, None] = {}
-        self.found: list[Found] = []
+        self.now: dict[ProbeEvaluation, None] = {}
+        self.next: dict[ProbeEvaluation, None] = {}
+        self.found: list[HostResult] = []
         self.trusts = True
         """Whether a promise that comes with the answer can be relied on."""
 
@@ -77,7 +83,13 @@ class Probing:
     """The questions that are under way at one broker, in one roster."""
 
     def __init__(
-        self, tree: Tree, routes: Routes, memory: Memory, local: Local, say: Say, prune: bool
+        self,
+        tree: Tree,
+        routes: Routes,
+        memory: PruningPromises,
+        local: LocalApplication,
+        say: Say,
+        prune: bool,
     ) -> None:
         self._tree = tree
         self._routes = routes
@@ -87,13 +99,13 @@ class Probing:
         self._prune = prune
         self._numbers = 0
         self._cut: set[str] = set()
-        self._running: dict[Evaluation, None] = {}
-        self._asked: dict[tuple[str, int], Evaluation] = {}  # by neighbours, by their numbers
+        self._running: dict[ProbeEvaluation, None] = {}
+        self._asked: dict[tuple[str, int], ProbeEvaluation] = {}  # by neighbours, by their numbers
         self._of: Counter[str] = Counter()  # how many of each neighbour
-        self._lines: dict[LineKey, Line] = {}
-        self._by_number: dict[int, Line] = {}
+        self._lines: dict[LineKey, EdgeProbe] = {}
+        self._by_number: dict[int, EdgeProbe] = {}
 
-    def under_way(self) -> list[Evaluation]:
+    def under_way(self) -> list[ProbeEvaluation]:
         """The questions that are asked and not answered."""
         return list(self._running)
 
@@ -103,30 +115,32 @@ class Probing:
 
     # A question, from its beginning to its answer
 
-    def ask(self, pattern: Pattern, extent: Extent, only: Only, done: Done) -> Evaluation:
+    def ask(
+        self, pattern: EncodedPattern, extent: Extent, only: Only, done: Done
+    ) -> ProbeEvaluation:
         """Ask for this host itself; `done` may be called before this returns."""
-        evaluation = Evaluation(self._tree.me, pattern, extent, only, done)
+        evaluation = ProbeEvaluation(self._tree.me, pattern, extent, only, done)
         self._begin(evaluation)
         return evaluation
 
-    def heard_question(self, edge: str, message: Question, pattern: Pattern) -> None:
+    def heard_question(self, edge: str, message: ProbeRequest, pattern: EncodedPattern) -> None:
         number = message.number
         self._tree.check_room(edge, self._of[edge])
         if (edge, number) in self._asked:
             raise BadFrame(f"the question {number} twice")
         only = None if message.only is None else frozenset(message.only)
 
-        def done(evaluation: Evaluation) -> None:
+        def done(evaluation: ProbeEvaluation) -> None:
             self._asked.pop((edge, number), None)
             self._of[edge] -= 1
             self._answer(edge, number, evaluation)
 
-        evaluation = Evaluation(edge, pattern, message.extent, only, done)
+        evaluation = ProbeEvaluation(edge, pattern, message.extent, only, done)
         self._asked[edge, number] = evaluation
         self._of[edge] += 1
         self._begin(evaluation)
 
-    def _begin(self, evaluation: Evaluation) -> None:
+    def _begin(self, evaluation: ProbeEvaluation) -> None:
         self._running[evaluation] = None
         if evaluation.only is None or self._tree.me in evaluation.only:
             self._look_here(evaluation)
@@ -138,22 +152,22 @@ class Probing:
                     self._ask_over(edge, evaluation)
         self._finish_if_ready(evaluation)
 
-    def _look_here(self, evaluation: Evaluation) -> None:
+    def _look_here(self, evaluation: ProbeEvaluation) -> None:
         local, pattern = self._local, evaluation.pattern
         items = local.state_for(evaluation.asker, pattern)
         if items is None:
             evaluation.lost.add(self._tree.me)
         elif items:  # Only some hosts are asked by one who may know their state from before.
             number = local.number if evaluation.only is None else local.last_update(pattern)
-            evaluation.found.append(Found(self._tree.me, items, number=number))
+            evaluation.found.append(HostResult(self._tree.me, items, number=number))
 
-    def _finish_if_ready(self, evaluation: Evaluation) -> None:
+    def _finish_if_ready(self, evaluation: ProbeEvaluation) -> None:
         if evaluation.over or (evaluation.waiting and not evaluation.is_satisfied):
             return
         self._give_up(evaluation)
         evaluation.done(evaluation)
 
-    def _give_up(self, evaluation: Evaluation) -> None:
+    def _give_up(self, evaluation: ProbeEvaluation) -> None:
         """It is over; what is still asked for it alone is asked no more."""
         evaluation.over = True
         self._running.pop(evaluation, None)
@@ -164,26 +178,26 @@ class Probing:
             else:
                 del line.now[evaluation]
                 if not line.now:
-                    self._say(line.edge, Quit(line.number))
+                    self._say(line.edge, ProbeCancel(line.number))
                     self._go_on(line)
 
-    def quit(self, evaluation: Evaluation) -> None:
+    def quit(self, evaluation: ProbeEvaluation) -> None:
         """Whoever asked needs no answer any more."""
         if not evaluation.over:
             self._give_up(evaluation)
 
-    def heard_quit(self, edge: str, message: Quit) -> None:
+    def heard_quit(self, edge: str, message: ProbeCancel) -> None:
         evaluation = self._asked.pop((edge, message.number), None)
         if evaluation is not None:
             self._of[edge] -= 1
             self.quit(evaluation)
 
-    def _answer(self, edge: str, number: int, evaluation: Evaluation) -> None:
+    def _answer(self, edge: str, number: int, evaluation: ProbeEvaluation) -> None:
         """Tell a neighbour what was found."""
         promise = self._may_promise(edge, evaluation)
         if promise:
             self._memory.promise(edge, evaluation.pattern)
-        found: list[Found] = []
+        found: list[HostResult] = []
         room = ANSWER_BYTES_MAX
         for one in evaluation.found[:1] if evaluation.extent == "any" else evaluation.found:
             room -= length_of([one])
@@ -193,10 +207,10 @@ class Probing:
                 evaluation.lost.add(one.host)
         heaps = in_heaps(found)
         for heap in heaps[:-1]:
-            self._say(edge, Answer(number, heap, more=True))
-        self._say(edge, Answer(number, heaps[-1], sorted(evaluation.lost), promise))
+            self._say(edge, ProbeAnswer(number, heap, more=True))
+        self._say(edge, ProbeAnswer(number, heaps[-1], sorted(evaluation.lost), promise))
 
-    def _may_promise(self, edge: str, evaluation: Evaluation) -> bool:
+    def _may_promise(self, edge: str, evaluation: ProbeEvaluation) -> bool:
         pattern = evaluation.pattern
         return (
             self._prune
@@ -213,7 +227,7 @@ class Probing:
 
     # What is asked over an edge
 
-    def _ask_over(self, edge: str, evaluation: Evaluation) -> None:
+    def _ask_over(self, edge: str, evaluation: ProbeEvaluation) -> None:
         beyond = self._tree.beyond(edge)
         only = evaluation.only
         if only is not None:
@@ -226,13 +240,13 @@ class Probing:
         key = (edge, evaluation.pattern.spelled, evaluation.extent, only)
         line = self._lines.get(key)
         if line is None:
-            line = self._lines[key] = Line(key, evaluation.pattern)
+            line = self._lines[key] = EdgeProbe(key, evaluation.pattern)
         evaluation.waiting[edge] = line
         line.next[evaluation] = None
         if not line.now:
             self._go_on(line)
 
-    def _go_on(self, line: Line) -> None:
+    def _go_on(self, line: EdgeProbe) -> None:
         """Ask for those who wait, if there are any."""
         self._by_number.pop(line.number, None)
         line.now, line.next = line.next, {}
@@ -246,10 +260,10 @@ class Probing:
         edge, spelled, extent, only = line.key
         line.trusts = self._routes.is_asked_of(edge, line.pattern.key)
         self._say(
-            edge, Question(line.number, spelled, extent, None if only is None else sorted(only))
+            edge, ProbeRequest(line.number, spelled, extent, None if only is None else sorted(only))
         )
 
-    def heard_answer(self, edge: str, message: Answer) -> None:
+    def heard_answer(self, edge: str, message: ProbeAnswer) -> None:
         line = self._by_number.get(message.number)
         if line is None or line.edge != edge:
             return  # it was not needed any more
@@ -264,7 +278,9 @@ class Probing:
         promise = message.promise and line.trusts
         self._resolve(line, merged(line.found), frozenset(message.lost), promise)
 
-    def _resolve(self, line: Line, found: list[Found], lost: frozenset[str], promise: bool) -> None:
+    def _resolve(
+        self, line: EdgeProbe, found: list[HostResult], lost: frozenset[str], promise: bool
+    ) -> None:
         if promise:
             self._memory.remember(line.edge, line.pattern.key)
         answered, line.now = list(line.now), {}
@@ -272,7 +288,11 @@ class Probing:
         self._hand_out(line.edge, answered, found, lost)
 
     def _hand_out(
-        self, edge: str, answered: list[Evaluation], found: list[Found], lost: frozenset[str]
+        self,
+        edge: str,
+        answered: list[ProbeEvaluation],
+        found: list[HostResult],
+        lost: frozenset[str],
     ) -> None:
         for evaluation in answered:
             del evaluation.waiting[edge]
@@ -283,7 +303,7 @@ class Probing:
 
     # What happens meanwhile
 
-    def passing(self, came_from: str, found: Found, matches: Matching) -> None:
+    def passing(self, came_from: str, found: HostResult, matches: Matching) -> None:
         """An update passes. It is part of what is evaluated, if the host that it comes from, or the
         branch, has answered before; if not, it is older, and the answer will know better."""
         me = self._tree.me
@@ -316,7 +336,7 @@ class Probing:
             if line.edge in hosts:
                 self._lose(line)
 
-    def _lose(self, line: Line) -> None:
+    def _lose(self, line: EdgeProbe) -> None:
         only = line.key[3]
         lost = self._tree.beyond(line.edge) if only is None else only
         waiting = [*line.now, *line.next]

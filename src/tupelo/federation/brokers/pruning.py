@@ -10,15 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from tupelo.federation.brokers.tables import Pattern
+from tupelo.federation.brokers.tables import EncodedPattern
 
 
-class Memory:
+class PruningPromises:
     """Promises, given and received. `released` is told when an edge is to be asked again."""
 
     def __init__(self, released: Callable[[str, list[str]], None]) -> None:
         self._empty: dict[str, dict[str, None]] = {}
-        self._promised: dict[str, dict[str, Pattern]] = {}
+        self._promised: dict[str, dict[str, EncodedPattern]] = {}
         self._released = released
 
     # What others have promised
@@ -44,14 +44,16 @@ class Memory:
 
     # What we have promised
 
-    def promise(self, edge: str, pattern: Pattern) -> None:
+    def promise(self, edge: str, pattern: EncodedPattern) -> None:
         self._promised.setdefault(edge, {})[pattern.key] = pattern
 
     def release(self, edge: str, key: str) -> None:
         """They do not rely on it any more."""
         self._promised.get(edge, {}).pop(key, None)
 
-    def revoke(self, came_from: str, is_broken: Callable[[Pattern], bool]) -> dict[str, list[str]]:
+    def revoke(
+        self, came_from: str, is_broken: Callable[[EncodedPattern], bool]
+    ) -> dict[str, list[str]]:
         """Take back the promises that are broken; who must hear of which."""
         broken: dict[str, list[str]] = {}
         answers: dict[str, bool] = {}

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 
-from tupelo.federation.brokers.messages import Revoke, Told, Update
+from tupelo.federation.brokers.messages import PublishedUpdate, RevokePromise, UpdateAck
 from tupelo.federation.brokers.tables import Say, Tree
 
 Done = Callable[[], None]
@@ -17,7 +17,7 @@ KEYS_MAX = 1_000
 """So many promises are taken back in one message."""
 
 
-class Passage:
+class UpdateInFlight:
     """What one broker does about one update: how many neighbours have yet to answer, and itself."""
 
     def __init__(self, done: Done) -> None:
@@ -37,7 +37,7 @@ class Publishing:
         self._tree = tree
         self._say = say
         self._hops = 0
-        self._passages: dict[int, tuple[str, Passage]] = {}
+        self._passages: dict[int, tuple[str, UpdateInFlight]] = {}
         self._cut: set[str] = set()
         self._of: Counter[str] = Counter()
 
@@ -50,16 +50,20 @@ class Publishing:
 
         def done() -> None:
             self._of[edge] -= 1
-            self._say(edge, Told(hop))
+            self._say(edge, UpdateAck(hop))
 
         return done
 
     def send(
-        self, update: Update | None, edges: list[str], revoked: dict[str, list[str]], done: Done
+        self,
+        update: PublishedUpdate | None,
+        edges: list[str],
+        revoked: dict[str, list[str]],
+        done: Done,
     ) -> None:
         """Tell these neighbours of an update, and those of promises that are taken back; `done` may
         be called before this returns."""
-        passage = Passage(done)
+        passage = UpdateInFlight(done)
         wanted = dict.fromkeys(edges)
         for edge in wanted | dict.fromkeys(revoked):
             if edge in self._cut:
@@ -67,20 +71,20 @@ class Publishing:
             keys, *others = _in_portions(revoked.get(edge, []))
             hop = self._expect(edge, passage) if keys else 0
             if update is not None and edge in wanted:
-                self._say(edge, Update(hop, update.host, update.body, keys, update.number))
+                self._say(edge, PublishedUpdate(hop, update.host, update.body, keys, update.number))
             else:
-                self._say(edge, Revoke(hop, keys))
+                self._say(edge, RevokePromise(hop, keys))
             for more in others:
-                self._say(edge, Revoke(self._expect(edge, passage), more))
+                self._say(edge, RevokePromise(self._expect(edge, passage), more))
         passage.arrived()
 
-    def _expect(self, edge: str, passage: Passage) -> int:
+    def _expect(self, edge: str, passage: UpdateInFlight) -> int:
         self._hops += 1
         self._passages[self._hops] = (edge, passage)
         passage.waiting += 1
         return self._hops
 
-    def heard_told(self, edge: str, message: Told) -> None:
+    def heard_told(self, edge: str, message: UpdateAck) -> None:
         neighbour, passage = self._passages.get(message.hop, ("", None))
         if passage is not None and neighbour == edge:
             del self._passages[message.hop]

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from tupelo.federation.brokers.messages import Found, Kind, read_value
-from tupelo.federation.brokers.probing import Evaluation
-from tupelo.federation.brokers.tables import Pattern
+from tupelo.federation.brokers.messages import HostResult, Kind, read_value
+from tupelo.federation.brokers.probing import ProbeEvaluation
+from tupelo.federation.brokers.tables import EncodedPattern
 
 logger = logging.getLogger("tupelo")
 
@@ -37,10 +37,10 @@ Deliver = Callable[[Reply], None]
 Lost = Callable[[frozenset[str]], None]
 
 
-class Standing:
+class StandingRequest:
     """Something that stands until it is cancelled or, a single collect, satisfied."""
 
-    def __init__(self, pattern: Pattern, deliver: Deliver, lost: Lost | None) -> None:
+    def __init__(self, pattern: EncodedPattern, deliver: Deliver, lost: Lost | None) -> None:
         self.is_over = False
         self.when_over: Callable[[], None] = _nothing
         """For whoever holds it: called when it is over."""
@@ -79,23 +79,23 @@ class Known(NamedTuple):
     state: bytes | None = None
 
 
-class Watching(Standing):
+class StandingSubscription(StandingRequest):
     """A subscription; also a persistent collect of all, which has got the state of some hosts."""
 
     def __init__(
-        self, pattern: Pattern, deliver: Deliver, lost: Lost | None, *, collects: bool
+        self, pattern: EncodedPattern, deliver: Deliver, lost: Lost | None, *, collects: bool
     ) -> None:
         super().__init__(pattern, deliver, lost)
         self.collects = collects
         self.have: frozenset[str] = frozenset()
         self.lost: frozenset[str] = frozenset()
         """The hosts that are known to be lost in this roster."""
-        self.asking: Evaluation | None = None
-        self.held: list[Found] = []
+        self.asking: ProbeEvaluation | None = None
+        self.held: list[HostResult] = []
         """Updates of hosts whose state is awaited, and will tell of them."""
         self._known: dict[str, Known] = {}
 
-    def tell(self, found: Found, life: str) -> None:
+    def tell(self, found: HostResult, life: str) -> None:
         """Deliver what a host in this life has, unless it is known: an update that was told, or a
         state to which nothing has happened since it was told, or its last update."""
         known = self._known.get(found.host)
@@ -143,11 +143,11 @@ class Watching(Standing):
         return asking is not None and (asking.only is None or host in asking.only)
 
 
-class Collection(Standing):
+class RunningCollect(StandingRequest):
     """A collect that stands in the tables of brokers under its number."""
 
     def __init__(
-        self, number: int, kind: Kind, pattern: Pattern, deliver: Deliver, lost: Lost | None
+        self, number: int, kind: Kind, pattern: EncodedPattern, deliver: Deliver, lost: Lost | None
     ) -> None:
         super().__init__(pattern, deliver, lost)
         self.number = number
@@ -157,7 +157,7 @@ class Collection(Standing):
         self.chosen: str | None = None
         """The host on which a persistent one has settled."""
 
-    def found(self, found: Found) -> None:
+    def found(self, found: HostResult) -> None:
         if self.kind == "persistent any":
             self.chosen = found.host
         elif found.host in self.answered:
@@ -183,7 +183,7 @@ class Collection(Standing):
             self.settle(None)
 
 
-def reply(found: Found) -> Reply:
+def reply(found: HostResult) -> Reply:
     return read_reply(Reply(found.host, found.items, found.is_update), read_value)
 
 

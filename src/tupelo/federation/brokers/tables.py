@@ -13,10 +13,16 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 
 from tupelo.errors import BadFrame, CannotSend
-from tupelo.federation.brokers.messages import Found, Said, Unwant, Want, spell
+from tupelo.federation.brokers.messages import (
+    BrokerMessage,
+    HostResult,
+    SubscribeTo,
+    UnsubscribeFrom,
+    spell,
+)
 
 if TYPE_CHECKING:
-    from tupelo.federation.groups.roster import Roster
+    from tupelo.federation.groups.roster import Membership
 
 PATTERNS_MAX = 100_000
 """So many subscriptions and collects may stand for one host, and so many of its questions and
@@ -29,7 +35,7 @@ ANSWER_BYTES_MAX = 32 * 2**20
 """The most that goes over an edge in answer to one question: a link that has twice as much to send
 is held for too slow. Who does not fit counts as lost."""
 
-Say = Callable[[str, Said], None]
+Say = Callable[[str, BrokerMessage], None]
 
 
 class Application(Protocol):
@@ -57,7 +63,7 @@ class Application(Protocol):
         ...
 
 
-class Pattern:
+class EncodedPattern:
     """A pattern, and how it is spelled: two of one spelling are identical."""
 
     __slots__ = ("key", "readable", "spelled", "value")
@@ -69,7 +75,7 @@ class Pattern:
         self.readable = readable
 
 
-class Relying(Protocol):
+class PromiseKeeper(Protocol):
     """Who relies on what is wanted: promises are kept only while it is."""
 
     def wants_no_more(self, edge: str, key: str) -> None:
@@ -88,7 +94,7 @@ class Tree:
     it become edges to whoever is nearest to the least of those that do.
     """
 
-    def __init__(self, me: str, roster: Roster | None, taking_part: Collection[str]) -> None:
+    def __init__(self, me: str, roster: Membership | None, taking_part: Collection[str]) -> None:
         self.me = me
         self.hosts = frozenset(taking_part) if me in taking_part else frozenset({me})
         self._beyond: dict[str, frozenset[str]] = {}
@@ -120,7 +126,7 @@ class Tree:
             raise BadFrame("a broker speaks for hosts that are not beyond it")
 
 
-def _contract(roster: Roster, hosts: Collection[str]) -> dict[str, set[str]]:
+def _contract(roster: Membership, hosts: Collection[str]) -> dict[str, set[str]]:
     """The edges between those who take part."""
     root = min(hosts)
     edges: dict[str, set[str]] = {host: set() for host in hosts}
@@ -148,29 +154,29 @@ def _reach(edges: dict[str, set[str]], start: str, without: str) -> Iterable[str
 class Routes:
     """Who wants which updates: this host itself, and the neighbours for those beyond them."""
 
-    def __init__(self, tree: Tree, say: Say, relying: Relying) -> None:
+    def __init__(self, tree: Tree, say: Say, relying: PromiseKeeper) -> None:
         self._tree = tree
         self._say = say
         self._relying = relying
-        self._patterns: dict[bytes, Pattern] = {}
+        self._patterns: dict[bytes, EncodedPattern] = {}
         self._wanting: dict[bytes, dict[str, None]] = {}
         self._wanted_by: dict[str, Counter[str]] = {e: Counter() for e in tree.neighbours}
         self._asked_of: dict[str, Counter[str]] = {e: Counter() for e in tree.neighbours}
 
-    def install(self, who: str, pattern: Pattern) -> None:
+    def install(self, who: str, pattern: EncodedPattern) -> None:
         """Someone wants this, and everyone has heard so."""
         for edge in self._add(who, pattern):
             self._asked_of[edge][pattern.key] += 1
 
-    def want(self, who: str, pattern: Pattern) -> None:
+    def want(self, who: str, pattern: EncodedPattern) -> None:
         """Someone wants this from now on; whoever does not know yet is told."""
         if who != self._tree.me:
             self._tree.check_room(who, self._wanted_by[who].total())
         for edge in self._add(who, pattern):
             self._asked_of[edge][pattern.key] += 1
-            self._say(edge, Want(pattern.spelled))
+            self._say(edge, SubscribeTo(pattern.spelled))
 
-    def _add(self, who: str, pattern: Pattern) -> list[str]:
+    def _add(self, who: str, pattern: EncodedPattern) -> list[str]:
         """The edges over which it was not wanted before."""
         wanting = self._wanting.setdefault(pattern.spelled, {})
         if who in wanting:
@@ -199,7 +205,7 @@ class Routes:
             del self._wanting[spelled], self._patterns[spelled]
         for edge in self._tree.neighbours:
             if edge != who and not wanting.keys() - {edge}:
-                self._say(edge, Unwant(spelled))
+                self._say(edge, UnsubscribeFrom(spelled))
                 _count_down(self._asked_of[edge], pattern.key)
                 if pattern.key not in self._asked_of[edge]:
                     self._relying.asks_no_more(edge, pattern.key)
@@ -220,8 +226,8 @@ class Routes:
     def who_wants(
         self,
         came_from: str,
-        matches: Callable[[Pattern], bool | None],
-        allows: Callable[[str, Pattern], bool],
+        matches: Callable[[EncodedPattern], bool | None],
+        allows: Callable[[str, EncodedPattern], bool],
     ) -> list[str]:
         """The edges over which an update is to go; also if it cannot be told here whether it
         matches, for they can."""
@@ -270,9 +276,9 @@ def portions(items: list[bytes]) -> list[list[bytes]]:
     return heaps
 
 
-def in_heaps(found: list[Found]) -> list[list[Found]]:
+def in_heaps(found: list[HostResult]) -> list[list[HostResult]]:
     """The same for what several hosts have."""
-    heaps: list[list[Found]] = [[]]
+    heaps: list[list[HostResult]] = [[]]
     size = 0
     for one in found:
         for items in portions(one.items):
@@ -280,23 +286,23 @@ def in_heaps(found: list[Found]) -> list[list[Found]]:
             if size and size + length > PORTION_BYTES:
                 heaps.append([])
                 size = 0
-            heaps[-1].append(Found(one.host, items, one.is_update, one.number))
+            heaps[-1].append(HostResult(one.host, items, one.is_update, one.number))
             size += length
     return heaps
 
 
-def length_of(found: Iterable[Found]) -> int:
+def length_of(found: Iterable[HostResult]) -> int:
     return sum(len(item) for one in found for item in one.items)
 
 
-def check_answer(found: Iterable[Found]) -> None:
+def check_answer(found: Iterable[HostResult]) -> None:
     if length_of(found) > ANSWER_BYTES_MAX:
         raise BadFrame(f"an answer of more than {ANSWER_BYTES_MAX} bytes")
 
 
-def merged(found: list[Found]) -> list[Found]:
+def merged(found: list[HostResult]) -> list[HostResult]:
     """What came in several messages, put together."""
-    states: dict[str, Found] = {}
+    states: dict[str, HostResult] = {}
     updates = []
     for one in found:
         if one.is_update:

@@ -15,10 +15,10 @@ from tupelo.federation.client.channel import (
     PARTING_SECONDS,
     SILENT_HEARTBEATS,
     TICKS,
-    Asked,
     Channel,
-    Owner,
-    Party,
+    ChannelUser,
+    ConnectionConfig,
+    OutstandingCall,
 )
 from tupelo.federation.links import wire
 from tupelo.federation.links.link import Link, Network
@@ -28,7 +28,7 @@ UNSENT_MAX = wire.FRAME_MAX
 """With more bytes than this unsent, callers wait before they send more."""
 
 
-class Line:
+class AsyncLine:
     """One link. At first it is asked for what comes; then it tells its channel."""
 
     def __init__(self, link: Link) -> None:
@@ -90,7 +90,7 @@ class Line:
             channel.lost(self, self.reason)
 
 
-class AsyncAsked(Asked):
+class AsyncOutstandingCall(OutstandingCall):
     """A call that a task awaits; its signal is a future."""
 
     __slots__ = ()
@@ -105,11 +105,11 @@ class AsyncChannel(Channel):
 
     is_async = True
 
-    def __init__(self, party: Party, chance: random.Random, network: Network) -> None:
+    def __init__(self, party: ConnectionConfig, chance: random.Random, network: Network) -> None:
         super().__init__(party, chance)
         self._loop = asyncio.get_running_loop()
         self._network = network
-        self._line: Line | None = None
+        self._line: AsyncLine | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         self._dialling: asyncio.Task[None] | None = None
         self._tick: asyncio.TimerHandle | None = None
@@ -118,7 +118,7 @@ class AsyncChannel(Channel):
         self._confirming: list[int] = []
 
     @classmethod
-    async def made(cls, party: Party, chance: random.Random, network: Network) -> Self:
+    async def made(cls, party: ConnectionConfig, chance: random.Random, network: Network) -> Self:
         channel = cls(party, chance, network)
         channel._go_on(*await channel._dial(DIAL_SECONDS))
         return channel
@@ -129,13 +129,15 @@ class AsyncChannel(Channel):
 
     # What a space uses
 
-    def asking(self, message: Any, owner: Owner, within: int | None = None) -> Asked:
-        asked = AsyncAsked(message, owner, within, None)
+    def asking(
+        self, message: Any, owner: ChannelUser, within: int | None = None
+    ) -> OutstandingCall:
+        asked = AsyncOutstandingCall(message, owner, within, None)
         if asked.wait:
             asked.since = self._loop.time()
         return asked
 
-    async def run(self, asked: Asked) -> None:
+    async def run(self, asked: OutstandingCall) -> None:
         if asked.done:
             asked.ask_again(self._loop.time())
         while self._line is not None and not self._line.free.is_set():
@@ -150,7 +152,7 @@ class AsyncChannel(Channel):
         if asked.error is not None:
             raise asked.error
 
-    def confirm(self, asked: Asked) -> bool:
+    def confirm(self, asked: OutstandingCall) -> bool:
         answer = self.settle(asked)
         if answer:
             if not self._confirming:
@@ -164,12 +166,12 @@ class AsyncChannel(Channel):
             calls, self._confirming = self._confirming, []
             self._send(encode(wire.Confirm(calls)))
 
-    def cancel(self, asked: Asked) -> None:
+    def cancel(self, asked: OutstandingCall) -> None:
         if self.withdraw(asked):
             self._send(encode(wire.Cancel([asked.number])))
         asked.number = 0
 
-    async def leave(self, owner: Owner, goodbyes: list[Any]) -> None:
+    async def leave(self, owner: ChannelUser, goodbyes: list[Any]) -> None:
         calls = self.closing(owner)
         if calls:
             self._send(encode(wire.Cancel(calls)))
@@ -192,7 +194,7 @@ class AsyncChannel(Channel):
 
     # Sending and receiving
 
-    def _post(self, asked: Asked) -> None:
+    def _post(self, asked: OutstandingCall) -> None:
         self.require_link_of(asked)
         if self._line is None:
             self.queue(asked)
@@ -207,7 +209,7 @@ class AsyncChannel(Channel):
             self._sent += 1
             self._line.send(content)
 
-    def heard(self, line: Line, contents: list[bytes]) -> None:
+    def heard(self, line: AsyncLine, contents: list[bytes]) -> None:
         self._heard += 1
         if not contents:  # a part of a frame
             self._progress += 1
@@ -220,7 +222,7 @@ class AsyncChannel(Channel):
 
     # Losing and dialling
 
-    def lost(self, line: Line, reason: str) -> None:
+    def lost(self, line: AsyncLine, reason: str) -> None:
         if self._line is not line:
             return
         self._line = None
@@ -275,7 +277,7 @@ class AsyncChannel(Channel):
             await asyncio.sleep(min(pause(), max(0.0, end - now())))
         self.give_up(error, reason)
 
-    def _go_on(self, line: Line, welcome: wire.Welcome) -> None:
+    def _go_on(self, line: AsyncLine, welcome: wire.Welcome) -> None:
         """A new link stands: what waits for it is sent."""
         self.begin(welcome)
         self._line = line
@@ -284,12 +286,12 @@ class AsyncChannel(Channel):
         self._post_unsent()
         line.tell(self)
 
-    async def _dial(self, seconds: float) -> tuple[Line, wire.Welcome]:
+    async def _dial(self, seconds: float) -> tuple[AsyncLine, wire.Welcome]:
         """A link to the host, on which the spaces are open. CannotReach, or why it refuses us."""
-        lines: list[Line] = []
+        lines: list[AsyncLine] = []
 
-        def answer(link: Link) -> Line:
-            lines.append(Line(link))
+        def answer(link: Link) -> AsyncLine:
+            lines.append(AsyncLine(link))
             return lines[0]
 
         try:
@@ -311,7 +313,7 @@ class AsyncChannel(Channel):
                 raise
             raise CannotReach(self.peer, str(error) or "it does not answer") from error
 
-    async def _reopen(self, line: Line) -> None:
+    async def _reopen(self, line: AsyncLine) -> None:
         opening = self.reopening()
         for _, content in opening.values():
             line.send(content)

@@ -23,12 +23,12 @@ from tupelo.federation.client.channel import (
     PARTING_SECONDS,
     SILENT_HEARTBEATS,
     TICKS,
-    Asked,
     Channel,
-    Owner,
-    Party,
+    ChannelUser,
+    ConnectionConfig,
+    OutstandingCall,
 )
-from tupelo.federation.client.line import Line
+from tupelo.federation.client.line import BlockingLine
 from tupelo.federation.links import wire
 from tupelo.federation.links.tcp import PLAIN, PREAMBLE, REFUSED, TLS
 from tupelo.federation.links.wire import encode
@@ -39,7 +39,7 @@ logger = logging.getLogger("tupelo")
 _MAIN = threading.main_thread().ident
 
 
-class BlockingAsked(Asked):
+class BlockingOutstandingCall(OutstandingCall):
     """A call that a thread waits for; its signal is a lock."""
 
     __slots__ = ()
@@ -53,14 +53,14 @@ class BlockingChannel(Channel):
 
     is_async = False
 
-    def __init__(self, party: Party, chance: random.Random) -> None:
+    def __init__(self, party: ConnectionConfig, chance: random.Random) -> None:
         super().__init__(party, chance)
         self._lock = threading.Lock()  # for what is sent, and for the books
         self._reading = threading.RLock()  # held by the one who reads for all
         self._led = False
         self._alarm = _alarm()  # wakes the keeper
-        self._line: Line | None = None
-        self._dead: list[Line] = []
+        self._line: BlockingLine | None = None
+        self._dead: list[BlockingLine] = []
         self._line, welcome = self._dial(DIAL_SECONDS)
         self.begin(welcome)
         self._keeper = threading.Thread(target=self._keep, name="tupelo-channel", daemon=True)
@@ -72,13 +72,15 @@ class BlockingChannel(Channel):
 
     # What a space uses
 
-    def asking(self, message: Any, owner: Owner, within: int | None = None) -> Asked:
-        asked = BlockingAsked(message, owner, within, _alarm())
+    def asking(
+        self, message: Any, owner: ChannelUser, within: int | None = None
+    ) -> OutstandingCall:
+        asked = BlockingOutstandingCall(message, owner, within, _alarm())
         if asked.wait:
             asked.since = time.monotonic()
         return asked
 
-    async def run(self, asked: Asked) -> None:
+    async def run(self, asked: OutstandingCall) -> None:
         if asked.done:
             asked.ask_again(time.monotonic())
         try:
@@ -93,7 +95,7 @@ class BlockingChannel(Channel):
         if asked.error is not None:
             raise asked.error
 
-    def confirm(self, asked: Asked) -> bool:
+    def confirm(self, asked: OutstandingCall) -> bool:
         with self._lock:
             answer = self.settle(asked)
             if answer:
@@ -104,7 +106,7 @@ class BlockingChannel(Channel):
                     raise
             return answer is not False
 
-    def cancel(self, asked: Asked) -> None:
+    def cancel(self, asked: OutstandingCall) -> None:
         with self._lock:
             if self.withdraw(asked):
                 self._send(encode(wire.Cancel([asked.number])))
@@ -114,7 +116,7 @@ class BlockingChannel(Channel):
         with self._lock:
             super().tell(message, within)
 
-    async def leave(self, owner: Owner, goodbyes: list[Any]) -> None:
+    async def leave(self, owner: ChannelUser, goodbyes: list[Any]) -> None:
         with self._lock:  # Who waits is told why before the host can say what became of it.
             calls = self.closing(owner)
             if calls:
@@ -128,7 +130,7 @@ class BlockingChannel(Channel):
         if last:
             self._close()
         elif calls:  # One of them may be the one who reads: the answer to this frees it.
-            self.tell(wire.Tell(0))
+            self.tell(wire.DescribeHost(0))
 
     def start(self, work: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
         threading.Thread(target=lambda: at_once(work), name=name, daemon=True).start()
@@ -150,7 +152,7 @@ class BlockingChannel(Channel):
 
     # Sending, with the lock held
 
-    def _post(self, asked: Asked) -> None:
+    def _post(self, asked: OutstandingCall) -> None:
         self.require_link_of(asked)
         if self._line is None:
             self.queue(asked)
@@ -174,7 +176,7 @@ class BlockingChannel(Channel):
 
     # Receiving
 
-    def _await(self, asked: Asked) -> None:
+    def _await(self, asked: OutstandingCall) -> None:
         """Return when the answer is there: read until it is, or let another one read."""
         reading = self._reading
         if reading._is_owned():  # type: ignore[attr-defined]  # Two interrupts came at once.
@@ -199,7 +201,7 @@ class BlockingChannel(Channel):
         while self._reading._is_owned():  # type: ignore[attr-defined]
             self._reading.release()
 
-    def _read_until(self, asked: Asked) -> None:
+    def _read_until(self, asked: OutstandingCall) -> None:
         careful = asked.patient and get_ident() == _MAIN and (len(self._asked) > 1 or self.carries)
         while not asked.done and (line := self._line) is not None:
             if careful:
@@ -209,7 +211,7 @@ class BlockingChannel(Channel):
                 line.ready(None)
             self._read(line)
 
-    def _read(self, line: Line) -> None:
+    def _read(self, line: BlockingLine) -> None:
         try:
             contents = line.next()
             if not contents:  # a part of a frame
@@ -236,7 +238,7 @@ class BlockingChannel(Channel):
 
     # Losing and dialling
 
-    def _lost(self, line: Line, reason: str) -> None:
+    def _lost(self, line: BlockingLine, reason: str) -> None:
         line.reason = (
             line.reason or reason
         )  # The reader only sees that it is shut, and may be first.
@@ -244,7 +246,7 @@ class BlockingChannel(Channel):
         with self._lock:
             self._lose(line, reason)
 
-    def _lose(self, line: Line, reason: str) -> None:
+    def _lose(self, line: BlockingLine, reason: str) -> None:
         if self._line is not line:
             return
         line.shut()
@@ -287,11 +289,11 @@ class BlockingChannel(Channel):
     def _ask_for_a_sign(self) -> None:
         if self._lock.acquire(blocking=False):  # Else its holder may be stuck in sending.
             try:
-                super().tell(wire.Tell(0, brief=True))
+                super().tell(wire.DescribeHost(0, brief=True))
             finally:
                 self._lock.release()
 
-    def _read_alone(self, line: Line) -> None:
+    def _read_alone(self, line: BlockingLine) -> None:
         """Read what is there, if nobody does."""
         if not self._reading.acquire(blocking=False):
             return
@@ -328,7 +330,7 @@ class BlockingChannel(Channel):
         while not self.closed and (left := end - time.monotonic()) > 0:
             self._alarm.acquire(timeout=left)
 
-    def _go_on(self, line: Line, welcome: wire.Welcome) -> None:
+    def _go_on(self, line: BlockingLine, welcome: wire.Welcome) -> None:
         """A new link stands: what waits for it is sent."""
         with self._lock:
             if self.closed:
@@ -339,7 +341,7 @@ class BlockingChannel(Channel):
             self._post_unsent()
         self._hand_on()
 
-    def _dial(self, seconds: float) -> tuple[Line, wire.Welcome]:
+    def _dial(self, seconds: float) -> tuple[BlockingLine, wire.Welcome]:
         """A link to the host, on which the spaces are open. CannotReach, or why it refuses us."""
         address = self.party.address
         end = time.monotonic() + seconds
@@ -347,7 +349,7 @@ class BlockingChannel(Channel):
             sock = socket.create_connection((address.host, address.port), seconds)
         except OSError as error:
             raise CannotReach(self.peer, error.strerror or str(error)) from error
-        line = Line(sock)
+        line = BlockingLine(sock)
         try:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._meet(line, sock, end)
@@ -368,7 +370,7 @@ class BlockingChannel(Channel):
             line.close()
             raise
 
-    def _meet(self, line: Line, sock: socket.socket, end: float) -> None:
+    def _meet(self, line: BlockingLine, sock: socket.socket, end: float) -> None:
         """The first eight bytes, and TLS if it is wanted."""
         wanted = PLAIN if self.party.context is None else TLS
         sock.sendall(PREAMBLE + wanted)
@@ -382,7 +384,7 @@ class BlockingChannel(Channel):
         if wanted == TLS:
             line.secure(self.party)
 
-    def _reopen(self, line: Line, end: float) -> None:
+    def _reopen(self, line: BlockingLine, end: float) -> None:
         heard: list[wire.Message] = []
         with self._lock:
             opening = self.reopening()

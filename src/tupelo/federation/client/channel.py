@@ -48,7 +48,7 @@ CONFIRMED_MAX = 4_096
 """So many takes are remembered as received; a host commits far fewer at a time."""
 
 
-class Party(msgspec.Struct, frozen=True):
+class ConnectionConfig(msgspec.Struct, frozen=True):
     """Who dials whom: the address, who we are, and how the other end is recognised."""
 
     address: Address
@@ -65,14 +65,14 @@ class Party(msgspec.Struct, frozen=True):
     """For how many seconds after a loss the host is dialled again."""
 
 
-class Owner(Protocol):
+class ChannelUser(Protocol):
     """A space that uses a channel; what it has `held` ends with the link."""
 
     @property
     def held(self) -> Collection[object]: ...
 
 
-class Asked(ABC):
+class OutstandingCall(ABC):
     """A call that was asked, until its answer has reached the caller."""
 
     __slots__ = (
@@ -91,7 +91,7 @@ class Asked(ABC):
         "within",
     )
 
-    def __init__(self, message: Any, owner: Owner, within: int | None, signal: Any) -> None:
+    def __init__(self, message: Any, owner: ChannelUser, within: int | None, signal: Any) -> None:
         self.message = message
         self.owner = owner
         self.within = within
@@ -135,7 +135,7 @@ class Channel(ABC):
 
     is_async: ClassVar[bool]
 
-    def __init__(self, party: Party, chance: random.Random) -> None:
+    def __init__(self, party: ConnectionConfig, chance: random.Random) -> None:
         self.party = party
         self.chance = chance
         self.serial = 0
@@ -144,14 +144,14 @@ class Channel(ABC):
         self.closed = False
         self.given_up: TupeloError | None = None
         self._number = 0
-        self._asked: PendingCalls[Asked] = PendingCalls()
-        self._unsent: deque[Asked] = deque()
+        self._asked: PendingCalls[OutstandingCall] = PendingCalls()
+        self._unsent: deque[OutstandingCall] = deque()
         # What was confirmed on this link: the host may not have it on disk yet when it crashes.
         self._confirmed: deque[int] = deque(maxlen=CONFIRMED_MAX)
         self._received: list[int] = []
         self._resuming = False
         self._reason = ""
-        self._opened: dict[Owner, wire.Open] = {}
+        self._opened: dict[ChannelUser, wire.Open] = {}
         self._sent = self._heard = 0
         self._progress = 0  # what was heard beside that the host is there
         self._unanswered = (0, 0)  # progress at the last tick, and the ticks since it changed
@@ -168,7 +168,9 @@ class Channel(ABC):
 
     # What a space uses
 
-    async def ask(self, message: Any, owner: Owner, within: int | None = None) -> Asked:
+    async def ask(
+        self, message: Any, owner: ChannelUser, within: int | None = None
+    ) -> OutstandingCall:
         """Send a call and wait for its answer, or raise its error. `within` is the serial of the
         link that carries what it needs."""
         asked = self.asking(message, owner, within)
@@ -176,19 +178,21 @@ class Channel(ABC):
         return asked
 
     @abstractmethod
-    def asking(self, message: Any, owner: Owner, within: int | None = None) -> Asked:
+    def asking(
+        self, message: Any, owner: ChannelUser, within: int | None = None
+    ) -> OutstandingCall:
         """A call that is about to be asked."""
 
     @abstractmethod
-    async def run(self, asked: Asked) -> None:
+    async def run(self, asked: OutstandingCall) -> None:
         """Ask it, and return with its answer; once more, if it was answered before."""
 
     @abstractmethod
-    def confirm(self, asked: Asked) -> bool:
+    def confirm(self, asked: OutstandingCall) -> bool:
         """What was taken reaches its user now. False: the host has it back by now; ask again."""
 
     @abstractmethod
-    def cancel(self, asked: Asked) -> None:
+    def cancel(self, asked: OutstandingCall) -> None:
         """Nobody wants the answer any more; what was taken goes back."""
 
     def tell(self, message: Any, within: int | None = None) -> None:
@@ -199,7 +203,7 @@ class Channel(ABC):
             self._send(wire.encode(message))
 
     @abstractmethod
-    def _post(self, asked: Asked) -> None:
+    def _post(self, asked: OutstandingCall) -> None:
         """Send this call now, or over the next link."""
 
     @abstractmethod
@@ -216,7 +220,7 @@ class Channel(ABC):
                 asked.failed(error)
 
     @abstractmethod
-    async def leave(self, owner: Owner, goodbyes: list[Any]) -> None:
+    async def leave(self, owner: ChannelUser, goodbyes: list[Any]) -> None:
         """This space is closed: who waits in it is told, and the host gets the goodbyes. With the
         last space the channel is closed."""
 
@@ -233,7 +237,7 @@ class Channel(ABC):
         using it."""
         self._forked = True
 
-    async def open(self, owner: Owner, space: str, password: str | None) -> list[Any]:
+    async def open(self, owner: ChannelUser, space: str, password: str | None) -> list[Any]:
         """Use a space from now on, on every link; what the host says of it."""
         message = wire.Open(0, space, password)
         self._opened[owner] = message
@@ -258,7 +262,7 @@ class Channel(ABC):
             resume=self.session,
             more=bool(self._received),
         )
-        arrivals = [wire.Arrival([], self._received)] if self._received else []
+        arrivals = [wire.HelloDetails([], self._received)] if self._received else []
         return [wire.encode(word) for word in (hello, *arrivals)]
 
     def welcomed(self, welcome: wire.Message) -> wire.Welcome:
@@ -279,7 +283,7 @@ class Channel(ABC):
         self._begun_at = self._progress
         self._unanswered = (self._progress, 0)
 
-    def reopening(self) -> dict[int, tuple[Owner, bytes]]:
+    def reopening(self) -> dict[int, tuple[ChannelUser, bytes]]:
         """What opens the spaces on a new link: for each call, whose it is and its content."""
         contents = {}
         for owner, message in list(self._opened.items()):
@@ -288,7 +292,7 @@ class Channel(ABC):
             contents[self._number] = owner, wire.encode(message)
         return contents
 
-    def number(self, asked: Asked) -> bytes:
+    def number(self, asked: OutstandingCall) -> bytes:
         """The content of a call, which is in flight from now on."""
         self._number += 1
         message = asked.message
@@ -299,7 +303,7 @@ class Channel(ABC):
         self._asked[asked.number] = asked
         return content
 
-    def require_link_of(self, asked: Asked) -> None:
+    def require_link_of(self, asked: OutstandingCall) -> None:
         """Can this be asked at all?"""
         if self._forked:
             raise LinkError("this connection was made before a fork; connect again in the child")
@@ -310,7 +314,7 @@ class Channel(ABC):
         if self.given_up is not None and not self.party.reconnect:
             raise self.loss(asked.message, self._reason)
 
-    def settle(self, asked: Asked) -> bool | None:
+    def settle(self, asked: OutstandingCall) -> bool | None:
         """For `confirm`. True: say it to the host; None: it is said with the next Hello."""
         if asked.serial == self.serial:
             self._confirmed.append(asked.number)
@@ -320,18 +324,18 @@ class Channel(ABC):
             return None
         return False
 
-    def unsettle(self, asked: Asked) -> None:
+    def unsettle(self, asked: OutstandingCall) -> None:
         """It does not reach its user after all."""
         for known in (self._confirmed, self._received):
             if asked.number in known:
                 known.remove(asked.number)
 
-    def queue(self, asked: Asked) -> None:
+    def queue(self, asked: OutstandingCall) -> None:
         """It is sent over the next link; if it never can be, its caller is told now."""
         wire.encode(asked.message)
         self._unsent.append(asked)
 
-    def withdraw(self, asked: Asked) -> bool:
+    def withdraw(self, asked: OutstandingCall) -> bool:
         """For `cancel`. Is the host to be told?"""
         self._asked.pop(asked.number, None)
         if asked in self._unsent:
@@ -340,7 +344,9 @@ class Channel(ABC):
         self.unsettle(asked)
         return asked.number > 0 and asked.serial == self.serial
 
-    def reopened(self, opening: dict[int, tuple[Owner, bytes]], heard: list[wire.Message]) -> None:
+    def reopened(
+        self, opening: dict[int, tuple[ChannelUser, bytes]], heard: list[wire.Message]
+    ) -> None:
         """Cross out what was opened; who waits in a space that cannot be is told."""
         for message in heard:
             if isinstance(message, (wire.Answer, wire.Failure)):
@@ -349,7 +355,7 @@ class Channel(ABC):
                     for asked in self._unsent_of(owner):
                         asked.failed(read_failure(message))
 
-    def _unsent_of(self, owner: Owner) -> list[Asked]:
+    def _unsent_of(self, owner: ChannelUser) -> list[OutstandingCall]:
         """The calls of a space that are not sent yet, and will not be."""
         found = [asked for asked in self._unsent if asked.owner is owner]
         for asked in found:
@@ -391,7 +397,7 @@ class Channel(ABC):
         return ticks < 2 * UNANSWERED_HEARTBEATS * TICKS
 
     def _ask_for_a_sign(self) -> None:
-        self.tell(wire.Tell(0, brief=True))
+        self.tell(wire.DescribeHost(0, brief=True))
 
     # Losses
 
@@ -418,7 +424,7 @@ class Channel(ABC):
             else:
                 asked.failed(self.loss(asked.message, reason, sent=True))
 
-    def closing(self, owner: Owner) -> list[int]:
+    def closing(self, owner: ChannelUser) -> list[int]:
         """Nobody uses this space here any more: its calls are over. Those that the host knows."""
         self._opened.pop(owner, None)
         over = self._unsent_of(owner) + self._asked.pop_all(lambda asked: asked.owner is owner)
@@ -457,15 +463,26 @@ class Channel(ABC):
 def may_ask_again(message: Any) -> bool:
     """Is it harmless if this was done, and is asked again by the same one on another link?"""
     match message:
-        case wire.Get(txn=None, session=None) | wire.Count(txn=None):
+        case wire.Get(txn=None, session=None) | wire.CountRequest(txn=None):
             return True
-        case wire.Begin(parent=None, id=None) | wire.Remember(like=None) | wire.Subscribe(txn=None):
+        case (
+            wire.Begin(parent=None, id=None)
+            | wire.OpenSession(like=None)
+            | wire.Subscribe(txn=None)
+        ):
             return True
         case wire.Match(txn=None):
             return True
         case wire.Invoke(again=again):
             return again
-        case wire.Open() | wire.Changes() | wire.Log() | wire.Trim() | wire.Tell() | wire.Doubts():
+        case (
+            wire.Open()
+            | wire.Changes()
+            | wire.ReadLog()
+            | wire.Trim()
+            | wire.DescribeHost()
+            | wire.ListPrepared()
+        ):
             return True
     return False
 
@@ -473,7 +490,7 @@ def may_ask_again(message: Any) -> bool:
 def changes_something(message: Any) -> bool:
     """May this have been done, once it was sent, and stay done without us?"""
     match message:
-        case wire.Write(txn=None) | wire.Renew() | wire.Revoke():
+        case wire.Write(txn=None) | wire.Renew() | wire.CancelLease():
             return True
         case wire.End(how="commit" | "prepare"):
             return True
@@ -489,13 +506,13 @@ def name_of(message: Any) -> str:
             return "a take" if take else "a read"
         case wire.End(how=how):
             return {"state": "a question"}.get(how, f"a {how}")
-        case wire.Write() | wire.Count():
+        case wire.Write() | wire.CountRequest():
             return f"a {type(message).__name__.lower()}"
         case wire.Next() | wire.Subscribe() | wire.State(thing="subscription"):
             return "a subscription"
         case wire.Invoke(service=service, method=method):
             return f"{service} {method}"
-        case wire.Tell():
+        case wire.DescribeHost():
             return "a question"
     return "an operation"
 

@@ -16,14 +16,14 @@ from tupelo.errors import BadArgument
 from tupelo.federation.client.arguments import is_text
 from tupelo.federation.client.async_channel import AsyncChannel
 from tupelo.federation.client.blocking_channel import BlockingChannel
-from tupelo.federation.client.channel import Party
+from tupelo.federation.client.channel import ConnectionConfig
 from tupelo.federation.client.space import (
     AsyncRemoteSpaceLike,
     RemoteSpaceLike,
     opened,
 )
 from tupelo.federation.links.address import Address, is_loopback, parse_url
-from tupelo.federation.links.tcp import Security, TcpNetwork
+from tupelo.federation.links.tcp import LinkSecurity, TcpNetwork
 from tupelo.space.checks import WAIT_MAX
 from tupelo.space.either import at_once
 
@@ -81,7 +81,7 @@ def _party(
     tls: bool | None,
     name: str | None,
     reconnect: float,
-) -> tuple[Party, str]:
+) -> tuple[ConnectionConfig, str]:
     address, space = parse_url(url)
     if space is None:
         raise BadArgument("url", "one that names a space: tupelo://host:7700/space", url)
@@ -103,11 +103,13 @@ def _party(
     recognise: Callable[[str], None] = _anyone
     if tls or known or (tls is None and not is_loopback(address.host)):
         agent, context, recognise = _credentials(address, identity, trust)
-    party = Party(address, agent, name or "", uuid4().hex, context, recognise, float(reconnect))
+    party = ConnectionConfig(
+        address, agent, name or "", uuid4().hex, context, recognise, float(reconnect)
+    )
     return party, space
 
 
-def party_of(url: str, options: dict[str, Any]) -> tuple[Party, str | None]:
+def party_of(url: str, options: dict[str, Any]) -> tuple[ConnectionConfig, str | None]:
     """For a connection to a host, of which the URL need not name a space; and the password."""
     address, _ = parse_url(url)
     known: dict[str, Any] = {
@@ -150,13 +152,13 @@ def _credentials(
     return identity.key, client_context(identity), meet
 
 
-def network_of(party: Party) -> TcpNetwork:
+def network_of(party: ConnectionConfig) -> TcpNetwork:
     """How an async channel dials this party."""
     if party.context is None:
         return TcpNetwork()
     from tupelo.federation.identity.tls import key_of
 
-    return TcpNetwork(Security(client=party.context, require_tls=True, key_of=key_of))
+    return TcpNetwork(LinkSecurity(client=party.context, require_tls=True, key_of=key_of))
 
 
 def _anyone(key: str) -> None:

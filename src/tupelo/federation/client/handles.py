@@ -30,10 +30,10 @@ from tupelo.values.coverage import Coverage
 from tupelo.values.scope import Scope
 
 if TYPE_CHECKING:
-    from tupelo.federation.client.reach import Reach
+    from tupelo.federation.client.reach import RemoteOperations
 
 
-class Coming:
+class AwaitableHandle:
     """A thing of the async door that is on its way: `await` it, or use it by `async with`."""
 
     def __init__(self, work: Coroutine[Any, Any, Any]) -> None:
@@ -51,14 +51,14 @@ class Coming:
         await self._thing.__aexit__(*error)
 
 
-class Door:
+class DualHandle:
     """What is at one of the two doors, and closed at the end of a `with` or `async with` block."""
 
     is_async: bool
 
     def coming(self, work: Callable[..., Coroutine[Any, Any, Any]], *args: Any) -> Any:
         """What this work makes; on the async door, once it is awaited."""
-        return Coming(work(*args)) if self.is_async else at_once(partial(work, *args))
+        return AwaitableHandle(work(*args)) if self.is_async else at_once(partial(work, *args))
 
     def require_door(self, is_async: bool, instead: str) -> None:
         if self.is_async is not is_async:
@@ -85,7 +85,7 @@ class Door:
 # Leases
 
 
-class Written(msgspec.Struct, gc=False):
+class WrittenEntryId(msgspec.Struct, gc=False):
     """An entry that we wrote, as its lease knows it."""
 
     n: int
@@ -102,7 +102,7 @@ class Written(msgspec.Struct, gc=False):
 class RemoteLandlord:
     """Leases of things in a space at a host elsewhere."""
 
-    def __init__(self, space: Reach) -> None:
+    def __init__(self, space: RemoteOperations) -> None:
         self._space = space
 
     async def renew_lease_async(self, thing: Any, seconds: float | None) -> None:
@@ -111,7 +111,7 @@ class RemoteLandlord:
         thing.expires = await self._space.ask(message, thing.serial)
 
     async def cancel_lease_async(self, thing: Any) -> None:
-        message = wire.Revoke(0, self._space.name, thing.kind, thing.id)
+        message = wire.CancelLease(0, self._space.name, thing.kind, thing.id)
         await self._space.ask(message, thing.serial)
 
     async def refresh(self) -> None:
@@ -142,12 +142,12 @@ _PROTOCOLS: dict[str, type] = {
 }
 
 
-class Held(Door):
+class RemoteHandle(DualHandle):
     """Something leased that a host keeps for us, until the link that carries it is lost."""
 
     kind: wire.Thing
 
-    def __init__(self, space: Reach, serial: int, thing_id: str, expires: Any) -> None:
+    def __init__(self, space: RemoteOperations, serial: int, thing_id: str, expires: Any) -> None:
         self._space = space
         self.is_async = space.is_async
         self.serial: int | None = serial
@@ -180,14 +180,14 @@ class Held(Door):
             await self._ask(wire.Close(0, self._space.name, self.kind, self.id))
 
 
-class RemoteTransaction(Held):
+class RemoteTransaction(RemoteHandle):
     """All or nothing, at a host elsewhere. If the link is lost it is over, unless prepared."""
 
     kind = "transaction"
 
     def __init__(
         self,
-        space: Reach,
+        space: RemoteOperations,
         serial: int,
         thing_id: str,
         expires: Any = None,
@@ -313,7 +313,7 @@ class RemoteTransaction(Held):
                     raise
 
 
-class RemoteSession(Held, SessionLike):
+class RemoteSession(RemoteHandle, SessionLike):
     """Reads that never give the same entry twice, at a host elsewhere. It ends with its link."""
 
     kind = "session"
@@ -362,13 +362,13 @@ class RemoteSession(Held, SessionLike):
         await self._close()
 
 
-class RemoteMatchSet(Held):
+class RemoteMatchSet(RemoteHandle):
     """What matched at a host elsewhere, in order of arrival: iterate (`async for` on the async
     door), or call `next` until it answers None. It ends with its link."""
 
     kind = "match set"
 
-    def __init__(self, space: Reach, serial: int, thing_id: str, expires: Any) -> None:
+    def __init__(self, space: RemoteOperations, serial: int, thing_id: str, expires: Any) -> None:
         super().__init__(space, serial, thing_id, expires)
         self._skipped: list[Skipped] = []
         self._at_host: list[Skipped] = []

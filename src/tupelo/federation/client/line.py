@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from tupelo.errors import LinkError
-from tupelo.federation.client.channel import Party
+from tupelo.federation.client.channel import ConnectionConfig
 from tupelo.federation.links import wire
 
 _CHUNK = 64 * 1024
@@ -28,7 +28,7 @@ def _readable(sock: socket.socket, seconds: float | None) -> bool:
     return bool(poll.poll(None if seconds is None else seconds * 1_000))
 
 
-class Line:
+class BlockingLine:
     """One link: a connected socket, perhaps with TLS on it, and the frames that come over it."""
 
     def __init__(self, sock: socket.socket) -> None:
@@ -41,10 +41,10 @@ class Line:
         self.torn = False
         """Has only a part of a frame been sent? Then no other can follow."""
 
-    def secure(self, party: Party) -> None:
+    def secure(self, party: ConnectionConfig) -> None:
         """Go on with TLS, having recognised who answers."""
         assert party.context is not None
-        secured = _Secured(self._socket, party.context)
+        secured = _TlsSocket(self._socket, party.context)
         self._seal, self.receive = secured.seal, secured.receive
         from tupelo.federation.identity.tls import key_of
 
@@ -106,7 +106,7 @@ class Line:
         self._socket.close()
 
 
-class _Secured:
+class _TlsSocket:
     """TLS over a socket that one thread reads while another one writes, which Python's own sockets
     with TLS cannot bear."""
 

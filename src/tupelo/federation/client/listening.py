@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from tupelo.errors import BadFrame, ListenerFailed, PeerLost, SpaceClosed, TupeloError
 from tupelo.federation.client.arguments import listed
-from tupelo.federation.client.handles import Held
+from tupelo.federation.client.handles import RemoteHandle
 from tupelo.federation.links import wire
 from tupelo.federation.links.spelled import read_error, read_whole
 from tupelo.space.checks import check_wait
@@ -22,7 +22,7 @@ from tupelo.values.entry import Entry, thaw
 from tupelo.values.notice import Notice
 
 if TYPE_CHECKING:
-    from tupelo.federation.client.reach import Reach
+    from tupelo.federation.client.reach import RemoteOperations
     from tupelo.federation.client.space import RemoteSpace
 
 logger = logging.getLogger("tupelo")
@@ -34,7 +34,7 @@ BACKLOG_MAX = 10_000
 """How many notices may wait for a reaction."""
 
 
-class RemoteSubscription(Held):
+class RemoteSubscription(RemoteHandle):
     """Notices, in order, from a host elsewhere: iterate (`async for` on the async door), or `get`.
 
     It ends with its lease, its transaction, its space, its link, or `close()`.
@@ -44,7 +44,7 @@ class RemoteSubscription(Held):
 
     def __init__(
         self,
-        space: Reach,
+        space: RemoteOperations,
         serial: int,
         granted: list[Any],
         handback: Any,

@@ -10,14 +10,14 @@ from typing import Any
 
 from tupelo.errors import BadArgument, BadTemplate, PeerLost, SpaceClosed, TupeloError
 from tupelo.federation.client.arguments import NUMBER_MAX, built, check_to, listed, parts
-from tupelo.federation.client.channel import Asked, Channel
+from tupelo.federation.client.channel import Channel, OutstandingCall
 from tupelo.federation.client.handles import (
-    Door,
-    Held,
+    DualHandle,
+    RemoteHandle,
     RemoteLandlord,
     RemoteSession,
     RemoteTransaction,
-    Written,
+    WrittenEntryId,
 )
 from tupelo.federation.client.listening import RemoteSubscription
 from tupelo.federation.links import wire
@@ -37,20 +37,20 @@ from tupelo.values.spelling import template_to_wire
 Txn = RemoteTransaction | Transactional | None
 
 
-class Reaching(Spanning):
+class RemoteCapable(Spanning):
     """A transaction that may have branches at hosts elsewhere too."""
 
     @abstractmethod
-    async def branch_elsewhere(self, space: Reach) -> RemoteTransaction:
+    async def branch_elsewhere(self, space: RemoteOperations) -> RemoteTransaction:
         """The branch in this space, which is begun when first asked for."""
 
 
-class Reach(Door):
+class RemoteOperations(DualHandle):
     """One space of a host, over a channel that others may share."""
 
     def __init__(self, channel: Channel, name: str) -> None:
         self.is_async = channel.is_async
-        self.held: set[Held] = set()
+        self.held: set[RemoteHandle] = set()
         self._channel = channel
         self._name = name
         self._agent = ""
@@ -97,7 +97,7 @@ class Reach(Door):
             raise SpaceClosed(f"the space {self._name!r} was closed here")
 
     async def told(self, within: int | None = None) -> dict[str, Any]:
-        told = dict(await self.ask(wire.Tell(0), within))
+        told = dict(await self.ask(wire.DescribeHost(0), within))
         self._ahead = told["now"] - self._channel.time()
         return told
 
@@ -124,7 +124,7 @@ class Reach(Door):
                 held.lost()
             raise
 
-    async def asked(self, message: Any, within: int | None = None) -> Asked:
+    async def asked(self, message: Any, within: int | None = None) -> OutstandingCall:
         self.require_open()
         try:
             return await self._channel.ask(message, self, within)
@@ -137,7 +137,7 @@ class Reach(Door):
         """What the host knows of a transaction that was given as `txn=`."""
         if txn is None:
             return None
-        if isinstance(txn, Reaching):
+        if isinstance(txn, RemoteCapable):
             txn = await txn.branch_elsewhere(self)
         if (
             not isinstance(txn, RemoteTransaction)
@@ -183,7 +183,7 @@ class Reach(Door):
             raise BadArgument("at", "a value that can be sent", at) from error
         if not leases:
             return []
-        return [self.lease_of(Written(*one)) for one in read_leases(granted, len(items))]
+        return [self.lease_of(WrittenEntryId(*one)) for one in read_leases(granted, len(items))]
 
     def get_message(
         self,
@@ -226,7 +226,7 @@ class Reach(Door):
         )
 
     async def got(
-        self, message: wire.Get, held: Held | None = None, coverage: Coverage | None = None
+        self, message: wire.Get, held: RemoteHandle | None = None, coverage: Coverage | None = None
     ) -> list[Any]:
         """What was read or taken, in a session or transaction that is held. What is taken outside
         of transactions is confirmed once it is built here; if it cannot be, or nobody wants it any
@@ -242,7 +242,7 @@ class Reach(Door):
         return await self._gained(message, held, coverage)
 
     async def _gained(
-        self, message: wire.Get, held: Held | None, coverage: Coverage | None
+        self, message: wire.Get, held: RemoteHandle | None, coverage: Coverage | None
     ) -> list[Any]:
         """What is taken, or read within a transaction or session, leaves a trace at the host. If it
         does not reach its user the host is told, also if it was confirmed: it undoes it."""
@@ -281,7 +281,7 @@ class Reach(Door):
         self, lease: float | None, like: RemoteSession | None = None
     ) -> RemoteSession:
         lease = check_lease(lease)
-        message = wire.Remember(0, self._name, lease, None if like is None else like.id)
+        message = wire.OpenSession(0, self._name, lease, None if like is None else like.id)
         asked = await self.asked(message, None if like is None else like.serial)
         return RemoteSession(self, asked.serial, *parts(asked.value, 2))
 

@@ -24,7 +24,7 @@ from tupelo.federation.client.arguments import built, listed
 from tupelo.federation.client.async_channel import AsyncChannel
 from tupelo.federation.client.blocking_channel import BlockingChannel
 from tupelo.federation.client.connect import network_of, party_of
-from tupelo.federation.client.reach import Reach
+from tupelo.federation.client.reach import RemoteOperations
 from tupelo.federation.client.space import RemoteSpace
 from tupelo.federation.links import wire
 from tupelo.federation.links.address import parse_url
@@ -36,7 +36,7 @@ from tupelo.values.codec import spell_entry
 from tupelo.values.spelling import template_from_wire, template_to_wire
 
 
-class HostConnection(Reach):
+class HostConnection(RemoteOperations):
     """A connection to a host, for the services there. On the async door it is awaited; see
     `connect_to_host`. Use it by `with`, or `async with`."""
 
@@ -75,7 +75,7 @@ def names_space(url: str) -> bool:
 
 
 async def invoke(
-    space: Reach,
+    space: RemoteOperations,
     service: str,
     method: str,
     *args: Any,
@@ -105,7 +105,7 @@ async def invoke(
 
 
 async def _received(
-    space: Reach, message: wire.Invoke, within: int | None, build: Callable[[Any], Any]
+    space: RemoteOperations, message: wire.Invoke, within: int | None, build: Callable[[Any], Any]
 ) -> Any:
     space.require_open()
     channel = space.channel
@@ -127,7 +127,7 @@ async def _received(
 ANYTHING = "anything"
 
 
-class Codec(NamedTuple):
+class ServiceCodec(NamedTuple):
     """How an argument or an answer is sent, and what the other end makes of it. `here` makes of an
     answer what a program gets that is the host itself."""
 
@@ -136,9 +136,9 @@ class Codec(NamedTuple):
     here: Callable[[Any], Any]
 
 
-def plain(kind: Any) -> Codec:
+def plain(kind: Any) -> ServiceCodec:
     """For values of this type, of which msgspec knows how they are sent."""
-    return Codec(_to_builtins, partial(msgspec.convert, type=kind), _as_it_is)
+    return ServiceCodec(_to_builtins, partial(msgspec.convert, type=kind), _as_it_is)
 
 
 _to_builtins = partial(msgspec.to_builtins, builtin_types=(bytes,))
@@ -148,26 +148,26 @@ def _as_it_is(value: Any) -> Any:
     return value
 
 
-ENTRIES = Codec(
+ENTRIES = ServiceCodec(
     lambda entries: [spell_entry(entry.shape, entry.fields) for entry in entries],
     lambda found: [built(one) for one in listed(found)],
     lambda entries: [value_of(entry) for entry in entries],
 )
 """For an answer of entries, of which the caller gets the values."""
-ITEM = Codec(lambda item: spell_entry(*item), read_spelled_entry, _as_it_is)
+ITEM = ServiceCodec(lambda item: spell_entry(*item), read_spelled_entry, _as_it_is)
 """For an entry that is to be written: its shape and fields."""
-TEMPLATE = Codec(template_to_wire, template_from_wire, _as_it_is)
+TEMPLATE = ServiceCodec(template_to_wire, template_from_wire, _as_it_is)
 
 
-class Method(NamedTuple):
+class ServiceMethod(NamedTuple):
     """A method of a door that a host runs. `rule` is what it is under the space's rules of access:
     "read", "write", "take", "subscribe" or "administer"; ANYTHING for what may be done by whoever
     may do one of them. One that `waits` is told how long, as `wait=`; the answer of one that
     `hands_over` goes back if it does not arrive."""
 
     rule: str
-    arguments: tuple[Codec, ...] = ()
-    answer: Codec = plain(Any)
+    arguments: tuple[ServiceCodec, ...] = ()
+    answer: ServiceCodec = plain(Any)
     waits: bool = False
     hands_over: bool = False
 
@@ -178,7 +178,7 @@ class ServedDoor:
     same at a host of this program; `title` is what users call it."""
 
     def __init__(
-        self, space: RemoteSpace, service: str, title: str, methods: Mapping[str, Method]
+        self, space: RemoteSpace, service: str, title: str, methods: Mapping[str, ServiceMethod]
     ) -> None:
         self.space = space
         self.is_async = space.is_async

@@ -16,7 +16,7 @@ from tupelo.federation.client.arguments import (
 from tupelo.federation.client.channel import Channel
 from tupelo.federation.client.handles import RemoteMatchSet, RemoteTransaction
 from tupelo.federation.client.listening import BACKLOG_MAX, RemoteReaction
-from tupelo.federation.client.reach import Reach, Txn, id_of
+from tupelo.federation.client.reach import RemoteOperations, Txn, id_of
 from tupelo.federation.links import wire
 from tupelo.federation.links.spelled import read_change
 from tupelo.space.checks import check_count, check_limit, check_position
@@ -71,7 +71,7 @@ class AsyncRemoteSpaceLike(AsyncSpaceLike, Protocol):
     def space(self, name: str, password: str | None = None) -> Opening[AsyncRemoteSpaceLike]: ...
 
 
-class RemoteSpace(Reach, SpaceLike):
+class RemoteSpace(RemoteOperations, SpaceLike):
     """A space at a host elsewhere, with the methods of `tupelo.Space`, or on the async door with
     those of `tupelo.aio.Space`; there transactions, sessions and subscriptions are to be awaited
     too (`await space.transaction()`), or used by `async with`.
@@ -158,7 +158,9 @@ class RemoteSpace(Reach, SpaceLike):
         check_coverage(coverage)
         wanted = template_to_wire(template)
         branch = await self.branch(txn)
-        message = wire.Count(0, self._name, wanted, id_of(branch), scope, coverage is not None)
+        message = wire.CountRequest(
+            0, self._name, wanted, id_of(branch), scope, coverage is not None
+        )
         answer = await self.ask_in(branch, message)
         if coverage is not None:
             answer, covered, missing = parts(answer, 3)
@@ -186,7 +188,7 @@ class RemoteSpace(Reach, SpaceLike):
 
     @either
     async def in_doubt(self) -> list[RemoteTransaction]:
-        asked = await self.asked(wire.Doubts(0, self._name))
+        asked = await self.asked(wire.ListPrepared(0, self._name))
         known = {held.id: held for held in self.held if isinstance(held, RemoteTransaction)}
         return [
             known.get(txn_id) or RemoteTransaction(self, asked.serial, txn_id, state="prepared")

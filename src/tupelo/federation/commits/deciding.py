@@ -31,7 +31,7 @@ from tupelo.errors import (
 from tupelo.federation.commits.host import DecidingHost
 from tupelo.federation.identity.ids import id_of
 from tupelo.federation.links import wire
-from tupelo.federation.links.calls import Caller, Handlers
+from tupelo.federation.links.calls import Handlers, RemoteCaller
 from tupelo.federation.links.conversation import Conversation
 from tupelo.federation.links.reception import Greeting
 from tupelo.federation.spaces.hosted import HostedSpace
@@ -44,9 +44,9 @@ from tupelo.space.twophase import Outcome
 logger = logging.getLogger("tupelo")
 
 T = TypeVar("T")
-C = TypeVar("C", bound=Caller)
+C = TypeVar("C", bound=RemoteCaller)
 Told = list[tuple[str, str]]
-Question = wire.Outcome | wire.Forget
+Question = wire.AskOutcome | wire.Forget
 _PREFIX = "shared"
 COORDINATOR = "coordinator"
 """The name under which a decision is recorded for the coordinator itself."""
@@ -61,7 +61,7 @@ def spanning_id(host_id: str, address: str, coordinator: str, number: str) -> st
 
 def branch_id(txn: str, key: str | int) -> str:
     """The id of one branch. A host may have several of the same transaction, over several links.
-    The key is a secret of the branch, its coordinator and the decider; see `Deciding.forget`."""
+    The key is a secret of the branch, its coordinator and the decider; see `TransactionDecisions.forget`."""
     return f"{txn}|{key}"
 
 
@@ -75,7 +75,7 @@ def decider_of(txn: str) -> str:
     return _part(txn, 1)
 
 
-class Deciding:
+class TransactionDecisions:
     """The decisions that are recorded at one host, and those that it waits for."""
 
     def __init__(self, host: DecidingHost, space: blocking.Space) -> None:
@@ -112,7 +112,7 @@ class Deciding:
             speaker = coordinator_of(caller)
             return await self._in_thread(lambda: self.decide(message.txn, message.told, speaker))
 
-        async def outcome(caller: C, message: wire.Outcome) -> Outcome | None:
+        async def outcome(caller: C, message: wire.AskOutcome) -> Outcome | None:
             return await self._in_thread(lambda: self.outcome(message.txn))
 
         def forget(caller: C, message: wire.Forget) -> None:
@@ -120,11 +120,11 @@ class Deciding:
             self.forget(message.txn, message.participant)
             caller.talk.say(wire.Answer(message.call))
 
-        handlers.later |= {wire.Decide: decide, wire.Outcome: outcome}
+        handlers.later |= {wire.Decide: decide, wire.AskOutcome: outcome}
         handlers.now[wire.Forget] = forget
 
     def _answer(self, message: Question) -> Any:
-        if isinstance(message, wire.Outcome):
+        if isinstance(message, wire.AskOutcome):
             return self.outcome(message.txn)
         return self.forget(message.txn, message.participant)
 
@@ -222,7 +222,7 @@ class Deciding:
         """Ask what became of a transaction in which this space has promised to commit."""
         try:
             async with asyncio.timeout(self._host.answer_seconds):
-                outcome = await self._ask(wire.Outcome(self._host.next_call(), txn.id))
+                outcome = await self._ask(wire.AskOutcome(self._host.next_call(), txn.id))
         except (TupeloError, TimeoutError) as error:
             logger.info("who decides %s cannot be asked: %s", txn.id, error)
             return

@@ -71,14 +71,14 @@ class Gate:
             self._quiet()
 
 
-class Operation:
+class GatedOperation:
     """One operation, for `async with`. One inside another does not wait, nor does one for somebody
     elsewhere who asks within an operation of its own: the outer one holds the group."""
 
     def __init__(self, gate: Gate) -> None:
         self._gate = gate
         self._over = False
-        self._outer: Operation | None = None
+        self._outer: GatedOperation | None = None
 
     async def __aenter__(self) -> None:
         self._outer = _CURRENT.get()
@@ -98,10 +98,10 @@ class Operation:
         return gate is self._gate and not self._over
 
 
-_CURRENT: ContextVar[Operation | None] = ContextVar("operation", default=None)
+_CURRENT: ContextVar[GatedOperation | None] = ContextVar("operation", default=None)
 
 
-class Request(Operation):
+class GatedRequest(GatedOperation):
     """Something that is done for an operation elsewhere, which holds the group."""
 
     async def __aenter__(self) -> None:

@@ -12,10 +12,10 @@ import msgspec
 
 from tupelo.errors import BadFrame, CannotSend, HostClosed
 from tupelo.federation.groups import wave
-from tupelo.federation.groups.gate import Gate, Operation, Request
-from tupelo.federation.groups.messages import Cut, Message, Said
-from tupelo.federation.groups.roster import Member, Roster
-from tupelo.federation.groups.routing import Part, Routing, Voice
+from tupelo.federation.groups.gate import Gate, GatedOperation, GatedRequest
+from tupelo.federation.groups.messages import GroupMessage, Said, Unreachable
+from tupelo.federation.groups.roster import Member, Membership
+from tupelo.federation.groups.routing import GroupPart, PartSender, Routing
 from tupelo.federation.links import wire
 from tupelo.values.spelling import read_wire_extension
 
@@ -50,15 +50,15 @@ class Group:
         self.me = core.id
         self._loop = asyncio.get_running_loop()
         self._peers: dict[str, Peer] = {}
-        self._parts: dict[str, Part] = {}
+        self._parts: dict[str, GroupPart] = {}
         self._cards = 0  # how often a card has changed
         self._cards_said = 0
         self._cards_in_force = 0
         self._gate = Gate(self._quiet)
         self.held = self._gate.held
-        self._wave = wave.Wave(self._member, self._busy)
+        self._wave = wave.MembershipProtocol(self._member, self._busy)
         self._routing = Routing(core.id, self._wave.roster, self._parts, self._gate, self._say)
-        self._early: list[tuple[Peer, Cut | wire.Routed]] = []
+        self._early: list[tuple[Peer, Unreachable | wire.Routed]] = []
         self._settling: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._news = asyncio.Event()
@@ -73,7 +73,7 @@ class Group:
     # What is used
 
     @property
-    def roster(self) -> Roster:
+    def roster(self) -> Membership:
         return self._routing.roster
 
     @property
@@ -92,23 +92,23 @@ class Group:
         """For the lab: fall silent, as a killed process does."""
         self._closed = True
 
-    def part(self, name: str, part: Part, said: Any = Any, asked: Any = Any) -> Voice:
+    def part(self, name: str, part: GroupPart, said: Any = Any, asked: Any = Any) -> PartSender:
         """Take part, under this name. The part is told of the next roster, which comes at once;
         what is said to it and asked of it is of these types."""
         self._cards += 1
         self._loop.call_soon(self._refresh)
         return self._routing.part(name, part, said, asked)
 
-    def operating(self) -> Operation:
+    def operating(self) -> GatedOperation:
         """`async with group.operating()`: an operation that spans hosts, and must not see half of a
         change. It waits while the group changes, and a change waits for it: so it must end by
         itself, and neither renew nor leave."""
-        return Operation(self._gate)
+        return GatedOperation(self._gate)
 
-    def within_change(self) -> Request:
+    def within_change(self) -> GatedRequest:
         """`async with group.within_change()`: what a part does to settle a roster. It is a part of
         the change, which waits for it, and operations inside do not wait."""
-        return Request(self._gate)
+        return GatedRequest(self._gate)
 
     @property
     def is_flushing(self) -> bool:
@@ -128,7 +128,7 @@ class Group:
         self._refresh()
         await self._until(lambda: self._cards_in_force >= wanted)
 
-    async def changed(self, roster: Roster) -> None:
+    async def changed(self, roster: Membership) -> None:
         """Come back when another roster than this one is in force. It must not be called within an
         operation, for which the change would wait."""
         await self._until(lambda: self.roster is not roster)
@@ -175,7 +175,7 @@ class Group:
             self._do(self._wave.departed, peer.id)
 
     def _heard(self, peer: Peer, message: Said) -> None:
-        if isinstance(message, Cut):
+        if isinstance(message, Unreachable):
             self._hear(peer, message)
         else:
             self._do(self._wave.heard, peer.id, message)
@@ -226,25 +226,25 @@ class Group:
 
     def _follow(self, instruction: wave.Instruction) -> None:
         match instruction:
-            case wave.Say(neighbour, message):
+            case wave.SendMessage(neighbour, message):
                 self._say_or_part(neighbour, message)
-            case wave.Pause():
+            case wave.DelayBegin():
                 if self._timer is None:
                     pause = PAUSE_SECONDS * 2 ** min(self._wave.vain, DOUBLED_MAX)
                     self._timer = self._loop.call_later(pause, self._begin)
-            case wave.Halt():
+            case wave.HaltOperations():
                 self._gate.halt()
                 self._tell()
                 if self._settling is not None and not self._settling.cancelling():
                     self._settling.cancel()  # once: it may take a while to end
                     self._routing.abandon()
-            case wave.CutOff(hosts):
+            case wave.MarkUnreachable(hosts):
                 self._routing.cut(hosts)
-            case wave.Install(roster):
+            case wave.InstallMembership(roster):
                 self._install(roster)
-            case wave.GoOn():
+            case wave.ResumeOperations():
                 self._go_on()
-            case wave.PartFrom(neighbour):
+            case wave.DropNeighbour(neighbour):
                 if neighbour in self._peers:
                     self._peers[neighbour].talk.end("it contradicts what others say")
 
@@ -260,7 +260,7 @@ class Group:
     def _quiet(self) -> None:
         self._do(self._wave.quiet)
 
-    def _install(self, roster: Roster) -> None:
+    def _install(self, roster: Membership) -> None:
         self._routing.install(roster)
         self._settling = self._loop.create_task(self._settle(roster))
         self._settling.add_done_callback(self._settled)
@@ -272,7 +272,7 @@ class Group:
             except BadFrame as error:
                 peer.talk.end(f"garbage: {error}")
 
-    async def _settle(self, roster: Roster) -> None:
+    async def _settle(self, roster: Membership) -> None:
         for part in list(self._parts.values()):
             try:
                 await part.settle(roster)
@@ -297,33 +297,33 @@ class Group:
 
     # Speaking and hearing
 
-    def _say(self, host: str, message: Message | wire.Routed) -> None:
+    def _say(self, host: str, message: GroupMessage | wire.Routed) -> None:
         peer = self._peers.get(host)
         if peer is not None:
             self.sent[type(message).__name__] += 1
             if isinstance(message, wire.Routed):
                 peer.talk.say(message)
             else:
-                peer.talk.say(wire.Notice(CHANNEL, wire.body(message)))
+                peer.talk.say(wire.PartNotice(CHANNEL, wire.body(message)))
 
-    def _say_or_part(self, host: str, message: Message) -> None:
+    def _say_or_part(self, host: str, message: GroupMessage) -> None:
         """The wave cannot go on without this being said."""
         try:
             self._say(host, message)
         except CannotSend as error:
             self._peers[host].talk.end(f"the group cannot be described: {error}")
 
-    def _hear(self, peer: Peer, message: Cut | wire.Routed) -> None:
+    def _hear(self, peer: Peer, message: Unreachable | wire.Routed) -> None:
         coming = self._wave.coming
         if coming is not None and message.roster == coming.id:
             self._early.append((peer, message))
         elif message.roster == self.roster.id and not self._closed:
-            if isinstance(message, Cut):
+            if isinstance(message, Unreachable):
                 self._hear_cut(peer.id, message)
             else:
                 self._routing.heard(peer.id, message)
 
-    def _hear_cut(self, neighbour: str, message: Cut) -> None:
+    def _hear_cut(self, neighbour: str, message: Unreachable) -> None:
         hosts = frozenset(message.hosts)
         if not hosts <= self.roster.beyond(self._core.id, neighbour):
             raise BadFrame("a host can only be cut off from those behind it")

@@ -18,14 +18,14 @@ Round = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 Id = tuple[Round, str]
 
 
-class Message(msgspec.Struct, array_like=True):
+class GroupMessage(msgspec.Struct, array_like=True):
     """Anything that is said in a group."""
 
 
 # Meeting and parting
 
 
-class Here(Message, tag=1):
+class Join(GroupMessage, tag=1):
     """I take part, in this life; this roster is in force here. `late`: we were engaged already, and
     I have not heard what you said before."""
 
@@ -34,20 +34,20 @@ class Here(Message, tag=1):
     late: bool = False
 
 
-class Gone(Message, tag=2):
+class Leave(GroupMessage, tag=2):
     """I take part no more."""
 
 
 # The wave
 
 
-class Probe(Message, tag=3):
+class Probe(GroupMessage, tag=3):
     """A wave is under way: halt, pass it on, and tell me who is behind you."""
 
     wave: Id
 
 
-class Found(msgspec.Struct, array_like=True):
+class FoundHost(msgspec.Struct, array_like=True):
     """A host that the wave has found, through its `parent`, which has this roster in force."""
 
     member: Member
@@ -55,33 +55,33 @@ class Found(msgspec.Struct, array_like=True):
     was: Id
 
 
-class Echo(Message, tag=4):
+class Echo(GroupMessage, tag=4):
     """These are the hosts behind me, and me. Nothing is under way there."""
 
     wave: Id
-    found: list[Found]
+    found: list[FoundHost]
 
 
-class Commit(Message, tag=5):
+class Commit(GroupMessage, tag=5):
     """These are all: the new roster."""
 
     wave: Id
-    found: list[Found]
+    found: list[FoundHost]
 
 
-class Flush(Message, tag=6):
+class Flush(GroupMessage, tag=6):
     """Nothing that was said in the old roster comes to you from here any more."""
 
     wave: Id
 
 
-class Done(Message, tag=7):
+class Settled(GroupMessage, tag=7):
     """The new roster is in force here and behind me, and all is settled."""
 
     wave: Id
 
 
-class Resume(Message, tag=8):
+class Resume(GroupMessage, tag=8):
     """All is settled everywhere: go on."""
 
     wave: Id
@@ -90,12 +90,12 @@ class Resume(Message, tag=8):
 # In a roster
 
 
-class Cut(Message, tag=9):
+class Unreachable(GroupMessage, tag=9):
     """These hosts cannot be reached through me any more."""
 
     roster: Id
     hosts: list[str]
 
 
-OfWave = Here | Gone | Probe | Echo | Commit | Flush | Done | Resume
-Said = OfWave | Cut
+OfWave = Join | Leave | Probe | Echo | Commit | Flush | Settled | Resume
+Said = OfWave | Unreachable

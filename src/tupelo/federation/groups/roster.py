@@ -20,7 +20,7 @@ class Member(msgspec.Struct, frozen=True, array_like=True):
     cards: dict[str, Any]
 
 
-class Roster:
+class Membership:
     """One state of a group, the same at all its members."""
 
     def __init__(

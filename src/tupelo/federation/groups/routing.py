@@ -10,10 +10,10 @@ from typing import Any, Protocol
 import msgspec
 
 from tupelo.errors import BadFrame, PeerLost, TupeloError, UnknownHost
-from tupelo.federation.groups.gate import Gate, Request
-from tupelo.federation.groups.roster import Roster
+from tupelo.federation.groups.gate import Gate, GatedRequest
+from tupelo.federation.groups.roster import Membership
 from tupelo.federation.links import wire
-from tupelo.federation.links.calls import Call, Handlers, PendingCalls, Requests
+from tupelo.federation.links.calls import Handlers, InboundCall, InboundCalls, PendingCalls
 from tupelo.values.codec import BadBytes
 
 logger = logging.getLogger("tupelo")
@@ -21,18 +21,18 @@ logger = logging.getLogger("tupelo")
 Read = Callable[[msgspec.Raw], Any]
 
 
-class Part(Protocol):
+class GroupPart(Protocol):
     """A layer that takes part in the group. It is told of a roster before anything said in it."""
 
     def card(self) -> Any:
         """What everyone must know of this host. It can be said in msgpack, and is read as such."""
         ...
 
-    def install(self, roster: Roster) -> None:
+    def install(self, roster: Membership) -> None:
         """A new roster is in force. Nothing of an older one is heard any more."""
         ...
 
-    async def settle(self, roster: Roster) -> None:
+    async def settle(self, roster: Membership) -> None:
         """Do what must be done before operations go on. It ends by itself if hosts are lost. It is
         cancelled if the roster is replaced before; what it asks fails then at once."""
         ...
@@ -51,7 +51,7 @@ class Part(Protocol):
         ...
 
 
-class Voice:
+class PartSender:
     """How a part of this host speaks to the same part of others."""
 
     def __init__(self, routing: Routing, part: str) -> None:
@@ -69,14 +69,14 @@ class Voice:
         return await self._routing.ask(self._part, host, message)
 
 
-class Asker:
+class RemoteAsker:
     """Another host, as one that asks this one in a roster: its answers go along the tree."""
 
-    def __init__(self, routing: Routing, roster: Roster, host: str) -> None:
+    def __init__(self, routing: Routing, roster: Membership, host: str) -> None:
         self.host = host
         self.label = f"the host {roster.members[host].name!r}"
         self.talk = self
-        self.requests: Requests[Asker] = Requests(self, routing.handlers)
+        self.requests: InboundCalls[RemoteAsker] = InboundCalls(self, routing.handlers)
         self._routing = routing
         self._roster = roster
 
@@ -99,38 +99,38 @@ class Routing:
     def __init__(
         self,
         me: str,
-        roster: Roster,
-        parts: dict[str, Part],
+        roster: Membership,
+        parts: dict[str, GroupPart],
         gate: Gate,
         say: Callable[[str, wire.Routed], None],
     ) -> None:
         self.roster = roster
-        self.handlers: Handlers[Asker] = Handlers()
-        self.handlers.now[wire.Notice] = self._hear
-        self.handlers.later[wire.Request] = self._answer
+        self.handlers: Handlers[RemoteAsker] = Handlers()
+        self.handlers.now[wire.PartNotice] = self._hear
+        self.handlers.later[wire.PartRequest] = self._answer
         self._parts = parts
         self._readers: dict[str, tuple[Read, Read]] = {}
         self._me = me
         self._gate = gate
         self._say = say
         self._loop = asyncio.get_running_loop()
-        self._present: dict[str, Part] = {}  # those that know the roster in force
+        self._present: dict[str, GroupPart] = {}  # those that know the roster in force
         self._unreachable: set[str] = set()
         self._abandoned = False
         self._calls = 0
-        self._pending: PendingCalls[Call] = PendingCalls()
-        self._askers: dict[str, Asker] = {}
+        self._pending: PendingCalls[InboundCall] = PendingCalls()
+        self._askers: dict[str, RemoteAsker] = {}
         self._ending: dict[asyncio.Task[None], None] = {}  # requests of rosters before
 
-    def part(self, name: str, part: Part, said: Any, asked: Any) -> Voice:
+    def part(self, name: str, part: GroupPart, said: Any, asked: Any) -> PartSender:
         """A part of this name, and the types of what is said to it and asked of it."""
         self._parts[name] = part
         self._readers[name] = wire.reader(said), wire.reader(asked)
-        return Voice(self, name)
+        return PartSender(self, name)
 
     # The roster changes
 
-    def install(self, roster: Roster) -> None:
+    def install(self, roster: Membership) -> None:
         self._end("the group has changed")
         self.roster = roster
         self._unreachable.clear()
@@ -150,7 +150,7 @@ class Routing:
             self._lose("out of reach", new)
             self._tell_parts(lambda part: part.cut(new))
 
-    def _tell_parts(self, tell: Callable[[Part], None]) -> None:
+    def _tell_parts(self, tell: Callable[[GroupPart], None]) -> None:
         for part in self._present.values():
             try:
                 tell(part)
@@ -170,7 +170,7 @@ class Routing:
                 task.add_done_callback(lambda done: self._ending.pop(done, None))
         self._askers.clear()
 
-    def report(self, part: Part | None, error: Exception) -> None:
+    def report(self, part: GroupPart | None, error: Exception) -> None:
         """A part has failed: the others go on."""
         self._loop.call_exception_handler({"message": f"{part!r} failed", "exception": error})
 
@@ -191,7 +191,7 @@ class Routing:
             if part in self._present:
                 self._present[part].heard(host, host, message)
         else:
-            self.say(self.roster, host, wire.Notice(part, wire.body(message)))
+            self.say(self.roster, host, wire.PartNotice(part, wire.body(message)))
 
     async def ask(self, part: str, host: str, message: Any) -> Any:
         if host == self._me:
@@ -203,14 +203,14 @@ class Routing:
             raise PeerLost(peer, during, "out of reach", in_doubt=False)
         self._calls += 1
         number = self._calls
-        call = self._pending[number] = Call(peer, during, host)
+        call = self._pending[number] = InboundCall(peer, during, host)
         try:
-            self.say(self.roster, host, wire.Request(number, part, wire.body(message)))
+            self.say(self.roster, host, wire.PartRequest(number, part, wire.body(message)))
             return await call.answer
         finally:
             self._pending.pop(number, None)
 
-    def say(self, roster: Roster, host: str, message: wire.Message) -> None:
+    def say(self, roster: Membership, host: str, message: wire.Message) -> None:
         """To another host of this roster. CannotSend if it cannot be said."""
         self._pass_on(wire.Routed(roster.id, self._me, host, message))  # type: ignore[arg-type]
 
@@ -238,7 +238,7 @@ class Routing:
         else:
             asker = self._askers.get(source)
             if asker is None:
-                asker = self._askers[source] = Asker(self, self.roster, source)
+                asker = self._askers[source] = RemoteAsker(self, self.roster, source)
             try:
                 asker.requests.serve(message)
             except BadFrame as error:
@@ -247,19 +247,19 @@ class Routing:
                 # Who has passed it on could not read it.
                 logger.warning("what %s says is ignored: %s", asker.label, error)
 
-    def _hear(self, asker: Asker, message: wire.Notice) -> None:
+    def _hear(self, asker: RemoteAsker, message: wire.PartNotice) -> None:
         part = self._present.get(message.part)
         if part is not None:
             read, _ = self._readers[message.part]
             part.heard(self._neighbour(asker), asker.host, read(message.body))
 
-    async def _answer(self, asker: Asker, message: wire.Request) -> Any:
+    async def _answer(self, asker: RemoteAsker, message: wire.PartRequest) -> Any:
         part = self._present.get(message.part)
         if part is None:
             raise UnknownHost(self._me)
         _, read = self._readers[message.part]
         try:
-            async with Request(self._gate):
+            async with GatedRequest(self._gate):
                 return await part.asked(self._neighbour(asker), asker.host, read(message.body))
         except BadBytes as error:
             raise BadFrame(str(error)) from error
@@ -269,5 +269,5 @@ class Routing:
             self.report(part, error)
             raise TupeloError(f"it failed: {error!r}") from error
 
-    def _neighbour(self, asker: Asker) -> str:
+    def _neighbour(self, asker: RemoteAsker) -> str:
         return self.roster.toward(self._me, asker.host) or ""

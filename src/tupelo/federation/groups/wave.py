@@ -29,19 +29,19 @@ from enum import Enum
 from tupelo.errors import BadFrame
 from tupelo.federation.groups.messages import (
     Commit,
-    Cut,
-    Done,
     Echo,
     Flush,
-    Found,
-    Gone,
-    Here,
-    Message,
+    FoundHost,
+    GroupMessage,
+    Join,
+    Leave,
     OfWave,
     Probe,
     Resume,
+    Settled,
+    Unreachable,
 )
-from tupelo.federation.groups.roster import Member, Roster, RosterId
+from tupelo.federation.groups.roster import Member, Membership, RosterId
 
 AHEAD_MAX = 2**32
 """No host is so many rounds ahead of another."""
@@ -49,7 +49,7 @@ CONTRADICTIONS_MAX = 10
 """So many waves in a row a neighbour may contradict others: it may have yet to hear of an end."""
 
 
-class Phase(Enum):
+class ProtocolPhase(Enum):
     """How far a host is in the wave of its `id`."""
 
     IDLE = "it is over; operations go on"
@@ -65,44 +65,44 @@ class Phase(Enum):
 
 
 @dataclass(frozen=True)
-class Say:
+class SendMessage:
     neighbour: str
-    message: Message
+    message: GroupMessage
 
 
 @dataclass(frozen=True)
-class Pause:
+class DelayBegin:
     """Call `begin` soon: what happens at once is for one wave. The more waves were in vain, the
     later."""
 
 
 @dataclass(frozen=True)
-class Halt:
+class HaltOperations:
     """Let no operation begin, and call `quiet` when none is under way. What was done to settle a
     roster is given up."""
 
 
 @dataclass(frozen=True)
-class CutOff:
+class MarkUnreachable:
     """These hosts of the roster in force are out of reach."""
 
     hosts: frozenset[str]
 
 
 @dataclass(frozen=True)
-class Install:
+class InstallMembership:
     """This roster is in force. Call `settled` when this host is."""
 
-    roster: Roster
+    roster: Membership
 
 
 @dataclass(frozen=True)
-class GoOn:
+class ResumeOperations:
     """Let operations begin."""
 
 
 @dataclass(frozen=True)
-class PartFrom:
+class DropNeighbour:
     """End the link to this neighbour: what it says cannot be."""
 
     neighbour: str
@@ -111,10 +111,18 @@ class PartFrom:
 Place = tuple[str | None, str, RosterId]
 """Where a host was found, in which life, and the roster in force there."""
 
-Instruction = Say | Pause | Halt | CutOff | Install | GoOn | PartFrom
+Instruction = (
+    SendMessage
+    | DelayBegin
+    | HaltOperations
+    | MarkUnreachable
+    | InstallMembership
+    | ResumeOperations
+    | DropNeighbour
+)
 
 
-class Wave:
+class MembershipProtocol:
     """One host's part in the waves of its group. `member` says how it is now, `busy` whether
     something is under way that must end before a roster may change."""
 
@@ -124,28 +132,28 @@ class Wave:
         self.outbox: deque[Instruction] = deque()
         self.joined = True
         self.leaving = False
-        self.phase = Phase.IDLE
+        self.phase = ProtocolPhase.IDLE
         self._life = f"{first.host} {first.incarnation}"
         self._incarnation = first.incarnation
         self._member = member
         self._busy = busy
-        self._links: dict[str, Here | None] = {}
+        self._links: dict[str, Join | None] = {}
         self._round = 0
         self._wanted = False
         self.vain = 0
         """How many waves in a row have found what cannot be, or not what is there."""
         self._contradicted: Counter[str] = Counter()  # the same, by who has said it
-        self.roster = Roster((0, self._life), [first], [])
+        self.roster = Membership((0, self._life), [first], [])
         self._severed: set[str] = set()
         self._enter(self.roster.id, None)
 
     def _enter(self, wave: RosterId, parent: str | None) -> None:
         self.id = wave
-        self.coming: Roster | None = None
+        self.coming: Membership | None = None
         self._parent = parent
         self._asked: dict[str, None] = {}
         self._awaited: dict[str, None] = {}
-        self._children: dict[str, list[Found]] = {}
+        self._children: dict[str, list[FoundHost]] = {}
         self._flushed: set[str] = set()
         self._owed: list[str] = []
         self._was: dict[str, RosterId] = {}
@@ -154,22 +162,22 @@ class Wave:
 
     @property
     def idle(self) -> bool:
-        return self.phase is Phase.IDLE
+        return self.phase is ProtocolPhase.IDLE
 
     @property
     def neighbours(self) -> list[str]:
         """The hosts next to us that take part, if we do."""
         return [host for host, here in self._links.items() if here] if self.joined else []
 
-    def _say(self, host: str, message: Message) -> None:
-        self.outbox.append(Say(host, message))
+    def _say(self, host: str, message: GroupMessage) -> None:
+        self.outbox.append(SendMessage(host, message))
 
     # Hosts come and go
 
     def engaged(self, host: str, late: bool = False) -> None:
         self._links[host] = None
         if self.joined:
-            self._say(host, Here(self._incarnation, self.roster.id, late))
+            self._say(host, Join(self._incarnation, self.roster.id, late))
 
     def departed(self, host: str) -> None:
         self._gone(host)
@@ -187,7 +195,7 @@ class Wave:
         if not self.joined:
             self.joined = True
             for host in self._links:
-                self._say(host, Here(self._incarnation, self.roster.id))
+                self._say(host, Join(self._incarnation, self.roster.id))
             self.want()
 
     def leave(self) -> None:
@@ -201,15 +209,15 @@ class Wave:
         lost = self.neighbours
         self.joined = self.leaving = False
         for host in self._links:
-            self._say(host, Gone())
+            self._say(host, Leave())
         self._lose(lost)
 
     def want(self) -> None:
         """There is a reason for a wave after the one that is under way."""
         self._wanted = True
-        if self.phase in (Phase.IDLE, Phase.BROKEN):
+        if self.phase in (ProtocolPhase.IDLE, ProtocolPhase.BROKEN):
             if self.neighbours:
-                self.outbox.append(Pause())
+                self.outbox.append(DelayBegin())
             else:
                 self.begin()
 
@@ -217,48 +225,48 @@ class Wave:
         for host in hosts:
             if host in self.roster.neighbours(self.me) and host not in self._severed:
                 self._sever(host)
-        if self.phase in (Phase.IDLE, Phase.BROKEN):
+        if self.phase in (ProtocolPhase.IDLE, ProtocolPhase.BROKEN):
             if self._severed:
                 self.want()
         elif any(self._needs(host) for host in hosts):
             self._break()
-        elif self.phase is Phase.FLUSHING:
+        elif self.phase is ProtocolPhase.FLUSHING:
             self._flush()
 
     def _sever(self, lost: str) -> None:
         """An edge of the tree is gone, and with it all that is beyond."""
         self._severed.add(lost)
         beyond = self.roster.beyond(self.me, lost)
-        self.outbox.append(CutOff(beyond))
+        self.outbox.append(MarkUnreachable(beyond))
         self.tell_cut(lost, beyond)
 
     def tell_cut(self, where: str, hosts: frozenset[str]) -> None:
         """Say along all other edges that these hosts are out of reach."""
         for host in self.roster.neighbours(self.me):
             if host != where and host not in self._severed and host in self.neighbours:
-                self._say(host, Cut(self.roster.id, sorted(hosts)))
+                self._say(host, Unreachable(self.roster.id, sorted(hosts)))
 
     def _needs(self, host: str) -> bool:
         """Can the wave under way not end without this host?"""
         return host == self._parent or host in self._awaited or host in self._children
 
     def _break(self) -> None:
-        self.phase = Phase.BROKEN
+        self.phase = ProtocolPhase.BROKEN
         self.want()
 
     # A wave begins
 
     def begin(self) -> None:
         """Begin the wave that is wanted, if none is under way."""
-        if self._wanted and self.phase in (Phase.IDLE, Phase.BROKEN):
+        if self._wanted and self.phase in (ProtocolPhase.IDLE, ProtocolPhase.BROKEN):
             self._take_part((self._round + 1, self._life), None)
 
     def _take_part(self, wave: RosterId, parent: str | None) -> None:
         self._enter(wave, parent)
         self._round = max(self._round, wave[0])
         self._wanted = False
-        self.phase = Phase.GATHERING
-        self.outbox.append(Halt())
+        self.phase = ProtocolPhase.GATHERING
+        self.outbox.append(HaltOperations())
         for host in self.neighbours:
             if host != parent:
                 self._ask(host)
@@ -271,13 +279,13 @@ class Wave:
     # What is said
 
     def heard(self, host: str, message: OfWave) -> None:
-        if isinstance(message, Here | Probe):
-            ahead = message.roster if isinstance(message, Here) else message.wave
+        if isinstance(message, Join | Probe):
+            ahead = message.roster if isinstance(message, Join) else message.wave
             if ahead[0] > self._round + AHEAD_MAX:
                 raise BadFrame(f"the round {ahead[0]} is too far ahead")
-        if isinstance(message, Here):
+        if isinstance(message, Join):
             self._here(host, message)
-        elif isinstance(message, Gone):
+        elif isinstance(message, Leave):
             self._gone(host)
         elif host not in self.neighbours:
             return  # It has not heard yet that we left.
@@ -292,22 +300,22 @@ class Wave:
         elif isinstance(message, Flush):
             self._flushed.add(host)
             self._flush()
-        elif isinstance(message, Done):
+        elif isinstance(message, Settled):
             self._done.add(host)
             self._check_settled()
-        elif host == self._parent and self.phase is Phase.SETTLED:
+        elif host == self._parent and self.phase is ProtocolPhase.SETTLED:
             self._finish()
 
-    def _here(self, host: str, here: Here) -> None:
+    def _here(self, host: str, here: Join) -> None:
         self._links[host] = here
         self._round = max(self._round, here.roster[0])
         if not self.joined:
             return
         if here.late:
-            self._say(host, Here(self._incarnation, self.roster.id))
-        if self.phase is Phase.GATHERING and host not in self._asked:
+            self._say(host, Join(self._incarnation, self.roster.id))
+        if self.phase is ProtocolPhase.GATHERING and host not in self._asked:
             self._ask(host)
-        elif self.phase is Phase.IDLE and not self._knows(host):
+        elif self.phase is ProtocolPhase.IDLE and not self._knows(host):
             self.want()
 
     def _knows(self, host: str) -> bool:
@@ -323,7 +331,7 @@ class Wave:
     def _probed(self, host: str, wave: RosterId) -> None:
         if wave > self.id:
             self._take_part(wave, host)
-        elif self.phase is Phase.IDLE:
+        elif self.phase is ProtocolPhase.IDLE:
             self.want()  # It cannot win, and its host must not wait for ever.
         elif wave == self.id:
             if host not in self._asked:  # It came when all were asked, and awaits our answer.
@@ -332,8 +340,8 @@ class Wave:
             self._awaited.pop(host, None)
             self._gathered()
 
-    def _echoed(self, host: str, found: list[Found]) -> None:
-        if self.phase is Phase.GATHERING and host in self._awaited:
+    def _echoed(self, host: str, found: list[FoundHost]) -> None:
+        if self.phase is ProtocolPhase.GATHERING and host in self._awaited:
             if not found or (found[0].member.host, found[0].parent) != (host, self.me):
                 raise BadFrame("this echo does not begin with the one who sends it")
             _check_tree(found)
@@ -342,7 +350,7 @@ class Wave:
             self._children[host] = found
             self._gathered()
 
-    def _check_lives(self, host: str, found: list[Found]) -> None:
+    def _check_lives(self, host: str, found: list[FoundHost]) -> None:
         """It lives the life that it told of, and those whose place in this wave we know, in the
         life that we know, are not behind it."""
         lives = {near: here.incarnation for near, here in self._links.items() if here}
@@ -360,15 +368,15 @@ class Wave:
 
     def _gathered(self) -> None:
         """Answer the parent, or all, if everyone has answered and nothing is under way here."""
-        if self.phase is not Phase.GATHERING or self._awaited or self._busy():
+        if self.phase is not ProtocolPhase.GATHERING or self._awaited or self._busy():
             return
-        found = [Found(self._member(), self._parent, self.roster.id)]
+        found = [FoundHost(self._member(), self._parent, self.roster.id)]
         for behind in self._children.values():
             found += behind
         if len({one.member.host for one in found}) < len(found):
             self._contradict(Counter(one.member.host for one in found))
         elif self._parent is not None:
-            self.phase = Phase.ECHOED
+            self.phase = ProtocolPhase.ECHOED
             self._say(self._parent, Echo(self.id, found))
         else:
             self._agree(found)
@@ -381,13 +389,13 @@ class Wave:
                 self._contradicted[child] += 1
                 if self._contradicted[child] > CONTRADICTIONS_MAX:
                     del self._contradicted[child]
-                    self.outbox.append(PartFrom(child))
+                    self.outbox.append(DropNeighbour(child))
         self._break()
 
     # The roster is known
 
-    def _committed(self, host: str, found: list[Found]) -> None:
-        if self.phase is Phase.ECHOED and host == self._parent:
+    def _committed(self, host: str, found: list[FoundHost]) -> None:
+        if self.phase is ProtocolPhase.ECHOED and host == self._parent:
             _check_tree(found)
             places = {one.member.host: _place(one) for one in found}
             told: dict[str, Place] = {self.me: (host, self._incarnation, self.roster.id)}
@@ -398,14 +406,14 @@ class Wave:
                 raise BadFrame("this roster has another tree than the wave has made")
             self._agree(found)
 
-    def _agree(self, found: list[Found]) -> None:
+    def _agree(self, found: list[FoundHost]) -> None:
         edges = [(one.parent, one.member.host) for one in found if one.parent is not None]
-        self.coming = Roster(self.id, [one.member for one in found], edges)
+        self.coming = Membership(self.id, [one.member for one in found], edges)
         for host in self._children:
             self._say(host, Commit(self.id, found))
         self._was = {one.member.host: one.was for one in found}
         self._owed = self._old_neighbours()
-        self.phase = Phase.FLUSHING
+        self.phase = ProtocolPhase.FLUSHING
         self._flush()
 
     def _old_neighbours(self) -> list[str]:
@@ -417,7 +425,7 @@ class Wave:
         ]
 
     def _flush(self) -> None:
-        if self.phase is not Phase.FLUSHING:
+        if self.phase is not ProtocolPhase.FLUSHING:
             return
         edges = self._old_neighbours()
         missing = {host for host in edges if host not in self._flushed}
@@ -432,46 +440,46 @@ class Wave:
         assert self.coming is not None
         self.roster, self.coming = self.coming, None
         self._severed.clear()
-        self.phase = Phase.SETTLING
-        self.outbox.append(Install(self.roster))
+        self.phase = ProtocolPhase.SETTLING
+        self.outbox.append(InstallMembership(self.roster))
 
     def settled(self) -> None:
         """What this host had to do for the roster is done."""
-        if self.phase is Phase.SETTLING:
+        if self.phase is ProtocolPhase.SETTLING:
             self._settled = True
             self._check_settled()
 
     def _check_settled(self) -> None:
-        if self.phase is not Phase.SETTLING or not self._settled:
+        if self.phase is not ProtocolPhase.SETTLING or not self._settled:
             return
         if self._done.issuperset(self._children):
-            self.phase = Phase.SETTLED
+            self.phase = ProtocolPhase.SETTLED
             if self._parent is not None:
-                self._say(self._parent, Done(self.id))
+                self._say(self._parent, Settled(self.id))
                 return
             if self.leaving:
                 self.depart()  # Everyone halts, and nothing is under way anywhere.
-            if self.phase is Phase.SETTLED:
+            if self.phase is ProtocolPhase.SETTLED:
                 self._finish()
 
     def _finish(self) -> None:
         for host in self._children:
             self._say(host, Resume(self.id))
-        self.phase = Phase.IDLE
-        self.outbox.append(GoOn())
+        self.phase = ProtocolPhase.IDLE
+        self.outbox.append(ResumeOperations())
         knows_all = all(map(self._knows, self.neighbours))
         self.vain = 0 if knows_all else self.vain + 1
         self._contradicted.clear()
         if self.leaving or not knows_all:
             self._wanted = True
-            self.outbox.append(Pause())
+            self.outbox.append(DelayBegin())
 
 
-def _place(one: Found) -> Place:
+def _place(one: FoundHost) -> Place:
     return one.parent, one.member.incarnation, one.was
 
 
-def _check_tree(found: list[Found]) -> None:
+def _check_tree(found: list[FoundHost]) -> None:
     """Each hangs on one that comes before it, but the first. BadFrame if not."""
     hosts: set[str] = set()
     for one in found:

@@ -19,7 +19,7 @@ from tupelo.federation.identity.ids import id_of
 from tupelo.federation.identity.keys import Identity, default_folder
 from tupelo.federation.identity.trust import Trust
 from tupelo.federation.links.address import Address, is_loopback
-from tupelo.federation.links.tcp import Security, TcpNetwork
+from tupelo.federation.links.tcp import LinkSecurity, TcpNetwork
 from tupelo.federation.links.wire import VERSION
 from tupelo.federation.spaces.hosted import Doubt, check_doubt
 from tupelo.space.clock import Clock, SystemClock
@@ -29,7 +29,7 @@ ID_FILE = "host.id"
 
 
 @dataclass
-class Plan:
+class HostConfig:
     """A host to be: it is started and stopped on the loop on which it will live."""
 
     name: str
@@ -83,12 +83,12 @@ class Plan:
             raise
         return core
 
-    def _security(self) -> Security:
+    def _security(self) -> LinkSecurity:
         if self.identity is None:
-            return Security()
+            return LinkSecurity()
         from tupelo.federation.identity.tls import client_context, key_of, server_context
 
-        return Security(
+        return LinkSecurity(
             server_context(self.identity),
             client_context(self.identity),
             require_tls=True,
@@ -142,7 +142,7 @@ def plan_host(
     archive: str | Path | Archiving | None = None,
     local_trust: bool = True,
     limits: Limits | None = None,
-) -> Plan:
+) -> HostConfig:
     """Check what was asked for, and settle what was not."""
     if not isinstance(name, str) or not name:
         raise BadArgument("name", "a text that is not empty", name)
@@ -177,7 +177,7 @@ def plan_host(
         identity = Identity.at((folder or default_folder()) / file)
     if trust is None and identity is not None:
         trust = Trust.known([])  # Strangers are refused, unless told otherwise.
-    return Plan(
+    return HostConfig(
         name,
         None if place is None else str(place),
         folder,

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Carrier(Protocol):
+class Extension(Protocol):
     """A part of a host. A link that is replaced is one departure and one engagement."""
 
     def engaged(self, peer: Peer) -> None: ...
@@ -33,7 +33,7 @@ class Carrier(Protocol):
         ...
 
 
-class SilentCarrier:
+class SilentExtension:
     """A part of a host that says nothing by itself to other hosts."""
 
     def engaged(self, peer: Peer) -> None:
@@ -43,7 +43,7 @@ class SilentCarrier:
         pass
 
 
-class Carriers(dict[str, Carrier]):
+class Extensions(dict[str, Extension]):
     """The parts of a host, by name."""
 
     def __init__(self) -> None:
@@ -55,7 +55,7 @@ class Carriers(dict[str, Carrier]):
     def listen(
         self,
         name: str,
-        carrier: Carrier,
+        carrier: Extension,
         read: Callable[[msgspec.Raw], T],
         heard: Callable[[Peer, T], None],
     ) -> None:
@@ -72,7 +72,7 @@ class Carriers(dict[str, Carrier]):
         for carrier in list(self.values()):
             carrier.departed(peer)
 
-    def heard(self, peer: Peer, notice: wire.Notice) -> None:
+    def heard(self, peer: Peer, notice: wire.PartNotice) -> None:
         heard = self._heard.get(notice.part)
         if heard is not None:
             heard(peer, notice.body)

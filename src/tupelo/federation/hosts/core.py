@@ -15,19 +15,19 @@ from random import Random
 from typing import Any
 
 from tupelo.errors import BadArgument, HostClosed, LimitReached, NotAllowed, Stranger
-from tupelo.federation.commits.deciding import Deciding
+from tupelo.federation.commits.deciding import TransactionDecisions
 from tupelo.federation.hosts.archiving import Archiver
-from tupelo.federation.hosts.carrying import Carriers
+from tupelo.federation.hosts.carrying import Extensions
 from tupelo.federation.hosts.dialling import Dialler
 from tupelo.federation.hosts.folder import Folder, check_space_name
-from tupelo.federation.hosts.guesses import Guesses
+from tupelo.federation.hosts.guesses import PasswordGuard
 from tupelo.federation.hosts.limits import AGENTS_MAX, Budget, Limits
-from tupelo.federation.hosts.parked import Woken
+from tupelo.federation.hosts.parked import AnsweredCalls
 from tupelo.federation.hosts.peer import Peer
-from tupelo.federation.hosts.possessions import Possessions
-from tupelo.federation.hosts.presence import Presence
+from tupelo.federation.hosts.possessions import ClientResources
+from tupelo.federation.hosts.presence import PresenceBoard
 from tupelo.federation.hosts.services import Service, Services
-from tupelo.federation.hosts.serving import Serving
+from tupelo.federation.hosts.serving import ClientServer
 from tupelo.federation.identity.access import NOBODY, Access
 from tupelo.federation.identity.ids import require_proved
 from tupelo.federation.identity.keys import Identity
@@ -35,14 +35,14 @@ from tupelo.federation.identity.trust import Trust
 from tupelo.federation.links import wire
 from tupelo.federation.links.calls import Handlers
 from tupelo.federation.links.conversation import Conversation
-from tupelo.federation.links.link import Link, Listening, Network
+from tupelo.federation.links.link import Link, Listener, Network
 from tupelo.federation.links.reception import SPACES_MAX, Greeting, Reception, require_names
-from tupelo.federation.links.turns import Turns
+from tupelo.federation.links.turns import TurnScheduler
 from tupelo.federation.names import DECISIONS, PRESENCE, companion_name
-from tupelo.federation.spaces.doubts import Doubts, give_back
+from tupelo.federation.spaces.doubts import DoubtfulDeliveries, give_back
 from tupelo.federation.spaces.hosted import Doubt, HostedSpace, check_doubt
 from tupelo.federation.spanning.federated import Federation
-from tupelo.federation.spanning.moving import Mover
+from tupelo.federation.spanning.moving import EntryMover
 from tupelo.space import blocking
 from tupelo.space.clock import Clock
 from tupelo.space.log import Actor
@@ -93,26 +93,26 @@ class HostCore:
         self.rng = rng
         self.new_id = new_id
         self.answer_seconds = answer_seconds
-        self.listening: Listening | None = None
+        self.listening: Listener | None = None
         self.spaces: dict[str, HostedSpace] = {}
         self.peers: dict[str, Peer] = {}
-        self.servings: dict[str, Serving] = {}
-        self.from_clients: Handlers[Serving] = Handlers()
+        self.servings: dict[str, ClientServer] = {}
+        self.from_clients: Handlers[ClientServer] = Handlers()
         self.from_hosts: Handlers[Peer] = Handlers()
-        self.carriers = Carriers()
+        self.carriers = Extensions()
         self.services = Services(self)
-        self.doubts = Doubts(lambda name: self.spaces.get(name))
+        self.doubts = DoubtfulDeliveries(lambda name: self.spaces.get(name))
         self.all_doubts = {self.doubts}
         """With those of the models."""
-        self.woken = Woken(loop)
+        self.woken = AnsweredCalls(loop)
         self.limits = (limits or Limits()).resolved()
-        self.turns = Turns(loop, self.limits.working_in_all)
+        self.turns = TurnScheduler(loop, self.limits.working_in_all)
         self.held = Budget(
             "open transactions, sessions, subscriptions and match sets at this host",
             self.limits.held_in_all,
         )
-        self.guesses = Guesses(loop)
-        self.mover = Mover(self)
+        self.guesses = PasswordGuard(loop)
+        self.mover = EntryMover(self)
         self.federation = Federation(self)
         self.heartbeat = heartbeat
         self.network = network
@@ -137,7 +137,7 @@ class HostCore:
         # Not each time on disk: it is kept for its log, and must not hold up those who come.
         kept = {} if path is None else {"durability": durability or "process"}
         system = self.open_space(PRESENCE, kept)
-        self.presence = Presence(clock, system)
+        self.presence = PresenceBoard(clock, system)
         self._reading = Access(write=(), take=())  # Nobody but the host itself writes there.
         self.spaces[PRESENCE] = HostedSpace(
             system, self._reading, self._doubt, commit_in_place=commit_in_place
@@ -149,27 +149,27 @@ class HostCore:
             if archiver is not None:
                 archiver.close()
             raise
-        self.deciding = Deciding(self, decisions)
+        self.deciding = TransactionDecisions(self, decisions)
         self._register()
 
     def _register(self) -> None:
         """Who handles what clients and hosts say; services and groups add theirs."""
 
-        async def tell(client: Serving, message: wire.Tell) -> dict[str, Any] | None:
+        async def tell(client: ClientServer, message: wire.DescribeHost) -> dict[str, Any] | None:
             return None if message.brief else self.describe()
 
-        async def hear(peer: Peer, message: wire.Tell) -> None:
+        async def hear(peer: Peer, message: wire.DescribeHost) -> None:
             """It has been answered when all that was said before it has been heard."""
 
-        Serving.register(self.from_clients)
-        Possessions.register(self.from_clients)
+        ClientServer.register(self.from_clients)
+        ClientResources.register(self.from_clients)
         self.deciding.register(self.from_clients, lambda client: client.session)
-        self.from_clients.later[wire.Tell] = tell
+        self.from_clients.later[wire.DescribeHost] = tell
         Peer.register(self.from_hosts)
         self.deciding.register(self.from_hosts, lambda peer: peer.holder.id)
-        self.from_hosts.later[wire.Move] = self.mover.come
-        self.from_hosts.later[wire.Tell] = hear
-        self.from_hosts.now[wire.Notice] = self.carriers.heard
+        self.from_hosts.later[wire.MoveEntry] = self.mover.come
+        self.from_hosts.later[wire.DescribeHost] = hear
+        self.from_hosts.now[wire.PartNotice] = self.carriers.heard
 
     # Coming and going
 
@@ -465,7 +465,7 @@ class HostCore:
     def _tell_peers(self) -> None:
         self._saying = None
         for peer in self.peers.values():
-            peer.talk.say(wire.Presence(self.shared_spaces(), self.agents))
+            peer.talk.say(wire.PresenceUpdate(self.shared_spaces(), self.agents))
 
     def shared_spaces(self) -> list[str]:
         """The spaces that are part of a federation; those with a password are not."""
@@ -487,7 +487,7 @@ class HostCore:
         return who
 
     def _admit(
-        self, link: Link, hello: wire.Hello, arrival: wire.Arrival, who: str | None
+        self, link: Link, hello: wire.Hello, arrival: wire.HelloDetails, who: str | None
     ) -> Conversation:
         if self._closed:
             raise HostClosed("the host is leaving")
@@ -501,7 +501,7 @@ class HostCore:
             raise Stranger("we are engaged over another link already")
         link.send(wire.encode(self._welcome("", more=True)))
         received = self.federation.unsettled(hello.id)
-        link.send(wire.encode(wire.Arrival(self.shared_spaces(), received)))
+        link.send(wire.encode(wire.HelloDetails(self.shared_spaces(), received)))
         self._engage(peer, arrival)
         return peer.talk
 
@@ -567,7 +567,7 @@ class HostCore:
             self._say_presence()
         self._review_access(name)
 
-    def _others(self) -> list[Serving | Peer]:
+    def _others(self) -> list[ClientServer | Peer]:
         """Those at the other ends of this host's links."""
         return [*self.servings.values(), *self.peers.values()]
 
@@ -578,7 +578,7 @@ class HostCore:
                 one.talk.goodbye(f"the rules of the space {name!r} have changed")
 
     def _admit_client(
-        self, link: Link, hello: wire.Hello, arrival: wire.Arrival, who: str | None
+        self, link: Link, hello: wire.Hello, arrival: wire.HelloDetails, who: str | None
     ) -> Conversation:
         assert self.limits.connections is not None
         if len(self.servings) >= self.limits.connections:
@@ -589,7 +589,7 @@ class HostCore:
             before.talk.end("its client is back on another link")
         session = self.new_id()
         address = link.label.rpartition(":")[0]
-        serving = Serving(self, agent, who, session, address, hello.name)
+        serving = ClientServer(self, agent, who, session, address, hello.name)
 
         def ended(reason: str) -> None:
             if self.servings.pop(session, None) is not None:
@@ -639,7 +639,7 @@ class HostCore:
         try:
             if link.identity is not None and self._trust is not None:
                 self._trust.check(address, link.identity, self.clock.now())
-            arrival = wire.Arrival(self.shared_spaces(), self.federation.all_unsettled())
+            arrival = wire.HelloDetails(self.shared_spaces(), self.federation.all_unsettled())
             welcome = await greeting.welcome(self._hello(), arrival)
             require_proved(link.identity, welcome.id)
         except BaseException:
@@ -706,11 +706,11 @@ class HostCore:
             before.talk.end("closed")
         return not stays
 
-    def _engage(self, peer: Peer, arrival: wire.Arrival) -> None:
+    def _engage(self, peer: Peer, arrival: wire.HelloDetails) -> None:
         peer.spaces = set(arrival.spaces)
         self.peers[peer.id] = peer
         self._settle_doubts(peer, arrival.received)
-        peer.talk.say(wire.Presence(self.shared_spaces(), self.agents))
+        peer.talk.say(wire.PresenceUpdate(self.shared_spaces(), self.agents))
         if returned := self._returned():
             peer.talk.say(wire.Returned(returned))
         self.presence.engaged(peer.id, peer.name, peer.address)

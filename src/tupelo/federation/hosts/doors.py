@@ -14,7 +14,7 @@ from typing import Any, Self, TypeVar
 
 from tupelo.errors import BadArgument, BadInput, HostClosed
 from tupelo.federation.hosts.archiving import Archiving
-from tupelo.federation.hosts.building import Plan, plan_host
+from tupelo.federation.hosts.building import HostConfig, plan_host
 from tupelo.federation.hosts.core import HostCore
 from tupelo.federation.hosts.limits import Limits
 from tupelo.federation.hosts.services import Service
@@ -44,7 +44,7 @@ class HostDoor:
 
     is_async: bool
     _core: HostCore
-    _plan: Plan
+    _plan: HostConfig
 
     def __init__(
         self,
@@ -215,7 +215,7 @@ class HostDoor:
         raise NotImplementedError
 
 
-class Call:
+class ThreadCall:
     """Something that a thread waits for, and the loop does. Either the thread gets the answer, or
     it is undone."""
 
@@ -349,7 +349,7 @@ class Host(HostDoor):
         if self._loop.is_closed():
             work.close()
             raise HostClosed("the host was closed")
-        call = Call(work, undo)
+        call = ThreadCall(work, undo)
         try:
             return asyncio.run_coroutine_threadsafe(call.run(), self._loop).result()
         except BaseException:

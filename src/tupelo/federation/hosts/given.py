@@ -37,14 +37,16 @@ class _WithEntries(Protocol):
 T = TypeVar("T", bound=_WithEntries)
 
 
-class Given:
+class ClientDeliveries:
     """What one client was given, by call."""
 
     def __init__(self, space_of: Callable[[str], HostedSpace | None]) -> None:
         self._space_of = space_of
         self._held: dict[int, Delivery] = {}
-        self._got: _Last[Got] = _Last(GOT_MAX, lambda got: None)
-        self._confirmed: _Last[Delivery] = _Last(CONFIRMED_MAX, lambda delivery: delivery.forget())
+        self._got: RecentByCall[Got] = RecentByCall(GOT_MAX, lambda got: None)
+        self._confirmed: RecentByCall[Delivery] = RecentByCall(
+            CONFIRMED_MAX, lambda delivery: delivery.forget()
+        )
 
     def __contains__(self, call: int) -> bool:
         """Could something go back for this call?"""
@@ -87,7 +89,7 @@ class Given:
         return held
 
 
-class _Last(Generic[T]):
+class RecentByCall(Generic[T]):
     """The last things of their kind, by call: not too many, and not too large, beyond the very
     last. The others are `dropped`."""
 

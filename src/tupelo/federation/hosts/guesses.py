@@ -23,7 +23,7 @@ ADDRESSES_MAX = 1_024
 THREADS = 1
 
 
-class _Guesser:
+class _AddressGuesses:
     """One address: how often it was wrong, and until when it has to pause."""
 
     def __init__(self) -> None:
@@ -34,12 +34,12 @@ class _Guesser:
         self.turn = asyncio.Lock()
 
 
-class Guesses:
+class PasswordGuard:
     """The password checks of one host."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._guessers: dict[str, _Guesser] = {}
+        self._guessers: dict[str, _AddressGuesses] = {}
         self._pool: ThreadPoolExecutor | None = None
 
     def wrong_from(self, address: str) -> int:
@@ -67,8 +67,8 @@ class Guesses:
         finally:
             guesser.pending -= 1
 
-    def _guesser(self, address: str) -> _Guesser:
-        guesser = self._guessers.pop(address, None) or _Guesser()
+    def _guesser(self, address: str) -> _AddressGuesses:
+        guesser = self._guessers.pop(address, None) or _AddressGuesses()
         if guesser.wrong and self._loop.time() - guesser.last > FORGET_SECONDS:
             guesser.wrong = 0
         self._guessers[address] = guesser
@@ -77,7 +77,7 @@ class Guesses:
             self._guessers.pop(next(idle, address), None)
         return guesser
 
-    def _was_wrong(self, guesser: _Guesser) -> None:
+    def _was_wrong(self, guesser: _AddressGuesses) -> None:
         guesser.wrong += 1
         guesser.last = self._loop.time()
         steps = guesser.wrong - FREE_GUESSES

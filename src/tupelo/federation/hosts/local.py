@@ -9,21 +9,21 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 
 from tupelo.errors import BadArgument, HostClosed
-from tupelo.federation.client.services import Method, ServedDoor
+from tupelo.federation.client.services import ServedDoor, ServiceMethod
 from tupelo.federation.client.space import RemoteSpace
 from tupelo.federation.hosts.core import HostCore
 from tupelo.federation.hosts.doors import HostDoor
-from tupelo.federation.hosts.services import Door, HandOver
+from tupelo.federation.hosts.services import HandOver, ServedObject
 from tupelo.space.either import at_once
 
-D = TypeVar("D", bound=Door)
+D = TypeVar("D", bound=ServedObject)
 
 
 def open_door(
     host: object,
     service: str,
     title: str,
-    methods: Mapping[str, Method],
+    methods: Mapping[str, ServiceMethod],
     make: Callable[[HostCore], D],
 ) -> LocalDoor[D] | ServedDoor:
     """The door of a model at this host: `make` begins it there. At a connection to a host it is
@@ -48,7 +48,7 @@ class LocalDoor(Generic[D]):
         self,
         host: HostDoor,
         title: str,
-        methods: Mapping[str, Method],
+        methods: Mapping[str, ServiceMethod],
         make: Callable[[HostCore], D],
     ) -> None:
         self.host = host

@@ -23,7 +23,7 @@ ORIGIN_BYTES = 256
 """What an origin needs, however few its numbers."""
 
 
-class Noted(Seen):
+class PeerSeen(Seen):
     """What a session there has seen, and what of it is gone from here for good since it asked; also
     of what was sent, of which it has yet to say whether it has seen it."""
 
@@ -47,7 +47,7 @@ class Noted(Seen):
         super().prune(gone)
         self._sent.prune(gone)
 
-    def heard(self, notes: wire.Notes) -> None:
+    def heard(self, notes: wire.SessionDelta) -> None:
         gone, unseen, seen = Seen(), Seen(), Seen()
         gone.bits, unseen.bits = read_numbers(notes.gone), read_numbers(notes.unseen)
         seen.bits = read_numbers(notes.seen)
@@ -63,14 +63,14 @@ class Noted(Seen):
         return spell_numbers(gone) if gone else None
 
 
-class Kept:
+class PeerSession:
     """A session there, as it is known here: who reads in it, and what it has seen. `version` is
     that of its record, there."""
 
     def __init__(self, hosted: HostedSpace, number: int, actor: Actor) -> None:
         self.hosted = hosted
         self.actor = actor
-        self.seen = Noted()
+        self.seen = PeerSeen()
         self.state = SessionState(str(number), self.seen, None)
         self.version = 0
         self.size = 0
@@ -84,7 +84,7 @@ class Kept:
         with self.hosted.port.atomic():
             return self.seen.pop_gone(), self.hosted.port.position
 
-    def heard(self, notes: wire.Notes) -> None:
+    def heard(self, notes: wire.SessionDelta) -> None:
         """BadFrame, and nothing was done, if this cannot be."""
         with self.hosted.port.atomic():
             new = [origin for origin in notes.seen if origin not in self.seen.bits]
@@ -94,23 +94,25 @@ class Kept:
         self.size += sum(ORIGIN_BYTES + len(origin) for origin in new)
 
 
-class Notebook:
+class PeerSessionCache:
     """The sessions of one host, by their numbers there."""
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[int, Kept] = OrderedDict()
+        self._kept: OrderedDict[int, PeerSession] = OrderedDict()
         self._size = 0
 
     def __len__(self) -> int:
         return len(self._kept)
 
-    def heard(self, hosted: HostedSpace, notes: wire.Notes, actor: Actor) -> Kept | None:
+    def heard(
+        self, hosted: HostedSpace, notes: wire.SessionDelta, actor: Actor
+    ) -> PeerSession | None:
         """The session as it is after this; None if this does not go on from what is known of it.
         BadFrame if it cannot be."""
         number = notes.number
         if not notes.since:
             self.forget(number)
-            kept = Kept(hosted, number, actor)
+            kept = PeerSession(hosted, number, actor)
             kept.heard(notes)
             hosted.port.remember(kept.seen)
             self._kept[number] = kept

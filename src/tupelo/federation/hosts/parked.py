@@ -17,14 +17,14 @@ from tupelo.values.entry import Entry
 Done = Callable[[list[Entry], Exception | None], None]
 
 
-class Woken:
+class AnsweredCalls:
     """Those of a host who were answered on its loop, until they have the answer."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._parked: deque[Parked] = deque()
+        self._parked: deque[ParkedCall] = deque()
 
-    def add(self, parked: Parked) -> None:
+    def add(self, parked: ParkedCall) -> None:
         if not self._parked:
             self._loop.call_soon(self.answer)
         self._parked.append(parked)
@@ -35,7 +35,7 @@ class Woken:
             self._parked.popleft().end()
 
 
-class Parked:
+class ParkedCall:
     """A waiter's signal, and its patience."""
 
     __slots__ = (
@@ -49,7 +49,7 @@ class Parked:
         "_woken",
     )
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, woken: Woken) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, woken: AnsweredCalls) -> None:
         self._loop = loop
         self._woken = woken
         self._thread = get_ident()

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from tupelo.errors import AccessError, BadFrame, CannotSend
-from tupelo.federation.hosts.noted import Kept, Notebook
+from tupelo.federation.hosts.noted import PeerSession, PeerSessionCache
 from tupelo.federation.links import wire
-from tupelo.federation.links.calls import Handlers, Requests
+from tupelo.federation.links.calls import Handlers, InboundCalls
 from tupelo.federation.links.conversation import Conversation
 from tupelo.federation.links.spelled import (
     read_numbers,
@@ -25,8 +25,8 @@ from tupelo.federation.links.spelled import (
 from tupelo.federation.spaces.doubts import give_back
 from tupelo.federation.spaces.hosted import HostedSpace
 from tupelo.federation.spanning.local import choosing, some, unread
-from tupelo.federation.spanning.telling import Telling
-from tupelo.federation.spanning.watching import Awaiting, Intended, Watching
+from tupelo.federation.spanning.telling import RemoteWatch
+from tupelo.federation.spanning.watching import PlannedWatch, SpaceAwaited, SpaceWatch
 from tupelo.space.delivery import Delivery
 from tupelo.space.log import Actor
 from tupelo.space.order import Fifo, Order
@@ -78,26 +78,26 @@ class Peer:
         self.who = who
         self._allowed: dict[tuple[str, str], bool] = {}
         self._held: dict[int, Delivery] = {}
-        self._watches: dict[int, Watching | Telling | Intended | Awaiting] = {}
-        self._sessions = Notebook()
-        self.requests: Requests[Peer] = Requests(self, host.from_hosts, strict=True)
+        self._watches: dict[int, SpaceWatch | RemoteWatch | PlannedWatch | SpaceAwaited] = {}
+        self._sessions = PeerSessionCache()
+        self.requests: InboundCalls[Peer] = InboundCalls(self, host.from_hosts, strict=True)
 
     @staticmethod
     def register(handlers: Handlers[Peer]) -> None:
         """What a host asks and says for its agents."""
         handlers.now |= {
             wire.Hint: Peer.hint,
-            wire.Told: Peer.told,
-            wire.Unnote: Peer.unnote,
+            wire.HintAck: Peer.told,
+            wire.ForgetSession: Peer.unnote,
             wire.Returned: Peer.returned,
-            wire.Presence: Peer.presence,
+            wire.PresenceUpdate: Peer.presence,
         }
         handlers.later |= {
             wire.Ask: Peer.ask,
             wire.Settle: Peer.settle,
-            wire.Watch: Peer.watch,
-            wire.Unwatch: Peer.unwatch,
-            wire.Count: Peer.count,
+            wire.WatchRequest: Peer.watch,
+            wire.UnwatchRequest: Peer.unwatch,
+            wire.CountRequest: Peer.count,
         }
 
     # As a caller
@@ -121,12 +121,12 @@ class Peer:
         if heard is not None:
             heard(message)
 
-    def told(self, message: wire.Told) -> None:
+    def told(self, message: wire.HintAck) -> None:
         telling = self._watches.get(message.watch)
-        if isinstance(telling, Telling):
+        if isinstance(telling, RemoteWatch):
             telling.arrived(message.entries)
 
-    def unnote(self, message: wire.Unnote) -> None:
+    def unnote(self, message: wire.ForgetSession) -> None:
         self._sessions.forget(message.number)
 
     def returned(self, message: wire.Returned) -> None:
@@ -134,7 +134,7 @@ class Peer:
             if self._is_home_of(agent):
                 self._host.doubts.client_back(("client", agent, session), received)
 
-    def presence(self, message: wire.Presence) -> None:
+    def presence(self, message: wire.PresenceUpdate) -> None:
         agents = list(filter(self._is_home_of, message.agents))
         self._host.told_presence(self, message.spaces, agents)
 
@@ -201,16 +201,16 @@ class Peer:
         return [entries, gone]
 
     async def _answer(
-        self, message: wire.Ask, hosted: HostedSpace, session: Kept | None, actor: Actor
+        self, message: wire.Ask, hosted: HostedSpace, session: PeerSession | None, actor: Actor
     ) -> list[Any] | msgspec.Raw:
         template, number = template_from_wire(message.template), message.watch
         look = partial(self._look, message, hosted, template, session, actor)
         watching = None if number is None else self._watches.get(number)
-        if number is not None and (watching is None or isinstance(watching, Awaiting)):
+        if number is not None and (watching is None or isinstance(watching, SpaceAwaited)):
             order = read_order(message.order)
             entries, spelled = await self._look_or_watch(number, hosted, template, order, look)
         else:
-            if isinstance(watching, Watching):
+            if isinstance(watching, SpaceWatch):
                 watching.arm()  # before it is looked, so that nothing comes between
             entries, spelled = await look()
         if message.how == "peek":
@@ -227,11 +227,11 @@ class Peer:
     ) -> tuple[list[Entry], msgspec.Raw]:
         """What there is. Only if there is nothing does the watch stand."""
         self._require_room()
-        self._watches[number] = Intended()
+        self._watches[number] = PlannedWatch()
         try:
             entries, spelled = await look()
             if not entries and number in self._watches:  # It may have been called off meanwhile.
-                self._watches[number] = Watching(
+                self._watches[number] = SpaceWatch(
                     hosted, template, lambda: self.talk.say(wire.Hint(number)), order
                 )
                 entries, spelled = await look()  # Something may have come between.
@@ -245,12 +245,12 @@ class Peer:
     def _await_space(self, number: int, space: str, made: Callable[[HostedSpace], None]) -> None:
         if number not in self._watches:
             self._require_room()
-            self._watches[number] = Awaiting(space, made)
+            self._watches[number] = SpaceAwaited(space, made)
 
     def space_made(self, hosted: HostedSpace) -> None:
         """This space is here from now on: tell those there who wait for something in it."""
         for watch in list(self._watches.values()):
-            if isinstance(watch, Awaiting) and watch.space == hosted.name:
+            if isinstance(watch, SpaceAwaited) and watch.space == hosted.name:
                 watch.made(hosted)
 
     def _end_watch(self, number: int) -> int:
@@ -258,7 +258,7 @@ class Peer:
         watching = self._watches.pop(number, None)
         if watching is None:
             return 0
-        if isinstance(watching, Watching):
+        if isinstance(watching, SpaceWatch):
             watching.listen()  # What came just now counts.
         watching.end()
         return watching.hits
@@ -268,7 +268,7 @@ class Peer:
         message: wire.Ask,
         hosted: HostedSpace,
         template: Any,
-        session: Kept | None,
+        session: PeerSession | None,
         actor: Actor,
     ) -> tuple[list[Entry], msgspec.Raw]:
         """What there is, and how it is said. What cannot be sent is passed over."""
@@ -294,7 +294,7 @@ class Peer:
         message: wire.Ask,
         hosted: HostedSpace,
         template: Any,
-        session: Kept | None,
+        session: PeerSession | None,
         actor: Actor,
         limit: int | None,
     ) -> tuple[list[Entry], bool]:
@@ -353,7 +353,7 @@ class Peer:
             await hosted.flush(position)
         return True
 
-    async def watch(self, message: wire.Watch) -> dict[str, bytes] | None:
+    async def watch(self, message: wire.WatchRequest) -> dict[str, bytes] | None:
         hosted = self.hosted(message.space, "subscribe")
         template = template_from_wire(message.template)
         if hosted is None:
@@ -370,18 +370,18 @@ class Peer:
             passed.add(entry)
         return spell_seen(passed)
 
-    def _stand_later(self, template: Any, message: wire.Watch, hosted: HostedSpace) -> None:
+    def _stand_later(self, template: Any, message: wire.WatchRequest, hosted: HostedSpace) -> None:
         """The space was made after it was to be watched."""
         if self.may("subscribe", hosted):
             self._stand(template, message, hosted)
         else:
             logger.info("the host %r may not watch %r", self.name, hosted.name)
 
-    def _stand(self, template: Any, message: wire.Watch, hosted: HostedSpace) -> None:
+    def _stand(self, template: Any, message: wire.WatchRequest, hosted: HostedSpace) -> None:
         """From now on the watch tells of what is in the space."""
         self._end_watch(message.watch)
         self._require_room()
-        telling = Telling(
+        telling = RemoteWatch(
             hosted,
             template,
             message,
@@ -392,10 +392,10 @@ class Peer:
         )
         self._watches[message.watch] = telling
 
-    async def unwatch(self, message: wire.Unwatch) -> int:
+    async def unwatch(self, message: wire.UnwatchRequest) -> int:
         return self._end_watch(message.watch)
 
-    async def count(self, message: wire.Count) -> int:
+    async def count(self, message: wire.CountRequest) -> int:
         hosted = self.hosted(message.space, "read")
         if hosted is None:
             return 0

@@ -25,7 +25,7 @@ from tupelo.federation.links import wire
 from tupelo.federation.links.calls import Handlers
 from tupelo.federation.links.spelled import spell_error, spell_whole
 from tupelo.federation.spaces.hosted import HostedSpace
-from tupelo.federation.spanning.records import Record
+from tupelo.federation.spanning.records import SeenRecord
 from tupelo.space.asynchronous import Subscription, Transaction
 from tupelo.space.log import Actor
 from tupelo.space.matchset import MatchSetState
@@ -40,7 +40,7 @@ from tupelo.values.size import about_bytes
 from tupelo.values.spelling import template_from_wire
 
 if TYPE_CHECKING:
-    from tupelo.federation.hosts.serving import Serving
+    from tupelo.federation.hosts.serving import ClientServer
 
 _HELD = "open transactions, sessions, subscriptions and match sets"
 _OF_THINGS: dict[wire.Thing, str] = {
@@ -67,7 +67,7 @@ WRITTEN_MIN = 1_000
 """With fewer entries than this, those that are gone are not worth a search."""
 
 
-class Possessions:
+class ClientResources:
     """What one client holds at its host, by the ids under which it knows it."""
 
     def __init__(self, actor: Actor, who: str | None, limits: Limits, in_all: Budget) -> None:
@@ -86,20 +86,20 @@ class Possessions:
         self._count = 0
 
     @staticmethod
-    def register(handlers: Handlers[Serving]) -> None:
+    def register(handlers: Handlers[ClientServer]) -> None:
         for kind, operation, method in (
-            (wire.Begin, "read", Possessions._begin),
-            (wire.End, "read", Possessions._end),
-            (wire.Doubts, "administer", Possessions._in_doubt),
-            (wire.Remember, "read", Possessions._remember),
-            (wire.Subscribe, "subscribe", Possessions._subscribe),
-            (wire.Next, "subscribe", Possessions._next),
-            (wire.Match, "read", Possessions._match),
-            (wire.NextMatches, "read", Possessions._next_matches),
-            (wire.State, "", Possessions._state),
-            (wire.Close, "", Possessions._close),
-            (wire.Renew, "", Possessions._renew),
-            (wire.Revoke, "", Possessions._revoke),
+            (wire.Begin, "read", ClientResources._begin),
+            (wire.End, "read", ClientResources._end),
+            (wire.ListPrepared, "administer", ClientResources._in_doubt),
+            (wire.OpenSession, "read", ClientResources._remember),
+            (wire.Subscribe, "subscribe", ClientResources._subscribe),
+            (wire.Next, "subscribe", ClientResources._next),
+            (wire.Match, "read", ClientResources._match),
+            (wire.NextMatches, "read", ClientResources._next_matches),
+            (wire.State, "", ClientResources._state),
+            (wire.Close, "", ClientResources._close),
+            (wire.Renew, "", ClientResources._renew),
+            (wire.CancelLease, "", ClientResources._revoke),
         ):
             handlers.later[kind] = partial(_serve, operation, method)
         handlers.uncancellable.add(wire.End)  # The end of a transaction cannot be undone.
@@ -204,7 +204,7 @@ class Possessions:
         await hosted.flush(hosted.port.position)
         raise UnknownTransaction(txn_id)
 
-    async def _in_doubt(self, hosted: HostedSpace, message: wire.Doubts) -> list[str]:
+    async def _in_doubt(self, hosted: HostedSpace, message: wire.ListPrepared) -> list[str]:
         return [txn.id for txn in await hosted.door.in_doubt()]
 
     # Sessions
@@ -217,10 +217,10 @@ class Possessions:
             raise LeaseLost("this session is over")
         return state
 
-    async def _remember(self, hosted: HostedSpace, message: wire.Remember) -> list[Any]:
+    async def _remember(self, hosted: HostedSpace, message: wire.OpenSession) -> list[Any]:
         self._require_room()
         like = self.session(hosted, message.like)
-        state = hosted.port.open_session(message.lease, like, Record())
+        state = hosted.port.open_session(message.lease, like, SeenRecord())
         session_id = self._new_id()
         self._sessions[session_id] = (hosted, state)
         return [session_id, state.expires]
@@ -384,7 +384,7 @@ class Possessions:
         expires: float | None = thing.expires
         return expires
 
-    async def _revoke(self, hosted: HostedSpace, message: wire.Revoke) -> None:
+    async def _revoke(self, hosted: HostedSpace, message: wire.CancelLease) -> None:
         thing = self._thing(hosted, message.thing, message.id)
         with hosted.port.acting(self._actor):
             position = hosted.port.cancel(thing)
@@ -413,7 +413,7 @@ class Possessions:
 
 def _end_session(hosted: HostedSpace, state: SessionState) -> None:
     hosted.port.end_session(state)
-    if isinstance(state.seen, Record):
+    if isinstance(state.seen, SeenRecord):
         state.seen.close()
 
 
@@ -440,10 +440,10 @@ def _spell_notice(notice: Notice) -> bytes | None:
     return content if len(content) <= NOTICE_BYTES_MAX else None
 
 
-Method = Callable[[Possessions, HostedSpace, Any], Coroutine[Any, Any, Any]]
+Method = Callable[[ClientResources, HostedSpace, Any], Coroutine[Any, Any, Any]]
 
 
-async def _serve(operation: str, method: Method, client: Serving, message: Any) -> Any:
+async def _serve(operation: str, method: Method, client: ClientServer, message: Any) -> Any:
     """What is said of possessions, by a client that must be allowed to do this in the space; or,
     without an operation, what its kind of thing needs."""
     hosted = client.hosted(message.space, operation or _OF_THINGS[message.thing])

@@ -54,7 +54,7 @@ class SpacePresence:
     host: str | None = None
 
 
-class Presence:
+class PresenceBoard:
     """What one host knows of itself and of the others."""
 
     def __init__(self, clock: Clock, space: blocking.Space) -> None:

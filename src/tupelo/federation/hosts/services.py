@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 import msgspec
 
 from tupelo.errors import BadArgument, BadFrame, NotAllowed, UnknownService
-from tupelo.federation.client.services import ANYTHING, Method
+from tupelo.federation.client.services import ANYTHING, ServiceMethod
 from tupelo.federation.links import wire
 from tupelo.federation.spaces.hosted import HostedSpace
 from tupelo.space.checks import check_wait
@@ -30,13 +30,13 @@ from tupelo.values.entry import Entry
 
 if TYPE_CHECKING:
     from tupelo.federation.hosts.core import HostCore
-    from tupelo.federation.hosts.serving import Serving
+    from tupelo.federation.hosts.serving import ClientServer
 
 GROUP = "tupelo.services"
 DOORS_MAX = 10_000
 """So many doors may one client have open at a service."""
 
-D = TypeVar("D", bound="Door")
+D = TypeVar("D", bound="ServedObject")
 
 
 class Caller(Protocol):
@@ -124,7 +124,7 @@ class Services(dict[str, Service]):
         self._core = core
         core.from_clients.later[wire.Invoke] = self.invoke
 
-    async def invoke(self, caller: Serving, message: wire.Invoke) -> Any:
+    async def invoke(self, caller: ClientServer, message: wire.Invoke) -> Any:
         service = self.get(message.service) or self._made(message.service)
         answer = await service.invoke(caller, message)
         if not isinstance(answer, HandOver):
@@ -147,12 +147,12 @@ class Services(dict[str, Service]):
             return service
         raise UnknownService(name)
 
-    def left(self, caller: Serving) -> None:
+    def left(self, caller: ClientServer) -> None:
         for service in list(self.values()):
             service.left(caller)
 
 
-class Door(Protocol):
+class ServedObject(Protocol):
     """What a host keeps for one door of a model; it has the methods that the service names."""
 
     def close(self) -> None:
@@ -164,7 +164,7 @@ class DoorService(ABC, Generic[D]):
     """A service that runs a door of a model for each that a client opens (`ServedDoor`). What it
     keeps for a door ends with the door, or with the link of its client."""
 
-    methods: ClassVar[Mapping[str, Method]]
+    methods: ClassVar[Mapping[str, ServiceMethod]]
     """The methods of a door, beside open and close."""
 
     def __init__(self, core: HostCore) -> None:
@@ -204,10 +204,10 @@ class DoorService(ABC, Generic[D]):
             door.close()
 
 
-_ENDS = Method(ANYTHING)
+_ENDS = ServiceMethod(ANYTHING)
 
 
-async def _called(door: Any, method: Method, args: list[Any], message: wire.Invoke) -> Any:
+async def _called(door: Any, method: ServiceMethod, args: list[Any], message: wire.Invoke) -> Any:
     if len(args) != len(method.arguments):
         raise no_such_method(message)
     try:

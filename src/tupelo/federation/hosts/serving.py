@@ -10,12 +10,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tupelo.errors import AccessError, CannotSend, TupeloError, WrongPassword
-from tupelo.federation.hosts.given import Given
-from tupelo.federation.hosts.parked import Parked
-from tupelo.federation.hosts.possessions import Possessions
-from tupelo.federation.hosts.writing import Writing
+from tupelo.federation.hosts.given import ClientDeliveries
+from tupelo.federation.hosts.parked import ParkedCall
+from tupelo.federation.hosts.possessions import ClientResources
+from tupelo.federation.hosts.writing import ClientWrites
 from tupelo.federation.links import wire
-from tupelo.federation.links.calls import Handlers, Requests
+from tupelo.federation.links.calls import Handlers, InboundCalls
 from tupelo.federation.links.conversation import Conversation
 from tupelo.federation.links.spelled import (
     read_order,
@@ -24,7 +24,7 @@ from tupelo.federation.links.spelled import (
     spell_whole,
 )
 from tupelo.federation.spaces.hosted import HostedSpace
-from tupelo.federation.spanning.question import Taken
+from tupelo.federation.spanning.question import FederatedResult
 from tupelo.space.delivery import Delivery
 from tupelo.space.log import Actor
 from tupelo.space.query import Query, deadline_of
@@ -41,7 +41,7 @@ logger = logging.getLogger("tupelo")
 
 
 @dataclass
-class _Alone:
+class _NoGroup:
     """A call that waits at this host only, and what it asks."""
 
     hosted: HostedSpace
@@ -51,7 +51,7 @@ class _Alone:
     """Was it cancelled to go on as a search over the federation?"""
 
 
-class Serving:
+class ClientServer:
     """One client at a host. `agent` is the id under which it writes, `who` the identity that it has
     proved: None for a program on this machine that has none, "" for one elsewhere. `address` is
     where it is, without a port: it counts wrong passwords. `name` is what it calls itself."""
@@ -73,11 +73,11 @@ class Serving:
         self._address = address
         self.holder = Holder("client", agent, session)
         self.talk: Conversation
-        self.possessions = Possessions(self.actor, who, host.limits, host.held)
+        self.possessions = ClientResources(self.actor, who, host.limits, host.held)
         self._host = host
         self._allowed: dict[tuple[str, str], HostedSpace] = {}
         self._shown: set[str] = set()
-        self.requests: Requests[Serving] = Requests(
+        self.requests: InboundCalls[ClientServer] = InboundCalls(
             self,
             host.from_clients,
             calls_max=host.limits.calls,
@@ -85,27 +85,27 @@ class Serving:
             turns=host.turns,
             hold=lambda held: self.talk.hold(held),
         )
-        self._new_parked = partial(Parked, asyncio.get_running_loop(), host.woken)
-        self._given = Given(host.spaces.get)
-        self.writing = Writing(host, self)
-        self._alone: dict[int, _Alone] = {}
+        self._new_parked = partial(ParkedCall, asyncio.get_running_loop(), host.woken)
+        self._given = ClientDeliveries(host.spaces.get)
+        self.writing = ClientWrites(host, self)
+        self._alone: dict[int, _NoGroup] = {}
         self._over = False
 
     @staticmethod
-    def register(handlers: Handlers[Serving]) -> None:
+    def register(handlers: Handlers[ClientServer]) -> None:
         """What a client says of spaces, but for what it holds there."""
         handlers.now |= {
-            wire.Write: Serving.write,
-            wire.Get: Serving.get,
-            wire.Confirm: Serving.confirm,
-            wire.Cancel: Serving.cancel,
+            wire.Write: ClientServer.write,
+            wire.Get: ClientServer.get,
+            wire.Confirm: ClientServer.confirm,
+            wire.Cancel: ClientServer.cancel,
         }
         handlers.later |= {
-            wire.Open: Serving.open,
-            wire.Count: Serving.count,
-            wire.Changes: Serving.changes,
-            wire.Log: Serving.log,
-            wire.Trim: Serving.trim,
+            wire.Open: ClientServer.open,
+            wire.CountRequest: ClientServer.count,
+            wire.Changes: ClientServer.changes,
+            wire.ReadLog: ClientServer.log,
+            wire.Trim: ClientServer.trim,
         }
 
     # As a caller
@@ -191,7 +191,7 @@ class Serving:
             self.requests.spawn(call, self._get_anywhere(hosted, message, query))
             return
         if slow:
-            alone = _Alone(hosted, message, query)
+            alone = _NoGroup(hosted, message, query)
             if waits:
                 self._alone[call] = alone
             work = self._get_slowly(hosted, message, query)
@@ -200,9 +200,9 @@ class Serving:
         found, position = hosted.port.get(query, self._new_parked, reserve=message.take)
         if isinstance(found, Waiter):
             parked = found.signal
-            assert isinstance(parked, Parked)
+            assert isinstance(parked, ParkedCall)
             self.requests.parked[call] = parked
-            self._alone[call] = _Alone(hosted, message, query)
+            self._alone[call] = _NoGroup(hosted, message, query)
             parked.wait(
                 hosted,
                 found,
@@ -310,7 +310,7 @@ class Serving:
         return await self._answer(message, taken.entries, taken)
 
     async def _answer(
-        self, message: wire.Get, entries: list[Entry], taken: Taken | None = None
+        self, message: wire.Get, entries: list[Entry], taken: FederatedResult | None = None
     ) -> Any:
         spell = spell_whole if message.whole else _spell_fields
         spelled = await spell_in_slices(entries, spell)
@@ -343,14 +343,14 @@ class Serving:
             message = alone.message
             if alone.hosted.shared and message.scope is None and not message.if_exists:
                 parked = self.requests.parked.pop(call, None)
-                if isinstance(parked, Parked):
+                if isinstance(parked, ParkedCall):
                     alone.query = alone.query.replace(ticket=parked.vanish())
                     self._search_on(call, alone)
                 elif call in self.requests.tasks:
                     alone.led_on = True
                     self.requests.tasks[call].cancel()  # It goes on when it has let go.
 
-    def _let_go(self, call: int, alone: _Alone, task: asyncio.Task[None]) -> None:
+    def _let_go(self, call: int, alone: _NoGroup, task: asyncio.Task[None]) -> None:
         """A call that waited here alone has ended, or goes on as a search: see `engaged`."""
         if self._alone.get(call) is alone:
             if task.cancelled() and alone.led_on:
@@ -358,7 +358,7 @@ class Serving:
             else:
                 del self._alone[call]
 
-    def _search_on(self, call: int, alone: _Alone) -> None:
+    def _search_on(self, call: int, alone: _NoGroup) -> None:
         del self._alone[call]
         work = self._get_anywhere(alone.hosted, alone.message, alone.query)
         self.requests.spawn(call, work)
@@ -369,14 +369,14 @@ class Serving:
         """The answer of this call carries a delivery."""
         self._given.hold(call, delivery)
 
-    async def count(self, message: wire.Count) -> Any:
+    async def count(self, message: wire.CountRequest) -> Any:
         hosted = self.hosted(message.space, "read")
         template = template_from_wire(message.template)
         if self._host.spans(hosted, message.scope) and message.txn is None:
             federation = self._host.federation
             if not message.coverage:
                 return await federation.count(hosted, template, message.scope)
-            taken = Taken(hosted)
+            taken = FederatedResult(hosted)
             number = await federation.count(hosted, template, message.scope, taken)
             return [number, list(taken.covered), list(taken.missing)]
         txn = self.possessions.transaction(hosted, message.txn)
@@ -388,7 +388,7 @@ class Serving:
         changes = await door.changes(since=message.since, limit=message.limit)
         return [spell_change(change) for change in changes]
 
-    async def log(self, message: wire.Log) -> list[Any]:
+    async def log(self, message: wire.ReadLog) -> list[Any]:
         port = self.hosted(message.space, "read").port
         asked = partial(port.log_columns, message.names, message.first, message.last)
         first, last, columns = await asyncio.to_thread(asked)

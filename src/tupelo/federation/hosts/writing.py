@@ -10,12 +10,12 @@ from tupelo.federation.links import wire
 from tupelo.federation.links.spelled import SPELLED_AT_ONCE, read_spelled_entry, spell_leases
 from tupelo.federation.spaces.hosted import HostedSpace
 from tupelo.space.tasks import TaskSignal, turn
-from tupelo.space.writers import Items, Mark, Writer
+from tupelo.space.writers import Items, WriteOutcome, Writer
 from tupelo.values.lease import Lease, check_lease
 
 if TYPE_CHECKING:
     from tupelo.federation.hosts.core import HostCore
-    from tupelo.federation.hosts.serving import Serving
+    from tupelo.federation.hosts.serving import ClientServer
 
 
 RUN_BYTES = 32
@@ -23,10 +23,10 @@ RUN_BYTES = 32
 one lease each, which were as long."""
 
 
-class Writing:
+class ClientWrites:
     """The writes of one client."""
 
-    def __init__(self, host: HostCore, serving: Serving) -> None:
+    def __init__(self, host: HostCore, serving: ClientServer) -> None:
         self._host = host
         self._serving = serving
         self._shapes_max = host.limits.shapes
@@ -106,7 +106,7 @@ class Writing:
                 message.at,
                 TaskSignal,
                 message.wait,
-                Mark(origin=serving.agent, to=message.to),
+                WriteOutcome(origin=serving.agent, to=message.to),
             )
         if isinstance(outcome, Writer):
             self._waiting[message.call] = hosted, outcome

@@ -2,7 +2,7 @@
 along the tree of a group.
 
 A call is a message with a number, chosen by the caller, and gets one Answer or one Failure of that
-number. The caller keeps what it has asked in `PendingCalls`. Whoever is called has `Requests` for
+number. The caller keeps what it has asked in `PendingCalls`. Whoever is called has `InboundCalls` for
 each caller, and a table of `Handlers`, filled by the features that own the messages. Nothing here
 knows of links: what is said goes through a function, or a method of the caller.
 """
@@ -17,7 +17,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from tupelo.errors import BadFrame, CannotSend, LimitReached, PeerLost, TupeloError
 from tupelo.federation.links.spelled import read_error, spell_error
-from tupelo.federation.links.turns import Turns
+from tupelo.federation.links.turns import TurnScheduler
 from tupelo.federation.links.wire import Answer, Failure, Message
 from tupelo.values.codec import BadBytes
 
@@ -75,7 +75,7 @@ def read_failure(failure: Failure) -> TupeloError:
     return read_error(failure.kind, failure.message, failure.data)
 
 
-class Call:
+class InboundCall:
     """A call whose `answer` a task awaits. The caller may have gone: then no error is missed."""
 
     __slots__ = ("answer", "during", "peer", "target")
@@ -102,7 +102,7 @@ class Call:
 # Whoever is called
 
 
-class Talk(Protocol):
+class CallContext(Protocol):
     """How the other end is told something."""
 
     def say(self, message: Message) -> None:
@@ -114,14 +114,14 @@ class Talk(Protocol):
         ...
 
 
-class Caller(Protocol):
-    """The other end, as `Requests` needs it."""
+class RemoteCaller(Protocol):
+    """The other end, as `InboundCalls` needs it."""
 
     @property
     def label(self) -> str: ...
 
     @property
-    def talk(self) -> Talk: ...
+    def talk(self) -> CallContext: ...
 
     def holds(self, call: int) -> bool:
         """Is something kept for this call, which would go back with it?"""
@@ -132,7 +132,7 @@ class Caller(Protocol):
         ...
 
 
-class Parked(Protocol):
+class WaitingCall(Protocol):
     """A call that waits without a task."""
 
     def vanish(self) -> object:
@@ -140,7 +140,7 @@ class Parked(Protocol):
         ...
 
 
-C = TypeVar("C", bound=Caller)
+C = TypeVar("C", bound=RemoteCaller)
 
 
 class Handlers(Generic[C]):
@@ -161,7 +161,7 @@ class _Forbidden(BadFrame):
     """A caller that is held strictly to the rules has broken them."""
 
 
-class Requests(Generic[C]):
+class InboundCalls(Generic[C]):
     """The calls of one caller that are under way here: as tasks, or parked. A call that may not be
     is refused; from a caller that is held `strict`ly to the rules it is a BadFrame.
 
@@ -178,11 +178,11 @@ class Requests(Generic[C]):
         strict: bool = False,
         calls_max: int | None = None,
         working_max: int = WORKING_MAX,
-        turns: Turns | None = None,
+        turns: TurnScheduler | None = None,
         hold: Callable[[bool], object] = lambda held: None,
     ) -> None:
         self.tasks: dict[int, asyncio.Task[None]] = {}
-        self.parked: dict[int, Parked] = {}
+        self.parked: dict[int, WaitingCall] = {}
         self._caller = caller
         self._now = handlers.now
         self._later = handlers.later
@@ -226,7 +226,7 @@ class Requests(Generic[C]):
                 raise
             self.fail(call, error)
 
-    def _count(self, call: int, message: Message, turns: Turns) -> None:
+    def _count(self, call: int, message: Message, turns: TurnScheduler) -> None:
         """This call is a task from now on."""
         if getattr(message, "wait", 0) == 0 and call not in self._working:
             self._working.add(call)

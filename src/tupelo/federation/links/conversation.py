@@ -9,9 +9,9 @@ from collections.abc import Callable
 from typing import Any
 
 from tupelo.errors import BadFrame, CannotSend
-from tupelo.federation.links.calls import Call, PendingCalls
+from tupelo.federation.links.calls import InboundCall, PendingCalls
 from tupelo.federation.links.link import Link
-from tupelo.federation.links.turns import FIRST_MESSAGES, Turns
+from tupelo.federation.links.turns import FIRST_MESSAGES, TurnScheduler
 from tupelo.federation.links.wire import (
     Answer,
     Failure,
@@ -47,7 +47,7 @@ class Conversation:
         ended: Callable[[str], None],
         next_call: Callable[[], int],
         heartbeat: float,
-        turns: Turns | None = None,
+        turns: TurnScheduler | None = None,
     ) -> None:
         self.link = link
         self.over = False
@@ -57,7 +57,7 @@ class Conversation:
         self._next_call = next_call
         self._heartbeat = heartbeat
         self._loop = asyncio.get_running_loop()
-        self._calls: PendingCalls[Call] = PendingCalls()
+        self._calls: PendingCalls[InboundCall] = PendingCalls()
         self._said = self._heard = False
         self._silence = 0
         self._turns = turns
@@ -95,7 +95,7 @@ class Conversation:
 
     def call(self, message: Any, during: str) -> asyncio.Future[Any]:
         """Say something and get its answer, or its error; PeerLost if the end comes before."""
-        call = Call(self.label, during)
+        call = InboundCall(self.label, during)
         if self.over:
             call.lost("")
             return call.answer

@@ -50,7 +50,7 @@ class Link(Protocol):
         ...
 
 
-class Ear(Protocol):
+class FrameReceiver(Protocol):
     """Whoever a link belongs to: it is told what arrives, and once that the link is lost."""
 
     def heard(self, contents: list[bytes]) -> None:
@@ -64,7 +64,7 @@ class Ear(Protocol):
     def lost(self, reason: str) -> None: ...
 
 
-class Listening(Protocol):
+class Listener(Protocol):
     """A place where a host can be dialled."""
 
     address: str
@@ -72,14 +72,14 @@ class Listening(Protocol):
     def close(self) -> None: ...
 
 
-Answering = Callable[[Link], Ear]
+Answering = Callable[[Link], FrameReceiver]
 """Who answers a link that comes in."""
 
 
 class Network(Protocol):
     """How links come to be."""
 
-    async def listen(self, address: str, answer: Answering) -> Listening: ...
+    async def listen(self, address: str, answer: Answering) -> Listener: ...
 
     async def dial(self, address: str, answer: Answering) -> Link:
         """CannotReach if nobody answers there."""

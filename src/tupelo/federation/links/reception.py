@@ -8,13 +8,13 @@ from collections.abc import Callable
 
 from tupelo.errors import BadFrame, CannotReach, TupeloError
 from tupelo.federation.links.conversation import Conversation
-from tupelo.federation.links.link import Ear, Link, Network
+from tupelo.federation.links.link import FrameReceiver, Link, Network
 from tupelo.federation.links.spelled import read_error, spell_error
 from tupelo.federation.links.wire import (
     VERSION,
-    Arrival,
     Goodbye,
     Hello,
+    HelloDetails,
     Message,
     Refusal,
     Welcome,
@@ -33,7 +33,7 @@ SPACES_MAX = 1_000
 
 Recognise = Callable[[Link, Hello], str | None]
 """The identity of whoever said Hello. It raises why it is not to be let in."""
-Admit = Callable[[Link, Hello, Arrival, str | None], Conversation]
+Admit = Callable[[Link, Hello, HelloDetails, str | None], Conversation]
 """Begins the conversation with whoever was recognised, or raises why not."""
 
 
@@ -46,7 +46,7 @@ class Reception:
         self._recognise = recognise
         self._admit = admit
         self._known: tuple[Hello, str | None] | None = None
-        self._inside: Ear | None = None
+        self._inside: FrameReceiver | None = None
         self._timer = asyncio.get_running_loop().call_later(HELLO_SECONDS, self._too_late)
 
     def heard(self, contents: list[bytes]) -> None:
@@ -70,7 +70,7 @@ class Reception:
 
     def _meet(self, content: bytes) -> Conversation | None:
         """Hear the first words; the conversation, if they were all."""
-        arrival = Arrival()
+        arrival = HelloDetails()
         if self._known is None:
             hello = _read_hello(content)
             who = self._recognise(self._link, hello)
@@ -114,9 +114,9 @@ class Greeting:
 
     def __init__(self, link: Link) -> None:
         self.link = link
-        self.arrival = Arrival()
+        self.arrival = HelloDetails()
         """What the host has said of itself beside its Welcome."""
-        self._inside: Ear | None = None
+        self._inside: FrameReceiver | None = None
         self._heard: list[bytes] = []
         self._lost: str | None = None
         self._something = asyncio.Event()
@@ -138,7 +138,7 @@ class Greeting:
         if self._inside is not None:
             self._inside.lost(reason)
 
-    async def welcome(self, hello: Hello, arrival: Arrival | None = None) -> Welcome:
+    async def welcome(self, hello: Hello, arrival: HelloDetails | None = None) -> Welcome:
         """Say who we are, and perhaps more; the answer. CannotReach, or why we are not let in."""
         self.link.send(encode(hello))
         if arrival is not None:
@@ -161,7 +161,7 @@ class Greeting:
             await self._something.wait()
         return self._heard.pop(0)
 
-    def go_on(self, inside: Ear) -> None:
+    def go_on(self, inside: FrameReceiver) -> None:
         """What comes from now on is for this one."""
         self._inside = inside
         heard, self._heard = self._heard, []
@@ -186,10 +186,10 @@ def _read_hello(content: bytes) -> Hello:
     return message
 
 
-def read_arrival(content: bytes) -> Arrival:
+def read_arrival(content: bytes) -> HelloDetails:
     """The second word of a program that was recognised. BadFrame if it is something else."""
     message = decode(content)
-    if not isinstance(message, Arrival):
+    if not isinstance(message, HelloDetails):
         raise BadFrame(f"it went on with {type(message).__name__} instead of Arrival")
     require_names(message.spaces, SPACES_MAX)
     return message

@@ -18,7 +18,7 @@ from typing import Any
 
 from tupelo.errors import BadFrame, CannotReach, TupeloError
 from tupelo.federation.links.address import Address, is_loopback
-from tupelo.federation.links.link import Answering, Ear
+from tupelo.federation.links.link import Answering, FrameReceiver
 from tupelo.federation.links.spelled import read_error, spell_error
 from tupelo.federation.links.wire import (
     FRAME_MAX,
@@ -79,7 +79,7 @@ class TcpLink(asyncio.Protocol):
         self.identity: str | None = None
         self.partial_bytes = 0
         """So much is held of a frame that is not whole."""
-        self._ear: Ear | None = None
+        self._ear: FrameReceiver | None = None
         self._loop = asyncio.get_running_loop()
         self.known: asyncio.Future[None] = self._loop.create_future()
         """Done when the other end was admitted, or is lost."""
@@ -277,7 +277,7 @@ class _Preamble(asyncio.Protocol):
         return bytes(self._data)
 
 
-class Security:
+class LinkSecurity:
     """How the ends of a line prove who they are; `require_tls` says that none may go without."""
 
     def __init__(
@@ -314,12 +314,12 @@ class TcpNetwork:
 
     def __init__(
         self,
-        security: Security | None = None,
+        security: LinkSecurity | None = None,
         *,
         handshakes_max: int = HANDSHAKES_MAX,
         partial_bytes_max: int = PARTIAL_BYTES_MAX,
     ) -> None:
-        self._security = security or Security()
+        self._security = security or LinkSecurity()
         self._links = OpenLinks(partial_bytes_max)
         self._handshakes_max = handshakes_max
 

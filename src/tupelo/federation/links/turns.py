@@ -25,7 +25,7 @@ WORKING_MAX = 2_048
 """So many calls of all programs may be worked on at a time."""
 
 
-class InTurn(Protocol):
+class TurnTaker(Protocol):
     """A conversation with messages that were not served yet."""
 
     def serve_turn(self, most: int) -> int:
@@ -38,7 +38,7 @@ class InTurn(Protocol):
         ...
 
 
-class Turns:
+class TurnScheduler:
     """The turns of one host. `working` counts the calls that are being worked on, as tasks: when
     there are `working_max`, nothing more is served until one has ended."""
 
@@ -46,7 +46,7 @@ class Turns:
         self.working = 0
         self._working_max = working_max
         self._loop = loop
-        self._waiting: deque[InTurn] = deque()
+        self._waiting: deque[TurnTaker] = deque()
         self._left = ROUND_MESSAGES
         self._scheduled = False
 
@@ -61,7 +61,7 @@ class Turns:
             self._schedule()
         return granted
 
-    def queue(self, one: InTurn) -> None:
+    def queue(self, one: TurnTaker) -> None:
         """This conversation has messages that wait for a turn, and is not in the queue yet."""
         self._waiting.append(one)
         self._schedule()

@@ -73,7 +73,7 @@ class Welcome(Message, tag=2):
     more: bool = False
 
 
-class Arrival(Message, tag=6):
+class HelloDetails(Message, tag=6):
     """The second word of a program that has more to say of itself, heard once it was recognised.
     Of a client: the calls of the session that it resumes whose takings have reached its user. Of a
     host: its spaces, and the calls that it has yet to settle."""
@@ -177,7 +177,7 @@ class Get(Message, tag=24):
     coverage: bool = False
 
 
-class Count(Message, tag=25):
+class CountRequest(Message, tag=25):
     call: int
     space: str
     template: Any
@@ -207,14 +207,14 @@ class End(Message, tag=27):
     how: Literal["commit", "abort", "prepare", "state"]
 
 
-class Doubts(Message, tag=28):
+class ListPrepared(Message, tag=28):
     """Answer: the ids of the transactions that are prepared and not decided."""
 
     call: int
     space: str
 
 
-class Remember(Message, tag=29):
+class OpenSession(Message, tag=29):
     """Open a session, which has seen nothing, or what another has. Answer: [id, expires]."""
 
     call: int
@@ -276,7 +276,7 @@ class Renew(Message, tag=34):
     lease: float | None = None
 
 
-class Revoke(Message, tag=35):
+class CancelLease(Message, tag=35):
     """Cancel a lease."""
 
     call: int
@@ -323,7 +323,7 @@ class Trim(Message, tag=37):
     before: int | None = None
 
 
-class Log(Message, tag=39):
+class ReadLog(Message, tag=39):
     """These columns (see `store.tail`) of the changes from one position to another, or of the first
     of them. Answer: [agent and identity of the space, its first and last position, the columns]."""
 
@@ -348,7 +348,7 @@ class Invoke(Message, tag=40):
     again: bool = False
 
 
-class Tell(Message, tag=38):
+class DescribeHost(Message, tag=38):
     """Answer: what the host says of itself, as a dict; or None, if it is only asked `brief`ly
     whether it answers calls at all. A host answers another with None, once it has heard all that
     was said to it before."""
@@ -360,7 +360,7 @@ class Tell(Message, tag=38):
 # Between hosts
 
 
-class Presence(Message, tag=50):
+class PresenceUpdate(Message, tag=50):
     """The spaces and agents at this host now, all of them."""
 
     spaces: list[str]
@@ -371,7 +371,7 @@ Numbers = dict[str, bytes | list[int]]
 """Of entries: origin → roaring bitmap, or a few numbers as they are."""
 
 
-class Notes(msgspec.Struct, array_like=True, gc=False):
+class SessionDelta(msgspec.Struct, array_like=True, gc=False):
     """What a session there has seen from one version of its record up to another. If it goes on
     from what is known here under its `number`, it is added to that; if it is `since` 0 it is all,
     and replaces it. What was `seen` is not asked for; what is `unseen` was, but did not reach the
@@ -405,14 +405,14 @@ class Ask(Message, tag=51):
     limit: int | None = 1
     order: Any = None
     agent: str | None = None
-    seen: Notes | None = None
+    seen: SessionDelta | None = None
     watch: int | None = None
     by: str | None = None
     session: str | None = None
     client: ClientCall | None = None
 
 
-class Unnote(Message, tag=63):
+class ForgetSession(Message, tag=63):
     """The session of this number is over: nothing need be kept of it."""
 
     number: int
@@ -437,7 +437,7 @@ class Returned(Message, tag=70):
     clients: list[tuple[str, str, list[int]]]
 
 
-class Watch(Message, tag=53):
+class WatchRequest(Message, tag=53):
     """Tell me of every entry that becomes visible from now on, and of those that are there but were
     not `seen`, if that is asked for. Answer, once the watch stands: what is there and is not told
     of (origin → roaring bitmap), or None."""
@@ -452,7 +452,7 @@ class Watch(Message, tag=53):
     seen: dict[str, bytes] | None = None
 
 
-class Unwatch(Message, tag=54):
+class UnwatchRequest(Message, tag=54):
     """End a watch. Answer: how often it would have hinted, for one that stood since an Ask."""
 
     call: int
@@ -468,14 +468,14 @@ class Hint(Message, tag=55):
     missed: int = 0
 
 
-class Told(Message, tag=56):
+class HintAck(Message, tag=56):
     """The hints of this watch have arrived, up to this many entries: there is room for more."""
 
     watch: int
     entries: int
 
 
-class Move(Message, tag=57):
+class MoveEntry(Message, tag=57):
     """An entry goes to the agent that it is for. Answer: was it taken in?"""
 
     call: int
@@ -483,7 +483,7 @@ class Move(Message, tag=57):
     entry: Any
 
 
-class Notice(Message, tag=58):
+class PartNotice(Message, tag=58):
     """What a part of one host says to the same part of another, which knows how to read it. Who has
     no such part ignores it."""
 
@@ -494,7 +494,7 @@ class Notice(Message, tag=58):
         return f"Notice({self.part!r}, {_in_words(self.body)})"
 
 
-class Request(Message, tag=59):
+class PartRequest(Message, tag=59):
     """The same, and an answer is wanted."""
 
     call: int
@@ -511,7 +511,7 @@ class Routed(Message, tag=64):
     roster: tuple[int, str]
     source: str
     target: str
-    message: Notice | Request | Answer | Failure
+    message: PartNotice | PartRequest | Answer | Failure
 
 
 def _in_words(body: msgspec.Raw) -> str:
@@ -531,7 +531,7 @@ class Decide(Message, tag=60):
     told: list[tuple[str, str]]
 
 
-class Outcome(Message, tag=61):
+class AskOutcome(Message, tag=61):
     """What became of this transaction? Answer: "committed", "aborted", or None: not decided yet."""
 
     call: int

@@ -12,7 +12,7 @@ from tupelo.errors import BadArgument, CannotSend, JournalError, NotAllowed, Spa
 from tupelo.federation.links import wire
 from tupelo.federation.replication import messages as said
 from tupelo.federation.replication.feed import Admits, Feed
-from tupelo.federation.replication.placing import NOTHING, Lanes, Policy
+from tupelo.federation.replication.placing import NOTHING, LaneRules, Policy
 from tupelo.federation.spaces.hosted import HostedSpace
 from tupelo.values.entry import Entry
 
@@ -50,7 +50,7 @@ class Replication:
         policy: Policy = NOTHING,
         *,
         only: Callable[[Entry], bool] | None = None,
-        lanes: Lanes | None = None,
+        lanes: LaneRules | None = None,
         admits: Admits | None = None,
     ) -> Feed:
         """Begin to take part in a feed, of the name of a space of this host: what is in that space,
@@ -78,7 +78,7 @@ class Replication:
             del self.feeds[feed.name]
             self._due.pop(feed, None)
             feed.exchange.outbox.clear()
-            feed.exchange.outbox.append((feed.partners, said.Gone(feed.name)))
+            feed.exchange.outbox.append((feed.partners, said.LeavesFeed(feed.name)))
             self.post(feed)
 
     # For the host
@@ -132,7 +132,7 @@ class Replication:
     async def _hear_all(self, feed: Feed) -> None:
         """Wait until all who may have this feed have heard what was said by now."""
         heard = [
-            peer.talk.call(wire.Tell(self._core.next_call(), brief=True), "leave")
+            peer.talk.call(wire.DescribeHost(self._core.next_call(), brief=True), "leave")
             for peer in self._core.peers.values()
             if feed.may_partner(peer)
         ]
@@ -182,7 +182,7 @@ class Replication:
             self.soon(feed)
 
     def _say(self, hosts: list[str], message: said.Said) -> None:
-        notice = wire.Notice(CHANNEL, wire.body(message))
+        notice = wire.PartNotice(CHANNEL, wire.body(message))
         for host in hosts:
             peer = self._core.peers.get(host)
             if peer is not None:

@@ -2,8 +2,8 @@
 
 They are entries like any other, under the identity that they have, so that whoever reads copies,
 waits for them or subscribes to them does so as everywhere else. On disk it stands between them, in
-the same step, how far each stream is: a `Batch` before the items that came with it, whose arrivals
-follow its own, and a `Kept` when a stream has moved on otherwise.
+the same step, how far each stream is: a `BatchRecord` before the items that came with it, whose arrivals
+follow its own, and a `StreamProgress` when a stream has moved on otherwise.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _decode = Decoder(list[int]).decode
 
 
 @dataclass
-class Batch:
+class BatchRecord:
     """These numbers of a stream came together, and stand behind this; it reached so far then."""
 
     source: str
@@ -51,7 +51,7 @@ class Batch:
 
 
 @dataclass
-class Kept:
+class StreamProgress:
     """So far a stream reaches, and so much is known of what has not come yet, or has given way."""
 
     source: str
@@ -70,10 +70,10 @@ class Signed:
     statement: bytes
 
 
-_KINDS = frozenset([kind_of(Batch), kind_of(Kept), kind_of(Signed)])
+_KINDS = frozenset([kind_of(BatchRecord), kind_of(StreamProgress), kind_of(Signed)])
 
 
-class Copies:
+class CopyStore:
     """What is kept of one feed. `hosted` is its space."""
 
     def __init__(self, core: HostCore, of: HostedSpace, *, measured: bool = False) -> None:
@@ -87,7 +87,7 @@ class Copies:
         self._core = core
         self._port = self.hosted.port
         self._now = self.hosted.clock.now
-        self._batches: dict[Entry, _Batch] = {}  # of the items, on disk
+        self._batches: dict[Entry, _LiveBatch] = {}  # of the items, on disk
         self._kept: dict[str, Entry] = {}
         self._signed: dict[str, dict[bytes, Entry]] = {}  # by source and signature
         self._ahead: set[str] = set()  # of which is kept what has not come yet
@@ -177,12 +177,12 @@ class Copies:
                     emptied.append(batch.entry)
         return emptied
 
-    def _own(self, record: Batch | Kept | Signed) -> Entry:
+    def _own(self, record: BatchRecord | StreamProgress | Signed) -> Entry:
         return self._port.new_entry(*freeze(record))
 
     def _batch(self, stream: Stream, numbers: list[int], come: list[Entry]) -> Entry:
-        record = Batch(stream.source, stream.upto, stream.deaths, _encode(numbers))
-        batch = _Batch(self._own(record), len(come))
+        record = BatchRecord(stream.source, stream.upto, stream.deaths, _encode(numbers))
+        batch = _LiveBatch(self._own(record), len(come))
         self._batches.update(dict.fromkeys(come, batch))
         return batch.entry
 
@@ -197,7 +197,7 @@ class Copies:
             ahead |= stream.away
         old = self._kept.get(stream.source)
         new = self._kept[stream.source] = self._own(
-            Kept(
+            StreamProgress(
                 stream.source,
                 stream.upto,
                 stream.deaths,
@@ -225,15 +225,15 @@ class Copies:
     def streams(self) -> Iterator[Stream]:
         """As they were when this host was here the last time."""
         found: dict[str, Stream] = {}
-        records: list[tuple[Entry, Batch]] = []
+        records: list[tuple[Entry, BatchRecord]] = []
         here: dict[int, Entry] = {}
-        kept: dict[str, Kept] = {}
-        behind: list[_Batch] = []
+        kept: dict[str, StreamProgress] = {}
+        behind: list[_LiveBatch] = []
         for entry in self._port.entries():
             record = thaw(entry.shape, entry.fields) if _is_record(entry) else None
-            if isinstance(record, Batch):
+            if isinstance(record, BatchRecord):
                 records.append((entry, record))
-            elif isinstance(record, Kept):
+            elif isinstance(record, StreamProgress):
                 kept[record.source], self._kept[record.source] = record, entry
             elif isinstance(record, Signed):
                 stream = found.setdefault(record.source, Stream(record.source))
@@ -248,7 +248,7 @@ class Copies:
         for entry, batch in records:
             stream = found.setdefault(batch.source, Stream(batch.source))
             numbers = _decode(batch.numbers)
-            behind.append(_Batch(entry, 0))
+            behind.append(_LiveBatch(entry, 0))
             for place, number in enumerate(numbers, entry.arrival + 1):
                 if place in here:
                     behind[-1].left += 1
@@ -310,7 +310,7 @@ class Copies:
 
 
 @dataclass
-class _Batch:
+class _LiveBatch:
     """The record of items that came together, of which so many are left."""
 
     entry: Entry
@@ -331,7 +331,7 @@ def _looks_ahead(stream: Stream) -> bool:
     return stream.known > stream.upto or bool(stream.dead or stream.away)
 
 
-def _restore(stream: Stream, kept: Kept) -> None:
+def _restore(stream: Stream, kept: StreamProgress) -> None:
     stream.deaths = max(stream.deaths, kept.deaths)
     if kept.upto >= stream.upto:
         stream.upto = kept.upto

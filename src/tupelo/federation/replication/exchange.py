@@ -26,8 +26,8 @@ import msgspec
 from tupelo.errors import BadFrame
 from tupelo.federation.identity.keys import Identity
 from tupelo.federation.replication import messages as said
-from tupelo.federation.replication.messages import NOTHING, SOURCES_MAX, Chunk, Mark
-from tupelo.federation.replication.partners import Far, Wants
+from tupelo.federation.replication.messages import NOTHING, SOURCES_MAX, Chunk, StreamMark
+from tupelo.federation.replication.partners import FeedPartner, FetchesInFlight
 from tupelo.federation.replication.proofs import digest_of, is_proved, sign
 from tupelo.federation.replication.sources import base_of, host_of, is_signed
 from tupelo.federation.replication.streams import Item, Numbered, Stream, read_bits, spell_bits
@@ -45,7 +45,7 @@ LEASE_SLACK_SECONDS = 1.0
 """So much longer than was signed may a lease seem to be."""
 
 
-class Shelf(Protocol):
+class ItemStore(Protocol):
     """Where items are kept. It does not fail."""
 
     def put(self, stream: Stream, items: Numbered) -> Numbered:
@@ -76,7 +76,7 @@ class Shelf(Protocol):
 
 
 @dataclass
-class Fresh:
+class UnsentChanges:
     """What is new in a stream since the others were told the last time."""
 
     after: int
@@ -85,7 +85,7 @@ class Fresh:
     numbers: list[int] = field(default_factory=list)
 
 
-class Exchange:
+class FeedExchange:
     """One host's part in a feed. Its own stream is `source`, and so are the lanes of it.
     `everything` says whether it takes every stream that it hears of, or only those that it holds.
     `has_room` says whether a host can be told more just now. `admits_source` says whether the items
@@ -96,7 +96,7 @@ class Exchange:
         self,
         feed: str,
         source: str,
-        shelf: Shelf,
+        shelf: ItemStore,
         *,
         everything: bool = True,
         has_room: Callable[[str], bool] = lambda host: True,
@@ -109,7 +109,7 @@ class Exchange:
         self.source = source
         self.everything = everything
         self.streams: dict[str, Stream] = {}
-        self.far: dict[str, Far] = {}
+        self.far: dict[str, FeedPartner] = {}
         self.outbox: deque[tuple[list[str], said.Said]] = deque()
         """To whom, and what: the same to all of them."""
         self._shelf = shelf
@@ -121,23 +121,23 @@ class Exchange:
         self._unfolded: Counter[str] = (
             Counter()
         )  # removals since the source has signed what is left
-        self.wants = Wants(self.far, self._lacks, self._ask)
-        self._fresh: dict[str, Fresh] = {}
+        self.wants = FetchesInFlight(self.far, self._lacks, self._ask)
+        self._fresh: dict[str, UnsentChanges] = {}
         self._near_said: frozenset[str] = frozenset()
         self._said: dict[str, set[str]] = {}  # to whom who has not answered yet: these streams
-        self._heard: dict[type, Callable[[Far, Any], None]] = {
-            said.Near: self._hear_near,
-            said.News: self._hear_news,
-            said.Want: self._hear_want,
-            said.Parcel: self._hear_parcel,
-            said.Died: self._hear_died,
-            said.Living: self._hear_living,
+        self._heard: dict[type, Callable[[FeedPartner, Any], None]] = {
+            said.ForwardsTo: self._hear_near,
+            said.MarksChanged: self._hear_news,
+            said.FetchFrom: self._hear_want,
+            said.ItemBatch: self._hear_parcel,
+            said.Tombstones: self._hear_died,
+            said.AliveNumbers: self._hear_living,
         }
 
     # What is here
 
     @property
-    def marks(self) -> dict[str, Mark]:
+    def marks(self) -> dict[str, StreamMark]:
         return {source: stream.mark for source, stream in self.streams.items()}
 
     @property
@@ -182,11 +182,11 @@ class Exchange:
             stream = self.streams[source] = Stream(source)
         return stream
 
-    def _news_of(self, stream: Stream) -> Fresh:
+    def _news_of(self, stream: Stream) -> UnsentChanges:
         """To be asked before the stream moves on."""
         fresh = self._fresh.get(stream.source)
         if fresh is None:
-            fresh = self._fresh[stream.source] = Fresh(stream.upto, stream.deaths)
+            fresh = self._fresh[stream.source] = UnsentChanges(stream.upto, stream.deaths)
         return fresh
 
     # What happens here
@@ -203,7 +203,9 @@ class Exchange:
         stream.keep(kept)
         fresh.items += kept
         if is_new:  # Who wants it will say so.
-            self.outbox.append((list(self.far), said.News(self.feed, {stream.source: stream.mark})))
+            self.outbox.append(
+                (list(self.far), said.MarksChanged(self.feed, {stream.source: stream.mark}))
+            )
 
     def bury(self, numbers: Iterable[int], source: str | None = None) -> None:
         """These items of this host's own stream, or of a lane of it, are no more."""
@@ -216,7 +218,7 @@ class Exchange:
     def hold(self, source: str) -> None:
         """Take this stream from now on, if its source may write here."""
         if source not in self.streams and self._admits_source(source):
-            self.outbox.append((list(self.far), said.News(self.feed, {source: NOTHING})))
+            self.outbox.append((list(self.far), said.MarksChanged(self.feed, {source: NOTHING})))
             self._stream(source)
             self.wants.consider(source)
 
@@ -260,7 +262,7 @@ class Exchange:
     def say_here(self, hosts: list[str], late: bool = False) -> None:
         if hosts:
             near = list(self.far)
-            here = said.Here(self.feed, self.source, self.everything, near, self.marks, late)
+            here = said.HasFeed(self.feed, self.source, self.everything, near, self.marks, late)
             self.outbox.append((hosts, here))
             for host in hosts:
                 if host not in self.far:
@@ -269,20 +271,20 @@ class Exchange:
     # What others say
 
     def heard(self, host: str, message: said.Said) -> None:
-        if isinstance(message, said.Here):
+        if isinstance(message, said.HasFeed):
             self._hear_here(host, message)
             return
-        if isinstance(message, said.Gone):
+        if isinstance(message, said.LeavesFeed):
             self.departed(host)
             return
         far, hear = self.far.get(host), self._heard.get(type(message))
         if far is not None and hear is not None:  # else it has not heard yet that we are new here
             hear(far, message)
 
-    def _hear_here(self, host: str, here: said.Here) -> None:
+    def _hear_here(self, host: str, here: said.HasFeed) -> None:
         if host_of(here.source) != host:
             raise BadFrame("this stream is another's")
-        far = Far(host, here.source, here.everything, frozenset(here.near), here.marks)
+        far = FeedPartner(host, here.source, here.everything, frozenset(here.near), here.marks)
         before = self.far.get(host)
         self.far[host] = far
         if before is not None:
@@ -297,14 +299,14 @@ class Exchange:
             or (known is not None and source not in known)  # We hold it only since we said so.
         }
         if news:
-            self.outbox.append(([host], said.News(self.feed, news)))
+            self.outbox.append(([host], said.MarksChanged(self.feed, news)))
         for source in here.marks:
             self.wants.consider(source)
         for source, stream in self.streams.items():
             if base_of(source) == far.source and stream.mark.exceeds(far.mark(source)):
                 self.wants.inquire(source, host)
 
-    def _warn(self, before: Far, far: Far) -> None:
+    def _warn(self, before: FeedPartner, far: FeedPartner) -> None:
         """Who is near one that holds a stream no more does not get there what we thought."""
         for source in [source for source in before.has if source not in far.has]:
             stream = self.streams.get(source)
@@ -314,12 +316,12 @@ class Exchange:
                 if other.id in before.near and other.takes(source)
             ]
             if stream is not None and others:
-                self.outbox.append((others, said.News(self.feed, {source: stream.mark})))
+                self.outbox.append((others, said.MarksChanged(self.feed, {source: stream.mark})))
 
-    def _hear_near(self, far: Far, near: said.Near) -> None:
+    def _hear_near(self, far: FeedPartner, near: said.ForwardsTo) -> None:
         far.near = frozenset(near.near)
 
-    def _hear_news(self, far: Far, news: said.News) -> None:
+    def _hear_news(self, far: FeedPartner, news: said.MarksChanged) -> None:
         far.has.update(news.marks)
         if len(far.has) > SOURCES_MAX:
             raise BadFrame(f"more than {SOURCES_MAX} sources")
@@ -327,15 +329,15 @@ class Exchange:
             self.wants.consider(source)
             stream = self.streams.get(source)
             if stream is not None and mark == NOTHING != stream.mark:  # It wants it from now on.
-                self.outbox.append(([far.id], said.News(self.feed, {source: stream.mark})))
+                self.outbox.append(([far.id], said.MarksChanged(self.feed, {source: stream.mark})))
 
-    def _believes(self, far: Far, source: str) -> bool:
+    def _believes(self, far: FeedPartner, source: str) -> bool:
         """Do we take this stream, and from this host?"""
         its = self.far.get(host_of(source))
         is_near = its is not None and its.source == base_of(source)
         return self.takes(source) and (its is far or not is_near)
 
-    def _lacks(self, far: Far, source: str) -> bool:
+    def _lacks(self, far: FeedPartner, source: str) -> bool:
         stream = self.streams.get(source)
         has_more = far.mark(source).exceeds(NOTHING if stream is None else stream.mark)
         return has_more and self._believes(far, source)
@@ -343,24 +345,24 @@ class Exchange:
     def _ask(self, host: str, source: str) -> None:
         stream = self.streams.get(source)
         mark = NOTHING if stream is None else stream.mark
-        self.outbox.append(([host], said.Want(self.feed, source, mark)))
+        self.outbox.append(([host], said.FetchFrom(self.feed, source, mark)))
 
-    def _hear_want(self, far: Far, want: said.Want) -> None:
+    def _hear_want(self, far: FeedPartner, want: said.FetchFrom) -> None:
         stream = self.streams.get(want.source)
         parcel = None if stream is None else self._window(stream, want.mark.upto, answers=True)
         if stream is None or parcel is None:
-            empty = said.Parcel(self.feed, want.source, 0, 0, 0, [], True)
+            empty = said.ItemBatch(self.feed, want.source, 0, 0, 0, [], True)
             self.outbox.append(([far.id], empty))
             return
         deaths = -1 if self._has_hole(parcel) else want.mark.deaths
         if deaths < stream.deaths:
             self.outbox += [([far.id], one) for one in self._removals(stream, deaths)]
         self.outbox.append(([far.id], parcel))
-        far.has[want.source] = want.mark.or_more(Mark(parcel.upto, stream.deaths))
+        far.has[want.source] = want.mark.or_more(StreamMark(parcel.upto, stream.deaths))
 
-    def _hear_parcel(self, far: Far, parcel: said.Parcel) -> None:
+    def _hear_parcel(self, far: FeedPartner, parcel: said.ItemBatch) -> None:
         source = parcel.source
-        mark = Mark(parcel.upto, parcel.deaths)
+        mark = StreamMark(parcel.upto, parcel.deaths)
         asked = parcel.answers and self.wants.answered(source, far.id)
         if not self._believes(far, source):
             self.wants.consider(source)
@@ -392,7 +394,7 @@ class Exchange:
         self.say_here(list(self.far))
         self.wants.consider(source)
 
-    def _take_in(self, far: Far, stream: Stream, parcel: said.Parcel) -> bool:
+    def _take_in(self, far: FeedPartner, stream: Stream, parcel: said.ItemBatch) -> bool:
         """Take in what is new. False if this host may not tell us something of it."""
         upto, read = stream.upto, self._shelf.read
         if parcel.after > upto or parcel.deaths > stream.deaths:
@@ -414,9 +416,9 @@ class Exchange:
         fresh.items += kept
         return True
 
-    def _hear_died(self, far: Far, died: said.Died) -> None:
+    def _hear_died(self, far: FeedPartner, died: said.Tombstones) -> None:
         source = died.source
-        mark = Mark(0, died.deaths)
+        mark = StreamMark(0, died.deaths)
         if not self._believes(far, source) or not self._is_heeded(far, died):
             return
         stream = self._stream(source)
@@ -431,11 +433,11 @@ class Exchange:
         self._promised(far, source, mark)
         self.wants.consider(source)
 
-    def _hear_living(self, far: Far, living: said.Living) -> None:
+    def _hear_living(self, far: FeedPartner, living: said.AliveNumbers) -> None:
         if not self._believes(far, living.source) or not self._is_heeded(far, living):
             return
         stream = self._stream(living.source)
-        far.got(living.source, Mark(0, living.deaths))
+        far.got(living.source, StreamMark(0, living.deaths))
         fresh = self._news_of(stream)
         is_newer = living.deaths > stream.deaths
         if is_newer or (living.signature and living.known > stream.known):
@@ -452,7 +454,7 @@ class Exchange:
     def _signs(self, source: str) -> Identity | None:
         return self._identity if self.owns(source) else None
 
-    def _proved(self, stream: Stream, parcel: said.Parcel) -> said.Parcel | None:
+    def _proved(self, stream: Stream, parcel: said.ItemBatch) -> said.ItemBatch | None:
         """A parcel with its proof: signed here, or by its source. None if there is none."""
         source = stream.source
         if (identity := self._signs(source)) is not None:
@@ -472,11 +474,11 @@ class Exchange:
                 return None
         return parcel
 
-    def _has_hole(self, parcel: said.Parcel) -> bool:
+    def _has_hole(self, parcel: said.ItemBatch) -> bool:
         """Whether there are no chunks for a part of it, since nothing is left there."""
         return is_signed(parcel.source) and not _is_covered(parcel, [])
 
-    def _removals(self, stream: Stream, deaths: int) -> list[said.Died | said.Living]:
+    def _removals(self, stream: Stream, deaths: int) -> list[said.Tombstones | said.AliveNumbers]:
         """What one is told of the removals who has heeded so many."""
         source = stream.source
         if is_signed(source) and not self.owns(source):
@@ -486,7 +488,7 @@ class Exchange:
             living.signature = sign(identity, self.feed, source, living)
         return [living]
 
-    def _is_heeded(self, far: Far, removal: said.Died | said.Living) -> bool:
+    def _is_heeded(self, far: FeedPartner, removal: said.Tombstones | said.AliveNumbers) -> bool:
         """Whether removals are told by the source itself, or signed by it."""
         source = removal.source
         unsigned = not removal.signature and (far.source == base_of(source))
@@ -496,7 +498,7 @@ class Exchange:
         return False
 
     def _check(
-        self, far: Far, stream: Stream, parcel: said.Parcel, items: dict[int, Item]
+        self, far: FeedPartner, stream: Stream, parcel: said.ItemBatch, items: dict[int, Item]
     ) -> list[Chunk] | None:
         """The chunks that prove a parcel. None if they do not: it brings what was not signed, or
         leaves out what was signed, and was not removed."""
@@ -532,7 +534,7 @@ class Exchange:
         )
         return chunks if is_right else None
 
-    def _doubt(self, far: Far, source: str) -> None:
+    def _doubt(self, far: FeedPartner, source: str) -> None:
         if source not in far.doubted:
             far.doubted.add(source)
             logger.warning(
@@ -540,7 +542,7 @@ class Exchange:
                 *(far.id, source, self.feed),
             )
 
-    def _promised(self, far: Far, source: str, mark: Mark) -> None:
+    def _promised(self, far: FeedPartner, source: str, mark: StreamMark) -> None:
         """Who is near the one who has told us hears of it, or asks for it, there as well."""
         for host in far.near:
             other = self.far.get(host)
@@ -553,18 +555,18 @@ class Exchange:
         """Once a turn: tell the others what is new."""
         if self._near_said != self.far.keys():
             self._near_said = frozenset(self.far)
-            self.outbox.append((list(self.far), said.Near(self.feed, list(self.far))))
+            self.outbox.append((list(self.far), said.ForwardsTo(self.feed, list(self.far))))
         fresh, self._fresh = self._fresh, {}
-        news: dict[str, dict[str, Mark]] = {}
+        news: dict[str, dict[str, StreamMark]] = {}
         for source, one in fresh.items():
             stream = self.streams.get(source)
             if stream is not None:
                 for host in self._tell_of(stream, one):
                     news.setdefault(host, {})[source] = stream.mark
         for host, marks in news.items():
-            self.outbox.append(([host], said.News(self.feed, marks)))
+            self.outbox.append(([host], said.MarksChanged(self.feed, marks)))
 
-    def _tell_of(self, stream: Stream, fresh: Fresh) -> list[str]:
+    def _tell_of(self, stream: Stream, fresh: UnsentChanges) -> list[str]:
         """Tell those who are in step; who is not, and must ask."""
         source, mark = stream.source, stream.mark
         told: list[str] = []
@@ -591,12 +593,14 @@ class Exchange:
             self.far[host].has[source] = mark
         return behind
 
-    def _died(self, stream: Stream, fresh: Fresh) -> list[said.Died | said.Living]:
+    def _died(
+        self, stream: Stream, fresh: UnsentChanges
+    ) -> list[said.Tombstones | said.AliveNumbers]:
         """What was removed since the others were told the last time, as it is signed."""
         source = stream.source
         if is_signed(source) and not self.owns(source):
             return [one for one in stream.removals if one.deaths > fresh.before]
-        died = said.Died(self.feed, source, fresh.before, fresh.numbers)
+        died = said.Tombstones(self.feed, source, fresh.before, fresh.numbers)
         if (identity := self._signs(source)) is not None:
             self._unfolded[source] += len(fresh.numbers)
             if self._unfolded[source] > max(FOLD_MIN, len(stream.items)):
@@ -605,7 +609,7 @@ class Exchange:
             died.signature = sign(identity, self.feed, source, died)
         return [died]
 
-    def _parcel_of(self, stream: Stream, fresh: Fresh) -> said.Parcel | None:
+    def _parcel_of(self, stream: Stream, fresh: UnsentChanges) -> said.ItemBatch | None:
         """The new items that live; None if they are too many to be told at once."""
         if stream.chunks:
             window = self._window(stream, fresh.after, answers=False)
@@ -623,7 +627,7 @@ class Exchange:
                     items.append((number, msgspec.Raw(spelled)))
                     if size > self._window_bytes and len(items) > 1:
                         return None
-        parcel = said.Parcel(
+        parcel = said.ItemBatch(
             self.feed,
             stream.source,
             fresh.after,
@@ -635,17 +639,19 @@ class Exchange:
         )
         return self._proved(stream, parcel)
 
-    def _window(self, stream: Stream, after: int, *, answers: bool) -> said.Parcel | None:
+    def _window(self, stream: Stream, after: int, *, answers: bool) -> said.ItemBatch | None:
         """What comes after a number, as much as is told at a time; None if it cannot be proved."""
         spell = self._shelf.spell
         parcel = stream.parcel(self.feed, after, self._window_bytes, spell, answers=answers)
         return self._proved(stream, parcel)
 
 
-def _is_covered(parcel: said.Parcel, removals: list[said.Died | said.Living]) -> bool:
+def _is_covered(
+    parcel: said.ItemBatch, removals: list[said.Tombstones | said.AliveNumbers]
+) -> bool:
     """Whether chunks, and the list of what lives, leave no hole in a parcel."""
     listed = removals[:1]
-    end = max([parcel.after, *(one.known for one in listed if isinstance(one, said.Living))])
+    end = max([parcel.after, *(one.known for one in listed if isinstance(one, said.AliveNumbers))])
     for chunk in parcel.chunks:
         if chunk.after > end:
             return False

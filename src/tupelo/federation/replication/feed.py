@@ -10,20 +10,20 @@ from typing import TYPE_CHECKING
 from tupelo.errors import BadArgument, JournalError, SpaceClosed
 from tupelo.federation.hosts.core import HostCore
 from tupelo.federation.replication import messages as said
-from tupelo.federation.replication.copies import Copies
-from tupelo.federation.replication.exchange import Exchange
-from tupelo.federation.replication.messages import Mark
+from tupelo.federation.replication.copies import CopyStore
+from tupelo.federation.replication.exchange import FeedExchange
+from tupelo.federation.replication.messages import StreamMark
 from tupelo.federation.replication.placing import (
-    Everything,
-    Keeper,
-    Lanes,
-    Placing,
+    CopyAll,
+    CopyKeeper,
+    CopySome,
+    HolderSearch,
+    LaneRules,
     Policy,
-    Some,
 )
 from tupelo.federation.replication.sources import host_of, is_signed, lane_name
 from tupelo.federation.replication.streams import Numbered, Stream
-from tupelo.federation.replication.tap import Tap
+from tupelo.federation.replication.tap import ChangeCapture
 from tupelo.federation.spaces.hosted import HostedSpace
 from tupelo.values.entry import Entry
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("tupelo")
 
-_MOVING = (said.Here, said.News, said.Gone, said.Want, said.Held)
+_MOVING = (said.HasFeed, said.MarksChanged, said.LeavesFeed, said.FetchFrom, said.HoldReply)
 """What is said that may change who holds what."""
 
 PUSHED_MAX = 512 * 1024
@@ -61,7 +61,7 @@ class Feed:
         space: HostedSpace,
         policy: Policy,
         only: Callable[[Entry], bool] | None,
-        lanes: Lanes | None,
+        lanes: LaneRules | None,
         admits: Admits | None,
     ) -> None:
         self.name = space.name
@@ -71,13 +71,13 @@ class Feed:
         self._core = core
         self._replication = replication
         self._loop = asyncio.get_running_loop()
-        self._shelf = Copies(core, space, measured=isinstance(policy, Some))
+        self._shelf = CopyStore(core, space, measured=isinstance(policy, CopySome))
         self.copies = self._shelf.hosted
-        self.exchange = Exchange(
+        self.exchange = FeedExchange(
             space.name,
             self.source,
             self._shelf,
-            everything=isinstance(policy, Everything),
+            everything=isinstance(policy, CopyAll),
             has_room=self._has_room,
             admits_source=self._admits_source,
             admits_item=self._admits_item,
@@ -86,8 +86,8 @@ class Feed:
         self._admits = admits
         self._lanes = lanes
         self._lane_of: dict[int, str] = {}  # of each own item, if there are lanes
-        self._placing = Placing(self.exchange, policy)
-        self._keeper = Keeper(self.exchange, policy, self._shelf, lanes)
+        self._placing = HolderSearch(self.exchange, policy)
+        self._keeper = CopyKeeper(self.exchange, policy, self._shelf, lanes)
         self._drawing: asyncio.Task[None] | None = None
         self._patience: asyncio.TimerHandle | None = None
         self.watchers: list[Callable[[], None]] = []
@@ -104,7 +104,7 @@ class Feed:
     def _begin(self, only: Callable[[Entry], bool] | None) -> None:
         for stream in self._shelf.streams():
             self.exchange.load(stream)
-        self._tap = Tap(self.space, only, self._draw_soon)
+        self._tap = ChangeCapture(self.space, only, self._draw_soon)
         owned = [self.exchange.own] if self._lanes is None else self.exchange.owned()
         for own in owned:
             # What was told in an earlier life may not have been kept: whoever listens asks anew.
@@ -121,7 +121,7 @@ class Feed:
     # What is used
 
     @property
-    def marks(self) -> dict[str, Mark]:
+    def marks(self) -> dict[str, StreamMark]:
         """How much is here of each stream."""
         return self.exchange.marks
 
@@ -294,9 +294,9 @@ class Feed:
         return peer is not None and peer.talk.link.waiting < PUSHED_MAX
 
     def heard(self, peer: Peer, message: said.Said) -> None:
-        if isinstance(message, said.Hold):
+        if isinstance(message, said.HoldRequest):
             self._keeper.asked(peer.id, message)
-        elif isinstance(message, said.Held):
+        elif isinstance(message, said.HoldReply):
             self._placing.answered(peer.id, message)
         else:
             self.exchange.heard(peer.id, message)

@@ -25,31 +25,31 @@ Name = Annotated[str, msgspec.Meta(min_length=1, max_length=600)]
 Hosts = Annotated[list[Name], msgspec.Meta(max_length=HOSTS_MAX)]
 
 
-class Mark(msgspec.Struct, array_like=True, frozen=True):
+class StreamMark(msgspec.Struct, array_like=True, frozen=True):
     """How much of a stream someone has: everything up to a number, after so many removals."""
 
     upto: Number = 0
     deaths: Number = 0
 
-    def exceeds(self, other: Mark) -> bool:
+    def exceeds(self, other: StreamMark) -> bool:
         """Is there something here that is not there?"""
         return self.upto > other.upto or self.deaths > other.deaths
 
-    def or_more(self, other: Mark) -> Mark:
-        return Mark(max(self.upto, other.upto), max(self.deaths, other.deaths))
+    def or_more(self, other: StreamMark) -> StreamMark:
+        return StreamMark(max(self.upto, other.upto), max(self.deaths, other.deaths))
 
 
-NOTHING = Mark()
-Marks = Annotated[dict[Name, Mark], msgspec.Meta(max_length=SOURCES_MAX)]
+NOTHING = StreamMark()
+Marks = Annotated[dict[Name, StreamMark], msgspec.Meta(max_length=SOURCES_MAX)]
 
 
-class Message(msgspec.Struct, array_like=True):
+class FeedMessage(msgspec.Struct, array_like=True):
     """Anything that is said about a feed."""
 
     feed: Name
 
 
-class Here(Message, tag=1):
+class HasFeed(FeedMessage, tag=1):
     """I have this feed. `source` is my own stream; I take `everything`, or else only the streams
     that I hold; I pass on what I get to the hosts `near` me; and I have this. `late`: we were
     engaged already, and I have not heard what you said before."""
@@ -61,27 +61,27 @@ class Here(Message, tag=1):
     late: bool = False
 
 
-class Near(Message, tag=2):
+class ForwardsTo(FeedMessage, tag=2):
     """From now on I pass on what I get to these hosts."""
 
     near: Hosts
 
 
-class News(Message, tag=3):
+class MarksChanged(FeedMessage, tag=3):
     """I have this by now."""
 
     marks: Marks
 
 
-class Gone(Message, tag=4):
+class LeavesFeed(FeedMessage, tag=4):
     """I do not have this feed any more."""
 
 
-class Want(Message, tag=5):
+class FetchFrom(FeedMessage, tag=5):
     """I have only this of a stream: tell me what comes next."""
 
     source: Name
-    mark: Mark
+    mark: StreamMark
 
 
 class Chunk(msgspec.Struct, array_like=True, tag=11):
@@ -96,7 +96,7 @@ class Chunk(msgspec.Struct, array_like=True, tag=11):
     signature: bytes
 
 
-class Parcel(Message, tag=6):
+class ItemBatch(FeedMessage, tag=6):
     """These items come `after` a number; all else up to `upto` is dead after so many `deaths`, but
     what is `away` (a roaring bitmap): it lives, and has given way where this comes from. It
     `answers` a Want, or is news; there may be `more`. `chunks` prove it, if its source signs."""
@@ -112,7 +112,7 @@ class Parcel(Message, tag=6):
     chunks: list[Chunk] = []
 
 
-class Died(Message, tag=7):
+class Tombstones(FeedMessage, tag=7):
     """The source has removed so many `before`, and then these."""
 
     source: Name
@@ -125,7 +125,7 @@ class Died(Message, tag=7):
         return self.before + len(self.numbers)
 
 
-class Living(Message, tag=8):
+class AliveNumbers(FeedMessage, tag=8):
     """Up to `known` these numbers are alive after so many `deaths`, and beyond that these are dead
     (roaring bitmaps)."""
 
@@ -137,23 +137,34 @@ class Living(Message, tag=8):
     signature: bytes = b""
 
 
-class Hold(Message, tag=9):
+class HoldRequest(FeedMessage, tag=9):
     """Hold a copy of my stream, from now on; or, if not `please`, you need not any more."""
 
     source: Name
     please: bool
 
 
-class Held(Message, tag=10):
+class HoldReply(FeedMessage, tag=10):
     """I hold a copy of your stream; or I do not, and will not."""
 
     source: Name
     held: bool
 
 
-Statement = Chunk | Died | Living
+Statement = Chunk | Tombstones | AliveNumbers
 """What a source signs."""
-Said = Here | Near | News | Gone | Want | Parcel | Died | Living | Hold | Held
+Said = (
+    HasFeed
+    | ForwardsTo
+    | MarksChanged
+    | LeavesFeed
+    | FetchFrom
+    | ItemBatch
+    | Tombstones
+    | AliveNumbers
+    | HoldRequest
+    | HoldReply
+)
 
 
 _read: Callable[[bytes | msgspec.Raw], Said] = wire.reader(Said)
@@ -162,12 +173,12 @@ _read: Callable[[bytes | msgspec.Raw], Said] = wire.reader(Said)
 def read(body: bytes | msgspec.Raw) -> Said:
     """The message of this body. BadFrame if it is none."""
     message = _read(body)
-    if isinstance(message, Parcel):
+    if isinstance(message, ItemBatch):
         _check_parcel(message)
     return message
 
 
-def _check_parcel(parcel: Parcel) -> None:
+def _check_parcel(parcel: ItemBatch) -> None:
     last = parcel.after
     for number, _ in parcel.items:
         if number <= last:

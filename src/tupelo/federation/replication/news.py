@@ -9,7 +9,7 @@ from tupelo.federation.replication.feed import Feed
 from tupelo.values.entry import Entry
 
 
-class Bell:
+class Broadcast:
     """Rings whenever something may have changed. Who waits says up to which ring it has looked, so
     that it misses none."""
 
@@ -32,7 +32,7 @@ class Bell:
             await self.wait(self.rings)
 
 
-class Following:
+class FeedCursor:
     """Gives each item of a feed once: of each source in order, as far as they are here."""
 
     def __init__(self, feed: Feed) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from tupelo.federation.replication.messages import NOTHING, Mark
+from tupelo.federation.replication.messages import NOTHING, StreamMark
 from tupelo.federation.replication.sources import base_of
 
 WANTS_MAX = 16
@@ -13,14 +13,14 @@ WANTS_MAX = 16
 
 
 @dataclass
-class Far:
+class FeedPartner:
     """Another host that has the feed; `has` is what it has of each stream, as far as is known."""
 
     id: str
     source: str
     everything: bool
     near: frozenset[str]
-    has: dict[str, Mark]
+    has: dict[str, StreamMark]
     doubted: set[str] = field(default_factory=set)
     """The streams of which it has said what their source has not signed."""
 
@@ -28,22 +28,22 @@ class Far:
         wants = self.everything or source in self.has
         return wants and base_of(source) != self.source
 
-    def mark(self, source: str) -> Mark:
+    def mark(self, source: str) -> StreamMark:
         return self.has.get(source, NOTHING)
 
-    def got(self, source: str, mark: Mark) -> None:
+    def got(self, source: str, mark: StreamMark) -> None:
         """It has so much by now, and perhaps more."""
         self.has[source] = self.mark(source).or_more(mark)
 
 
-class Wants:
+class FetchesInFlight:
     """Which stream was asked for, of whom; one host for each. `lacks` says whether a host has more
     of a stream than is here, and `ask` asks for it."""
 
     def __init__(
         self,
-        far: dict[str, Far],
-        lacks: Callable[[Far, str], bool],
+        far: dict[str, FeedPartner],
+        lacks: Callable[[FeedPartner, str], bool],
         ask: Callable[[str, str], None],
     ) -> None:
         self._far = far
@@ -60,7 +60,7 @@ class Wants:
         """Ask someone for what is lacking of a stream, unless someone was asked."""
         if source in self._asked:
             return
-        best: Far | None = None
+        best: FeedPartner | None = None
         for far in self._far.values():
             if self._lacks(far, source) and (
                 best is None or far.mark(source).exceeds(best.mark(source))

@@ -1,6 +1,6 @@
 """Placing: what a host copies from whom.
 
-With `Everything` each host has every stream. With `Some` the source of a stream chooses the hosts
+With `CopyAll` each host has every stream. With `CopySome` the source of a stream chooses the hosts
 that hold copies of it, among those that it is engaged with, in an order that differs from source to
 source; and each host holds what it is asked to, as long as there is room. When it runs out of it
 the oldest copies give way, of whatever stream; an item for which there would not be room alone is
@@ -25,7 +25,7 @@ from typing import Literal, Protocol
 
 from tupelo.errors import BadArgument, BadFrame
 from tupelo.federation.replication import messages as said
-from tupelo.federation.replication.exchange import Exchange
+from tupelo.federation.replication.exchange import FeedExchange
 from tupelo.federation.replication.sources import base_of, host_of, lane_of, spreads
 from tupelo.federation.replication.streams import Item, Stream
 from tupelo.space.capacity import Capacity
@@ -33,12 +33,12 @@ from tupelo.values.entry import Entry
 
 
 @dataclass(frozen=True)
-class Everything:
+class CopyAll:
     """Every host that has the feed copies all of it."""
 
 
 @dataclass(frozen=True)
-class Some:
+class CopySome:
     """Of this host's own stream so many other hosts are to hold `copies`; of others' streams there
     is this much `room` here: None for as much as comes, 0 for nothing."""
 
@@ -53,7 +53,7 @@ class Some:
 
 
 @dataclass(frozen=True)
-class Lanes:
+class LaneRules:
     """What is written is parted: `name` says in which lane an entry is, and whether that spreads
     to all who hear of it. Lanes of the names `mine`, whoever writes there, are for this host."""
 
@@ -61,17 +61,17 @@ class Lanes:
     mine: frozenset[str] = frozenset()
 
 
-Policy = Everything | Some
-NOTHING = Some()
+Policy = CopyAll | CopySome
+NOTHING = CopySome()
 """Nothing is copied from here, and nothing is held for others."""
 
 
-class Placing:
+class HolderSearch:
     """Finds holders for the streams of this host."""
 
-    def __init__(self, exchange: Exchange, policy: Policy) -> None:
+    def __init__(self, exchange: FeedExchange, policy: Policy) -> None:
         self._exchange = exchange
-        self._copies = policy.copies if isinstance(policy, Some) else None
+        self._copies = policy.copies if isinstance(policy, CopySome) else None
         self._asked: dict[str, dict[str, bool]] = {}  # by source and host; False: it does not want
 
     @property
@@ -95,7 +95,7 @@ class Placing:
             asked.pop(host, None)
         self.review()
 
-    def answered(self, host: str, held: said.Held) -> None:
+    def answered(self, host: str, held: said.HoldReply) -> None:
         if not self._exchange.owns(held.source):
             raise BadFrame("it was not asked to hold this")
         self._asked.setdefault(held.source, {})[host] = held.held
@@ -129,13 +129,15 @@ class Placing:
                 self._say_hold(host, source, False)
 
     def _say_hold(self, host: str, source: str, please: bool) -> None:
-        self._exchange.outbox.append(([host], said.Hold(self._exchange.feed, source, please)))
+        self._exchange.outbox.append(
+            ([host], said.HoldRequest(self._exchange.feed, source, please))
+        )
 
     def _ranked(self, source: str, hosts: list[str]) -> list[str]:
         return sorted(hosts, key=lambda host: sha256(f"{source} {host}".encode()).digest())
 
 
-class Measure(Protocol):
+class StoredSize(Protocol):
     """How much there is of what is kept."""
 
     def bytes_of(self, source: str) -> int: ...
@@ -143,21 +145,21 @@ class Measure(Protocol):
     def size_of(self, item: Item) -> int: ...
 
 
-class Keeper:
+class CopyKeeper:
     """Holds the streams of others that this host is asked to, those that spread, and the lane that
     is `mine`. `shelf` says how many bytes a stream or an item has here. Of what gives way those who
     listen are told: `gave_way`."""
 
     def __init__(
         self,
-        exchange: Exchange,
+        exchange: FeedExchange,
         policy: Policy,
-        shelf: Measure,
-        lanes: Lanes | None = None,
+        shelf: StoredSize,
+        lanes: LaneRules | None = None,
     ) -> None:
         self._exchange = exchange
         self._lanes = lanes
-        self._room = policy.room if isinstance(policy, Some) else None
+        self._room = policy.room if isinstance(policy, CopySome) else None
         self._shelf = shelf
         self.gave_way: list[Callable[[list[Item]], object]] = []
         self.read: set[str] = set()
@@ -166,12 +168,12 @@ class Keeper:
         """The streams that are held here though their source did not ask, nor are they read."""
         self._dropped: set[str] = set()
 
-    def asked(self, host: str, hold: said.Hold) -> None:
+    def asked(self, host: str, hold: said.HoldRequest) -> None:
         exchange, source = self._exchange, hold.source
         if host_of(source) != host:
             raise BadFrame("only its source may say who holds a stream")
         if self._is_mine(source):  # It is here in any case, and not for the source to dispose of.
-            exchange.outbox.append(([host], said.Held(exchange.feed, source, False)))
+            exchange.outbox.append(([host], said.HoldReply(exchange.feed, source, False)))
             exchange.hold(source)
             exchange.say_here([host])
         elif not hold.please:
@@ -179,7 +181,7 @@ class Keeper:
                 exchange.drop(source)
         else:
             held = exchange.everything or self._has_room(source)
-            exchange.outbox.append(([host], said.Held(exchange.feed, source, held)))
+            exchange.outbox.append(([host], said.HoldReply(exchange.feed, source, held)))
             if held:
                 exchange.hold(source)
 
@@ -277,7 +279,7 @@ class Keeper:
         far = exchange.far.get(host)
         # In a new life it knows nothing of what it asked for in an earlier one.
         if far is not None and far.source == base_of(source) and not spreads(source):
-            exchange.outbox.append(([host], said.Held(exchange.feed, source, False)))
+            exchange.outbox.append(([host], said.HoldReply(exchange.feed, source, False)))
         self._tell(items)
 
     def _tell(self, items: list[Item]) -> None:

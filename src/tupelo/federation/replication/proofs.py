@@ -16,7 +16,7 @@ from msgspec.msgpack import Decoder, Encoder
 
 from tupelo.federation.identity.ids import id_of
 from tupelo.federation.identity.keys import Identity, key_bytes, key_text, verify
-from tupelo.federation.replication.messages import Chunk, Died, Statement
+from tupelo.federation.replication.messages import Chunk, Statement, Tombstones
 from tupelo.federation.replication.sources import host_of
 
 KEY_BYTES = 32
@@ -48,7 +48,7 @@ def _signed(feed: str, source: str, statement: Statement) -> bytes:
     if isinstance(statement, Chunk):
         digests = [*statement.digests.items()]
         said = ("items", statement.after, statement.upto, statement.lease, digests)
-    elif isinstance(statement, Died):
+    elif isinstance(statement, Tombstones):
         said = ("removed", statement.before, statement.numbers)
     else:
         one = statement

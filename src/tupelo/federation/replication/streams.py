@@ -27,12 +27,12 @@ from pyroaring import BitMap64
 from tupelo.errors import BadFrame
 from tupelo.federation.replication.messages import (
     NUMBER_MAX,
+    AliveNumbers,
     Chunk,
-    Died,
-    Living,
-    Mark,
-    Parcel,
+    ItemBatch,
     Statement,
+    StreamMark,
+    Tombstones,
 )
 from tupelo.federation.replication.sources import is_signed
 
@@ -54,7 +54,7 @@ class Stream:
         self.dead = BitMap64()
         self.away = BitMap64()
         self.chunks: list[Chunk] = []
-        self.removals: list[Died | Living] = []
+        self.removals: list[Tombstones | AliveNumbers] = []
         self.unkept: list[Statement] = []
         """Signed statements that are not kept on disk yet, and (`unneeded`) those that need not be
         kept any more."""
@@ -64,10 +64,10 @@ class Stream:
         return f"<{self.source}: {len(self.items)} up to {self.upto}, {self.deaths} deaths>"
 
     @property
-    def mark(self) -> Mark:
-        return Mark(self.upto, self.deaths)
+    def mark(self) -> StreamMark:
+        return StreamMark(self.upto, self.deaths)
 
-    def lacks(self, mark: Mark) -> bool:
+    def lacks(self, mark: StreamMark) -> bool:
         """Does someone who says this have something that is not here?"""
         return mark.exceeds(self.mark)
 
@@ -113,7 +113,7 @@ class Stream:
 
     # At others
 
-    def receive(self, parcel: Parcel, items: Numbered) -> Numbered | None:
+    def receive(self, parcel: ItemBatch, items: Numbered) -> Numbered | None:
         """What is new in a parcel. None: it would leave a hole, or speaks of removals that were not
         told here, and nothing was done."""
         if parcel.after > self.upto or parcel.deaths > self.deaths:
@@ -161,7 +161,7 @@ class Stream:
         self.away -= gone
         return self._drop(numbers)
 
-    def outlive(self, living: Living) -> list[Item]:
+    def outlive(self, living: AliveNumbers) -> list[Item]:
         """Which numbers live, as someone knows who has heeded more removals: the items that are no
         more."""
         if living.deaths <= self.deaths and living.known <= self.known:
@@ -222,11 +222,11 @@ class Stream:
                 self.chunks.append(chunk)
                 self.unkept.append(chunk)
 
-    def keep_removal(self, statement: Died | Living) -> None:
+    def keep_removal(self, statement: Tombstones | AliveNumbers) -> None:
         """A statement that was heeded. A list of what lives replaces those before it, and chunks of
         which nothing is left."""
         self.unkept.append(statement)
-        if isinstance(statement, Died):
+        if isinstance(statement, Tombstones):
             self.removals.append(statement)
             return
         self._need_no_more([one for one in self.removals if one.deaths <= statement.deaths])
@@ -249,7 +249,7 @@ class Stream:
                 self.unneeded.append(statement)
             self.unkept = kept
 
-    def proof(self, parcel: Parcel) -> list[Chunk]:
+    def proof(self, parcel: ItemBatch) -> list[Chunk]:
         """The chunks that prove a parcel, without the digests of what it brings."""
         brought = {number for number, _ in parcel.items}
         first = bisect_left(self.chunks, parcel.after + 1, key=lambda chunk: chunk.upto)
@@ -284,7 +284,7 @@ class Stream:
         spell: Callable[[Item], bytes | None],
         *,
         answers: bool,
-    ) -> Parcel:
+    ) -> ItemBatch:
         """What comes after a number, as much of it as fits, and one item at least."""
         after = min(after, self.upto)
         items: list[tuple[int, msgspec.Raw]] = []
@@ -304,11 +304,11 @@ class Stream:
                         break
                     items.append((number, msgspec.Raw(spelled)))
         more, away = upto < self.upto, self.away_since(after, upto, late)
-        return Parcel(feed, self.source, after, upto, self.deaths, items, answers, more, away)
+        return ItemBatch(feed, self.source, after, upto, self.deaths, items, answers, more, away)
 
-    def living(self, feed: str) -> Living:
+    def living(self, feed: str) -> AliveNumbers:
         """For one who has missed removals."""
-        return Living(
+        return AliveNumbers(
             feed,
             self.source,
             self.known,

@@ -24,7 +24,7 @@ CONTENT_BYTES_MAX = ITEM_BYTES_MAX - 4 * 1024
 """What has at most so many bytes can be copied, with all that goes with it."""
 
 
-class Tap:
+class ChangeCapture:
     """A tap on one space. `entries` are those that were told of and live, by their arrival; `only`
     says which are told of; `soon` is called on the loop when there is something to `draw`, until
     which it is `awake`. What comes after it has `begun` has greater numbers than this."""

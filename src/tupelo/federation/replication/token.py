@@ -38,7 +38,7 @@ class KeptToken:
     confirmed: bool | None = None
 
 
-class Luggage(Protocol):
+class TokenState(Protocol):
     """What else goes with a token."""
 
     is_light: bool = False
@@ -83,7 +83,7 @@ class Luggage(Protocol):
         return b""
 
 
-class Where(NamedTuple):
+class TokenPlace(NamedTuple):
     """Where a token is in an epoch: at its holder, unless that has not heard yet of what its giver
     says. If the holder has no folder, it is lost when that life of the holder ends."""
 
@@ -101,7 +101,7 @@ class Token:
         self.epoch = 0
         self.state = b""
         self.here = False
-        self.luggage: Luggage | None = None
+        self.luggage: TokenState | None = None
         self.abandoned = False
         """Whether nobody here waits for it any more."""
         self.patience: float | None = None
@@ -113,7 +113,7 @@ class Token:
         self._given: str | None = None  # to whom, if it has not confirmed yet
         self._to: str | None = None
         self._noting: asyncio.Task[None] | None = None
-        self._where = Where(0, None)
+        self._where = TokenPlace(0, None)
         self._fleeting: str | None = None  # the holder, if it has no folder
         self._lost_at: float | None = None  # unless the holder comes back before
         self._sole_in: RosterId | None = None  # Nobody else has it in this roster.
@@ -190,7 +190,7 @@ class Token:
     ) -> None:
         where = self._where
         if epoch > where.epoch or (epoch == where.epoch and where.life is None):
-            self._where = Where(epoch, holder, giver, life)
+            self._where = TokenPlace(epoch, holder, giver, life)
             self.look()
 
     @asynccontextmanager
@@ -322,7 +322,7 @@ class Token:
     async def _have(self) -> None:
         """It is here, unless another has claimed it meanwhile."""
         self._given = self._to = None
-        self._where = Where(self.epoch, self._tokens.me)
+        self._where = TokenPlace(self.epoch, self._tokens.me)
         await self._tokens._tell(self)
         self.here = True
         if self._claim > self._own_claim:
@@ -430,7 +430,7 @@ class Token:
         """It is that of another host."""
         self.here = False
         self._to, self._given, self.state = host, None, b""
-        self._where = Where(max(self.epoch, self._where.epoch) + 1, host)
+        self._where = TokenPlace(max(self.epoch, self._where.epoch) + 1, host)
         await self._tokens._keep(self)
 
     # Giving it away
@@ -468,7 +468,7 @@ class Token:
         if self.luggage is not None:
             self.state = self.luggage.state()
         self._to = self._given = source
-        self._where = Where(self.epoch, source, self._tokens.me)
+        self._where = TokenPlace(self.epoch, source, self._tokens.me)
         self.look()
         self._noting = self._tokens._begin(self._tokens._keep(self))
 

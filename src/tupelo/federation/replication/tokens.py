@@ -31,11 +31,11 @@ from typing import Any
 
 from tupelo.errors import BadFrame, HostClosed, NotAllowed, TupeloError
 from tupelo.federation.groups.group import group_of
-from tupelo.federation.groups.roster import Roster
+from tupelo.federation.groups.roster import Membership
 from tupelo.federation.hosts.core import HostCore
 from tupelo.federation.replication.feed import Feed
-from tupelo.federation.replication.news import Bell, Following
-from tupelo.federation.replication.token import KeptToken, Luggage, Token
+from tupelo.federation.replication.news import Broadcast, FeedCursor
+from tupelo.federation.replication.token import KeptToken, Token, TokenState
 from tupelo.federation.spaces.hosted import HostedSpace
 from tupelo.values.entry import thaw
 from tupelo.values.kind import entry, kind_of
@@ -66,14 +66,14 @@ class Tokens:
         self,
         core: HostCore,
         feed: Feed,
-        luggage_of: Callable[[str], Luggage | None] = lambda name: None,
+        luggage_of: Callable[[str], TokenState | None] = lambda name: None,
     ) -> None:
         self.me = core.id
         self.luggage_of = luggage_of
         """Makes the luggage of a token that is given to this host before it was used here."""
         self.part = f"tokens {feed.name}"
         self.feed = feed.space.former or feed.name  # as it stands on disk
-        self.bell = Bell()
+        self.bell = Broadcast()
         self._core = core
         self.clock = core.clock
         self._feed = feed
@@ -81,7 +81,7 @@ class Tokens:
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
         self._leaving = False
-        self._following = Following(feed)
+        self._following = FeedCursor(feed)
         self._group = group_of(core)
         self._shelf = _shelf_of(core)
         if self._shelf.durable:
@@ -94,7 +94,7 @@ class Tokens:
         core.carriers.leaving.append(self._leave)
 
     @property
-    def roster(self) -> Roster:
+    def roster(self) -> Membership:
         return self._group.roster
 
     @property
@@ -115,7 +115,9 @@ class Tokens:
             found = self.tokens[name] = Token(self, name)
         return found
 
-    async def create(self, name: str, state: bytes = b"", luggage: Luggage | None = None) -> Token:
+    async def create(
+        self, name: str, state: bytes = b"", luggage: TokenState | None = None
+    ) -> Token:
         """A new token, which is here. Nobody else may ever make one of this name."""
         token = self.token(name)
         token.epoch, token.state, token.luggage, token.here = 1, state, luggage, True
@@ -253,7 +255,7 @@ class Tokens:
                 return None
             await self.bell.until(partial(self._has_changed_since, roster))
 
-    def _has_changed_since(self, roster: Roster) -> bool:
+    def _has_changed_since(self, roster: Membership) -> bool:
         return self.roster.id != roster.id
 
     # As a part of the group
@@ -262,13 +264,13 @@ class Tokens:
         """Whether what is here outlives this host."""
         return self._shelf.durable
 
-    def install(self, roster: Roster) -> None:
+    def install(self, roster: Membership) -> None:
         for token in self.tokens.values():
             token.look()
         self.bell.ring()
         asyncio.get_running_loop().call_soon(self._remind)
 
-    async def settle(self, roster: Roster) -> None:
+    async def settle(self, roster: Membership) -> None:
         pass
 
     def cut(self, hosts: frozenset[str]) -> None:

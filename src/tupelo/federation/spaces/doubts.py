@@ -66,7 +66,7 @@ def _client_of(delivery: Delivery) -> ClientCall | None:
     return None if holder is None else holder.client
 
 
-class Doubts:
+class DoubtfulDeliveries:
     """All that was delivered to holders that are away, and not confirmed by them."""
 
     def __init__(self, space_of: Callable[[str], HostedSpace | None]) -> None:

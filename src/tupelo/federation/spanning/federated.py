@@ -21,8 +21,14 @@ from tupelo.federation.links import wire
 from tupelo.federation.links.spelled import read_answer
 from tupelo.federation.spaces.hosted import HostedSpace
 from tupelo.federation.spanning.gathering import gather
-from tupelo.federation.spanning.peers import Peer, ThisHost
-from tupelo.federation.spanning.question import Brought, Question, Settling, Taken, nobody
+from tupelo.federation.spanning.peers import EngagedPeer, ThisHost
+from tupelo.federation.spanning.question import (
+    FederatedQuery,
+    FederatedResult,
+    ForeignDelivery,
+    Settling,
+    nobody,
+)
 from tupelo.federation.spanning.searching import Search, look_away
 from tupelo.space.query import NOW, Query
 from tupelo.values.entry import Entry
@@ -44,11 +50,11 @@ def adopt(hosted: HostedSpace, entries: list[Entry]) -> None:
     hosted.flush_soon(hosted.port.adopt(entries))
 
 
-class Unsettled:
+class UnsettledDeliveries:
     """What another host has delivered to us, and has yet to hear of. It is `handed` when a program
     of this host gets it, and `kept` when that host is told so; `said` is its answer."""
 
-    def __init__(self, peer: Peer, space: str) -> None:
+    def __init__(self, peer: EngagedPeer, space: str) -> None:
         self.peer_id = peer.id
         self.peer_name = peer.name
         self.incarnation = peer.incarnation
@@ -65,14 +71,14 @@ class Federation:
         self.host = host
         self.searches: dict[Search, None] = {}
         self.subscriptions: dict[FederatedSubscription, None] = {}
-        self._unsettled: dict[int, Unsettled] = {}
+        self._unsettled: dict[int, UnsettledDeliveries] = {}
         self._kept: OrderedDict[Holder, None] = OrderedDict()
         self._refusing: set[asyncio.Future[Any]] = set()
         self._leaving = False
 
     # Hosts come and go
 
-    def engaged(self, peer: Peer) -> None:
+    def engaged(self, peer: EngagedPeer) -> None:
         for call, unsettled in list(self._unsettled.items()):
             if unsettled.kept and unsettled.peer_id == peer.id:
                 self._say_kept(peer, call, unsettled)
@@ -81,7 +87,7 @@ class Federation:
         for subscription in list(self.subscriptions):
             subscription.engaged(peer)
 
-    def departed(self, peer: Peer) -> None:
+    def departed(self, peer: EngagedPeer) -> None:
         for search in list(self.searches):
             search.departed(peer)
         for subscription in list(self.subscriptions):
@@ -112,7 +118,7 @@ class Federation:
 
     # Reading and taking
 
-    def reach(self, scope: Scope | None) -> tuple[bool, Callable[[Peer], bool], str | None]:
+    def reach(self, scope: Scope | None) -> tuple[bool, Callable[[EngagedPeer], bool], str | None]:
         """Of a scope: is what is here in it, which peers are, and is it one agent's only?"""
         if scope is None:
             return True, lambda peer: True, None
@@ -134,7 +140,7 @@ class Federation:
         partial: bool = False,
         holder: Holder | None = None,
         accept: Settling | None = None,
-    ) -> Taken:
+    ) -> FederatedResult:
         """What matches, from wherever it is. What is taken must be confirmed or given back;
         `holder` is who will say so, if it is not a program of this host. What another host delivers
         must be to the liking of `accept`, or else goes back to its place.
@@ -143,7 +149,7 @@ class Federation:
         answer will do.
         """
         here, wanted, agent = self.reach(query.scope)
-        question = Question(
+        question = FederatedQuery(
             hosted,
             query,
             agent=agent,
@@ -163,10 +169,10 @@ class Federation:
 
     async def _await_some(
         self,
-        question: Question,
+        question: FederatedQuery,
         here: bool,
-        wanted: Callable[[Peer], bool],
-    ) -> Taken:
+        wanted: Callable[[EngagedPeer], bool],
+    ) -> FederatedResult:
         """Wait until one host has some, and get what the others have by then as well."""
         search = Search(self, question, here, wanted)
         result = await search.run()
@@ -188,7 +194,7 @@ class Federation:
         return result
 
     async def hand(
-        self, taken: Taken, put_back: Callable[[HostedSpace, list[Entry]], object] = adopt
+        self, taken: FederatedResult, put_back: Callable[[HostedSpace, list[Entry]], object] = adopt
     ) -> None:
         """The one who asked, here, gets these; when it has them, say `taken.received`. If it
         vanishes while the disk is waited for, what was here is written again, under its own
@@ -206,23 +212,29 @@ class Federation:
                 raise
         taken.forget()
 
-    def _missing(self, during: str, result: Taken, scope: Scope | None) -> TupeloError:
+    def _missing(self, during: str, result: FederatedResult, scope: Scope | None) -> TupeloError:
         missing = list(result.missing)
         if scope is not None and scope.kind == "host":
             return PeerLost(missing[0], during)
         return NotAllAnswered(during, list(result.covered), missing)
 
-    def asked(self, hosted: HostedSpace, wanted: Callable[[Peer], bool]) -> list[Peer]:
+    def asked(
+        self, hosted: HostedSpace, wanted: Callable[[EngagedPeer], bool]
+    ) -> list[EngagedPeer]:
         """Every engaged host of the scope, whether or not it is known to have the space: it may
         have made it just now."""
         return list(filter(wanted, self.host.peers.values())) if hosted.shared else []
 
     async def count(
-        self, hosted: HostedSpace, template: Any, scope: Scope | None, partial: Taken | None = None
+        self,
+        hosted: HostedSpace,
+        template: Any,
+        scope: Scope | None,
+        partial: FederatedResult | None = None,
     ) -> int:
         """How many match, all hosts together."""
         here, wanted, agent = self.reach(scope)
-        result = partial or Taken(hosted)
+        result = partial or FederatedResult(hosted)
         total = 0
         if agent is not None:
             query = Query(template, many=True, limit=None, scope=scope, known=False, in_slices=True)
@@ -232,8 +244,10 @@ class Federation:
             total = await hosted.port.count_in_slices(template, None)
             result.covered[self.host.name] = None
 
-        async def ask(peer: Peer) -> int:
-            message = wire.Count(self.host.next_call(), hosted.name, template_to_wire(template))
+        async def ask(peer: EngagedPeer) -> int:
+            message = wire.CountRequest(
+                self.host.next_call(), hosted.name, template_to_wire(template)
+            )
             answer = peer.talk.call(message, "count")
             with suppress(TupeloError, TimeoutError):
                 async with asyncio.timeout(self.host.answer_seconds):
@@ -255,7 +269,9 @@ class Federation:
         """A program of this host."""
         return Holder("here", "", self.host.incarnation, self.host.next_call())
 
-    async def claim(self, peer: Peer, question: Question, message: wire.Ask) -> Brought | None:
+    async def claim(
+        self, peer: EngagedPeer, question: FederatedQuery, message: wire.Ask
+    ) -> ForeignDelivery | None:
         """Ask a host to reserve and deliver, and keep it. None if the host was lost, or is of
         another opinion."""
         hosted = question.hosted
@@ -282,11 +298,11 @@ class Federation:
                 self._refuse_later(peer, hosted, message.call, answer)
                 raise
         if entries:
-            self._unsettled[message.call] = Unsettled(peer, hosted.name)
-        return Brought(self, message.call, hosted.name, entries, cut)
+            self._unsettled[message.call] = UnsettledDeliveries(peer, hosted.name)
+        return ForeignDelivery(self, message.call, hosted.name, entries, cut)
 
     def _refuse_later(
-        self, peer: Peer, hosted: HostedSpace, call: int, answer: asyncio.Future[Any]
+        self, peer: EngagedPeer, hosted: HostedSpace, call: int, answer: asyncio.Future[Any]
     ) -> None:
         """Whatever is delivered, nobody wants it any more."""
 
@@ -298,7 +314,7 @@ class Federation:
         self._refusing.add(answer)
         answer.add_done_callback(refuse)
 
-    def _refuse(self, peer: Peer, call: int, space: str, incarnation: str) -> None:
+    def _refuse(self, peer: EngagedPeer, call: int, space: str, incarnation: str) -> None:
         settle = wire.Settle(self.host.next_call(), call, False, space, incarnation)
         refusal = peer.talk.call(settle, "take")
         self._refusing.add(refusal)
@@ -322,7 +338,7 @@ class Federation:
             if peer is not None:
                 self._say_kept(peer, call, unsettled)
 
-    def _say_kept(self, peer: Peer, call: int, unsettled: Unsettled) -> None:
+    def _say_kept(self, peer: EngagedPeer, call: int, unsettled: UnsettledDeliveries) -> None:
         def answered(done: asyncio.Future[Any]) -> None:
             if done.cancelled() or done.exception() is not None:
                 return  # It will be told again when it is back.
@@ -381,7 +397,7 @@ class Federation:
         if len(self._kept) > KEPT_MAX:
             self._kept.popitem(last=False)
 
-    def was_kept(self, peer: Peer, message: wire.Settle) -> bool:
+    def was_kept(self, peer: EngagedPeer, message: wire.Settle) -> bool:
         """Of a hand-over that is not under way any more: did it become theirs?"""
         holder = peer.holder.of_call(message.of)
         if holder in self._kept:

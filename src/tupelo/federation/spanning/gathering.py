@@ -11,8 +11,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from tupelo.errors import TupeloError
-from tupelo.federation.spanning.peers import Peer
-from tupelo.federation.spanning.question import Question, Taken
+from tupelo.federation.spanning.peers import EngagedPeer
+from tupelo.federation.spanning.question import FederatedQuery, FederatedResult
 
 if TYPE_CHECKING:
     from tupelo.federation.spanning.federated import Federation
@@ -23,15 +23,15 @@ ROUNDS_MAX = 100
 
 async def gather(
     federation: Federation,
-    question: Question,
+    question: FederatedQuery,
     here: bool,
-    wanted: Callable[[Peer], bool],
+    wanted: Callable[[EngagedPeer], bool],
     limit: int | None,
-) -> Taken:
+) -> FederatedResult:
     """All that answers a question now, or so many of it."""
     if question.take:
         return await _ask_all(federation, question, here, wanted, limit)
-    result = Taken(question.hosted, question.record)
+    result = FederatedResult(question.hosted, question.record)
     asked, rounds = question, 0
     try:
         while rounds < ROUNDS_MAX:
@@ -61,13 +61,13 @@ async def gather(
 
 async def _ask_all(
     federation: Federation,
-    question: Question,
+    question: FederatedQuery,
     here: bool,
-    wanted: Callable[[Peer], bool],
+    wanted: Callable[[EngagedPeer], bool],
     limit: int | None,
-) -> Taken:
+) -> FederatedResult:
     """What all have now. What was read is of each the first so many."""
-    result = Taken(question.hosted)
+    result = FederatedResult(question.hosted)
     try:
         if here:
             await _get_here(federation, question, limit, result)
@@ -93,7 +93,7 @@ async def _ask_all(
 
 
 async def _get_here(
-    federation: Federation, question: Question, limit: int | None, result: Taken
+    federation: Federation, question: FederatedQuery, limit: int | None, result: FederatedResult
 ) -> None:
     result.covered[federation.host.name] = None
     if question.take:
@@ -106,7 +106,11 @@ async def _get_here(
 
 
 async def _get_from(
-    federation: Federation, peer: Peer, question: Question, limit: int | None, result: Taken
+    federation: Federation,
+    peer: EngagedPeer,
+    question: FederatedQuery,
+    limit: int | None,
+    result: FederatedResult,
 ) -> None:
     get = _take_from if question.take else read_from
     answered = await get(federation, peer, question, limit, result)
@@ -114,7 +118,11 @@ async def _get_from(
 
 
 async def _take_from(
-    federation: Federation, peer: Peer, question: Question, limit: int | None, result: Taken
+    federation: Federation,
+    peer: EngagedPeer,
+    question: FederatedQuery,
+    limit: int | None,
+    result: FederatedResult,
 ) -> bool:
     """False if it does not answer."""
     at_once = limit
@@ -132,7 +140,11 @@ async def _take_from(
 
 
 async def read_from(
-    federation: Federation, peer: Peer, question: Question, limit: int | None, result: Taken
+    federation: Federation,
+    peer: EngagedPeer,
+    question: FederatedQuery,
+    limit: int | None,
+    result: FederatedResult,
 ) -> bool:
     """What one host has, unchosen. False if it does not answer."""
     read = None

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from tupelo.errors import LeaseLost, TupeloError, UnknownType
 from tupelo.federation.spanning.leases import SpanningLease
-from tupelo.federation.spanning.records import Record
+from tupelo.federation.spanning.records import SeenRecord
 from tupelo.federation.spanning.subscription import FederatedSubscription
 from tupelo.space.checks import check_limit, check_wait
 from tupelo.space.either import Closing, awaited, either, settled
@@ -36,7 +36,7 @@ logger = logging.getLogger("tupelo")
 SESSION_OVER = "this session is over: it was closed or its lease ran out"
 
 
-class _Held(Closing):
+class _FederatedHandle(Closing):
     """Something that a program holds, at either door, until it is closed or its lease ends."""
 
     is_async: bool
@@ -51,11 +51,11 @@ class _Held(Closing):
         return awaited(self)
 
 
-class FederatedSession(_Held, SessionLike):
+class FederatedSession(_FederatedHandle, SessionLike):
     """Reads that never give the same entry twice, over all hosts and through their coming and
     going. `clone` makes another that has seen the same. Tasks, or threads, may share it."""
 
-    def __init__(self, space: FederatedSpace, record: Record, lease: float | None) -> None:
+    def __init__(self, space: FederatedSpace, record: SeenRecord, lease: float | None) -> None:
         self.is_async = space.is_async
         self._space = space
         self._record = record
@@ -135,7 +135,7 @@ class FederatedSession(_Held, SessionLike):
             reader.stop(LeaseLost(SESSION_OVER))
 
 
-class FederatedListening(_Held):
+class FederatedNotices(_FederatedHandle):
     """Notices from anywhere. Iterate over it (`async for` at the async door), or `get` them."""
 
     def __init__(

@@ -11,14 +11,14 @@ from tupelo.values.scope import Scope
 
 if TYPE_CHECKING:
     from tupelo.federation.spanning.federated import Federation
-    from tupelo.federation.spanning.moving import Mover
+    from tupelo.federation.spanning.moving import EntryMover
 
 
 class SpanningHost(ThisHost, Protocol):
     """A host with what spans it and others."""
 
     federation: Federation
-    mover: Mover
+    mover: EntryMover
     new_id: Callable[[], str]
 
     def spans(self, hosted: HostedSpace, scope: Scope | None) -> bool:

@@ -17,7 +17,7 @@ from tupelo.federation.links import wire
 from tupelo.federation.links.spelled import read_whole, spell_whole
 from tupelo.federation.spaces.doubts import confirm, give_back
 from tupelo.federation.spaces.hosted import HostedSpace
-from tupelo.federation.spanning.peers import Peer, ThisHost
+from tupelo.federation.spanning.peers import EngagedPeer, ThisHost
 from tupelo.space.delivery import Prepared
 from tupelo.space.session import Seen
 from tupelo.values.entry import Entry
@@ -28,15 +28,15 @@ logger = logging.getLogger("tupelo")
 _Key = tuple[str, str, int]
 
 
-class Moving:
+class EntryInTransit:
     """An entry that is under way. `peer` is the host that is asked now whether it has come."""
 
-    def __init__(self, mover: Mover, hosted: HostedSpace, delivery: Prepared) -> None:
+    def __init__(self, mover: EntryMover, hosted: HostedSpace, delivery: Prepared) -> None:
         self.hosted = hosted
         self.holder = delivery.holder
         self.entries = delivery.entries
         self.space = hosted.name
-        self.peer: Peer | None = None
+        self.peer: EngagedPeer | None = None
         self._delivery = delivery
         self._mover = mover
 
@@ -59,16 +59,16 @@ class Moving:
         """Sessions remember it: it is met again, at the other host."""
 
 
-class Mover:
+class EntryMover:
     """Moves what is misplaced at one host; to each other host at its own pace."""
 
     def __init__(self, host: ThisHost) -> None:
         self._host = host
         self._accepted: dict[str, Seen] = {}
         self._positions: dict[str, int] = {}  # at which what was accepted is durable
-        self._under_way: dict[_Key, Moving] = {}
-        self._tasks: dict[Peer, asyncio.Task[None]] = {}
-        self._again: set[Peer] = set()
+        self._under_way: dict[_Key, EntryInTransit] = {}
+        self._tasks: dict[EngagedPeer, asyncio.Task[None]] = {}
+        self._again: set[EngagedPeer] = set()
 
     def recover(self, hosted: HostedSpace) -> None:
         """What was under way when this host crashed; what has come here from elsewhere."""
@@ -77,7 +77,7 @@ class Mover:
             accepted.add_number(origin, n)
         for delivery in hosted.port.deliveries_in_doubt():
             if delivery.holder.kind == "move":
-                moving = Moving(self, hosted, delivery)
+                moving = EntryInTransit(self, hosted, delivery)
                 self._under_way[moving.key] = moving
                 self._host.doubts.leave(moving.key, {0: moving})
 
@@ -88,14 +88,14 @@ class Mover:
         for peer in self._host.peers.values():
             self._begin(peer)
 
-    def _begin(self, peer: Peer) -> None:
+    def _begin(self, peer: EngagedPeer) -> None:
         if self._is_busy_with(peer):
             self._again.add(peer)
         else:
             task = self._tasks[peer] = asyncio.ensure_future(self._move_all(peer))
             task.add_done_callback(partial(self._rest, peer))
 
-    def _is_busy_with(self, peer: Peer) -> bool:
+    def _is_busy_with(self, peer: EngagedPeer) -> bool:
         task = self._tasks.get(peer)
         return task is not None and not task.done()
 
@@ -103,14 +103,14 @@ class Mover:
         """The moves that have begun and have not ended."""
         return list(self._under_way)
 
-    def _rest(self, peer: Peer, task: asyncio.Task[None]) -> None:
+    def _rest(self, peer: EngagedPeer, task: asyncio.Task[None]) -> None:
         if self._tasks.get(peer) is task:  # Else the next one has begun.
             del self._tasks[peer]
             self._again.discard(peer)
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.error("moving entries to the host %r failed", peer.name, exc_info=error)
 
-    async def _move_all(self, peer: Peer) -> None:
+    async def _move_all(self, peer: EngagedPeer) -> None:
         while not peer.talk.over:
             self._again.discard(peer)
             for name, hosted in list(self._host.spaces.items()):
@@ -124,7 +124,7 @@ class Mover:
             if peer not in self._again:
                 return
 
-    async def _move_to(self, peer: Peer, hosted: HostedSpace) -> None:
+    async def _move_to(self, peer: EngagedPeer, hosted: HostedSpace) -> None:
         for moving in list(self._under_way.values()):
             to_it = moving.holder.who == peer.id
             undecided = self._under_way.get(moving.key) is moving
@@ -136,14 +136,14 @@ class Mover:
                     return
                 await self._move(peer, hosted, entry)
 
-    async def _move(self, peer: Peer, hosted: HostedSpace, entry: Entry) -> None:
+    async def _move(self, peer: EngagedPeer, hosted: HostedSpace, entry: Entry) -> None:
         if not self._can_be_sent(hosted, entry):
             return
         holder = Holder("move", peer.id, entry.origin, entry.n)
         delivery, position = hosted.port.put_aside([entry], holder)
         if delivery is None:
             return
-        moving = Moving(self, hosted, delivery)
+        moving = EntryInTransit(self, hosted, delivery)
         await hosted.flush(position)
         if peer.talk.over:  # It was not asked.
             give_back(hosted, moving)
@@ -159,10 +159,10 @@ class Mover:
             return False
         return True
 
-    def _message(self, hosted: HostedSpace, entry: Entry) -> wire.Move:
-        return wire.Move(self._host.next_call(), hosted.name, _travelling(hosted, entry))
+    def _message(self, hosted: HostedSpace, entry: Entry) -> wire.MoveEntry:
+        return wire.MoveEntry(self._host.next_call(), hosted.name, _travelling(hosted, entry))
 
-    async def _deliver(self, peer: Peer, moving: Moving) -> None:
+    async def _deliver(self, peer: EngagedPeer, moving: EntryInTransit) -> None:
         """Deliver one. If it is not said in time whether it came it is in doubt, and delivered
         again if the host comes back. PeerLost if the host does not answer: who does not need not
         be asked about the next one either."""
@@ -175,7 +175,9 @@ class Mover:
             self._host.doubts.leave(moving.key, {0: moving})
             raise PeerLost(peer.name, "move")
 
-    def _answered(self, peer: Peer, moving: Moving, answer: asyncio.Future[Any]) -> None:
+    def _answered(
+        self, peer: EngagedPeer, moving: EntryInTransit, answer: asyncio.Future[Any]
+    ) -> None:
         """This may be long after it was asked; then its doubt may be over as well."""
         if moving.peer is not peer or answer.cancelled():
             return
@@ -193,7 +195,7 @@ class Mover:
         else:
             give_back(moving.hosted, moving)
 
-    def ended(self, moving: Moving) -> None:
+    def ended(self, moving: EntryInTransit) -> None:
         """It is here, or there; no longer in between."""
         if self._under_way.get(moving.key) is moving:
             del self._under_way[moving.key]
@@ -201,7 +203,7 @@ class Mover:
 
     # Coming
 
-    async def come(self, peer: Peer, message: wire.Move) -> bool:
+    async def come(self, peer: EngagedPeer, message: wire.MoveEntry) -> bool:
         """A host sends an entry. True if it is here by now."""
         hosted = peer.hosted(message.space, "write")
         return hosted is not None and await self._accept(

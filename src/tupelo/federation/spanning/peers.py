@@ -7,12 +7,12 @@ from typing import Protocol
 
 from tupelo.federation.links import wire
 from tupelo.federation.links.conversation import Conversation
-from tupelo.federation.spaces.doubts import Doubts
+from tupelo.federation.spaces.doubts import DoubtfulDeliveries
 from tupelo.federation.spaces.hosted import HostedSpace
 from tupelo.values.holder import Holder
 
 
-class Peer(Protocol):
+class EngagedPeer(Protocol):
     """Another host, while this one is engaged with it."""
 
     id: str
@@ -44,11 +44,11 @@ class ThisHost(Protocol):
     name: str
     incarnation: str
     answer_seconds: float
-    doubts: Doubts
+    doubts: DoubtfulDeliveries
     spaces: dict[str, HostedSpace]
 
     @property
-    def peers(self) -> Mapping[str, Peer]: ...
+    def peers(self) -> Mapping[str, EngagedPeer]: ...
 
     @property
     def agents(self) -> list[str]: ...

@@ -14,8 +14,8 @@ from tupelo.federation.links.spelled import read_answer, spell_order
 from tupelo.federation.spaces.doubts import give_back
 from tupelo.federation.spaces.hosted import HostedSpace
 from tupelo.federation.spanning.local import choosing, unread
-from tupelo.federation.spanning.peers import Peer
-from tupelo.federation.spanning.records import Record
+from tupelo.federation.spanning.peers import EngagedPeer
+from tupelo.federation.spanning.records import SeenRecord
 from tupelo.space.delivery import Delivery
 from tupelo.space.query import NOW, Query
 from tupelo.space.session import SessionState
@@ -23,16 +23,16 @@ from tupelo.values.entry import Entry
 from tupelo.values.holder import Holder
 from tupelo.values.spelling import template_to_wire
 
-Settling = Callable[[Peer, list[Entry]], Awaitable[None]]
+Settling = Callable[[EngagedPeer, list[Entry]], Awaitable[None]]
 """Called with what a host has delivered, before it is ours; if it raises, that goes back."""
 
 
-def nobody(peer: Peer) -> bool:
+def nobody(peer: EngagedPeer) -> bool:
     """Of a scope: it is here, and no other host is in it."""
     return False
 
 
-class Question:
+class FederatedQuery:
     """A query over the federation, as this host asks it: `agent` narrows it to the entries of one
     agent, `holder` gets what is taken here, and `accept` has a say in what other hosts deliver. A
     question that is `sent` to others must have a spelling."""
@@ -88,7 +88,7 @@ class Question:
 
     def ask(
         self,
-        peer: Peer,
+        peer: EngagedPeer,
         call: int,
         how: Literal["read", "take", "peek"],
         limit: int | None,
@@ -118,7 +118,7 @@ class Question:
         )
 
     def read_answer(
-        self, peer: Peer, message: wire.Ask, answer: Any
+        self, peer: EngagedPeer, message: wire.Ask, answer: Any
     ) -> tuple[list[Entry], bool] | None:
         """What was read there, and whether there is more; None if it is to be asked again. BadFrame
         if it cannot be."""
@@ -129,12 +129,12 @@ class Question:
                 return None
         return read_answer(answer, self.hosted.clock.now())
 
-    def going_on(self, entries: list[Entry]) -> Question:
+    def going_on(self, entries: list[Entry]) -> FederatedQuery:
         """The same question, but for what was read; in a session of its own, if it is in none."""
         if self.session is not None:
             return self
         question = copy(self)
-        question.record = Record()
+        question.record = SeenRecord()
         question.session = SessionState("", question.record, None)
         question.record.choose(entries, None)
         return question
@@ -161,9 +161,9 @@ class Question:
             return self.record.choose(entries, limit)
 
 
-def _record_of(session: SessionState | None) -> Record | None:
+def _record_of(session: SessionState | None) -> SeenRecord | None:
     seen = None if session is None else session.seen
-    assert seen is None or isinstance(seen, Record)
+    assert seen is None or isinstance(seen, SeenRecord)
     return seen
 
 
@@ -177,7 +177,7 @@ class Settler(Protocol):
     def handed(self, call: int) -> None: ...
 
 
-class Brought:
+class ForeignDelivery:
     """Entries that another host has delivered, which keeps them in doubt until it hears whether
     the one who asked has them; were there more, but for a `cut`?"""
 
@@ -206,11 +206,11 @@ class Brought:
         self._settler.handed(self._call)
 
 
-class Taken:
+class FederatedResult:
     """What an operation got, from where, and whom it reached; of a session's, what is noted in its
     `record`."""
 
-    def __init__(self, hosted: HostedSpace, record: Record | None = None) -> None:
+    def __init__(self, hosted: HostedSpace, record: SeenRecord | None = None) -> None:
         self.hosted = hosted
         self._record = record
         self.entries: list[Entry] = []
@@ -218,9 +218,9 @@ class Taken:
         self.missing: dict[str, None] = {}
         self.cut: set[str] = set()  # ids of hosts that have more than they could answer
         self._deliveries: list[Delivery] = []  # of what was here
-        self._brought: list[Brought] = []
+        self._brought: list[ForeignDelivery] = []
 
-    def is_cut(self, peer: Peer) -> bool:
+    def is_cut(self, peer: EngagedPeer) -> bool:
         return peer.id in self.cut
 
     @property
@@ -229,7 +229,7 @@ class Taken:
 
     def add(self, delivery: Delivery) -> None:
         self.entries += delivery.entries
-        if isinstance(delivery, Brought):
+        if isinstance(delivery, ForeignDelivery):
             self._brought.append(delivery)
         else:
             self._deliveries.append(delivery)
@@ -302,7 +302,7 @@ class Taken:
                 self._record.discard_all(self.entries)
         return 0
 
-    def join(self, more: Taken) -> None:
+    def join(self, more: FederatedResult) -> None:
         """What another operation got, later."""
         self.entries += more.entries
         self._deliveries += more._deliveries

@@ -21,7 +21,7 @@ from tupelo.space.session import Seen, seen_of
 from tupelo.values.entry import Entry
 
 if TYPE_CHECKING:
-    from tupelo.federation.spanning.peers import Peer
+    from tupelo.federation.spanning.peers import EngagedPeer
 
 CHANGES_MAX = 4_096
 """So many changes are remembered one by one; who knows less than that is told all anew."""
@@ -32,7 +32,7 @@ TURN = 16
 _Change = tuple[Literal["seen", "unseen", "gone"], str, int | BitMap64]
 
 
-class Reader(Protocol):
+class SessionReader(Protocol):
     """Who reads in a session, and wants to know that there is something again to be read."""
 
     def look_again(self) -> None: ...
@@ -42,7 +42,7 @@ class Reader(Protocol):
         ...
 
 
-class Record(Seen):
+class SeenRecord(Seen):
     """What one session has seen. It is used under the lock of the session's space here."""
 
     __slots__ = (
@@ -60,10 +60,10 @@ class Record(Seen):
 
     def __init__(self) -> None:
         super().__init__()
-        self.readers: dict[Reader, None] = {}
+        self.readers: dict[SessionReader, None] = {}
         self._changes: list[_Change] = []
         self._first = 1  # the version before the first of the changes
-        self._told: WeakKeyDictionary[Peer, int] = WeakKeyDictionary()
+        self._told: WeakKeyDictionary[EngagedPeer, int] = WeakKeyDictionary()
         self._was_told = False  # Was anyone told? Until then no change need be remembered.
         self.source = ""  # the id of the host that had the last one at once
         self._reads = 0
@@ -147,7 +147,7 @@ class Record(Seen):
             del self._changes[: CHANGES_MAX // 2]
             self._first += CHANGES_MAX // 2
 
-    def notes_for(self, peer: Peer, call: int) -> wire.Notes:
+    def notes_for(self, peer: EngagedPeer, call: int) -> wire.SessionDelta:
         """What to say to this host with the question that it is asked in this call. Links keep the
         order, so what is said is known there; if not, it will say so."""
         self._number = self._number or call
@@ -155,9 +155,9 @@ class Record(Seen):
         self._told[peer] = upto
         self._was_told = True
         if since < self._first:
-            return wire.Notes(self._number, 0, upto, {**spell_seen(self)})
+            return wire.SessionDelta(self._number, 0, upto, {**spell_seen(self)})
         seen, unseen, gone = _summed(self._changes[since - self._first :])
-        return wire.Notes(
+        return wire.SessionDelta(
             self._number,
             since,
             upto,
@@ -166,7 +166,7 @@ class Record(Seen):
             spell_numbers(gone),
         )
 
-    def first_asked(self, peers: list[Peer]) -> Peer | None:
+    def first_asked(self, peers: list[EngagedPeer]) -> EngagedPeer | None:
         """Whom to ask alone, before all: the next one is most often where the last one was. Now and
         then it is the turn of the others, one by one, so that none has to wait for ever."""
         if not self.source or len(peers) < 2:
@@ -177,11 +177,11 @@ class Record(Seen):
             return peers[turn % len(peers)]
         return next((peer for peer in peers if peer.id == self.source), None)
 
-    def all_notes(self) -> wire.Notes:
+    def all_notes(self) -> wire.SessionDelta:
         """All that was seen, for one who need not keep it."""
-        return wire.Notes(0, 0, 0, {**spell_seen(self)})
+        return wire.SessionDelta(0, 0, 0, {**spell_seen(self)})
 
-    def read_answer(self, peer: Peer, notes: wire.Notes, answer: Any) -> Any:
+    def read_answer(self, peer: EngagedPeer, notes: wire.SessionDelta, answer: Any) -> Any:
         """The entries of an answer, as they are spelled; None if the host has forgotten us, and is
         to be asked again. BadFrame if it says what cannot be."""
         if answer is None and notes.since:
@@ -199,7 +199,7 @@ class Record(Seen):
     def close(self) -> None:
         """The session is over."""
         for peer in list(self._told):
-            peer.talk.say(wire.Unnote(self._number))
+            peer.talk.say(wire.ForgetSession(self._number))
         self._told.clear()
 
 

@@ -21,9 +21,9 @@ from tupelo.errors import CannotSend, HostClosed, TupeloError
 from tupelo.federation.links import wire
 from tupelo.federation.spaces.doubts import give_back
 from tupelo.federation.spanning.gathering import read_from
-from tupelo.federation.spanning.peers import Peer
-from tupelo.federation.spanning.question import Question, Taken
-from tupelo.federation.spanning.watching import Watching
+from tupelo.federation.spanning.peers import EngagedPeer
+from tupelo.federation.spanning.question import FederatedQuery, FederatedResult
+from tupelo.federation.spanning.watching import SpaceWatch
 from tupelo.space.delivery import Delivery
 from tupelo.space.query import NOW
 from tupelo.space.tasks import alarm_at
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
     from tupelo.federation.spanning.federated import Federation
 
 
-class _Place:
+class _AskedHost:
     """A host that is asked, and how it stands."""
 
-    def __init__(self, peer: Peer, watch: int) -> None:
+    def __init__(self, peer: EngagedPeer, watch: int) -> None:
         self.peer = peer
         self.watch = watch
         self.state: Literal["asking", "empty", "ready", "missing"] = "asking"
@@ -49,17 +49,21 @@ class Search:
     """One search. `run` is awaited once."""
 
     def __init__(
-        self, federation: Federation, question: Question, here: bool, wanted: Callable[[Peer], bool]
+        self,
+        federation: Federation,
+        question: FederatedQuery,
+        here: bool,
+        wanted: Callable[[EngagedPeer], bool],
     ) -> None:
         self._federation = federation
         self._question = question
         self._here = here
         self._wanted = wanted
         self._next_call = federation.host.next_call
-        self._places: dict[str, _Place] = {}
+        self._places: dict[str, _AskedHost] = {}
         self.ended = asyncio.Event()
         self._changed = asyncio.Event()
-        self._watching: Watching | None = None
+        self._watching: SpaceWatch | None = None
         self._waiting: asyncio.Task[Delivery | list[Entry] | None] | None = None  # here
         self._ticket: int | None = None  # its place among those who wait here
         self._hinted_here = False
@@ -70,9 +74,9 @@ class Search:
         self.found_here = False
         self._loop = asyncio.get_running_loop()
         self._holding = False
-        self._result = Taken(question.hosted, None if question.take else question.record)
+        self._result = FederatedResult(question.hosted, None if question.take else question.record)
 
-    async def run(self) -> Taken:
+    async def run(self) -> FederatedResult:
         federation, hosted = self._federation, self._question.hosted
         if self._here and await self._look_here():
             return self._result
@@ -173,7 +177,7 @@ class Search:
             return False
         question = self._question
         query = question.query
-        self._watching = Watching(question.hosted, query.template, self._hint_here, query.order)
+        self._watching = SpaceWatch(question.hosted, query.template, self._hint_here, query.order)
         return await self._look_here()
 
     async def _look_here(self) -> bool:
@@ -215,7 +219,7 @@ class Search:
         peer = record.first_asked(self._federation.asked(question.hosted, self._wanted))
         if peer is None:
             return False
-        there = Taken(question.hosted)
+        there = FederatedResult(question.hosted)
         with question.held():
             await read_from(self._federation, peer, question, question.limit, there)
             there.entries = question.choose(there.entries, question.limit)
@@ -227,7 +231,7 @@ class Search:
             record.source = ""
         return bool(there.entries)
 
-    def engaged(self, peer: Peer) -> None:
+    def engaged(self, peer: EngagedPeer) -> None:
         """This host is there to be asked, now or from now on."""
         if (
             self._wanted(peer)
@@ -236,18 +240,18 @@ class Search:
         ):
             self._begin(peer)
 
-    def departed(self, peer: Peer) -> None:
+    def departed(self, peer: EngagedPeer) -> None:
         place = self._places.get(peer.id)
         if place is not None and place.peer is peer:
             self._lose(place)
 
-    def _begin(self, peer: Peer) -> None:
-        place = self._places[peer.id] = _Place(peer, self._next_call())
+    def _begin(self, peer: EngagedPeer) -> None:
+        place = self._places[peer.id] = _AskedHost(peer, self._next_call())
         peer.hints[place.watch] = lambda hint: self._ready(place)
         how: Literal["peek", "read"] = "peek" if self._question.take else "read"
         self._ask(place, how)
 
-    def _ask(self, place: _Place, how: Literal["peek", "read"]) -> None:
+    def _ask(self, place: _AskedHost, how: Literal["peek", "read"]) -> None:
         place.state = "asking"
         limit = 1 if how == "peek" else self._question.limit
         message = self._question.ask(place.peer, self._next_call(), how, limit, place.watch)
@@ -260,7 +264,7 @@ class Search:
             return
         answer.add_done_callback(lambda done: self._answered(place, message, done))
 
-    def _answered(self, place: _Place, message: wire.Ask, answer: asyncio.Future[Any]) -> None:
+    def _answered(self, place: _AskedHost, message: wire.Ask, answer: asyncio.Future[Any]) -> None:
         if answer.cancelled():
             return
         error = answer.exception()
@@ -289,12 +293,12 @@ class Search:
             place.state = "empty"
             self._changed.set()
 
-    def _ready(self, place: _Place) -> None:
+    def _ready(self, place: _AskedHost) -> None:
         if place.state != "missing":
             place.state = "ready"
             self._changed.set()
 
-    def _lose(self, place: _Place) -> None:
+    def _lose(self, place: _AskedHost) -> None:
         place.state = "missing"
         self._result.covered.pop(place.peer.name, None)
         self._result.missing[place.peer.name] = None
@@ -333,7 +337,7 @@ class Search:
         self._hold()
         return False
 
-    async def _claim(self, place: _Place) -> bool:
+    async def _claim(self, place: _AskedHost) -> bool:
         """Ask one host to reserve, and keep what it delivers. Meanwhile nothing is reserved here:
         what is not wanted would be out of sight for others."""
         waits = self._waiting is not None
@@ -386,7 +390,7 @@ class Search:
             return True
         empty = [place for place in self._places.values() if place.state == "empty"]
         asked = [
-            place.peer.talk.call(wire.Unwatch(self._next_call(), place.watch), self._during)
+            place.peer.talk.call(wire.UnwatchRequest(self._next_call(), place.watch), self._during)
             for place in empty
         ]
         if asked:
@@ -423,7 +427,9 @@ class Search:
             known = place.peer.hints.pop(place.watch, None) is not None
             may_stand = place.watched or place.state in ("asking", "missing")
             if known and may_stand:
-                place.peer.talk.call(wire.Unwatch(self._next_call(), place.watch), self._during)
+                place.peer.talk.call(
+                    wire.UnwatchRequest(self._next_call(), place.watch), self._during
+                )
         waiting, self._waiting = self._waiting, None
         if waiting is not None:
             waiting.add_done_callback(self._give_back)

@@ -18,12 +18,12 @@ from tupelo.errors import BadArgument, HostClosed, SpaceClosed, TupeloError
 from tupelo.federation.spaces.hosted import HostedSpace
 from tupelo.federation.spanning.federated import adopt
 from tupelo.federation.spanning.handles import (
-    FederatedListening,
     FederatedMatchSet,
+    FederatedNotices,
     FederatedSession,
 )
-from tupelo.federation.spanning.question import Taken
-from tupelo.federation.spanning.records import Record
+from tupelo.federation.spanning.question import FederatedResult
+from tupelo.federation.spanning.records import SeenRecord
 from tupelo.federation.spanning.subscription import FederatedSubscription
 from tupelo.space import asynchronous, blocking
 from tupelo.space.checks import check_count, check_limit, check_order, check_wait
@@ -229,7 +229,7 @@ class FederatedSpace(Closing, SpaceLike):
     async def _anywhere(self, query: Query, coverage: Coverage | None) -> list[Any]:
         """Ask the federation, on the host's loop, and keep what it brings."""
 
-        async def get() -> Taken:
+        async def get() -> FederatedResult:
             taken = await self._until_closed(
                 self._federation.get, self._hosted, query, partial=coverage is not None
             )
@@ -244,14 +244,14 @@ class FederatedSpace(Closing, SpaceLike):
             await self._federation.hand(taken)
             return taken
 
-        def undo(taken: Taken) -> None:
+        def undo(taken: FederatedResult) -> None:
             if query.take:
                 taken.undo(adopt)
-            elif query.session is not None and isinstance(query.session.seen, Record):
+            elif query.session is not None and isinstance(query.session.seen, SeenRecord):
                 with self._port.atomic():
                     query.session.seen.discard_all(taken.entries)
 
-        taken: Taken = await self._host.on_loop(get(), undo)
+        taken: FederatedResult = await self._host.on_loop(get(), undo)
         if query.take:
             with suppress(RuntimeError):  # The host is closed: it has told the others before.
                 self._host.soon(taken.received)
@@ -271,7 +271,7 @@ class FederatedSpace(Closing, SpaceLike):
         if txn is not None or self._is_here(scope) or (scope is None and not self._spans()):
             self._covers_here(coverage)
             return self._port.count(template, txn)
-        taken = Taken(self._hosted) if coverage is not None else None
+        taken = FederatedResult(self._hosted) if coverage is not None else None
         number: int = await self._host.on_loop(
             self._federation.count(self._hosted, template, scope, taken)
         )
@@ -327,7 +327,7 @@ class FederatedSpace(Closing, SpaceLike):
 
     def session(self, *, lease: float | None = None) -> FederatedSession:
         self._require_open()
-        return FederatedSession(self, Record(), check_lease(lease))
+        return FederatedSession(self, SeenRecord(), check_lease(lease))
 
     # Subscriptions, reactions
 
@@ -367,7 +367,7 @@ class FederatedSpace(Closing, SpaceLike):
             available=bool(available),
             returned=bool(returned),
         )
-        return FederatedListening(self, subscription, callback, seconds)
+        return FederatedNotices(self, subscription, callback, seconds)
 
     def _subscribed(
         self, template: object, scope: Scope | None, **how: Any
@@ -400,7 +400,7 @@ class FederatedSpace(Closing, SpaceLike):
             raise BadArgument("function", "a function of an entry and a step", function)
         subscription = self._subscribed(template, scope, existing=existing, backlog_max=1_000_000)
         reaction = WeakReaction(
-            self, FederatedListening(self, subscription, None, None), function, bool(once)
+            self, FederatedNotices(self, subscription, None, None), function, bool(once)
         )
         self._host.run_apart(reaction.run)
         return reaction

@@ -18,9 +18,9 @@ from tupelo.errors import BadFrame, CannotSend, TupeloError
 from tupelo.federation.links import wire
 from tupelo.federation.links.spelled import read_whole, spell_seen
 from tupelo.federation.spaces.hosted import HostedSpace
-from tupelo.federation.spanning.peers import Peer
+from tupelo.federation.spanning.peers import EngagedPeer
 from tupelo.federation.spanning.question import nobody
-from tupelo.federation.spanning.telling import Telling
+from tupelo.federation.spanning.telling import RemoteWatch
 from tupelo.space.session import Seen
 from tupelo.space.tasks import alarm_at
 from tupelo.values.entry import Entry
@@ -51,7 +51,7 @@ class FederatedSubscription:
         handback: Any = None,
         backlog_max: int = 1_000,
         here: bool = True,
-        wanted: Callable[[Peer], bool] = lambda peer: True,
+        wanted: Callable[[EngagedPeer], bool] = lambda peer: True,
     ) -> None:
         self.ended = False
         self.sequence = 0
@@ -68,13 +68,13 @@ class FederatedSubscription:
         self._missed = 0
         self._told = Seen()
         self._waiting: deque[asyncio.Future[None]] = deque()
-        self._watches: dict[str, tuple[Peer, int]] = {}
+        self._watches: dict[str, tuple[EngagedPeer, int]] = {}
         self._wanted = wanted
         self._standing: set[asyncio.Future[Any]] = set()
-        self._here: Telling | None = None
+        self._here: RemoteWatch | None = None
         if here:
-            watch = wire.Watch(0, hosted.name, None, 0, existing, available, returned)
-            self._here = Telling(hosted, template, watch, None, self._heard_here)
+            watch = wire.WatchRequest(0, hosted.name, None, 0, existing, available, returned)
+            self._here = RemoteWatch(hosted, template, watch, None, self._heard_here)
         federation.subscriptions[self] = None
         try:
             for peer in list(federation.host.peers.values()):
@@ -85,7 +85,7 @@ class FederatedSubscription:
 
     # Where it listens
 
-    def engaged(self, peer: Peer) -> None:
+    def engaged(self, peer: EngagedPeer) -> None:
         """What a host brings becomes visible now."""
         before = self._watches.get(peer.id)
         if before is None or before[0] is not peer:
@@ -94,17 +94,17 @@ class FederatedSubscription:
             except CannotSend as error:
                 logger.warning("the host %r cannot be asked to tell us: %s", peer.name, error)
 
-    def departed(self, peer: Peer) -> None:
+    def departed(self, peer: EngagedPeer) -> None:
         before = self._watches.get(peer.id)
         if before is not None and before[0] is peer:
             del self._watches[peer.id]
 
-    def _install(self, peer: Peer, existing: bool) -> None:
+    def _install(self, peer: EngagedPeer, existing: bool) -> None:
         hosted = self._hosted
         if self.ended or not self._wanted(peer) or not hosted.shared:
             return
         number = self._federation.host.next_call()
-        message = wire.Watch(
+        message = wire.WatchRequest(
             self._federation.host.next_call(),
             hosted.name,
             self._spelled,
@@ -141,14 +141,14 @@ class FederatedSubscription:
         if self._here is not None:
             self._here.arrived(1)
 
-    def _heard(self, peer: Peer, hint: wire.Hint) -> None:
+    def _heard(self, peer: EngagedPeer, hint: wire.Hint) -> None:
         self._missed += hint.missed
         now = self._hosted.clock.now()
         for told in hint.entries:
             if type(told) is not list or len(told) != 2:
                 raise BadFrame("a hint tells of a kind and an entry")
             self._tell(told[0], read_whole(told[1], now))
-        peer.talk.say(wire.Told(hint.watch, len(hint.entries)))
+        peer.talk.say(wire.HintAck(hint.watch, len(hint.entries)))
 
     def _tell(self, how: str, entry: Entry) -> None:
         if self.ended:
@@ -239,7 +239,7 @@ class FederatedSubscription:
         for peer, number in self._watches.values():
             peer.hints.pop(number, None)
             if not peer.talk.over:
-                message = wire.Unwatch(self._federation.host.next_call(), number)
+                message = wire.UnwatchRequest(self._federation.host.next_call(), number)
                 peer.talk.call(message, "subscribe").add_done_callback(_say_refusal)
         self._watches.clear()
         for waiter in self._waiting:

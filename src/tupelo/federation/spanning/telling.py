@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tupelo.errors import CannotSend
-from tupelo.federation.links.wire import Watch
+from tupelo.federation.links.wire import WatchRequest
 from tupelo.federation.spaces.hosted import HostedSpace
 from tupelo.space.asynchronous import Subscription
 from tupelo.space.order import Fifo
@@ -24,7 +24,7 @@ WINDOW = 256
 BACKLOG_MAX = 10_000
 
 
-class Telling:
+class RemoteWatch:
     """Tells of the entries that match, the oldest first."""
 
     hits = 0
@@ -33,7 +33,7 @@ class Telling:
         self,
         hosted: HostedSpace,
         template: Any,
-        message: Watch,
+        message: WatchRequest,
         only: Accept | None,
         tell: Callable[[str, Entry, int], None],
     ) -> None:

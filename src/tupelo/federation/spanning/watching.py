@@ -12,7 +12,7 @@ from tupelo.space.order import Order
 from tupelo.values.notice import Notice
 
 
-class Intended:
+class PlannedWatch:
     """A watch that will stand if it turns out that there is nothing."""
 
     hits = 0
@@ -20,7 +20,7 @@ class Intended:
     def end(self) -> None: ...
 
 
-class Awaiting:
+class SpaceAwaited:
     """A watch for a space that this host does not have yet. `made` is called when the space is
     made, for there may be something in it then."""
 
@@ -36,7 +36,7 @@ class Awaiting:
     def end(self) -> None: ...
 
 
-class Watching:
+class SpaceWatch:
     """A watch over one space. `hits` counts what came, or is shown now by an order that left it out
     before; `hint` is called once, and again only after `arm`, so that a busy space does not talk to
     one who is slow to ask."""

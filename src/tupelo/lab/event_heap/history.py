@@ -51,7 +51,7 @@ class Read:
 
 
 @dataclass
-class Reader:
+class HeapReader:
     """Someone who sees no event twice: a session, which may be shared, a view, a query."""
 
     name: str
@@ -101,14 +101,14 @@ class Remains:
     """What these hosts have in it."""
 
 
-class History:
+class HeapHistory:
     """All that was done in a world. What cannot be is said at once."""
 
     def __init__(self, note: Callable[[str], None]) -> None:
         self.puts: dict[int, Put] = {}
         self.removals: list[Removal] = []
-        self.readers: list[Reader] = []
-        self.shared: dict[str, Reader] = {}
+        self.readers: list[HeapReader] = []
+        self.shared: dict[str, HeapReader] = {}
         """The shared sessions, by their ids."""
         self.excused: set[int] = set()
         """What no host had any more when the last that had it crashed."""
@@ -148,7 +148,7 @@ class History:
         self._note(f"FAULT {invariant}: {text}")
         self.faults.append(Fault(invariant, text))
 
-    def reader(self, name: str, heap: str, inherited: frozenset[int] = frozenset()) -> Reader:
-        reader = Reader(name, heap, inherited=inherited)
+    def reader(self, name: str, heap: str, inherited: frozenset[int] = frozenset()) -> HeapReader:
+        reader = HeapReader(name, heap, inherited=inherited)
         self.readers.append(reader)
         return reader

@@ -11,11 +11,11 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from itertools import pairwise
 
-from tupelo.lab.event_heap.history import History, Put, Read, Reader, Remains
+from tupelo.lab.event_heap.history import HeapHistory, HeapReader, Put, Read, Remains
 from tupelo.lab.judge import Fault
 
 
-def judge(history: History, remains: Remains) -> list[Fault]:
+def judge(history: HeapHistory, remains: Remains) -> list[Fault]:
     return [
         *history.faults,
         *judge_events(history, remains),
@@ -32,12 +32,12 @@ def living(remains: Remains, heap: str) -> set[int]:
     return {number for held in remains.held.values() for number in held.get(heap, ())}
 
 
-def is_carried(number: int, heap: str, history: History) -> bool:
+def is_carried(number: int, heap: str, history: HeapHistory) -> bool:
     put = history.puts.get(number)
     return put is not None and put.heap != heap
 
 
-def is_moved(number: int, heap: str, history: History) -> bool:
+def is_moved(number: int, heap: str, history: HeapHistory) -> bool:
     """Was it carried here, or adopted? Then it has another source, and may have two places."""
     return number in history.adopted or is_carried(number, heap, history)
 
@@ -45,7 +45,7 @@ def is_moved(number: int, heap: str, history: History) -> bool:
 # Events
 
 
-def judge_events(history: History, remains: Remains) -> Iterator[Fault]:
+def judge_events(history: HeapHistory, remains: Remains) -> Iterator[Fault]:
     """What was put is at every host that has the heap, unless it was removed, or ran out."""
     heaps = sorted({heap for held in remains.held.values() for heap in held})
     for heap in heaps:
@@ -67,7 +67,7 @@ def judge_events(history: History, remains: Remains) -> Iterator[Fault]:
         yield from judge_losses(heap, history, there)
 
 
-def judge_losses(heap: str, history: History, there: set[int]) -> Iterator[Fault]:
+def judge_losses(heap: str, history: HeapHistory, there: set[int]) -> Iterator[Fault]:
     removed = {one.number for one in history.removals if one.heap == heap}
     doubts = sum(one.how == "killed" for one in history.removals if one.heap == heap)
     for put in history.puts.values():
@@ -78,7 +78,7 @@ def judge_losses(heap: str, history: History, there: set[int]) -> Iterator[Fault
             doubts -= 1
 
 
-def judge_removals(history: History, remains: Remains) -> Iterator[Fault]:
+def judge_removals(history: HeapHistory, remains: Remains) -> Iterator[Fault]:
     """Each event is given to one who removes it, and is there no more."""
     times = Counter((one.heap, one.number) for one in history.removals if one.number is not None)
     for (heap, number), count in times.items():
@@ -95,7 +95,7 @@ def judge_removals(history: History, remains: Remains) -> Iterator[Fault]:
 # Readers
 
 
-def judge_reader(reader: Reader, history: History, remains: Remains) -> Iterator[Fault]:
+def judge_reader(reader: HeapReader, history: HeapHistory, remains: Remains) -> Iterator[Fault]:
     times = Counter(read.number for read in reader.reads)
     for number, count in times.items():
         if number in reader.inherited or (count > 1 and not reader.resumed):
@@ -111,7 +111,7 @@ def judge_reader(reader: Reader, history: History, remains: Remains) -> Iterator
     yield from judge_clones(reader)
 
 
-def judge_fifo(reader: Reader, history: History) -> Iterator[Fault]:
+def judge_fifo(reader: HeapReader, history: HeapHistory) -> Iterator[Fault]:
     """By one question events of a source are got in the order in which they were put there."""
     latest: dict[tuple[str, str], Put] = {}
     for read in reader.reads:
@@ -126,7 +126,7 @@ def judge_fifo(reader: Reader, history: History) -> Iterator[Fault]:
             latest[key] = put
 
 
-def judge_clones(reader: Reader) -> Iterator[Fault]:
+def judge_clones(reader: HeapReader) -> Iterator[Fault]:
     """Who goes on with a clone was told so."""
     views = [read.view for read in reader.reads if read.view]
     for old, new in pairwise(views):
@@ -143,7 +143,7 @@ def judge_clones(reader: Reader) -> Iterator[Fault]:
 # Orders
 
 
-def judge_orders(history: History, remains: Remains) -> Iterator[Fault]:
+def judge_orders(history: HeapHistory, remains: Remains) -> Iterator[Fault]:
     """There is one order of each view, and all that was read in it was read in that order."""
     final: dict[str, list[int]] = {}
     for host, orders in remains.orders.items():
@@ -171,15 +171,20 @@ def judge_orders(history: History, remains: Remains) -> Iterator[Fault]:
                     yield from judge_skipped(reader, view, asked, reads, final[view], history)
 
 
-def judge_sources(view: str, order: list[int], history: History) -> Iterator[Fault]:
+def judge_sources(view: str, order: list[int], history: HeapHistory) -> Iterator[Fault]:
     heaps = {history.puts[number].heap for number in order if number in history.puts}
     reads = [Read(number) for number in order]
     for heap in heaps:
-        yield from judge_fifo(Reader(f"the order of {view}", heap, reads), history)
+        yield from judge_fifo(HeapReader(f"the order of {view}", heap, reads), history)
 
 
 def judge_part(
-    reader: Reader, view: str, asked: str, reads: list[Read], order: list[int], history: History
+    reader: HeapReader,
+    view: str,
+    asked: str,
+    reads: list[Read],
+    order: list[int],
+    history: HeapHistory,
 ) -> Iterator[Fault]:
     at = {number: position for position, number in enumerate(order)}
     if strays := [read.number for read in reads if read.number not in at]:
@@ -192,7 +197,12 @@ def judge_part(
 
 
 def judge_skipped(
-    reader: Reader, view: str, asked: str, reads: list[Read], order: list[int], history: History
+    reader: HeapReader,
+    view: str,
+    asked: str,
+    reads: list[Read],
+    order: list[int],
+    history: HeapHistory,
 ) -> Iterator[Fault]:
     last = max([order.index(read.number) for read in reads if read.number in order], default=0)
     gone = {one.number for one in history.removals} | history.excused
@@ -206,7 +216,7 @@ def judge_skipped(
             doubts -= 1
 
 
-def judge_replays(history: History, remains: Remains) -> Iterator[Fault]:
+def judge_replays(history: HeapHistory, remains: Remains) -> Iterator[Fault]:
     """A replay gives all that is there, in the order of the view."""
     for host, replays in remains.replays.items():
         for view, replay in replays.items():
@@ -223,7 +233,7 @@ def judge_replays(history: History, remains: Remains) -> Iterator[Fault]:
                 yield Fault("replay", f"{host} replays {replay} of {view}, whose order is {order}")
 
 
-def judge_ends(history: History, remains: Remains) -> Iterator[Fault]:
+def judge_ends(history: HeapHistory, remains: Remains) -> Iterator[Fault]:
     """What was ended for everyone is known nowhere."""
     for host, known in remains.known.items():
         for one in sorted(known & history.destroyed):
@@ -233,7 +243,7 @@ def judge_ends(history: History, remains: Remains) -> Iterator[Fault]:
 # Heaps that come and go
 
 
-def judge_generations(history: History, remains: Remains) -> Iterator[Fault]:
+def judge_generations(history: HeapHistory, remains: Remains) -> Iterator[Fault]:
     """What was destroyed is destroyed everywhere, with its events. Those of a host that has ended
     cannot be removed by others."""
     for host, generation in remains.open.items():

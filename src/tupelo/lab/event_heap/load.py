@@ -9,17 +9,17 @@ from random import Random
 from typing import Any
 
 from tupelo.errors import PeerLost, TokenAway, TupeloError
-from tupelo.lab.event_heap.history import Put, Read, Reader, Removal
+from tupelo.lab.event_heap.history import HeapReader, Put, Read, Removal
 from tupelo.lab.event_heap.world import (
     BOARD,
     BRIEF,
     KINDS,
     PATIENCE_SECONDS,
     SIDE,
-    Member,
-    World,
+    HeapWorld,
+    SimulatedHeapHost,
 )
-from tupelo.lab.life import Life
+from tupelo.lab.life import ProgramLife
 from tupelo.models.event_heap import Event, EventHeap, Session, View, ViewCloned
 from tupelo.values.parts import ANY
 
@@ -35,15 +35,15 @@ PUT_MAX = 80
 class Artist:
     """One who works at a host for as long as that lives, or there is trouble."""
 
-    def __init__(self, world: World, member: Member, name: str) -> None:
+    def __init__(self, world: HeapWorld, member: SimulatedHeapHost, name: str) -> None:
         assert member.life is not None
         self.world = world
         self.history = world.history
         self.member = member
-        self.life: Life = member.life
+        self.life: ProgramLife = member.life
         self.name = name
-        self.sessions: list[tuple[Reader, Session]] = []
-        self.views: list[tuple[Reader, View]] = []
+        self.sessions: list[tuple[HeapReader, Session]] = []
+        self.views: list[tuple[HeapReader, View]] = []
         self._rng = Random(f"{world.seed} {name}")
 
     @property
@@ -130,7 +130,7 @@ class Artist:
 
     # Reading
 
-    async def _read(self, reader: Reader, reading: Session, how: str) -> None:
+    async def _read(self, reader: HeapReader, reading: Session, how: str) -> None:
         asked = reader.wants or self._rng.choice(("", "", "a"))
         template: object = Event(asked) if asked else ANY
         if how == "all":
@@ -140,7 +140,7 @@ class Artist:
             await self._noted(reader, reading, _listed(reading.wait(template, wait=wait)), asked)
 
     async def _noted(
-        self, reader: Reader, reading: Session, work: Awaitable[list[Any]], asked: str
+        self, reader: HeapReader, reading: Session, work: Awaitable[list[Any]], asked: str
     ) -> None:
         """Read, and note what was got. Of a shared session nobody gets what another has got that
         it reaches."""
@@ -161,13 +161,13 @@ class Artist:
                 self.history.fault("read again", f"{number} by {reader.name} at {self.name}")
         self.note_read(reader, reading, found, asked)
 
-    async def _resume(self, reader: Reader, session: Session) -> None:
+    async def _resume(self, reader: HeapReader, session: Session) -> None:
         """The host that has it may be gone for good, or is out of reach."""
         reader.resumed = True
         self.history.note(f"{self.name} resumes {reader.name}")
         await session.resume()
 
-    def note_read(self, reader: Reader, reading: Session, found: list[Any], asked: str) -> None:
+    def note_read(self, reader: HeapReader, reading: Session, found: list[Any], asked: str) -> None:
         view = ""
         if isinstance(reading, View) and reading.order == "total":
             view = reading.id
@@ -204,7 +204,7 @@ class Artist:
         await self.board.register(ANY, self._hearing(told))
         told.inherited = frozenset(before)
 
-    def _hearing(self, reader: Reader) -> Callable[[Any], None]:
+    def _hearing(self, reader: HeapReader) -> Callable[[Any], None]:
         def hear(event: Any) -> None:
             reader.reads.append(Read(event["i"], reader.wants))
 
@@ -212,7 +212,7 @@ class Artist:
 
     # Readers come and go
 
-    def _reader(self, what: str, inherited: frozenset[int] = frozenset()) -> Reader:
+    def _reader(self, what: str, inherited: frozenset[int] = frozenset()) -> HeapReader:
         number = self.world.loop.number("reader")
         return self.history.reader(f"{what} {number} of {self.name}", BOARD, inherited)
 

@@ -14,7 +14,15 @@ from tupelo.federation.replication.carrier import replication_of
 from tupelo.lab.event_heap.history import Remains
 from tupelo.lab.event_heap.judge import judge
 from tupelo.lab.event_heap.load import Artist
-from tupelo.lab.event_heap.world import BOARD, BRIEF, HEAPS, Member, World, peace, trouble
+from tupelo.lab.event_heap.world import (
+    BOARD,
+    BRIEF,
+    HEAPS,
+    HeapWorld,
+    SimulatedHeapHost,
+    peace,
+    trouble,
+)
 from tupelo.lab.judge import Fault
 from tupelo.lab.loop import LabError, VirtualLoop
 from tupelo.lab.simulate import Report, bounded, played
@@ -25,27 +33,27 @@ SETTLE_SECONDS = 15.0
 
 def simulate(seed: int) -> Report:
     """Play one seed, from its beginning to the verdict."""
-    return played(_Run(seed), seed)
+    return played(_HeapRun(seed), seed)
 
 
-class _Run:
+class _HeapRun:
     """One seed, while it is played."""
 
     def __init__(self, seed: int) -> None:
         self.faults: list[Fault] = []
         self._seed = seed
-        self._world: World
+        self._world: HeapWorld
         self._artists: dict[Artist, asyncio.Task[None]] = {}
 
     async def play(self, loop: VirtualLoop) -> None:
-        world = self._world = World(loop, self._seed)
+        world = self._world = HeapWorld(loop, self._seed)
         try:
             async with bounded():
                 await self._play(world)
         finally:
             world.clear()
 
-    async def _play(self, world: World) -> None:
+    async def _play(self, world: HeapWorld) -> None:
         world.populate = self._populate
         await world.start()
         for member in world.members:
@@ -70,7 +78,7 @@ class _Run:
         self.faults += judge(world.history, remains)
         await world.stop()
 
-    def _populate(self, member: Member) -> None:
+    def _populate(self, member: SimulatedHeapHost) -> None:
         assert member.life is not None
         for number in range(1, self._world.plan.agents + 1):
             artist = Artist(self._world, member, f"{member.name}{number}.{member.lives}")

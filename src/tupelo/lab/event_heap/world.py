@@ -12,13 +12,13 @@ from tupelo.federation.identity.ids import id_of
 from tupelo.federation.names import companion_name
 from tupelo.federation.replication.carrier import replication_of
 from tupelo.federation.replication.feed import Feed
-from tupelo.federation.replication.news import Following
-from tupelo.lab.event_heap.history import History
-from tupelo.lab.ground import Ground
-from tupelo.lab.life import Life
+from tupelo.federation.replication.news import FeedCursor
+from tupelo.lab.event_heap.history import HeapHistory
+from tupelo.lab.ground import Simulation
+from tupelo.lab.life import ProgramLife
 from tupelo.lab.loop import VirtualLoop
 from tupelo.lab.network import VirtualNetwork
-from tupelo.lab.world import ANSWER_SECONDS, HEARTBEAT_SECONDS, PORT, Door
+from tupelo.lab.world import ANSWER_SECONDS, HEARTBEAT_SECONDS, PORT, SpaceUnderTest
 from tupelo.models.event_heap import Bridge, EventHeap
 from tupelo.models.event_heap.events import Event
 from tupelo.models.event_heap.ordering import Place
@@ -38,7 +38,7 @@ PATIENCE_SECONDS = 1.5
 
 
 @dataclass(frozen=True)
-class Plan:
+class HeapConfig:
     """What a seed has decided about a world before it begins."""
 
     hosts: int
@@ -54,9 +54,9 @@ class Plan:
     delay: tuple[float, float]
 
 
-def plan_world(rng: Random) -> Plan:
+def plan_world(rng: Random) -> HeapConfig:
     hosts = rng.choice((2, 3, 3, 4))
-    return Plan(
+    return HeapConfig(
         hosts=hosts,
         durable=frozenset(number for number in range(hosts) if rng.random() < 0.5),
         agents=rng.choice((1, 2)),
@@ -68,10 +68,10 @@ def plan_world(rng: Random) -> Plan:
     )
 
 
-class Member:
+class SimulatedHeapHost:
     """A host of the world, through all its lives."""
 
-    def __init__(self, world: World, number: int) -> None:
+    def __init__(self, world: HeapWorld, number: int) -> None:
         self.world = world
         self.number = number
         self.name = "abcdefgh"[number]
@@ -79,9 +79,9 @@ class Member:
         self.durable = number in world.plan.durable
         self.identity = world.new_identity(self.name)
         self.lives = 0
-        self.life: Life | None = None
+        self.life: ProgramLife | None = None
         self.core: HostCore
-        self.door: Door
+        self.door: SpaceUnderTest
         self.heaps: dict[str, EventHeap] = {}
 
     @property
@@ -118,11 +118,11 @@ class Member:
     async def start(self) -> None:
         """A new life, on what the last one has left on disk."""
         self.lives += 1
-        self.life = Life(self.world.loop, self.world.network, self.name)
+        self.life = ProgramLife(self.world.loop, self.world.network, self.name)
         await self.life.start(self._start(self.life), f"{self.name} starts")
         self.world.note(f"{self.name} has started, life {self.lives}")
 
-    async def _start(self, life: Life) -> None:
+    async def _start(self, life: ProgramLife) -> None:
         world = self.world
         self.core = HostCore(
             self.name,
@@ -140,7 +140,7 @@ class Member:
             durability="process" if self.durable else None,
         )
         self.core.identity = self.identity
-        self.door = Door(self.core)
+        self.door = SpaceUnderTest(self.core)
         for name in HEAPS:
             self.heaps[name] = EventHeap(self.door, name, patience=PATIENCE_SECONDS)
             self.replicas[name].folded_after = world.plan.folded_after
@@ -155,7 +155,7 @@ class Member:
 
     def _watch(self, heap: str, feed: Feed) -> None:
         """Write down which event is at which place of its source."""
-        following = Following(feed)
+        following = FeedCursor(feed)
 
         def look() -> None:
             for source, number, entry in following.news():
@@ -168,7 +168,7 @@ class Member:
 
     def _watch_orders(self, system: Feed) -> None:
         """Write down which place is at which position of a view: an order may be folded later."""
-        following = Following(system)
+        following = FeedCursor(system)
 
         def look() -> None:
             for _, _, entry in following.news():
@@ -249,7 +249,7 @@ class Member:
                 if number not in elsewhere and not own_disk:
                     history.excused.add(number)
 
-    def _unordered(self, others: list[Member]) -> Iterator[tuple[str, int]]:
+    def _unordered(self, others: list[SimulatedHeapHost]) -> Iterator[tuple[str, int]]:
         """What has a place in a view, of which no other knows."""
         known = [other.replicas[BOARD].orders.orders for other in others]
         for view, order in self.replicas[BOARD].orders.orders.items():
@@ -259,14 +259,14 @@ class Member:
                 yield view, self.world.places.get((BOARD, *place), -1)
 
 
-class World(Ground[Member]):
+class HeapWorld(Simulation[SimulatedHeapHost]):
     """Everything there is in one run."""
 
     def __init__(self, loop: VirtualLoop, seed: int) -> None:
         self.plan = plan_world(Random(f"{seed} plan"))
         super().__init__(loop, seed, VirtualNetwork(loop, delay=self.plan.delay, trace_max=100_000))
-        self.history = History(self.network.note)
-        self.members = [Member(self, number) for number in range(self.plan.hosts)]
+        self.history = HeapHistory(self.network.note)
+        self.members = [SimulatedHeapHost(self, number) for number in range(self.plan.hosts)]
         self.durable = {member.name for member in self.members if member.durable}
         self.places: dict[tuple[str, str, int], int] = {}
         """Which event is at which place of which source of a heap."""
@@ -326,7 +326,7 @@ class World(Ground[Member]):
                             self.history.fault("two owners", text)
 
 
-async def trouble(world: World, rng: Random, seconds: float) -> None:
+async def trouble(world: HeapWorld, rng: Random, seconds: float) -> None:
     """Faults, one after the other, as the seed will have them."""
     kinds = ("partition", "partition", "heal", "heal", "cut", "crash", "return", "return", "slow")
     end = world.loop.time() + seconds
@@ -335,7 +335,7 @@ async def trouble(world: World, rng: Random, seconds: float) -> None:
         await world.befall(rng, kinds, slower=(1, 10, 30))
 
 
-async def peace(world: World) -> None:
+async def peace(world: HeapWorld) -> None:
     """All faults are over, and everyone is back."""
     world.calm_down()
     for member in world.members:

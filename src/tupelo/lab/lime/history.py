@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from tupelo.errors import TupeloError
 from tupelo.lab.judge import Fault
-from tupelo.lab.life import Life
+from tupelo.lab.life import ProgramLife
 
 Tuple = tuple[Any, ...]
 """Its kind, and a number that no other has. A mark has its agent instead."""
@@ -21,12 +21,12 @@ MANY = 1_000
 
 
 @dataclass
-class Act:
+class LimeAct:
     """One operation of one agent. How it ended is said as in a history of the federation."""
 
     verb: str
     agent: str
-    life: Life
+    life: ProgramLife
     kind: str
     detail: str = ""
     how: Literal["killed", "done", "cancelled", "failed"] = "killed"
@@ -44,11 +44,11 @@ class Act:
         return f"{self.agent}: {self.verb} {self.kind} {self.detail} {self.how}: {said}"
 
 
-class History:
+class LimeHistory:
     """All that was done in a world. What cannot be is said at once."""
 
     def __init__(self, note: Callable[[str], None]) -> None:
-        self.acts: list[Act] = []
+        self.acts: list[LimeAct] = []
         self.faults: list[Fault] = []
         self.fired: dict[tuple[str, str], list[Tuple]] = defaultdict(list)
         """What a reaction has fired for since it was last enabled, by its agent and its name."""
@@ -68,7 +68,7 @@ class History:
         self._note(f"FAULT {invariant}: {text}")
         self.faults.append(Fault(invariant, text))
 
-    async def record(self, act: Act, work: Coroutine[Any, Any, Any]) -> Any:
+    async def record(self, act: LimeAct, work: Coroutine[Any, Any, Any]) -> Any:
         """Do it, and write down what comes of it. None if it fails."""
         self.acts.append(act)
         answer = None
@@ -113,7 +113,7 @@ class History:
 
     # What may be taken for lost
 
-    def lose_cancelled(self, life: Life) -> None:
+    def lose_cancelled(self, life: ProgramLife) -> None:
         """A host crashes while something is under way that nobody waits for any more."""
         for act in self.acts:
             if act.life is life and act.how == "cancelled":

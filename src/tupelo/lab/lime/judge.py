@@ -7,14 +7,22 @@ from collections.abc import Iterator
 from typing import Any
 
 from tupelo.lab.judge import Fault
-from tupelo.lab.lime.history import History, Tuple, name_of
-from tupelo.lab.lime.load import COMMAND, DONE, LATE, MARK, NEWS, PARCEL, Worker
-from tupelo.lab.lime.world import MAIN, SIDE, SPACES, Member, World, given_to, tuples_of
+from tupelo.lab.lime.history import LimeHistory, Tuple, name_of
+from tupelo.lab.lime.load import COMMAND, DONE, LATE, MARK, NEWS, PARCEL, LimeWorker
+from tupelo.lab.lime.world import (
+    MAIN,
+    SIDE,
+    SPACES,
+    LimeWorld,
+    SimulatedLimeHost,
+    given_to,
+    tuples_of,
+)
 from tupelo.models.lime.locations import home_of
 from tupelo.values.entry import Entry
 
 
-def judge(world: World) -> list[Fault]:
+def judge(world: LimeWorld) -> list[Fault]:
     if not world.is_one_group():
         rosters = ", ".join(f"{one.name}: {one.server.group.roster}" for one in world.members)
         return [Fault("apart", f"not all are in one group, and go on: {rosters}")]
@@ -33,7 +41,7 @@ def judge(world: World) -> list[Fault]:
 # Agents
 
 
-def judge_agents(world: World) -> Iterator[Fault]:
+def judge_agents(world: LimeWorld) -> Iterator[Fault]:
     """There is one of each, but for those that have ended or were with a host that crashed."""
     at: dict[str, list[str]] = {agent: [] for agent in world.known}
     for member in world.members:
@@ -57,7 +65,7 @@ def judge_agents(world: World) -> Iterator[Fault]:
 # Tuples
 
 
-def judge_tuples(world: World, history: History) -> Iterator[Fault]:
+def judge_tuples(world: LimeWorld, history: LimeHistory) -> Iterator[Fault]:
     """What was written was taken once, or is there once. A command is there, or done."""
     left = Counter(_as_written(one) for member in world.members for one in tuples_of(member))
     taken = Counter(
@@ -93,7 +101,7 @@ def _as_written(one: Tuple) -> Tuple:
 # Places
 
 
-def stores(member: Member) -> Iterator[tuple[str, Entry]]:
+def stores(member: SimulatedLimeHost) -> Iterator[tuple[str, Entry]]:
     """The shared tuples at a host."""
     for space in SPACES:
         if space in member.core.spaces:
@@ -101,7 +109,7 @@ def stores(member: Member) -> Iterator[tuple[str, Entry]]:
                 yield space, entry
 
 
-def sharing(world: World) -> dict[tuple[str, str], Member]:
+def sharing(world: LimeWorld) -> dict[tuple[str, str], SimulatedLimeHost]:
     """Where the agents are that share a space."""
     return {
         (agent.id, its.name): member
@@ -112,7 +120,7 @@ def sharing(world: World) -> dict[tuple[str, str], Member]:
     }
 
 
-def judge_places(world: World) -> Iterator[Fault]:
+def judge_places(world: LimeWorld) -> Iterator[Fault]:
     """Every tuple is with the agent that it is for, if that shares the space."""
     homes = sharing(world)
     for member in world.members:
@@ -126,7 +134,7 @@ def judge_places(world: World) -> Iterator[Fault]:
 # Reactions
 
 
-def judge_reactions(world: World, history: History) -> Iterator[Fault]:
+def judge_reactions(world: LimeWorld, history: LimeHistory) -> Iterator[Fault]:
     """What can be seen has been reacted to. That nothing was twice is said when it happens."""
     homes = sharing(world)
     shared: dict[str, set[Tuple]] = {space: set() for space in SPACES}
@@ -153,17 +161,17 @@ def judge_reactions(world: World, history: History) -> Iterator[Fault]:
             yield Fault("not reacted", f"LimeSystem has not told {agent} of {sorted(unknown)}")
 
 
-def _workers(world: World) -> Iterator[tuple[str, Worker]]:
+def _workers(world: LimeWorld) -> Iterator[tuple[str, LimeWorker]]:
     for member in world.members:
         for life in member.host.lives.values():
-            if isinstance(life.agent, Worker):
+            if isinstance(life.agent, LimeWorker):
                 yield life.state.id, life.agent
 
 
 # LimeSystem
 
 
-def judge_system(world: World) -> Iterator[Fault]:
+def judge_system(world: LimeWorld) -> Iterator[Fault]:
     """It says everywhere what is so."""
     expected: set[tuple[str, ...]] = set()
     for member in world.members:
@@ -187,7 +195,7 @@ def judge_system(world: World) -> Iterator[Fault]:
 # What is left
 
 
-def judge_remains(world: World) -> Iterator[Fault]:
+def judge_remains(world: LimeWorld) -> Iterator[Fault]:
     """Nothing is left behind of what was under way."""
     for member in world.members:
         for what, things in remains(member).items():
@@ -195,7 +203,7 @@ def judge_remains(world: World) -> Iterator[Fault]:
                 yield Fault("left behind", f"{what} at {member.name}: {things!r}")
 
 
-def remains(member: Member) -> dict[str, Any]:
+def remains(member: SimulatedLimeHost) -> dict[str, Any]:
     group, journeys = member.server.group, member.host.journeys
     found: dict[str, Any] = {
         **group.under_way(),

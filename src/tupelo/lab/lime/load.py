@@ -11,8 +11,17 @@ from typing import Any
 
 from tupelo.errors import MigrationFailed
 from tupelo.lab.judge import Fault
-from tupelo.lab.lime.history import Act, Tuple, name_of
-from tupelo.lab.lime.world import MAIN, SIDE, WORLD, Member, Watched, World, homes_away, sharers
+from tupelo.lab.lime.history import LimeAct, Tuple, name_of
+from tupelo.lab.lime.world import (
+    MAIN,
+    SIDE,
+    WORLD,
+    LimeWorld,
+    SimulatedLimeHost,
+    Watched,
+    homes_away,
+    sharers,
+)
 from tupelo.models import lime
 from tupelo.models.lime import (
     ONCE,
@@ -66,7 +75,7 @@ VERBS = {
 CANCELLED = ("out", "mail", "in_", "inp", "ing", "rd", "rdp")
 
 
-class Worker(lime.Agent):
+class LimeWorker(lime.Agent):
     """An agent of the load. It is known by its id wherever it is."""
 
     def __init__(self) -> None:
@@ -76,11 +85,11 @@ class Worker(lime.Agent):
         self.news: Any = None
 
     @property
-    def _world(self) -> World:
+    def _world(self) -> LimeWorld:
         return WORLD.get()
 
     @property
-    def _member(self) -> Member:
+    def _member(self) -> SimulatedLimeHost:
         """The host where it is."""
         return self._world.member(self.host.host.id)
 
@@ -137,13 +146,13 @@ class Worker(lime.Agent):
         self, verb: str, kind: str, detail: str, work: Coroutine[Any, Any, Any]
     ) -> Any:
         assert self._member.life is not None
-        act = Act(verb, self.id, self._member.life, kind, detail)
+        act = LimeAct(verb, self.id, self._member.life, kind, detail)
         return await self._world.history.record(act, work)
 
     async def _write(self, space: LimeTupleSpace, kind: str, to: str | None = None) -> None:
         assert self._member.life is not None
         entry = (kind, self._world.number())
-        act = Act("out", self.id, self._member.life, kind, f"in {space.name} to {to}")
+        act = LimeAct("out", self.id, self._member.life, kind, f"in {space.name} to {to}")
         act.tuples = [entry]
         await self._world.history.record(
             act, space.out(entry, None if to is None else AgentLocation(to))
@@ -379,7 +388,7 @@ class Worker(lime.Agent):
         await self.end()
 
 
-class Waiter(lime.Agent):
+class BlockedRead(lime.Agent):
     """Waits for one tuple, which is written when all hosts have met again."""
 
     def __init__(self) -> None:
@@ -392,7 +401,7 @@ class Waiter(lime.Agent):
         self.served = True
 
 
-async def write_late(member: Member, entry: Tuple) -> None:
+async def write_late(member: SimulatedLimeHost, entry: Tuple) -> None:
     """Write a tuple at this host, by an agent that has come for it."""
     agent = await member.host.agent("writer")
     space = LimeTupleSpace(MAIN, agent)

@@ -12,8 +12,8 @@ from random import Random
 
 from tupelo.lab.judge import Fault
 from tupelo.lab.lime.judge import judge
-from tupelo.lab.lime.load import LATE, Waiter, Worker, write_late
-from tupelo.lab.lime.world import Member, World, peace, trouble
+from tupelo.lab.lime.load import LATE, BlockedRead, LimeWorker, write_late
+from tupelo.lab.lime.world import LimeWorld, SimulatedLimeHost, peace, trouble
 from tupelo.lab.loop import VirtualLoop
 from tupelo.lab.simulate import Report, bounded, played
 from tupelo.lab.world import DOUBT_SECONDS
@@ -24,20 +24,20 @@ SERVED_SECONDS = 5.0
 
 def simulate(seed: int) -> Report:
     """Play one seed, from its beginning to the verdict."""
-    return played(_Run(seed), seed)
+    return played(_LimeRun(seed), seed)
 
 
-class _Run:
+class _LimeRun:
     """One seed, while it is played."""
 
     def __init__(self, seed: int) -> None:
         self.faults: list[Fault] = []
         self._seed = seed
-        self._world: World
-        self._waiters: list[Waiter] = []
+        self._world: LimeWorld
+        self._waiters: list[BlockedRead] = []
 
     async def play(self, loop: VirtualLoop) -> None:
-        self._world = World(loop, self._seed, [Worker, Waiter])
+        self._world = LimeWorld(loop, self._seed, [LimeWorker, BlockedRead])
         async with bounded():
             await self._play()
 
@@ -59,13 +59,15 @@ class _Run:
         self.faults += judge(world)
         await world.stop()
 
-    async def _populate(self, member: Member) -> None:
+    async def _populate(self, member: SimulatedLimeHost) -> None:
         for _ in range(self._world.plan.agents):
-            await self._load(member, Worker)
+            await self._load(member, LimeWorker)
 
-    async def _load(self, member: Member, cls: type[Worker] | type[Waiter]) -> Worker | Waiter:
+    async def _load(
+        self, member: SimulatedLimeHost, cls: type[LimeWorker] | type[BlockedRead]
+    ) -> LimeWorker | BlockedRead:
         assert member.life is not None
-        loaded: Worker | Waiter = await member.life.start(
+        loaded: LimeWorker | BlockedRead = await member.life.start(
             member.host.load(cls), f"an agent comes to {member.name}"
         )
         return loaded
@@ -77,8 +79,8 @@ class _Run:
         up = [member for member in world.members if member.is_up]
         await world.until(lambda: not any(member.core.peers for member in up))
         for member in up:
-            waiter = await self._load(member, Waiter)
-            assert isinstance(waiter, Waiter)
+            waiter = await self._load(member, BlockedRead)
+            assert isinstance(waiter, BlockedRead)
             self._waiters.append(waiter)
 
     async def _say_last(self) -> None:

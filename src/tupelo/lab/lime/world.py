@@ -9,25 +9,25 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, Literal
 
-from tupelo.federation.groups.roster import Roster
+from tupelo.federation.groups.roster import Membership
 from tupelo.federation.hosts.core import HostCore
 from tupelo.federation.spaces.hosted import Doubt
-from tupelo.lab.ground import Ground
-from tupelo.lab.life import Life
-from tupelo.lab.lime.history import History, Tuple
+from tupelo.lab.ground import Simulation
+from tupelo.lab.life import ProgramLife
+from tupelo.lab.lime.history import LimeHistory, Tuple
 from tupelo.lab.loop import VirtualLoop
 from tupelo.lab.network import VirtualNetwork
-from tupelo.lab.world import ANSWER_SECONDS, DOUBT_SECONDS, HEARTBEAT_SECONDS, PORT, Door
+from tupelo.lab.world import ANSWER_SECONDS, DOUBT_SECONDS, HEARTBEAT_SECONDS, PORT, SpaceUnderTest
 from tupelo.models import lime
 from tupelo.models.lime.directory import AgentCard, Directory
-from tupelo.models.lime.handover import Parcel
+from tupelo.models.lime.handover import TupleBatch
 from tupelo.models.lime.locations import home_of
 from tupelo.models.lime.server import Server
 from tupelo.models.lime.sharing import Relocated
 from tupelo.models.lime.spaces import AgentState
 from tupelo.space.port import port_of
 
-WORLD: ContextVar[World] = ContextVar("world")
+WORLD: ContextVar[LimeWorld] = ContextVar("world")
 """The world in which an agent is: it cannot be given one, for it moves as values do."""
 
 SPACES = MAIN, SIDE = "main", "side"
@@ -35,7 +35,7 @@ SHAPES = ("mesh", "line", "ring", "star")
 
 
 @dataclass(frozen=True)
-class Plan:
+class LimeConfig:
     """What a seed has decided about a world before it begins."""
 
     hosts: int
@@ -53,8 +53,8 @@ class Plan:
     delay: tuple[float, float]
 
 
-def plan_world(rng: Random) -> Plan:
-    return Plan(
+def plan_world(rng: Random) -> LimeConfig:
+    return LimeConfig(
         hosts=rng.choice((2, 3, 3, 4, 5)),
         agents=rng.choice((1, 2, 2)),
         shape=rng.choice(SHAPES),
@@ -69,7 +69,7 @@ def plan_world(rng: Random) -> Plan:
 class Watched:
     """A roster of a host: since when it was in force there, and who was cut off in it."""
 
-    roster: Roster
+    roster: Membership
     since: float
     cut: set[str]
 
@@ -83,10 +83,10 @@ class Watcher:
     def card(self) -> None:
         return None
 
-    def install(self, roster: Roster) -> None:
+    def install(self, roster: Membership) -> None:
         self.rosters.append(Watched(roster, asyncio.get_running_loop().time(), set()))
 
-    async def settle(self, roster: Roster) -> None:
+    async def settle(self, roster: Membership) -> None:
         pass
 
     def heard(self, neighbour: str, source: str, body: Any) -> None:
@@ -99,16 +99,16 @@ class Watcher:
         self.rosters[-1].cut.update(hosts)
 
 
-class Member:
+class SimulatedLimeHost:
     """A host of the world, through all its lives. What was there is gone with each."""
 
-    def __init__(self, world: World, number: int) -> None:
+    def __init__(self, world: LimeWorld, number: int) -> None:
         self.world = world
         self.number = number
         self.name = "abcdefgh"[number]
         self.address = f"{self.name}:{PORT}"
         self.lives = 0
-        self.life: Life | None = None
+        self.life: ProgramLife | None = None
         self.core: HostCore
         self.host: lime.Host
         self.watcher: Watcher
@@ -140,11 +140,11 @@ class Member:
     async def start(self) -> None:
         """A new life, with nothing."""
         self.lives += 1
-        self.life = Life(self.world.loop, self.world.network, self.name)
+        self.life = ProgramLife(self.world.loop, self.world.network, self.name)
         await self.life.start(self._start(self.life), f"{self.name} starts")
         self.world.note(f"{self.name} has started, life {self.lives}")
 
-    async def _start(self, life: Life) -> None:
+    async def _start(self, life: ProgramLife) -> None:
         world = self.world
         self.core = HostCore(
             self.name,
@@ -162,7 +162,7 @@ class Member:
         )
         await self.core.start()
         await asyncio.sleep(world.plan.late_seconds * self.number)  # Others may know it by then.
-        self.host = lime.Host(Door(self.core), over=world.plan.over, agents=world.classes)
+        self.host = lime.Host(SpaceUnderTest(self.core), over=world.plan.over, agents=world.classes)
         self.watcher = Watcher()
         await self.host.start()
         self.server.group.part("lab", self.watcher)
@@ -171,10 +171,10 @@ class Member:
 
     def _watch_moves(self) -> None:
         """Know of what is on its way to other hosts and, it may be, nowhere else."""
-        self.moving: list[Parcel] = []
+        self.moving: list[TupleBatch] = []
         send = self.server.moving.send
 
-        async def watched(parcels: list[Parcel]) -> None:
+        async def watched(parcels: list[TupleBatch]) -> None:
             mine = list(parcels)
             self.moving += mine
             try:
@@ -191,7 +191,7 @@ class Member:
 
         def watched(
             agents: Mapping[str, AgentState], cards: Mapping[str, AgentCard]
-        ) -> tuple[list[Parcel], Relocated]:
+        ) -> tuple[list[TupleBatch], Relocated]:
             installed = install(agents, cards)
             note()
             return installed
@@ -240,7 +240,7 @@ class Member:
             await life.kill(ports)
             self.world.note(f"{self.name} is gone")
 
-    def _write_off(self, life: Life) -> None:
+    def _write_off(self, life: ProgramLife) -> None:
         """What goes with this host: its tuples, its agents, and those that wait elsewhere for its
         word. What others have given it without hearing that it has it may be there twice."""
         history = self.world.history
@@ -277,18 +277,18 @@ class Member:
         await self.core.stop("for ever")
 
 
-class World(Ground[Member]):
+class LimeWorld(Simulation[SimulatedLimeHost]):
     """Everything there is in one run."""
 
     def __init__(self, loop: VirtualLoop, seed: int, classes: list[type[lime.Agent]]) -> None:
         self.plan = plan_world(Random(f"{seed} plan"))
         super().__init__(loop, seed, VirtualNetwork(loop, delay=self.plan.delay, trace_max=100_000))
         self.classes = classes
-        self.history = History(self.note)
-        self.members = [Member(self, number) for number in range(self.plan.hosts)]
+        self.history = LimeHistory(self.note)
+        self.members = [SimulatedLimeHost(self, number) for number in range(self.plan.hosts)]
         self.known: list[str] = []
         """Every agent that there ever was."""
-        self.running: dict[str, tuple[str, Life]] = {}
+        self.running: dict[str, tuple[str, ProgramLife]] = {}
         """Where each agent runs."""
         self.leaving: set[str] = set()
         """The agents that do nothing but wait to be elsewhere."""
@@ -310,12 +310,12 @@ class World(Ground[Member]):
             for agent in member.server.agents
         ]
 
-    def member(self, name: str) -> Member:
+    def member(self, name: str) -> SimulatedLimeHost:
         return next(member for member in self.members if member.name == name)
 
     # Agents say where they are
 
-    def began(self, agent: str, member: Member) -> None:
+    def began(self, agent: str, member: SimulatedLimeHost) -> None:
         assert member.life is not None
         before = self.running.get(agent)
         if before is not None and not before[1].over and agent not in self.leaving:
@@ -325,13 +325,13 @@ class World(Ground[Member]):
         self.leaving.discard(agent)
         self.note(f"{agent} runs at {member.name}")
 
-    def stays(self, agent: str, member: Member) -> None:
+    def stays(self, agent: str, member: SimulatedLimeHost) -> None:
         """It could not leave, and goes on where it was."""
         self.leaving.discard(agent)
         if self.running.get(agent) != (member.name, member.life):
             self.history.fault("two of one", f"{agent} goes on at {member.name}, and has moved")
 
-    def ended(self, agent: str, member: Member) -> None:
+    def ended(self, agent: str, member: SimulatedLimeHost) -> None:
         if self.running.get(agent) == (member.name, member.life):
             del self.running[agent]
 
@@ -357,7 +357,7 @@ class World(Ground[Member]):
 # What is where
 
 
-def tuples_of(member: Member) -> Iterator[Tuple]:
+def tuples_of(member: SimulatedLimeHost) -> Iterator[Tuple]:
     """Everything that is in the memory of a host, and can be seen or not."""
     server = member.server
     for name, hosted in member.core.spaces.items():
@@ -378,13 +378,13 @@ def _private(agent: Any) -> Iterator[Tuple]:
         yield from (entry.fields for entry in its.own.port.entries())
 
 
-def given_to(member: Member, host: str) -> Iterator[Tuple]:
+def given_to(member: SimulatedLimeHost, host: str) -> Iterator[Tuple]:
     """What this member has put aside for a host, and does not know to be there."""
     for held in member.server.handover.put_aside_for(host):
         yield from (entry.fields for entry in held.entries)
 
 
-def homes_away(member: Member, space: str, kind: str) -> set[str]:
+def homes_away(member: SimulatedLimeHost, space: str, kind: str) -> set[str]:
     """The agents that are not here, and for whom there is something of this kind."""
     if space not in member.core.spaces:
         return set()
@@ -393,7 +393,7 @@ def homes_away(member: Member, space: str, kind: str) -> set[str]:
     return homes - set(member.server.agents)
 
 
-def sharers(member: Member, roster: Roster, space: str) -> dict[str, str]:
+def sharers(member: SimulatedLimeHost, roster: Membership, space: str) -> dict[str, str]:
     """The agents that share a space in a roster of this host, and their hosts."""
     return dict(Directory(roster, member.server.name).sharers(space))
 
@@ -401,7 +401,7 @@ def sharers(member: Member, roster: Roster, space: str) -> dict[str, str]:
 # Faults
 
 
-async def trouble(world: World, rng: Random, seconds: float) -> None:
+async def trouble(world: LimeWorld, rng: Random, seconds: float) -> None:
     """Faults, one after the other, as the seed will have them."""
     often = ("partition", "partition", "heal", "cut", "cut")
     kinds = (*often, "crash", "return", "slow", "engage")
@@ -413,7 +413,7 @@ async def trouble(world: World, rng: Random, seconds: float) -> None:
             await _engage(world, one, rng)
 
 
-async def _engage(world: World, member: Member, rng: Random) -> None:
+async def _engage(world: LimeWorld, member: SimulatedLimeHost, rng: Random) -> None:
     """A host leaves its group in an orderly way, or comes back into it."""
     if member.life is not None:
         leaves = rng.random() < 0.5
@@ -422,7 +422,7 @@ async def _engage(world: World, member: Member, rng: Random) -> None:
         await asyncio.wait([member.life.start(work, f"{member.name} engages")])
 
 
-async def peace(world: World) -> None:
+async def peace(world: LimeWorld) -> None:
     """All faults are over, and everyone is back."""
     world.calm_down()
     for member in world.members:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from tupelo.errors import TupeloError
-from tupelo.lab.life import Life
+from tupelo.lab.life import ProgramLife
 
 Message = tuple[str, str, int, str]
 """Its kind, the host that has added it, a number that no other has, and a text."""
@@ -23,7 +23,7 @@ READS = ("read", "read_all")
 
 
 @dataclass(frozen=True)
-class Question:
+class MelonQuery:
     """A template: messages of this kind, and of this host; None for any."""
 
     kind: str | None = None
@@ -37,7 +37,7 @@ class Question:
 
 
 @dataclass
-class Act:
+class MelonAct:
     """One operation of one process. `begin` and `end` are ticks: no two are the same."""
 
     verb: str
@@ -47,7 +47,7 @@ class Act:
     """The how manieth of its host."""
 
     begin: int
-    asked: Question | None = None
+    asked: MelonQuery | None = None
     messages: list[Message] = field(default_factory=list)
     to: str | None = None
     """The host to which a message is directed."""
@@ -78,7 +78,7 @@ class Act:
 
 
 @dataclass(frozen=True)
-class Told:
+class MelonResult:
     """A host said that it has collected this. Of what was directed, only to whom is known."""
 
     host: str
@@ -87,7 +87,7 @@ class Told:
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundMessage:
     """A message lies in a space of a host. `where` is "stored", "written", "copies" or "sealed";
     who has looked into what is sealed had the key."""
 
@@ -113,12 +113,12 @@ class Ending:
     """The hosts with which each is engaged."""
     melons: dict[str, str] = field(default_factory=dict)
     """The processes that are there, and their hosts."""
-    found: list[Found] = field(default_factory=list)
+    found: list[FoundMessage] = field(default_factory=list)
     remains: dict[str, str] = field(default_factory=dict)
     """What was under way, and should not be any more."""
 
 
-class History:
+class MelonHistory:
     """All that was done in a world."""
 
     def __init__(self, note: Callable[[str], None], durable: set[str]) -> None:
@@ -129,13 +129,13 @@ class History:
         """The hosts that copy what was written elsewhere."""
         self.tight: set[str] = set()
         """Those that have not much room for it."""
-        self.acts: list[Act] = []
-        self.told: list[Told] = []
+        self.acts: list[MelonAct] = []
+        self.told: list[MelonResult] = []
         self.given_way: set[Message] = set()
         """Of these some host said that it has no copy any more: there was no room."""
         self.evicted: set[Message] = set()
         """What the logs on disk say of what was collected."""
-        self.strays: set[Found] = set()
+        self.strays: set[FoundMessage] = set()
         """What was seen in copies, at any time."""
         self.plain: set[Plain] = set()
         self.overheard: set[int] = set()
@@ -161,7 +161,7 @@ class History:
         self.ends.setdefault(host, []).append(tick)
         self.owed[host, tick] = frozenset(owed)
 
-    async def record(self, act: Act, life: Life, work: Coroutine[Any, Any, Any]) -> Any:
+    async def record(self, act: MelonAct, life: ProgramLife, work: Coroutine[Any, Any, Any]) -> Any:
         """Do it, and write down what comes of it. None if it fails."""
         self.acts.append(act)
         answer = None

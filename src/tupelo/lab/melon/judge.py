@@ -10,7 +10,16 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 
 from tupelo.lab.judge import Fault
-from tupelo.lab.melon.history import ADDS, READS, TAKES, Act, Found, History, Message, name_of
+from tupelo.lab.melon.history import (
+    ADDS,
+    READS,
+    TAKES,
+    FoundMessage,
+    MelonAct,
+    MelonHistory,
+    Message,
+    name_of,
+)
 
 MANY = 1_000
 """No operation that takes many messages has had more."""
@@ -19,7 +28,7 @@ UNDER_WAY_TICKS = 100
 what it finds until it is withdrawn."""
 
 
-def judge(history: History) -> list[Fault]:
+def judge(history: MelonHistory) -> list[Fault]:
     case = Case(history)
     return [
         *judge_failures(case),
@@ -41,7 +50,7 @@ def judge(history: History) -> list[Fault]:
 class Case:
     """A history, with what is asked of it again and again."""
 
-    def __init__(self, history: History) -> None:
+    def __init__(self, history: MelonHistory) -> None:
         self.history = history
         self.added = {
             message: act for act in history.acts if act.verb in ADDS for message in act.messages
@@ -49,7 +58,7 @@ class Case:
         self.numbers = {message[2]: message for message in self.added}
         self.takes = [act for act in history.acts if act.verb in TAKES]
         self.reads = [act for act in history.acts if act.verb in READS]
-        self.takers: dict[Message, list[Act]] = defaultdict(list)
+        self.takers: dict[Message, list[MelonAct]] = defaultdict(list)
         for act in self.takes:
             for message in act.messages:
                 self.takers[message].append(act)
@@ -80,7 +89,7 @@ class Case:
         in_log = message in self.history.evicted and self.ended_since(act.host, act.begin)
         return message in self.told or in_log
 
-    def died_unheard(self, act: Act, message: Message) -> bool:
+    def died_unheard(self, act: MelonAct, message: Message) -> bool:
         """Was it killed with its host before it was noted that it has this? Of what another host
         has delivered, that has not heard of it then: its `Doubt` says that the message returns. Of
         a directed message it is noted here, at once."""
@@ -92,7 +101,7 @@ class Case:
         until = (act.end or act.begin) + UNDER_WAY_TICKS
         return any(act.begin < end < until for end in self.history.ends.get(act.host, ()))
 
-    def went_with(self, act: Act) -> bool:
+    def went_with(self, act: MelonAct) -> bool:
         """Had it something, and could neither give it to anyone nor back?"""
         if act.how == "killed":
             return True
@@ -161,12 +170,12 @@ def judge_twice(case: Case) -> Iterator[Fault]:
 def judge_order(case: Case) -> Iterator[Fault]:
     """Of one source, and by one question, the older message comes first. What is held for another
     who takes is not there for that time, so it may come late."""
-    getters: dict[tuple[object, ...], list[Act]] = defaultdict(list)
+    getters: dict[tuple[object, ...], list[MelonAct]] = defaultdict(list)
     for act in [*case.takes, *case.reads]:
         if act.messages:
             getters[act.melon, act.verb in READS, act.asked, act.sender].append(act)
     for acts in getters.values():
-        got: dict[Message, Act] = {}
+        got: dict[Message, MelonAct] = {}
         for act in acts:
             got |= {one: act for one in act.messages if one in case.added and one not in got}
         for place, (late, act) in enumerate(got.items()):
@@ -189,7 +198,7 @@ def _is_older(case: Case, one: Message, other: Message) -> bool:
     )
 
 
-def _is_excused(case: Case, late: Message, newer: Message, before: Act, act: Act) -> bool:
+def _is_excused(case: Case, late: Message, newer: Message, before: MelonAct, act: MelonAct) -> bool:
     """Both were got by one process. Were there others who could have held the late one when it got
     the newer one, itself included if it does several things at once?"""
     if act is not before and act.overlaps(before.begin, before.end):
@@ -228,7 +237,7 @@ def judge_places(case: Case) -> Iterator[Fault]:
             yield Fault("copied", f"{name_of(one.message)} is in {one.where} at {one.host}")
 
 
-def _places(adding: Act) -> tuple[str, ...]:
+def _places(adding: MelonAct) -> tuple[str, ...]:
     match adding.verb:
         case "write":
             return ("written", "copies")
@@ -319,7 +328,7 @@ def judge_mail(case: Case) -> Iterator[Fault]:
             collected[adding.host, adding.to or ""] -= 1
 
 
-def _fits(act: Act, message: Message) -> bool:
+def _fits(act: MelonAct, message: Message) -> bool:
     return act.asked is not None and act.asked.matches(message)
 
 
@@ -343,7 +352,7 @@ def judge_readers(case: Case) -> Iterator[Fault]:
     ending = case.history.ending
     for melon, host in ending.melons.items():
         near = {host, *ending.near.get(host, ())}
-        places: list[Found] = [
+        places: list[FoundMessage] = [
             one
             for one in ending.found
             if one.host in near
@@ -403,7 +412,7 @@ def judge_waiting(case: Case) -> Iterator[Fault]:
             yield from _overlooked(case, act)
 
 
-def _was_added(case: Case, act: Act) -> bool:
+def _was_added(case: Case, act: MelonAct) -> bool:
     """Was there what it waited for, and not collected at once?"""
     letting_go = {one.host for one in case.history.told if one.kind == "directed"}
     return any(
@@ -415,7 +424,7 @@ def _was_added(case: Case, act: Act) -> bool:
     )
 
 
-def _overlooked(case: Case, act: Act) -> Iterator[Fault]:
+def _overlooked(case: Case, act: MelonAct) -> Iterator[Fault]:
     """It read nothing: was there something at its own host, the whole time?"""
     for message, adding in case.added.items():
         was_there = (

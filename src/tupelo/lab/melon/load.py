@@ -6,9 +6,9 @@ import asyncio
 from random import Random
 from typing import Any
 
-from tupelo.lab.life import Life
-from tupelo.lab.melon.history import Act, Message, Question
-from tupelo.lab.melon.world import SECRET, Member
+from tupelo.lab.life import ProgramLife
+from tupelo.lab.melon.history import MelonAct, MelonQuery, Message
+from tupelo.lab.melon.world import SECRET, MelonHost
 from tupelo.models.melon import Melon
 
 JOBS = ("job", "task")
@@ -34,14 +34,14 @@ CANCELLED = 0.15
 """So often someone gives up before the end."""
 
 
-class Process:
+class MelonProcess:
     """One process: a Melon, and who it is in a history."""
 
-    def __init__(self, member: Member, name: str) -> None:
+    def __init__(self, member: MelonHost, name: str) -> None:
         assert member.life is not None
         self.member = member
         self.name = name
-        self.life: Life = member.life
+        self.life: ProgramLife = member.life
         self._world = member.world
         self._history = member.world.history
         self._rng = Random(f"{member.world.seed} {name}")
@@ -52,11 +52,13 @@ class Process:
 
     # What it can do
 
-    def act(self, verb: str, **more: Any) -> Act:
+    def act(self, verb: str, **more: Any) -> MelonAct:
         history, member = self._history, self.member
-        return Act(verb, self.name, member.name, member.lives, history.tick(), **more)
+        return MelonAct(verb, self.name, member.name, member.lives, history.tick(), **more)
 
-    async def add(self, verb: str, kind: str, to: Member | None = None, pin: bool = False) -> None:
+    async def add(
+        self, verb: str, kind: str, to: MelonHost | None = None, pin: bool = False
+    ) -> None:
         """Store a message, direct it to someone, or write it."""
         number = self._world.loop.number("message")
         text = f"{SECRET}{number}" if to is not None else ""
@@ -72,9 +74,9 @@ class Process:
     async def get(
         self,
         verb: str,
-        asked: Question,
+        asked: MelonQuery,
         wait: float | None,
-        sender: Member | None = None,
+        sender: MelonHost | None = None,
         **more: Any,
     ) -> None:
         """Take or read, one or all."""
@@ -119,9 +121,9 @@ class Process:
             case "take" | "take_all":
                 kind = rng.choice((*JOBS, *MAIL, None))
                 sender = rng.choice(self._world.members) if rng.random() < 0.1 else None
-                await self.get(verb, Question(kind, self._somewhere()), wait, sender)
+                await self.get(verb, MelonQuery(kind, self._somewhere()), wait, sender)
             case "read" | "read_all":
-                await self.get(verb, Question(rng.choice((*NEWS, None)), self._somewhere()), wait)
+                await self.get(verb, MelonQuery(rng.choice((*NEWS, None)), self._somewhere()), wait)
             case "renew":
                 await self._renew()
 
@@ -139,4 +141,4 @@ class Process:
     async def drain(self, verbs: tuple[str, str], kind: str) -> None:
         """Whatever there is of a kind, and whatever comes."""
         for _ in range(DRAINED_MAX):  # else there is something wrong that would never end
-            await self.get(self._rng.choice(verbs), Question(kind), None)
+            await self.get(self._rng.choice(verbs), MelonQuery(kind), None)

@@ -11,9 +11,9 @@ from tupelo.federation.identity.sealing import unseal
 from tupelo.federation.names import companion_name
 from tupelo.federation.replication.copies import PREFIX
 from tupelo.federation.replication.feed import host_of
-from tupelo.lab.melon.history import Found, Message, Plain
-from tupelo.lab.melon.world import SECRET, Member, World
-from tupelo.models.melon.post import Post
+from tupelo.lab.melon.history import FoundMessage, Message, Plain
+from tupelo.lab.melon.world import SECRET, MelonHost, MelonWorld
+from tupelo.models.melon.post import MessageStore
 from tupelo.models.melon.sealed import Sealed, read_item
 from tupelo.values.codec import decode_entry
 from tupelo.values.entry import Entry
@@ -28,7 +28,7 @@ WHERE = {
 _SECRET = re.compile(SECRET.encode() + rb"(\d+)")
 
 
-def watch(world: World) -> None:
+def watch(world: MelonWorld) -> None:
     """From now on everything is looked at that goes over links, or ends."""
     world.look = look
 
@@ -38,7 +38,7 @@ def watch(world: World) -> None:
     world.network.hears = hears
 
 
-def look(member: Member) -> None:
+def look(member: MelonHost) -> None:
     """Is there, at a host, what must not be?"""
     history = member.world.history
     history.strays.update(one for one in found_at(member) if one.where not in ("stored", "written"))
@@ -60,18 +60,18 @@ def secrets_in(content: bytes) -> set[int]:
     return {int(number) for number in _SECRET.findall(content)} if b"hush" in content else set()
 
 
-def post_of(member: Member) -> Post:
+def post_of(member: MelonHost) -> MessageStore:
     post = member.core.carriers[f"melon {NAME}"]
-    assert isinstance(post, Post)
+    assert isinstance(post, MessageStore)
     return post
 
 
-def found_at(member: Member) -> Iterator[Found]:
+def found_at(member: MelonHost) -> Iterator[FoundMessage]:
     """The messages that are in the spaces of a host."""
     for name, hosted in member.core.spaces.items():
         for entry in hosted.port.entries_and_taken():
             if (message := message_of(entry)) is not None:
-                yield Found(member.name, WHERE.get(name, name), message)
+                yield FoundMessage(member.name, WHERE.get(name, name), message)
 
 
 def message_of(entry: Entry) -> Message | None:
@@ -79,7 +79,7 @@ def message_of(entry: Entry) -> Message | None:
     return tuple(entry.fields) if types == (str, str, int, str) else None
 
 
-def sealed_at(member: Member) -> Iterator[Found]:
+def sealed_at(member: MelonHost) -> Iterator[FoundMessage]:
     """The directed messages that a host carries, opened with the keys of those they are for."""
     for source, stream in post_of(member).directed.feed.exchange.streams.items():
         for entry in stream.items.values():
@@ -87,10 +87,10 @@ def sealed_at(member: Member) -> Iterator[Found]:
             if isinstance(sealed, Sealed):
                 message = _opened(member.world, host_of(source), sealed)
                 if message is not None:
-                    yield Found(member.name, "sealed", message)
+                    yield FoundMessage(member.name, "sealed", message)
 
 
-def _opened(world: World, source: str, sealed: Sealed) -> Message | None:
+def _opened(world: MelonWorld, source: str, sealed: Sealed) -> Message | None:
     addressee = next(one for one in world.members if one.identity.key == sealed.to)
     context = sealed.context(NAME, source)
     try:
@@ -100,7 +100,7 @@ def _opened(world: World, source: str, sealed: Sealed) -> Message | None:
     return tuple(decode_entry(plain)[1])
 
 
-def evicted_at(member: Member) -> Iterator[Message]:
+def evicted_at(member: MelonHost) -> Iterator[Message]:
     """What the logs of a host say of what has given way."""
     for name in (NAME, companion_name("written", NAME), companion_name("sealed", NAME)):
         for change in member.core.spaces[name].space.changes():
@@ -114,7 +114,7 @@ def evicted_at(member: Member) -> Iterator[Message]:
                     yield message
 
 
-def look_at_last(world: World) -> None:
+def look_at_last(world: MelonWorld) -> None:
     """Everyone is back: what is there?"""
     history, ending = world.history, world.history.ending
     for member in world.members:
@@ -130,7 +130,7 @@ def look_at_last(world: World) -> None:
         }
 
 
-def remains(member: Member) -> dict[str, Any]:
+def remains(member: MelonHost) -> dict[str, Any]:
     """What is left of what was under way."""
     core, post = member.core, post_of(member)
     found: dict[str, Any] = {

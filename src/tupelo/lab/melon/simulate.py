@@ -12,11 +12,11 @@ from random import Random
 
 from tupelo.lab.judge import Fault
 from tupelo.lab.loop import LabError, VirtualLoop
-from tupelo.lab.melon.history import READS, TAKES, Question
+from tupelo.lab.melon.history import READS, TAKES, MelonQuery
 from tupelo.lab.melon.judge import judge
-from tupelo.lab.melon.load import JOBS, MAIL, NEWS, Process
+from tupelo.lab.melon.load import JOBS, MAIL, NEWS, MelonProcess
 from tupelo.lab.melon.looking import look_at_last, watch
-from tupelo.lab.melon.world import Member, World, peace, trouble
+from tupelo.lab.melon.world import MelonHost, MelonWorld, peace, trouble
 from tupelo.lab.simulate import Report, bounded, played
 from tupelo.lab.world import DOUBT_SECONDS
 
@@ -32,20 +32,20 @@ LATE = {
 
 def simulate(seed: int) -> Report:
     """Play one seed, from its beginning to the verdict."""
-    return played(_Run(seed), seed)
+    return played(_MelonRun(seed), seed)
 
 
-class _Run:
+class _MelonRun:
     """One seed, while it is played."""
 
     def __init__(self, seed: int) -> None:
         self.faults: list[Fault] = []
         self._seed = seed
-        self._world: World
+        self._world: MelonWorld
         self._running: list[asyncio.Task[None]] = []
 
     async def play(self, loop: VirtualLoop) -> None:
-        self._world = World(loop, self._seed)
+        self._world = MelonWorld(loop, self._seed)
         try:
             async with bounded():
                 await self._play()
@@ -73,11 +73,11 @@ class _Run:
         self.faults += judge(world.history)
         await world.stop()
 
-    def _populate(self, member: Member) -> None:
+    def _populate(self, member: MelonHost) -> None:
         for name in list(member.melons):
-            self._start(process := Process(member, name), process.run())
+            self._start(process := MelonProcess(member, name), process.run())
 
-    def _start(self, process: Process, work: object) -> asyncio.Task[None]:
+    def _start(self, process: MelonProcess, work: object) -> asyncio.Task[None]:
         task = process.life.start(work, process.name)  # type: ignore[arg-type]
         self._running.append(task)
         return task
@@ -92,7 +92,7 @@ class _Run:
         self._running = []
         await asyncio.sleep(1.0)
 
-    async def _wait_alone(self) -> dict[Member, list[asyncio.Task[None]]]:
+    async def _wait_alone(self) -> dict[MelonHost, list[asyncio.Task[None]]]:
         """While no host hears another, a process at each begins to wait for messages."""
         world = self._world
         world.history.faults.append(world.history.tick())
@@ -101,19 +101,19 @@ class _Run:
         await world.until(lambda: not any(member.core.peers for member in up))
         late = {}
         for member in up:
-            process = Process(member, next(iter(member.melons)))
+            process = MelonProcess(member, next(iter(member.melons)))
             late[member] = [
                 self._start(process, process.get(verb, _for(kind, member), None, is_late=True))
                 for kind, (verb, _) in LATE.items()
             ]
         return late
 
-    async def _serve(self, late: dict[Member, list[asyncio.Task[None]]]) -> None:
+    async def _serve(self, late: dict[MelonHost, list[asyncio.Task[None]]]) -> None:
         """They are added at a host that is near now, and must be found there."""
         world = self._world
         for member, waiting in late.items():
             near = next(other for other in world.members if world.meets(member, other))
-            process = Process(near, next(iter(near.melons)))
+            process = MelonProcess(near, next(iter(near.melons)))
             for verb, kind in (
                 ("store", "late job"),
                 ("write", "late news"),
@@ -128,7 +128,7 @@ class _Run:
         """Everyone reads, and one at each host takes, until nothing more comes."""
         for member in self._world.members:
             for number, name in enumerate(member.melons):
-                process = Process(member, name)
+                process = MelonProcess(member, name)
                 for kind in NEWS:
                     self._start(process, process.drain(READS, kind))
                 for kind in (*JOBS, *MAIL) if number == 0 else ():
@@ -140,11 +140,11 @@ class _Run:
         """Is there something left that nobody was woken for?"""
         for member in self._world.members:
             for number, name in enumerate(member.melons):
-                process = Process(member, name)
+                process = MelonProcess(member, name)
                 for kinds, verb in ((NEWS, "read_all"), ((*JOBS, *MAIL), "take_all")):
                     for kind in kinds if number == 0 or verb == "read_all" else ():
                         await self._start(
-                            process, process.get(verb, Question(kind), 0, is_probe=True)
+                            process, process.get(verb, MelonQuery(kind), 0, is_probe=True)
                         )
         await self._end()
 
@@ -154,5 +154,5 @@ class _Run:
         return Report(self._seed, network.digest, tuple(self.faults), acts, tuple(network.trace))
 
 
-def _for(kind: str, member: Member) -> Question:
-    return Question(f"{kind} {member.name}")
+def _for(kind: str, member: MelonHost) -> MelonQuery:
+    return MelonQuery(f"{kind} {member.name}")

@@ -12,18 +12,18 @@ from typing import Literal
 from tupelo.federation.hosts.core import HostCore
 from tupelo.federation.identity.ids import id_of
 from tupelo.federation.spaces.hosted import Doubt
-from tupelo.lab.ground import Ground
-from tupelo.lab.life import Life
+from tupelo.lab.ground import Simulation
+from tupelo.lab.life import ProgramLife
 from tupelo.lab.loop import VirtualLoop
-from tupelo.lab.melon.history import History, Told
+from tupelo.lab.melon.history import MelonHistory, MelonResult
 from tupelo.lab.network import VirtualNetwork
 from tupelo.lab.world import (
     ANSWER_SECONDS,
     DOUBT_SECONDS,
     HEARTBEAT_SECONDS,
     PORT,
-    Door,
     SlowFlusher,
+    SpaceUnderTest,
 )
 from tupelo.models.melon import Bound, Copies, Melon
 from tupelo.space.port import port_of
@@ -34,7 +34,7 @@ SHAPES = ("mesh", "mesh", "row", "star")
 
 
 @dataclass(frozen=True)
-class Plan:
+class MelonConfig:
     """What a seed has decided about a world before it begins."""
 
     hosts: int
@@ -58,10 +58,10 @@ class Plan:
     """No commit takes longer."""
 
 
-def plan_world(rng: Random) -> Plan:
+def plan_world(rng: Random) -> MelonConfig:
     hosts = rng.choice((2, 3, 3, 4, 5))
     is_bounded, is_copied = rng.random() < 0.4, rng.random() < 0.7
-    return Plan(
+    return MelonConfig(
         hosts=hosts,
         durable=frozenset(number for number in range(hosts) if rng.random() < 0.6),
         melons=rng.choice((1, 2, 2, 3)),
@@ -98,10 +98,10 @@ class TappedNetwork(VirtualNetwork):
         self.hears(content)
 
 
-class Member:
+class MelonHost:
     """A host of the world, through all its lives."""
 
-    def __init__(self, world: World, number: int) -> None:
+    def __init__(self, world: MelonWorld, number: int) -> None:
         self.world = world
         self.number = number
         self.name = "abcdefgh"[number]
@@ -111,9 +111,9 @@ class Member:
         self.copies = world.plan.copies[number]
         self.identity = world.new_identity(self.name)
         self.lives = 0
-        self.life: Life | None = None
+        self.life: ProgramLife | None = None
         self.core: HostCore
-        self.door: Door
+        self.door: SpaceUnderTest
         self.melons: dict[str, Melon] = {}
         """The processes that are there, by name."""
         self._opened = 0
@@ -131,11 +131,11 @@ class Member:
         world = self.world
         self.lives += 1
         self.melons = {}
-        self.life = Life(world.loop, world.network, self.name)
+        self.life = ProgramLife(world.loop, world.network, self.name)
         await self.life.start(self._start(self.life), f"{self.name} starts")
         world.note(f"{self.name} has started, life {self.lives}")
 
-    async def _start(self, life: Life) -> None:
+    async def _start(self, life: ProgramLife) -> None:
         world = self.world
         self.core = HostCore(
             self.name,
@@ -155,7 +155,7 @@ class Member:
         )
         self.core.identity = self.identity
         await self.core.start()
-        self.door = Door(self.core)
+        self.door = SpaceUnderTest(self.core)
         for _ in range(world.plan.melons):
             self._open()
         if self.durable and world.plan.disk_seconds:
@@ -187,7 +187,7 @@ class Member:
             if one.kind == "directed":
                 message = self.world.host_of(message)
             self.world.note(f"{self.name} has collected {message}, {one.kind}")
-            history.told.append(Told(self.name, one.kind, message))
+            history.told.append(MelonResult(self.name, one.kind, message))
 
     async def close(self, name: str) -> None:
         """One process ends. The first one stays: it hears what is collected."""
@@ -227,7 +227,7 @@ class Member:
             self.world.history.ended(self.name)  # Until now there was something that could end.
 
 
-class World(Ground[Member]):
+class MelonWorld(Simulation[MelonHost]):
     """Everything there is in one run."""
 
     network: TappedNetwork
@@ -235,17 +235,17 @@ class World(Ground[Member]):
     def __init__(self, loop: VirtualLoop, seed: int) -> None:
         self.plan = plan_world(Random(f"{seed} plan"))
         super().__init__(loop, seed, TappedNetwork(loop, delay=self.plan.delay, trace_max=100_000))
-        self.members = [Member(self, number) for number in range(self.plan.hosts)]
-        self.history = History(self.note, {one.name for one in self.members if one.durable})
+        self.members = [MelonHost(self, number) for number in range(self.plan.hosts)]
+        self.history = MelonHistory(self.note, {one.name for one in self.members if one.durable})
         self.history.bounded = {one.name for one in self.members if one.bound}
         self.history.copying = {one.name for one in self.members if one.copies}
         self.history.tight = {
             one.name for one in self.members if one.copies and one.copies.room is not None
         }
-        self.look: Callable[[Member], None] = lambda member: None
+        self.look: Callable[[MelonHost], None] = lambda member: None
         """Called before a host ends, to see what is there."""
 
-    def knows(self, one: Member, other: Member) -> bool:
+    def knows(self, one: MelonHost, other: MelonHost) -> bool:
         """Do these two meet, if nothing fails? The one with the higher number dials, in a mesh
         both."""
         match self.plan.shape:
@@ -255,7 +255,7 @@ class World(Ground[Member]):
                 return other.number == 0 and one is not other
         return one is not other
 
-    def meets(self, one: Member, other: Member) -> bool:
+    def meets(self, one: MelonHost, other: MelonHost) -> bool:
         return self.knows(one, other) or self.knows(other, one)
 
     def host_of(self, key: str) -> str:
@@ -280,7 +280,7 @@ class World(Ground[Member]):
 # Faults
 
 
-async def trouble(world: World, rng: Random, seconds: float) -> None:
+async def trouble(world: MelonWorld, rng: Random, seconds: float) -> None:
     """Faults, one after the other, as the seed will have them."""
     kinds = ("groups", "groups", "heal", "cut", "cut", "crash", "return", "slow")
     end = world.loop.time() + seconds
@@ -302,7 +302,7 @@ async def trouble(world: World, rng: Random, seconds: float) -> None:
         await asyncio.sleep(max(0.0, end - world.loop.time()))
 
 
-async def peace(world: World) -> None:
+async def peace(world: MelonWorld) -> None:
     """All faults are over, and everyone is back."""
     world.history.faults.append(world.history.tick())
     world.calm_down()

@@ -1,6 +1,6 @@
 """A host of a recording: a process of its own, which may be killed at any moment.
 
-Its one argument spells its `Orders`. It says where it listens, and then answers every line that it
+Its one argument spells its `HostOrder`. It says where it listens, and then answers every line that it
 is told: "count" with how many changes its logs have, "doubts" with what is not settled yet, and
 "stop" by leaving. If nobody can tell it anything any more, it ends.
 """
@@ -22,7 +22,7 @@ DOUBT_SECONDS = 3_600.0
 """Longer than a recording: what is in doubt is settled by those who know, not by a clock."""
 
 
-class Orders(msgspec.Struct):
+class HostOrder(msgspec.Struct):
     """What a host is to be. `sealed_each` so many changes it seals its logs into its own folder, if
     it does, and keeps no more than `log_keep` of them otherwise."""
 
@@ -36,7 +36,7 @@ class Orders(msgspec.Struct):
     sealed_each: int = 0
 
 
-class Doubts(msgspec.Struct):
+class PrintedDoubts(msgspec.Struct):
     """How many hosts are engaged, and what is between two of them, or a host and a client."""
 
     engaged: int
@@ -45,7 +45,7 @@ class Doubts(msgspec.Struct):
 
 def main() -> None:
     logging.getLogger("tupelo").setLevel(logging.ERROR)  # That hosts are lost is known.
-    orders = msgspec.json.decode(sys.argv[1], type=Orders)
+    orders = msgspec.json.decode(sys.argv[1], type=HostOrder)
     host = tupelo.Host(
         orders.name,
         listen=orders.listen,
@@ -81,7 +81,7 @@ def count(host: tupelo.Host) -> int:
     return sum(saved.durable for hosted in spaces if (saved := hosted.port.saved))
 
 
-def doubts(host: tupelo.Host) -> Doubts:
+def doubts(host: tupelo.Host) -> PrintedDoubts:
     core = host.core
     under_way = [
         f"{hosted.name}: {txn.id}"
@@ -89,7 +89,7 @@ def doubts(host: tupelo.Host) -> Doubts:
         for txn in hosted.port.in_doubt()
     ]
     under_way += core.federation.under_way()["unsettled hand-overs"]
-    return Doubts(len(core.peers), under_way)
+    return PrintedDoubts(len(core.peers), under_way)
 
 
 if __name__ == "__main__":

@@ -18,8 +18,8 @@ from typing import Any, TypeVar
 import msgspec
 
 from tupelo.lab.recording import member, worker
-from tupelo.lab.recording.member import Doubts, Orders
-from tupelo.lab.recording.worker import Task, Told
+from tupelo.lab.recording.member import HostOrder, PrintedDoubts
+from tupelo.lab.recording.worker import RecordedAnswer, RecordingTask
 from tupelo.lab.torture.proxy import LinkFault, Proxy
 
 T = TypeVar("T")
@@ -44,7 +44,7 @@ class RecordingFailed(Exception):
 
 
 @dataclass(frozen=True)
-class Plan:
+class RecordingConfig:
     """How much is to be recorded, and what is to befall it."""
 
     folder: Path
@@ -65,10 +65,10 @@ class Recorded:
 
     kills: Counter[str] = field(default_factory=Counter)
     cuts: Counter[str] = field(default_factory=Counter)
-    told: Told = field(default_factory=Told)
+    told: RecordedAnswer = field(default_factory=RecordedAnswer)
 
 
-class Child:
+class RecordingChild:
     """A process of ours, to which we say a line and which says one back."""
 
     def __init__(self, process: asyncio.subprocess.Process, name: str) -> None:
@@ -77,7 +77,7 @@ class Child:
         self._turn = asyncio.Lock()
 
     @classmethod
-    async def start(cls, module: str, argument: Any, name: str) -> Child:
+    async def start(cls, module: str, argument: Any, name: str) -> RecordingChild:
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", module, msgspec.json.encode(argument).decode()),
             stdin=asyncio.subprocess.PIPE,
@@ -120,18 +120,18 @@ class Child:
         await self._process.wait()
 
 
-class Member:
+class RecordedHost:
     """One host: its process, from life to life, and the lines that lead to it."""
 
-    def __init__(self, name: str, orders: Orders, lines: list[Proxy]) -> None:
+    def __init__(self, name: str, orders: HostOrder, lines: list[Proxy]) -> None:
         self.name = name
         self.orders = orders
         self.lines = lines
-        self.child: Child | None = None
+        self.child: RecordingChild | None = None
         self.changes = 0
 
     async def start(self) -> None:
-        child = await Child.start(member.__name__, self.orders, f"the host {self.name}")
+        child = await RecordingChild.start(member.__name__, self.orders, f"the host {self.name}")
         try:
             address = await child.hear(str)
             if address is None:
@@ -155,9 +155,9 @@ class Member:
             self.changes = await self.child.tell("count", int) or self.changes
         return self.changes
 
-    async def doubts(self) -> Doubts:
-        found = await self.child.tell("doubts", Doubts) if self.child is not None else None
-        return found or Doubts(0, [])
+    async def doubts(self) -> PrintedDoubts:
+        found = await self.child.tell("doubts", PrintedDoubts) if self.child is not None else None
+        return found or PrintedDoubts(0, [])
 
     async def stop(self) -> None:
         assert self.child is not None
@@ -169,13 +169,13 @@ class Member:
 class Recording:
     """One recording, while it is made. `told` hears how many changes there are."""
 
-    def __init__(self, plan: Plan, told: Callable[[int], None]) -> None:
+    def __init__(self, plan: RecordingConfig, told: Callable[[int], None]) -> None:
         self._plan = plan
         self._told = told
         self._rng = Random(plan.seed)
         self._recorded = Recorded()
-        self._members: list[Member] = []
-        self._workers: list[Child] = []
+        self._members: list[RecordedHost] = []
+        self._workers: list[RecordingChild] = []
         self._lines: dict[str, Proxy] = {}
         self._changes = 0
         self._troubles: list[asyncio.Task[None]] = []
@@ -198,23 +198,25 @@ class Recording:
             to_it = [await self._line(f"clients and {name}")]
             to_it += [await self._line(f"{name} and {other}") for other in names[place + 1 :]]
             from_it = [self._lines[f"{other} and {name}"] for other in names[:place]]
-            self._members.append(Member(name, self._orders(place, name, from_it), to_it))
+            self._members.append(RecordedHost(name, self._orders(place, name, from_it), to_it))
         await asyncio.gather(*(one.start() for one in self._members))
         addresses = [self._lines[f"clients and {name}"].address for name in names]
         for number in range(WORKERS):
-            task = Task(self._plan.seed, number, addresses, CLIENTS, self._plan.batch)
-            self._workers.append(await Child.start(worker.__name__, task, f"the worker {number}"))
+            task = RecordingTask(self._plan.seed, number, addresses, CLIENTS, self._plan.batch)
+            self._workers.append(
+                await RecordingChild.start(worker.__name__, task, f"the worker {number}")
+            )
 
     async def _line(self, name: str) -> Proxy:
         line = self._lines[name] = Proxy()
         await line.start()
         return line
 
-    def _orders(self, place: int, name: str, lines: list[Proxy]) -> Orders:
+    def _orders(self, place: int, name: str, lines: list[Proxy]) -> HostOrder:
         """The first host seals its logs and keeps the rest short; the last one logs reads."""
         keep = max(200, self._plan.changes // 20)
         seals = place == 0
-        return Orders(
+        return HostOrder(
             name,
             str(self._plan.folder / name),
             "127.0.0.1:0",
@@ -286,7 +288,9 @@ class Recording:
 
     async def _end(self) -> None:
         """The workers go; what is between hosts is settled; then they leave, one by one."""
-        for told in await asyncio.gather(*(one.tell("stop", Told) for one in self._workers)):
+        for told in await asyncio.gather(
+            *(one.tell("stop", RecordedAnswer) for one in self._workers)
+        ):
             if told is not None:
                 self._recorded.told.add(told)
         try:
@@ -300,7 +304,7 @@ class Recording:
             await one.stop()
 
     async def _is_at_rest(self) -> bool:
-        at_rest = Doubts(len(self._members) - 1, [])
+        at_rest = PrintedDoubts(len(self._members) - 1, [])
         return all([await one.doubts() == at_rest for one in self._members])
 
     async def _clear_up(self) -> None:
@@ -321,7 +325,7 @@ def _is_over(task: asyncio.Task[None]) -> bool:
     return task.done()
 
 
-def record(plan: Plan, told: Callable[[int], None] = lambda changes: None) -> Recorded:
+def record(plan: RecordingConfig, told: Callable[[int], None] = lambda changes: None) -> Recorded:
     """Make a recording in its folder, which must be empty or not there yet."""
     if plan.folder.exists() and any(plan.folder.iterdir()):
         raise RecordingFailed(f"{plan.folder} is not empty")

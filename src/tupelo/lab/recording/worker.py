@@ -1,7 +1,7 @@
 """A worker of a recording: a process with a few clients at every host, which do what agents do, at
 random, one thing after the other.
 
-Its one argument spells its `Task`. When it is told anything, or nobody can tell it any more, its
+Its one argument spells its `RecordingTask`. When it is told anything, or nobody can tell it any more, its
 clients end what they have begun; then it says what was done.
 """
 
@@ -55,7 +55,7 @@ FEW = 8
 Fields = tuple[str, str, int, str]
 
 
-class Task(msgspec.Struct):
+class RecordingTask(msgspec.Struct):
     """Who the worker is, where the hosts are, how many clients it has at each, and how many entries
     one of them writes at once at most."""
 
@@ -66,7 +66,7 @@ class Task(msgspec.Struct):
     batch: int
 
 
-class Told(msgspec.Struct):
+class RecordedAnswer(msgspec.Struct):
     """What was tried: how often it was done, and how often it was not or nobody knows.
 
     What was `written` and `taken` for sure, by who wrote it: every client numbers its entries.
@@ -77,7 +77,7 @@ class Told(msgspec.Struct):
     written: dict[str, list[int]] = {}
     taken: dict[str, list[int]] = {}
 
-    def add(self, other: Told) -> None:
+    def add(self, other: RecordedAnswer) -> None:
         self.done = Counter(self.done) + Counter(other.done)
         self.failed = Counter(self.failed) + Counter(other.failed)
         for mine, its in ((self.written, other.written), (self.taken, other.taken)):
@@ -85,15 +85,15 @@ class Told(msgspec.Struct):
                 mine.setdefault(writer, []).extend(numbers)
 
 
-class Client:
+class RecordingClient:
     """An agent at one host, which reaches another host as well."""
 
-    def __init__(self, task: Task, number: int) -> None:
+    def __init__(self, task: RecordingTask, number: int) -> None:
         place = number % len(task.addresses)
         self.name = f"w{task.number}.{number}"
         self._done: Counter[str] = Counter()
         self._failed: Counter[str] = Counter()
-        self.told = Told(self._done, self._failed)
+        self.told = RecordedAnswer(self._done, self._failed)
         self._rng = Random(f"{task.seed} {self.name}")
         self._batch = task.batch
         self._address = task.addresses[place]
@@ -240,7 +240,7 @@ class Client:
                 self.told.taken.setdefault(entry[1], []).append(entry[2])
 
 
-async def work(task: Task) -> Told:
+async def work(task: RecordingTask) -> RecordedAnswer:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
 
@@ -250,9 +250,11 @@ async def work(task: Task) -> Told:
             loop.call_soon_threadsafe(stop.set)
 
     threading.Thread(target=listen, daemon=True).start()
-    clients = [Client(task, number) for number in range(task.clients * len(task.addresses))]
+    clients = [
+        RecordingClient(task, number) for number in range(task.clients * len(task.addresses))
+    ]
     await asyncio.gather(*(client.run(stop) for client in clients))
-    told = Told()
+    told = RecordedAnswer()
     for client in clients:
         told.add(client.told)
     return told
@@ -260,7 +262,7 @@ async def work(task: Task) -> Told:
 
 def main() -> None:
     logging.getLogger("tupelo").setLevel(logging.ERROR)
-    told = asyncio.run(work(msgspec.json.decode(sys.argv[1], type=Task)))
+    told = asyncio.run(work(msgspec.json.decode(sys.argv[1], type=RecordingTask)))
     os.write(1, msgspec.json.encode(told) + b"\n")
     os._exit(0)
 

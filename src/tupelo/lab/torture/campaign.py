@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tupelo.lab.torture.checker import Anomaly
 from tupelo.lab.torture.journal import run_journal
-from tupelo.lab.torture.round import Plan, Result, run_round
+from tupelo.lab.torture.round import RoundConfig, RoundResult, run_round
 
 ROUND_SECONDS = 45.0
 """So long are there faults in one round; then all is healed and checked."""
@@ -26,7 +26,7 @@ def run_campaign(
     hosts: int,
     tls: bool,
     told: Callable[[str, float], None],
-) -> Iterator[tuple[str, int, Path, Result]]:
+) -> Iterator[tuple[str, int, Path, RoundResult]]:
     """Each model in its turn, again and again: its name, its seed, its folder and what came of it.
     Every round has a seed and a folder of its own. `told` hears which model it is and how far all
     of it is."""
@@ -39,7 +39,7 @@ def run_campaign(
         round_seed = seed + number
         place = folder / f"{model}-{round_seed}"
         secure = tls or model in WITH_IDENTITIES
-        plan = Plan(place, (model,), each, round_seed, hosts, secure)
+        plan = RoundConfig(place, (model,), each, round_seed, hosts, secure)
 
         def tell(share: float, model: str = model) -> None:
             told(model, min(1.0, (time.monotonic() - began) / seconds))
@@ -60,7 +60,7 @@ class Totals:
         self.faults: Counter[str] = Counter()
         self.anomalies: list[Anomaly] = []
 
-    def add(self, result: Result) -> None:
+    def add(self, result: RoundResult) -> None:
         self.rounds += 1
         self.operations += result.operations
         self.errors += result.errors

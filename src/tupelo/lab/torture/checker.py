@@ -33,7 +33,7 @@ from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
 
-from tupelo.lab.torture.history import History, Operation
+from tupelo.lab.torture.history import ClientOperation, TortureHistory
 
 MANY = 1_000
 """No operation that takes many values has had more."""
@@ -60,7 +60,7 @@ class Anomaly:
 
     kind: str
     text: str
-    evidence: tuple[Operation, ...] = ()
+    evidence: tuple[ClientOperation, ...] = ()
 
     def __str__(self) -> str:
         return f"{self.kind}: {self.text}"
@@ -76,7 +76,7 @@ class Facts:
     """Models whose values go with the host of the program that wrote them: agents of LIME."""
 
 
-def check(history: History, facts: Facts) -> list[Anomaly]:
+def check(history: TortureHistory, facts: Facts) -> list[Anomaly]:
     """All anomalies of a history, those that more time cannot mend first."""
     case = _Case(history, facts)
     return [
@@ -99,16 +99,16 @@ def may_mend(anomaly: Anomaly) -> bool:
 
 
 class _Case:
-    def __init__(self, history: History, facts: Facts) -> None:
+    def __init__(self, history: TortureHistory, facts: Facts) -> None:
         self.facts = facts
         self.operations = history.operations
         self.ended = history.ended
-        self.writer: dict[str, Operation] = {}
+        self.writer: dict[str, ClientOperation] = {}
         for one in self.operations:
             if one.verb in ("write", "transfer"):
                 self.writer |= dict.fromkeys(one.wrote, one)
-        self.takers: dict[str, list[Operation]] = defaultdict(list)
-        self.readers_of: dict[str, list[Operation]] = defaultdict(list)
+        self.takers: dict[str, list[ClientOperation]] = defaultdict(list)
+        self.readers_of: dict[str, list[ClientOperation]] = defaultdict(list)
         for one in self.operations:
             if one.verb == "take" or (one.verb == "transfer" and one.outcome == "ok"):
                 for value in one.got:
@@ -123,10 +123,10 @@ class _Case:
             if any(one.client.startswith(DRAIN) for one in some)
         }
 
-    def killed(self, one: Operation) -> bool:
+    def killed(self, one: ClientOperation) -> bool:
         return one.client not in self.ended
 
-    def host_killed(self, one: Operation, until: float | None = None) -> bool:
+    def host_killed(self, one: ClientOperation, until: float | None = None) -> bool:
         """Was the host of an operation killed, at any time after the operation began, or before
         `until`?"""
         return any(
@@ -134,7 +134,7 @@ class _Case:
             for at in self.facts.kills.get(one.where, ())
         )
 
-    def sunk(self, writing: Operation) -> bool:
+    def sunk(self, writing: ClientOperation) -> bool:
         """Was the value in a memory that is gone, or with an agent that is?"""
         in_memory = writing.where not in self.facts.durable
         mortal = _model(writing.key) in self.facts.mortal
@@ -143,7 +143,7 @@ class _Case:
     # Values
 
     def inventions(self) -> Iterator[Anomaly]:
-        seen: dict[str, list[Operation]] = defaultdict(list)
+        seen: dict[str, list[ClientOperation]] = defaultdict(list)
         for sightings in (self.takers, self.readers_of):
             for value, some in sightings.items():
                 seen[value] += some
@@ -224,7 +224,7 @@ class _Case:
     # Transactions
 
     @cached_property
-    def consumed(self) -> dict[str, Operation]:
+    def consumed(self) -> dict[str, ClientOperation]:
         """What transactions have taken whose outcome is not known, and that show signs of having
         been committed."""
         return {
@@ -236,21 +236,21 @@ class _Case:
             for value in one.got
         }
 
-    def _returned(self, one: Operation) -> list[str]:
+    def _returned(self, one: ClientOperation) -> list[str]:
         """What it had taken, and others were given."""
         return [value for value in one.got if any(taker is not one for taker in self.takers[value])]
 
-    def _shown(self, one: Operation) -> list[str]:
+    def _shown(self, one: ClientOperation) -> list[str]:
         """What it wrote, and others have seen."""
         return [
             value for value in one.wrote if self.takers[value] or self._taken_in_doubt(value, one)
         ]
 
-    def _taken_in_doubt(self, value: str, writing: Operation) -> bool:
+    def _taken_in_doubt(self, value: str, writing: ClientOperation) -> bool:
         return any(value in one.got for one in self._in_doubt if one is not writing)
 
     @cached_property
-    def _in_doubt(self) -> list[Operation]:
+    def _in_doubt(self) -> list[ClientOperation]:
         return [
             one
             for one in self.operations
@@ -327,7 +327,7 @@ class _Case:
                 yield from self._out_of_order(reader, values)
 
     def _out_of_order(self, reader: str, values: list[str]) -> Iterator[Anomaly]:
-        latest: dict[tuple[str, str], Operation] = {}
+        latest: dict[tuple[str, str], ClientOperation] = {}
         for value in values:
             writing = self.writer.get(value)
             if writing is None or writing.outcome != "ok":

@@ -71,7 +71,7 @@ OUTCOME_OF_STATE: dict[str, Literal["ok", "fail"]] = {"committed": "ok", "aborte
 ERROR_CHARS_MAX = 300
 
 
-class Line(msgspec.Struct, omit_defaults=True):
+class HistoryLine(msgspec.Struct, omit_defaults=True):
     """A line of a history. `number` counts the operations of a client; 0 is the client itself."""
 
     client: str
@@ -90,7 +90,7 @@ class Line(msgspec.Struct, omit_defaults=True):
     error: str = ""
 
 
-class Operation(msgspec.Struct):
+class ClientOperation(msgspec.Struct):
     """An operation from its beginning to its end, as its client saw it.
 
     `key` is the class of values that it is about, `where` the host through which it was asked,
@@ -123,14 +123,14 @@ class Operation(msgspec.Struct):
         return ": ".join(parts)
 
 
-class History(msgspec.Struct):
+class TortureHistory(msgspec.Struct):
     """The operations of all clients, and which clients have come to their end."""
 
-    operations: list[Operation]
+    operations: list[ClientOperation]
     ended: set[str]
 
 
-class Log:
+class HistoryLog:
     """Where the clients of a process write their history; threads may share it."""
 
     def __init__(self, path: Path) -> None:
@@ -138,7 +138,7 @@ class Log:
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()
 
-    def put(self, line: Line) -> None:
+    def put(self, line: HistoryLine) -> None:
         with self._lock:
             os.write(self._file, msgspec.json.encode(line) + b"\n")
 
@@ -147,7 +147,7 @@ class Log:
 
     def end(self, client: str) -> None:
         """The client has done all that it was to do."""
-        self.put(Line(client, 0, "end", time.monotonic()))
+        self.put(HistoryLine(client, 0, "end", time.monotonic()))
 
     def begin(
         self,
@@ -163,7 +163,9 @@ class Log:
         spans: bool = False,
     ) -> Begun:
         number = next(self._numbers)
-        line = Line(client, number, "invoke", time.monotonic(), verb, key, where, list(wrote))
+        line = HistoryLine(
+            client, number, "invoke", time.monotonic(), verb, key, where, list(wrote)
+        )
         line.reader, line.to, line.many, line.spans = reader, to, many, spans
         self.put(line)
         return Begun(self, client, number, transfers=verb == "transfer")
@@ -172,7 +174,7 @@ class Log:
 class Begun:
     """An operation that has begun. One of `told`, `undone` and `failed` says how it ended."""
 
-    def __init__(self, log: Log, client: str, number: int, *, transfers: bool) -> None:
+    def __init__(self, log: HistoryLog, client: str, number: int, *, transfers: bool) -> None:
         self._log = log
         self._client = client
         self._number = number
@@ -208,7 +210,7 @@ class Begun:
         got: Iterable[str] = (),
         error: str = "",
     ) -> None:
-        line = Line(self._client, self._number, phase, time.monotonic(), error=error)
+        line = HistoryLine(self._client, self._number, phase, time.monotonic(), error=error)
         line.got, line.wrote = list(got), self._wrote
         self._log.put(line)
 
@@ -222,27 +224,27 @@ def outcome_of(error: TupeloError) -> Literal["ok", "fail", "unknown"]:
     return "fail" if isinstance(error, NOTHING_DONE) else "unknown"
 
 
-def read_history(files: Iterable[Path]) -> History:
+def read_history(files: Iterable[Path]) -> TortureHistory:
     """The operations in these files. The last line of a killed client may be torn: it is left out,
     and so its operation has no end."""
-    lines: list[Line] = []
+    lines: list[HistoryLine] = []
     for file in files:
         for text in file.read_bytes().split(b"\n"):
             if text:
                 with suppress(msgspec.DecodeError):
-                    lines.append(msgspec.json.decode(text, type=Line))
+                    lines.append(msgspec.json.decode(text, type=HistoryLine))
     return history_of(lines)
 
 
-def history_of(lines: Iterable[Line]) -> History:
-    operations: dict[tuple[str, int], Operation] = {}
+def history_of(lines: Iterable[HistoryLine]) -> TortureHistory:
+    operations: dict[tuple[str, int], ClientOperation] = {}
     ended: set[str] = set()
     for line in lines:
         key = line.client, line.number
         if line.phase == "end":
             ended.add(line.client)
         elif line.phase == "invoke":
-            operations[key] = Operation(
+            operations[key] = ClientOperation(
                 line.client, line.number, line.verb, line.key, line.where, line.at,
                 wrote=line.wrote, reader=line.reader, to=line.to, many=line.many, spans=line.spans,
             )  # fmt: skip
@@ -256,4 +258,4 @@ def history_of(lines: Iterable[Line]) -> History:
     for one in operations.values():
         if one.verb == "transfer" and one.outcome == "pending" and not one.commits:
             one.outcome = "fail"  # Its client was killed before it told anyone to commit.
-    return History(list(operations.values()), ended)
+    return TortureHistory(list(operations.values()), ended)

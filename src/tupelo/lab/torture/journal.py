@@ -27,9 +27,9 @@ import msgspec
 import tupelo
 from tupelo.errors import TupeloError
 from tupelo.lab.torture.checker import DRAIN, Anomaly, Facts, check
-from tupelo.lab.torture.history import History, Log, Operation, read_history
+from tupelo.lab.torture.history import ClientOperation, HistoryLog, TortureHistory, read_history
 from tupelo.lab.torture.processes import Command, TortureFailed
-from tupelo.lab.torture.round import Plan, Result
+from tupelo.lab.torture.round import RoundConfig, RoundResult
 
 WRITER = "writer"
 SPACE = "journal"
@@ -86,7 +86,7 @@ def write(folder: Path, seed: int) -> None:
     """Write and take, one after the other, until the process is killed."""
     rng = Random(seed)
     file = folder / FILE
-    log = Log(folder / HISTORY)
+    log = HistoryLog(folder / HISTORY)
     synced = os.open(folder / SYNCED, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     number = living = 0
 
@@ -123,10 +123,10 @@ def write(folder: Path, seed: int) -> None:
 # The one that stops it
 
 
-async def stop_and_look(plan: Plan, told: Callable[[float], None]) -> Result:
+async def stop_and_look(plan: RoundConfig, told: Callable[[float], None]) -> RoundResult:
     plan.folder.mkdir(parents=True, exist_ok=True)
     rng = Random(plan.seed)
-    result = Result(plan.models)
+    result = RoundResult(plan.models)
     command = [sys.executable, "-m", __name__, str(plan.folder), str(plan.seed)]
     process = await Command.start(WRITER, command, plan.folder, plan.folder / "home")
     try:
@@ -207,18 +207,20 @@ def check_image(image: Path) -> list[Anomaly]:
     except TupeloError as error:
         return [Anomaly("lost", f"the file does not open: {error}")]
     now = time.monotonic()
-    drain = Operation(
+    drain = ClientOperation(
         DRAIN, 1, "take", "journal:value", SPACE, now, now, "ok", got=found, many=True
     )
     cut = [  # The operation during which it was stopped belongs to nobody who is still there.
         msgspec.structs.replace(one, client="stopped") if one.outcome == "pending" else one
         for one in history.operations
     ]
-    ended = History([*cut, drain], {WRITER, DRAIN})
+    ended = TortureHistory([*cut, drain], {WRITER, DRAIN})
     return check(ended, Facts({SPACE}))
 
 
-def run_journal(plan: Plan, told: Callable[[float], None] = lambda share: None) -> Result:
+def run_journal(
+    plan: RoundConfig, told: Callable[[float], None] = lambda share: None
+) -> RoundResult:
     return asyncio.run(stop_and_look(replace(plan, models=("journal",)), told))
 
 

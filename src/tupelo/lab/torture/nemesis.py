@@ -41,7 +41,7 @@ class Victim(Protocol):
     def resume(self) -> None: ...
 
 
-class Host(Victim, Protocol):
+class HostVictim(Victim, Protocol):
     """A host, whose disk may refuse to take more."""
 
     @property
@@ -70,7 +70,7 @@ class Nemesis:
 
     rng: Random
     links: dict[str, Proxy]
-    hosts: Sequence[Host]
+    hosts: Sequence[HostVictim]
     clients: Sequence[Victim]
     kinds: Sequence[str]
     records: list[FaultRecord]
@@ -184,7 +184,9 @@ class Nemesis:
 
         return work
 
-    def _full_disk(self, host: Host, seconds: float) -> Callable[[FaultRecord], Awaitable[None]]:
+    def _full_disk(
+        self, host: HostVictim, seconds: float
+    ) -> Callable[[FaultRecord], Awaitable[None]]:
         async def work(record: FaultRecord) -> None:
             host.fill_disk()
             await asyncio.sleep(seconds)

@@ -33,7 +33,7 @@ class TortureFailed(Exception):
     """The round cannot go on: a process does not start, or does not answer."""
 
 
-class Process(ABC):
+class RoundProcess(ABC):
     """A process of ours, to which lines are said and which says lines."""
 
     def __init__(
@@ -113,7 +113,7 @@ def _end_with_parent() -> None:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-class Command(Process):
+class Command(RoundProcess):
     """A process that runs a command. What it says on its standard error is kept in its log."""
 
     _process: asyncio.subprocess.Process
@@ -172,13 +172,13 @@ class Nursery:
                 "nursery", command, self._folder, self._folder, (number,)
             )
 
-    async def fork(self, name: str, argument: str) -> Process:
+    async def fork(self, name: str, argument: str) -> RoundProcess:
         """A worker with this argument."""
         ours, theirs = socket.socketpair()
         with theirs, (self._folder / f"{name}.log").open("ab") as log:
             pid = int(await self._ask(argument, [theirs.fileno(), log.fileno()]))
         reader, writer = await asyncio.open_connection(sock=ours, limit=LINE_BYTES_MAX)
-        worker = Worker(name, pid, reader, writer)
+        worker = WorkerProcess(name, pid, reader, writer)
         worker._nursery = self
         return worker
 
@@ -200,7 +200,7 @@ class Nursery:
         await self._command.kill()
 
 
-class Worker(Process):
+class WorkerProcess(RoundProcess):
     """A process that was forked in the nursery."""
 
     _nursery: Nursery

@@ -23,25 +23,25 @@ import tupelo
 from tupelo.errors import TupeloError
 from tupelo.lab.torture import worker
 from tupelo.lab.torture.checker import DRAIN, NOT_SEEN, Anomaly, Facts, check, may_mend
-from tupelo.lab.torture.history import History, Log, read_history
+from tupelo.lab.torture.history import HistoryLog, TortureHistory, read_history
 from tupelo.lab.torture.nemesis import FAULTS, FaultRecord, Nemesis
 from tupelo.lab.torture.processes import (
     HOST_COMMAND,
     Command,
     Nursery,
-    Process,
+    RoundProcess,
     TortureFailed,
 )
 from tupelo.lab.torture.proxy import Proxy
-from tupelo.lab.torture.worker import Born, Done, Go, HostOrders, Task
+from tupelo.lab.torture.worker import Born, Go, HostOrders, WorkerDone, WorkerTask
 from tupelo.lab.torture.workloads import (
     CLIENTS,
-    Client,
     LimeMember,
     Node,
-    Security,
     Setting,
     SpaceClient,
+    WorkloadClient,
+    WorkloadSecurity,
 )
 
 if sys.platform != "win32":
@@ -67,7 +67,7 @@ FULL_DISK_BYTES = 4_096
 
 
 @dataclass(frozen=True)
-class Plan:
+class RoundConfig:
     """What a round is. `faults` is how many there are, if `seconds` do not say. The clients go on
     until they have done `operations`, and none of them does more than `operations_max`."""
 
@@ -89,7 +89,7 @@ class Plan:
 
 
 @dataclass
-class Result:
+class RoundResult:
     """What came of a round."""
 
     models: Sequence[str]
@@ -106,7 +106,7 @@ class RestartedProcess:
     def __init__(self, round_: Round, name: str) -> None:
         self.name = name
         self.life = 0
-        self.process: Process | None = None
+        self.process: RoundProcess | None = None
         self._round = round_
 
     async def start(self) -> None:
@@ -129,7 +129,7 @@ class RestartedProcess:
             self.process.resume()
 
 
-class Member(RestartedProcess):
+class RoundHost(RestartedProcess):
     """A node of the round from life to life: a `tupelo host`, or a program with a host."""
 
     def __init__(self, round_: Round, node: Node) -> None:
@@ -153,7 +153,7 @@ class Member(RestartedProcess):
         plan = self._round.plan
         home = plan.folder / f"{self.name}.home"
         name = f"{self.name}.{self.life}"
-        process: Process
+        process: RoundProcess
         if self._is_program:
             process = await self._round.work(self._task(home))
         else:
@@ -178,7 +178,7 @@ class Member(RestartedProcess):
         if not self.node.member:
             return
         await self.process.tell(self._round.go())
-        await self.process.hear(Done)
+        await self.process.hear(WorkerDone)
 
     def _path(self) -> str | None:
         return str(self._round.plan.folder / f"{self.name}.data") if self.node.durable else None
@@ -192,7 +192,7 @@ class Member(RestartedProcess):
             command += ["--peer", line.address]
         return command
 
-    def _task(self, home: Path) -> Task:
+    def _task(self, home: Path) -> WorkerTask:
         plan = self._round.plan
         orders = HostOrders(
             self._listen,
@@ -201,13 +201,13 @@ class Member(RestartedProcess):
             self._path(),
             site="xvsm" in plan.models and self.node.site,
         )
-        return Task(
+        return WorkerTask(
             f"{self.name}.{self.life}",
             plan.seed,
             str(plan.folder),
             list(plan.models) if self.node.member else [],
             plan.operations_max,
-            Security(plan.tls, str(home)),
+            WorkloadSecurity(plan.tls, str(home)),
             self.name,
             orders,
         )
@@ -227,29 +227,29 @@ class ClientProcess(RestartedProcess):
         plan = self._round.plan
         name = f"{self.name}.{self.life}"
         home = plan.folder / f"{name}.home"
-        task = Task(
+        task = WorkerTask(
             name,
             plan.seed,
             str(plan.folder),
             [model for model in plan.models if model in CLIENTS],
             plan.operations_max,
-            Security(plan.tls, str(home)),
+            WorkloadSecurity(plan.tls, str(home)),
         )
         self.process = await self._round.work(task)
         await self.process.tell(self._round.go())
-        await self.process.hear(Done)
+        await self.process.hear(WorkerDone)
 
 
 class Round:
     """One round, while it is run. `told` hears how far it is, from 0 to 1."""
 
-    def __init__(self, plan: Plan, told: Callable[[float], None]) -> None:
+    def __init__(self, plan: RoundConfig, told: Callable[[float], None]) -> None:
         self.plan = plan
         self.begun = False
         self._told = told
         self._rng = Random(plan.seed)
         self._links: dict[str, Proxy] = {}
-        self._nodes: list[Member] = []
+        self._nodes: list[RoundHost] = []
         self._clients: list[ClientProcess] = []
         self._records: list[FaultRecord] = []
         self._drains = 0
@@ -259,10 +259,10 @@ class Round:
     def _restarted(self) -> list[RestartedProcess]:
         return [*self._clients, *self._nodes]
 
-    def members(self) -> list[Member]:
+    def members(self) -> list[RoundHost]:
         return [one for one in self._nodes if one.node.member]
 
-    async def work(self, task: Task) -> Process:
+    async def work(self, task: WorkerTask) -> RoundProcess:
         """A process for this task."""
         argument = msgspec.json.encode(task).decode()
         if self.plan.worker_command:
@@ -279,7 +279,7 @@ class Round:
     def go(self) -> str:
         return msgspec.json.encode(Go([one.node for one in self._nodes])).decode()
 
-    async def run(self) -> Result:
+    async def run(self) -> RoundResult:
         plan = self.plan
         plan.folder.mkdir(parents=True, exist_ok=True)
         nemesis: Nemesis | None = None
@@ -303,7 +303,7 @@ class Round:
             if nemesis is not None:
                 await nemesis.stop()
             await self._clear_up()
-        result = Result(plan.models, faults=nemesis.counts(), anomalies=anomalies)
+        result = RoundResult(plan.models, faults=nemesis.counts(), anomalies=anomalies)
         for one in self._history().operations:
             result.operations[one.outcome] += 1
             if one.error:
@@ -320,7 +320,7 @@ class Round:
         nodes = [Node(f"h{place + 1}", place != in_memory, False) for place in range(hosts)]
         nodes += [Node(f"m{place + 1}", True, True, site=place == 0) for place in range(members)]
         for node in nodes:
-            member = Member(self, node)
+            member = RoundHost(self, node)
             line = await self._link(f"clients-{node.name}")
             node.address = line.address
             member.lines.append(line)
@@ -369,8 +369,8 @@ class Round:
                 return False
         return True
 
-    def _security(self) -> Security:
-        return Security(self.plan.tls, str(self.plan.folder / "round.home"))
+    def _security(self) -> WorkloadSecurity:
+        return WorkloadSecurity(self.plan.tls, str(self.plan.folder / "round.home"))
 
     def _open_accounts(self) -> None:
         log, setting = self._setting(f"{DRAIN}.begin")
@@ -379,8 +379,8 @@ class Round:
         log.end(client.name)
         log.close()
 
-    def _setting(self, name: str) -> tuple[Log, Setting]:
-        log = Log(self.plan.folder / f"{name}.history")
+    def _setting(self, name: str) -> tuple[HistoryLog, Setting]:
+        log = HistoryLog(self.plan.folder / f"{name}.history")
         nodes = [one.node for one in self._nodes]
         stop = threading.Event()
         return log, Setting(self.plan.folder, log, nodes, self._security(), stop, 0)
@@ -412,7 +412,7 @@ class Round:
             await process.tell("stop")
         for process in processes:
             assert process is not None
-            await process.hear(Done)
+            await process.hear(WorkerDone)
         for one in self._clients:
             await one.kill()
         await self._engaged()
@@ -427,7 +427,7 @@ class Round:
             unseen = await asyncio.to_thread(self._drain)
             for one in self.members():
                 assert one.process is not None
-                await one.process.hear(Done)
+                await one.process.hear(WorkerDone)
             facts = self._facts()
             (self.plan.folder / FACTS_FILE).write_bytes(msgspec.json.encode(facts))
             anomalies = [*unseen, *check(self._history(), facts)]
@@ -441,7 +441,7 @@ class Round:
         self._drains += 1
         unseen = []
         log, setting = self._setting(DRAIN)
-        kinds: dict[type[Client], None] = {}
+        kinds: dict[type[WorkloadClient], None] = {}
         for model in self.plan.models:
             kinds |= dict.fromkeys(CLIENTS.get(model, ()))
         kinds |= {LimeMember: None} if "lime" in self.plan.models else {}
@@ -456,7 +456,7 @@ class Round:
         log.close()
         return unseen
 
-    def _history(self) -> History:
+    def _history(self) -> TortureHistory:
         return read_history(sorted(self.plan.folder.glob("*.history")))
 
     def _facts(self) -> Facts:
@@ -481,7 +481,7 @@ def check_again(folder: Path) -> list[Anomaly]:
     return check(read_history(sorted(folder.glob("*.history"))), facts)
 
 
-def run_round(plan: Plan, told: Callable[[float], None] = lambda share: None) -> Result:
+def run_round(plan: RoundConfig, told: Callable[[float], None] = lambda share: None) -> RoundResult:
     """Run a round in its folder, which must be empty or not there yet."""
     if plan.folder.exists() and any(plan.folder.iterdir()):
         raise TortureFailed(f"{plan.folder} is not empty")

@@ -1,6 +1,6 @@
 """A process of a round: clients of hosts elsewhere, or a program with a host of its own.
 
-Its one argument is its `Task`. A program with a host says first where that listens. Every process
+Its one argument is its `WorkerTask`. A program with a host says first where that listens. Every process
 begins when it is told which hosts there are (`Go`); "stop" ends its clients, and a program with a
 host then answers "drain" by looking what is there for it, until it is told to "leave". If nobody
 can tell it anything any more, it ends.
@@ -22,14 +22,14 @@ import msgspec
 import tupelo
 from tupelo.errors import TupeloError
 from tupelo.lab.torture.checker import DRAIN
-from tupelo.lab.torture.history import Log
+from tupelo.lab.torture.history import HistoryLog
 from tupelo.lab.torture.workloads import (
     CLIENTS,
     MEMBERS,
-    Client,
     Node,
-    Security,
     Setting,
+    WorkloadClient,
+    WorkloadSecurity,
     offer_site,
 )
 from tupelo.models.lime import Host as LimeHost
@@ -48,7 +48,7 @@ class HostOrders(msgspec.Struct):
     site: bool = False
 
 
-class Task(msgspec.Struct):
+class WorkerTask(msgspec.Struct):
     """Who the process is, and what its clients do. `name` is its own in every life."""
 
     name: str
@@ -56,7 +56,7 @@ class Task(msgspec.Struct):
     folder: str
     models: list[str]
     operations_max: int
-    security: Security
+    security: WorkloadSecurity
     node: str = ""
     host: HostOrders | None = None
 
@@ -72,7 +72,7 @@ class Go(msgspec.Struct):
     nodes: list[Node]
 
 
-class Done(msgspec.Struct):
+class WorkerDone(msgspec.Struct):
     """The clients whose last operation has not ended."""
 
     stuck: list[str] = []
@@ -80,8 +80,8 @@ class Done(msgspec.Struct):
 
 def main(argument: str) -> None:
     logging.getLogger("tupelo").setLevel(logging.ERROR)  # Losses of links are what this is about.
-    task = msgspec.json.decode(argument, type=Task)
-    log = Log(Path(task.folder) / f"{task.name}.history")
+    task = msgspec.json.decode(argument, type=WorkerTask)
+    log = HistoryLog(Path(task.folder) / f"{task.name}.history")
     security = task.security
     setting = Setting(
         Path(task.folder), log, [], security, threading.Event(), task.operations_max, node=task.node
@@ -108,21 +108,21 @@ def main(argument: str) -> None:
     threads = [threading.Thread(target=one.run, name=one.name, daemon=True) for one in clients]
     for thread in threads:
         thread.start()
-    _say(Done())
+    _say(WorkerDone())
     rounds = 0
     while (order := _hear()) != b"leave":
         if order == b"stop":
             setting.stop.set()
-            _say(Done(_stuck(clients, threads, log)))
+            _say(WorkerDone(_stuck(clients, threads, log)))
         else:
             rounds += 1
             for number, client in enumerate(clients):
                 _drain(type(client), setting, f"{DRAIN}.{task.name}.{rounds}.{number}")
-            _say(Done())
+            _say(WorkerDone())
     os._exit(0)
 
 
-def _start_host(task: Task, orders: HostOrders) -> tupelo.Host:
+def _start_host(task: WorkerTask, orders: HostOrders) -> tupelo.Host:
     options: dict[str, Any] = {}
     if task.security.tls:
         identity = tupelo.Identity.at(Path(task.security.home) / "identity.pem")
@@ -137,7 +137,9 @@ def _start_host(task: Task, orders: HostOrders) -> tupelo.Host:
     )
 
 
-def _stuck(clients: list[Client], threads: list[threading.Thread], log: Log) -> list[str]:
+def _stuck(
+    clients: list[WorkloadClient], threads: list[threading.Thread], log: HistoryLog
+) -> list[str]:
     """Wait for the clients; those that are still at their last operation."""
     until = time.monotonic() + STOP_SECONDS
     found = []
@@ -149,7 +151,7 @@ def _stuck(clients: list[Client], threads: list[threading.Thread], log: Log) -> 
     return found
 
 
-def _drain(kind: type[Client], setting: Setting, name: str) -> None:
+def _drain(kind: type[WorkloadClient], setting: Setting, name: str) -> None:
     client = kind(setting, name, name)
     with suppress(TupeloError):
         client.drain()

@@ -20,7 +20,7 @@ import msgspec
 import tupelo
 from tupelo.errors import CountNotMet, PeerLost, TupeloError
 from tupelo.lab.torture.checker import ACCOUNT, amount_of
-from tupelo.lab.torture.history import Begun, Log, Verb
+from tupelo.lab.torture.history import Begun, HistoryLog, Verb
 from tupelo.models.event_heap import Event, EventHeap
 from tupelo.models.javaspaces import NO_WAIT, JavaSpace05, TransactionManager
 from tupelo.models.lime import Host as LimeHost
@@ -69,7 +69,7 @@ class Node(msgspec.Struct):
     identity: str = ""
 
 
-class Security(msgspec.Struct):
+class WorkloadSecurity(msgspec.Struct):
     """Whether links go under TLS, and the folder with the identity of this process."""
 
     tls: bool = False
@@ -87,9 +87,9 @@ class Setting:
     """What the clients of a process share."""
 
     folder: Path
-    log: Log
+    log: HistoryLog
     nodes: list[Node]
-    security: Security
+    security: WorkloadSecurity
     stop: threading.Event
     operations_max: int
     host: tupelo.Host | None = None
@@ -100,7 +100,7 @@ class Setting:
 
 
 @dataclass
-class Job:
+class WorkloadJob:
     """An entry for JavaSpaces."""
 
     key: str | None = None
@@ -115,7 +115,7 @@ class Account:
     value: str | None = None
 
 
-class Client:
+class WorkloadClient:
     """One client of one model. `steps` are its operations, each with a weight."""
 
     model = ""
@@ -209,7 +209,7 @@ class Client:
 # Spaces
 
 
-class SpaceClient(Client):
+class SpaceClient(WorkloadClient):
     """write, take and read with unique values; sessions; transfers at one host and over two."""
 
     model = "space"
@@ -352,7 +352,7 @@ class SpaceClient(Client):
             begun.told(one[-1] for one in space.take_all(template, scope=tupelo.HERE))
 
 
-class LindaClient(Client):
+class LindaClient(WorkloadClient):
     """out, inp, in_, ing and rdp."""
 
     model = "linda"
@@ -401,7 +401,7 @@ class LindaClient(Client):
                         begun.told(value for _, value in found)
 
 
-class JavaSpacesClient(Client):
+class JavaSpacesClient(WorkloadClient):
     """write, take and read of entries, and transactions of a TransactionManager."""
 
     model = "javaspaces"
@@ -429,17 +429,17 @@ class JavaSpacesClient(Client):
     def _write(self, space: Any, node: Node, key: str) -> None:
         value = self.value()
         with self.logged("write", key, node.name, wrote=[value]) as begun:
-            space.write(Job(key, value))
+            space.write(WorkloadJob(key, value))
             begun.told()
 
     def take(self) -> None:
         with self.logged("take", "job", self._node.name, spans=True) as begun:
-            found = self._space.take(Job("job"), None, self.wait())
+            found = self._space.take(WorkloadJob("job"), None, self.wait())
             begun.told(() if found is None else [found.value])
 
     def read(self) -> None:
         with self.logged("read", "job", self._node.name, spans=True) as begun:
-            found = self._space.read(Job("job"), None, self.wait())
+            found = self._space.read(WorkloadJob("job"), None, self.wait())
             begun.told(() if found is None else [found.value])
 
     def move(self) -> None:
@@ -449,14 +449,14 @@ class JavaSpacesClient(Client):
         with self.logged("transfer", "moved", here.name) as begun:
             txn = self._manager.create(lease=TXN_SECONDS).transaction
             try:
-                found = one.take(Job("moved"), txn, NO_WAIT)
+                found = one.take(WorkloadJob("moved"), txn, NO_WAIT)
                 if found is None:
                     txn.abort()
                     begun.undone("there is nothing to move")
                     return
                 value = self.value()
                 begun.doing([found.value], [value])
-                other.write(Job("moved", value), txn)
+                other.write(WorkloadJob("moved", value), txn)
                 _settle(self.rng, begun, txn.commit, txn.abort)
             except TupeloError:
                 with suppress(TupeloError):
@@ -471,7 +471,7 @@ class JavaSpacesClient(Client):
             with self.connect(node, "javaspaces", direct=True) as space:
                 for key in ("job", "moved"):
                     with self.logged("take", key, node.name, many=True) as begun:
-                        found = space.take_all(Job(key), scope=tupelo.HERE)
+                        found = space.take_all(WorkloadJob(key), scope=tupelo.HERE)
                         begun.told(one.value for one in found)
 
 
@@ -480,7 +480,7 @@ class JavaSpacesClient(Client):
 CONTAINERS = ("jobs", "done")
 
 
-class XvsmClient(Client):
+class XvsmClient(WorkloadClient):
     """write, take and read of containers at a site, and transactions over two of them."""
 
     model = "xvsm"
@@ -572,7 +572,7 @@ def offer_site(host: tupelo.Host, path: Path) -> Capi:
 # MELON
 
 
-class MelonClient(Client):
+class MelonClient(WorkloadClient):
     """store and take; write, and read each message once."""
 
     model = "melon"
@@ -633,7 +633,7 @@ class MelonClient(Client):
                 begun.told(value for _, value in melon.read_all(("written", str), wait=0))
 
 
-class MelonMember(Client):
+class MelonMember(WorkloadClient):
     """Messages that are directed to the identity of a host: nobody else may have them."""
 
     model = "melon"
@@ -673,7 +673,7 @@ class MelonMember(Client):
 # The Event Heap
 
 
-class HeapClient(Client):
+class HeapClient(WorkloadClient):
     """put, wait (in a session) and remove."""
 
     model = "event-heap"
@@ -719,7 +719,7 @@ class HeapClient(Client):
                         begun.told(_events(*heap.snoop_all(Event(kind))))
 
 
-class HeapMember(Client):
+class HeapMember(WorkloadClient):
     """Puts and reads in a view of total order, that all members share."""
 
     model = "event-heap"
@@ -785,7 +785,7 @@ class HeapMember(Client):
 # LIME
 
 
-class LimeMember(Client):
+class LimeMember(WorkloadClient):
     """An agent that writes and takes tuples in a space that agents of all members share."""
 
     model = "lime"
@@ -830,7 +830,7 @@ class LimeMember(Client):
 # Publish-subscribe
 
 
-class PubSubClient(Client):
+class PubSubClient(WorkloadClient):
     """Publishes, and hears of what others publish."""
 
     model = "pubsub"
@@ -905,7 +905,7 @@ def _events(*found: Any) -> list[str]:
     return [one["value"] for one in found if one is not None]
 
 
-CLIENTS: dict[str, list[type[Client]]] = {
+CLIENTS: dict[str, list[type[WorkloadClient]]] = {
     "space": [SpaceClient, SpaceClient],
     "linda": [LindaClient],
     "javaspaces": [JavaSpacesClient],
@@ -915,7 +915,7 @@ CLIENTS: dict[str, list[type[Client]]] = {
     "pubsub": [PubSubClient],
 }
 """The clients that a process of clients has of each model."""
-MEMBERS: dict[str, list[type[Client]]] = {
+MEMBERS: dict[str, list[type[WorkloadClient]]] = {
     "lime": [LimeMember],
     "melon": [MelonMember],
     "event-heap": [HeapMember],

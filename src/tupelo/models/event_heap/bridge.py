@@ -17,14 +17,14 @@ import asyncio
 from contextlib import suppress
 
 from tupelo.errors import BadArgument, CannotSend, HostClosed, Refused, TupeloError
-from tupelo.federation.replication.news import Following
+from tupelo.federation.replication.news import FeedCursor
 from tupelo.models.event_heap.events import asked
 from tupelo.models.event_heap.heap import EventHeap
-from tupelo.models.event_heap.readings import Copies
+from tupelo.models.event_heap.readings import HeapCopies
 from tupelo.models.event_heap.replica import Replica
 from tupelo.space.either import Closing, either
 from tupelo.space.session import Seen
-from tupelo.space.writers import Mark
+from tupelo.space.writers import WriteOutcome
 from tupelo.values.entry import Entry
 from tupelo.values.parts import ANY
 from tupelo.values.template import Template
@@ -62,8 +62,8 @@ class Bridge(Closing):
 
     async def _run(self, here: Replica, there: Replica, template: Template) -> None:
         try:
-            reading = Copies(here)
-            known, news = Seen(), Following(there.feed)
+            reading = HeapCopies(here)
+            known, news = Seen(), FeedCursor(there.feed)
             while (entry := await reading.next(template, None)) is not None:
                 for _, _, one in news.news():
                     known.add(one)
@@ -75,7 +75,7 @@ class Bridge(Closing):
         except TupeloError:
             return  # One of the heaps was destroyed, or the host closed.
 
-    async def _carry(self, entry: Entry, mark: Mark, there: Replica) -> None:
+    async def _carry(self, entry: Entry, mark: WriteOutcome, there: Replica) -> None:
         ttl = None if entry.expires is None else entry.expires - there.feed.space.clock.now()
         if ttl is not None and ttl <= 0:
             return
@@ -97,17 +97,17 @@ class Bridge(Closing):
             await self._heap._local.host.on_loop(work())
 
 
-def _mark(entry: Entry, heap: str) -> Mark:
+def _mark(entry: Entry, heap: str) -> WriteOutcome:
     """The identity that it has in every heap but its first."""
     if entry.origin.startswith(_PREFIX):
-        return Mark(entry.origin, entry.n)
-    return Mark(f"{_PREFIX}{heap}\n{entry.origin}", entry.n)
+        return WriteOutcome(entry.origin, entry.n)
+    return WriteOutcome(f"{_PREFIX}{heap}\n{entry.origin}", entry.n)
 
 
-def _is_home(mark: Mark, heap: str) -> bool:
+def _is_home(mark: WriteOutcome, heap: str) -> bool:
     return (mark.origin or "").startswith(f"{_PREFIX}{heap}\n")
 
 
-def _is_known(mark: Mark, known: Seen) -> bool:
+def _is_known(mark: WriteOutcome, known: Seen) -> bool:
     bits = known.bits.get(mark.origin or "")
     return bits is not None and mark.n is not None and mark.n in bits

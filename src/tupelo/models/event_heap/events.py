@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tupelo.errors import BadArgument, BadTemplate
-from tupelo.federation.replication.copies import Batch, Kept, Signed
+from tupelo.federation.replication.copies import BatchRecord, Signed, StreamProgress
 from tupelo.space.writers import Items
 from tupelo.values.entry import freeze
 from tupelo.values.kind import entry, is_typed, values_of
@@ -82,7 +82,7 @@ def freeze_all(events: object) -> Items:
     return [freeze(event) for event in events]
 
 
-class Both:
+class BothMatch:
     """Two templates, of which an event must match both."""
 
     def __init__(self, one: object, other: object) -> None:
@@ -91,7 +91,7 @@ class Both:
 
 
 # A durable host keeps records of its own between its copies.
-_EVENTS = ~(as_template(Batch) | as_template(Kept) | as_template(Signed))
+_EVENTS = ~(as_template(BatchRecord) | as_template(StreamProgress) | as_template(Signed))
 _asked: dict[Hashable, Template] = {}
 
 
@@ -100,7 +100,7 @@ def asked(template: object) -> Template:
     the same again: so one who reads can remember how far it has looked for it."""
     if template is ANY:
         return _EVENTS
-    if isinstance(template, Both):
+    if isinstance(template, BothMatch):
         return asked(template.one) & asked(template.other)
     key = _key(template)
     found = None if key is None else _asked.get(key)

@@ -47,7 +47,7 @@ class ViewCloned:
     new: str
 
 
-class User(Protocol):
+class ViewUser(Protocol):
     """Whoever uses an order at this host."""
 
     def switch(self, order: TotalOrder, cloned: ViewCloned) -> None:
@@ -59,12 +59,12 @@ class User(Protocol):
         ...
 
 
-class Orders:
+class TotalOrders:
     """All orders of a heap that are known at this host, and the views here that use them."""
 
     def __init__(self, replica: Replica) -> None:
         self.made: dict[str, ViewMade] = {}
-        self.used: dict[str, list[User]] = {}
+        self.used: dict[str, list[ViewUser]] = {}
         """Who uses which view here."""
         self._replica = replica
         self.orders: dict[str, TotalOrder] = {}
@@ -103,14 +103,14 @@ class Orders:
             await total.place_if_owned()
         await self._replica.record(made)
 
-    def use(self, order: TotalOrder, user: User) -> None:
+    def use(self, order: TotalOrder, user: ViewUser) -> None:
         order.token.abandoned = False
         order.successor = None
         self.used.setdefault(order.id, []).append(user)
         self._replica.uses.changed(order.id)
         self.look()
 
-    def leave(self, order: TotalOrder, user: User) -> None:
+    def leave(self, order: TotalOrder, user: ViewUser) -> None:
         users = self.used.get(order.id, [])
         if user in users:
             users.remove(user)

@@ -31,7 +31,7 @@ CURSORS_MAX = 256
 """For so many templates a reading of an order remembers how far it has looked."""
 
 
-class Reading(Protocol):
+class EventReading(Protocol):
     """What a session, a view or a query reads from."""
 
     async def record(self) -> Seen:
@@ -51,7 +51,7 @@ class Reading(Protocol):
     def close(self) -> None: ...
 
 
-class Copies:
+class HeapCopies:
     """Of the copies, in the order in which they come here: of each source, in its own. Events of
     classes that are not `known` in this program are for a client; else UnknownType."""
 
@@ -109,7 +109,7 @@ class Copies:
             self._port.end_session(self._state)
 
 
-class Unordered(Copies):
+class Unordered(HeapCopies):
     """Of the copies, by a user of a view in which events have no order but that of their source."""
 
     def __init__(self, replica: Replica, view: str, seen: Seen | None = None) -> None:
@@ -244,7 +244,7 @@ class Shared:
         self._record = replica.shared_record(session)
         self._record.readers.append(self)
         self._token: Token = self._record.token
-        self._copies = Copies(replica, self._record.known.seen.copy(), known=known)
+        self._copies = HeapCopies(replica, self._record.known.seen.copy(), known=known)
         self._told = self._record.losses  # of so many
         self._closed = False
         self._scopes: set[asyncio.Timeout] = set()
@@ -385,12 +385,12 @@ class Shared:
         self._replica.bell.ring()
 
 
-def news(replica: Replica, template: Template, *, known: bool = True) -> Copies:
+def news(replica: Replica, template: Template, *, known: bool = True) -> HeapCopies:
     """Of the copies: only what comes from now on of what matches."""
     seen = Seen()
     for entry in replica.find(template, known=known):
         seen.add(entry)
-    return Copies(replica, seen, known=known)
+    return HeapCopies(replica, seen, known=known)
 
 
 def distinct(entries: list[Entry]) -> list[Entry]:

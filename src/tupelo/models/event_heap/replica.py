@@ -31,28 +31,28 @@ from tupelo.errors import (
     UnknownHost,
 )
 from tupelo.federation.groups.group import group_of
-from tupelo.federation.groups.roster import Roster
-from tupelo.federation.hosts.carrying import SilentCarrier
+from tupelo.federation.groups.roster import Membership
+from tupelo.federation.hosts.carrying import SilentExtension
 from tupelo.federation.hosts.core import HostCore
 from tupelo.federation.identity.access import NOBODY
 from tupelo.federation.replication.carrier import Replication, replication_of
 from tupelo.federation.replication.feed import Feed, host_of
-from tupelo.federation.replication.news import Bell, Following
-from tupelo.federation.replication.placing import Everything
-from tupelo.federation.replication.token import Luggage
+from tupelo.federation.replication.news import Broadcast, FeedCursor
+from tupelo.federation.replication.placing import CopyAll
+from tupelo.federation.replication.token import TokenState
 from tupelo.federation.replication.tokens import TokenAt, Tokens
 from tupelo.federation.spaces.hosted import HostedSpace
 from tupelo.federation.spanning.federated import adopt
 from tupelo.models.event_heap import records
 from tupelo.models.event_heap.factories import Factory
 from tupelo.models.event_heap.ordering import Place
-from tupelo.models.event_heap.orders import Orders
+from tupelo.models.event_heap.orders import TotalOrders
 from tupelo.models.event_heap.removing import Removing
 from tupelo.models.event_heap.seen import Base, SharedRecord
-from tupelo.models.event_heap.uses import Uses
+from tupelo.models.event_heap.uses import UsageLeases
 from tupelo.space.query import Query
 from tupelo.space.tasks import TaskSignal
-from tupelo.space.writers import Items, Mark
+from tupelo.space.writers import Items, WriteOutcome
 from tupelo.values.entry import Entry, thaw
 from tupelo.values.kind import kind_of
 from tupelo.values.parts import ANY
@@ -74,7 +74,7 @@ def heaps_of(core: HostCore) -> Heaps:
     return found if isinstance(found, Heaps) else Heaps(core)
 
 
-class Heaps(SilentCarrier):
+class Heaps(SilentExtension):
     """The replicas of one host, by the names of their heaps. They speak through the group and the
     feeds, not over a channel of their own."""
 
@@ -113,7 +113,7 @@ class Heaps(SilentCarrier):
             replica.close()
 
 
-class Written(NamedTuple):
+class WrittenEvent(NamedTuple):
     """Events that were written, and are durable at this position."""
 
     entries: list[Entry]
@@ -134,7 +134,7 @@ class Replica:
         self.core = core
         self.patience = patience
         self.me = core.id
-        self.bell = Bell()
+        self.bell = Broadcast()
         self.closed = False
         self.generation = 0
         """Which heap of this name it is: one that is made anew has nothing of the one before."""
@@ -153,18 +153,18 @@ class Replica:
         self._heaps = heaps
         replication = replication_of(core)
         _check_free(replication, name)
-        self.feed: Feed = replication.feed(name, Everything())
+        self.feed: Feed = replication.feed(name, CopyAll())
         # Only the replicas themselves write and read there: an order without its records would have
         # a hole.
         records_space = core.companion(self.feed.space, "system", NOBODY)
-        self.system: Feed = replication.feed(records_space, Everything(), admits=self._admits)
+        self.system: Feed = replication.feed(records_space, CopyAll(), admits=self._admits)
         self.tokens = Tokens(core, self.system, self._luggage_of)
         self._places: dict[Entry, Place] = {}
-        self._events = Following(self.feed)
-        self._records = Following(self.system)
+        self._events = FeedCursor(self.feed)
+        self._records = FeedCursor(self.system)
         self._group = group_of(core)
-        self.uses = Uses(self)
-        self.orders = Orders(self)
+        self.uses = UsageLeases(self)
+        self.orders = TotalOrders(self)
         self.removing = Removing(self)
         self.voice = self._group.part(self.part, self)
         self.feed.watchers.append(self._look_at_events)
@@ -178,7 +178,7 @@ class Replica:
         return 0 < self.generation <= self.gone
 
     @property
-    def roster(self) -> Roster:
+    def roster(self) -> Membership:
         return self._group.roster
 
     @property
@@ -194,7 +194,7 @@ class Replica:
             found = self._shared[session] = SharedRecord(self, session)
         return found
 
-    def _luggage_of(self, token: str) -> Luggage | None:
+    def _luggage_of(self, token: str) -> TokenState | None:
         what, _, id = token.partition(" ")
         return self.shared_record(id) if what == "session" else None
 
@@ -343,21 +343,23 @@ class Replica:
         entry = stream.items.get(number)
         return entry.gone if entry is not None else stream.upto >= number
 
-    async def put(self, items: Items, ttl: float | None, mark: Mark | None = None) -> None:
+    async def put(self, items: Items, ttl: float | None, mark: WriteOutcome | None = None) -> None:
         """All of these or none, which are among the copies here when this returns; under another
         identity if one is given."""
         await self.drawn(self.write(items, ttl, mark))
 
-    def write(self, items: Items, ttl: float | None, mark: Mark | None = None) -> Written:
+    def write(
+        self, items: Items, ttl: float | None, mark: WriteOutcome | None = None
+    ) -> WrittenEvent:
         """Begin to put them."""
         self.require_open()
         leases, position = self.feed.space.port.write_items(
             items, ttl, None, None, TaskSignal, 0, mark
         )
         assert isinstance(leases, list)  # It does not wait.
-        return Written([lease.thing for lease in leases], position)
+        return WrittenEvent([lease.thing for lease in leases], position)
 
-    async def drawn(self, written: Written) -> None:
+    async def drawn(self, written: WrittenEvent) -> None:
         """Until it is among the copies. CannotSend if it cannot be, and is not there any more."""
         space, entries = self.feed.space, written.entries
         await space.flush(written.position)
@@ -489,19 +491,19 @@ class Replica:
         """The views and shared sessions that are in use here."""
         return [] if self.closed else self.uses.here
 
-    def install(self, roster: Roster) -> None:
+    def install(self, roster: Membership) -> None:
         if not self.closed:
             self._note_names(roster)
             self.uses.install(roster)
             self.orders.look()
             self.bell.ring()
 
-    def _note_names(self, roster: Roster) -> None:
+    def _note_names(self, roster: Membership) -> None:
         if len(self.names) > NAMES_KEPT:
             self.names.clear()
         self.names.update((one.host, one.name) for one in roster.members.values())
 
-    async def settle(self, roster: Roster) -> None:
+    async def settle(self, roster: Membership) -> None:
         pass
 
     def cut(self, hosts: frozenset[str]) -> None:
@@ -563,5 +565,5 @@ def _clear(space: HostedSpace, template: object, only: Callable[[Any], bool] | N
 
 def _check_free(replication: Replication, name: str) -> None:
     feed = replication.feeds.get(name)
-    if feed is not None and feed.policy != Everything():
+    if feed is not None and feed.policy != CopyAll():
         raise BadArgument("name", "one that is not copied in another way at this host", name)

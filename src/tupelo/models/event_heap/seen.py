@@ -15,7 +15,7 @@ import msgspec
 from pyroaring import BitMap64
 
 from tupelo.errors import BadFrame
-from tupelo.federation.replication.token import Luggage
+from tupelo.federation.replication.token import TokenState
 from tupelo.models.event_heap.records import SessionSeen
 from tupelo.space.session import Seen
 from tupelo.values.entry import Entry
@@ -120,7 +120,7 @@ def read_seen(spelled: bytes) -> Seen:
         raise BadFrame(f"this is no record of a session: {error}") from error
 
 
-class SharedRecord(Luggage):
+class SharedRecord(TokenState):
     """What was seen in one shared session, as far as it is known here. It is the luggage of the
     session's token: whoever has that knows all."""
 

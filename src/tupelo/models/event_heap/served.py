@@ -8,17 +8,17 @@ from typing import Any, ClassVar, Literal
 
 from tupelo.errors import BadArgument, BadInput, LeaseLost, TokenAway
 from tupelo.federation.client.arguments import listed
-from tupelo.federation.client.services import ENTRIES, ITEM, Codec, Method, plain
+from tupelo.federation.client.services import ENTRIES, ITEM, ServiceCodec, ServiceMethod, plain
 from tupelo.federation.hosts.core import HostCore
 from tupelo.federation.hosts.services import Caller, DoorService, HandOver
 from tupelo.federation.links import wire
 from tupelo.federation.spaces.hosted import HostedSpace
 from tupelo.models.event_heap import factories as requests
 from tupelo.models.event_heap import readings
-from tupelo.models.event_heap.events import Both, Event, asked
+from tupelo.models.event_heap.events import BothMatch, Event, asked
 from tupelo.models.event_heap.factories import PATIENCE_SECONDS, check_heap
 from tupelo.models.event_heap.orders import ViewCloned
-from tupelo.models.event_heap.readings import Ordered, Reading, Unordered
+from tupelo.models.event_heap.readings import EventReading, Ordered, Unordered
 from tupelo.models.event_heap.replica import heaps_of
 from tupelo.models.event_heap.seen import spell_seen
 from tupelo.space.query import deadline_of
@@ -44,7 +44,9 @@ class HostedHeap:
         self._core = core
         self._known = known
         self.replica = heaps_of(core).replica(name, patience)
-        self.readings: dict[str, Reading] = {OWN: readings.Copies(self.replica, known=known)}
+        self.readings: dict[str, EventReading] = {
+            OWN: readings.HeapCopies(self.replica, known=known)
+        }
 
     def close(self) -> None:
         for reading in self.readings.values():
@@ -86,19 +88,19 @@ class HostedHeap:
 
     # What is read from
 
-    def _reading(self, id: str) -> Reading:
+    def _reading(self, id: str) -> EventReading:
         self.replica.require_open()
         if id not in self.readings:
             raise LeaseLost("this session was closed")
         return self.readings[id]
 
-    def _opened(self, reading: Reading) -> str:
+    def _opened(self, reading: EventReading) -> str:
         id = self._core.new_id()
         self.readings[id] = reading
         return id
 
     async def copies(self) -> str:
-        return self._opened(readings.Copies(self.replica, known=self._known))
+        return self._opened(readings.HeapCopies(self.replica, known=self._known))
 
     async def news(self, template: object) -> str:
         return self._opened(readings.news(self.replica, asked(template), known=self._known))
@@ -109,7 +111,7 @@ class HostedHeap:
 
     async def clone(self, id: str) -> str:
         seen = await self._reading(id).record()
-        return self._opened(readings.Copies(self.replica, seen, known=self._known))
+        return self._opened(readings.HeapCopies(self.replica, seen, known=self._known))
 
     async def share(self, id: str, lease: float | None) -> str:
         """The id of a shared session, which has seen what was seen in this reading."""
@@ -220,7 +222,7 @@ def spell_asked(template: object) -> Any:
     """A template for events, as it is sent. BadTemplate if it cannot be."""
     if template is ANY:
         return None
-    if isinstance(template, Both):
+    if isinstance(template, BothMatch):
         return ["both", spell_asked(template.one), spell_asked(template.other)]
     if type(template) is Event and isinstance(template.fields, dict):
         kind = ANY if template.type is None else template.type
@@ -236,7 +238,7 @@ def read_asked(spelled: Any) -> Any:
         case None:
             return ANY
         case ["both", one, other]:
-            return Both(read_asked(one), read_asked(other))
+            return BothMatch(read_asked(one), read_asked(other))
         case ["event", kind, fields]:
             named = template_from_wire(fields).raw.fields if fields is not None else {}
             event = Event(template_from_wire(kind).raw.fields["type"])
@@ -248,38 +250,38 @@ def read_asked(spelled: Any) -> Any:
 
 
 _ID = plain(str)
-_ASKED = Codec(spell_asked, read_asked, read_asked)
-_EVENTS = Codec(
+_ASKED = ServiceCodec(spell_asked, read_asked, read_asked)
+_EVENTS = ServiceCodec(
     lambda items: [ITEM.spell(item) for item in items],
     lambda spelled: [ITEM.read(one) for one in listed(spelled)],
     list,
 )
 
-METHODS: Mapping[str, Method] = {
-    "put": Method("write", (_EVENTS, plain(float | None))),
-    "next": Method("read", (_ID, _ASKED), ENTRIES, waits=True, hands_over=True),
-    "rest": Method("read", (_ID, _ASKED), ENTRIES, hands_over=True),
-    "find": Method("read", (_ASKED, plain(int | None)), ENTRIES),
-    "remove": Method("take", (_ASKED,), ENTRIES, waits=True, hands_over=True),
-    "adopt": Method("administer", (plain(str),)),
-    "hosts": Method("read"),
-    "copies": Method("read"),
-    "news": Method("read", (_ASKED,)),
-    "shared": Method("read", (_ID,), waits=True),
-    "clone": Method("read", (_ID,)),
-    "share": Method("read", (_ID, plain(float | None))),
-    "resume": Method("read", (_ID,)),
-    "end": Method("read", (_ID,)),
-    "end_for_all": Method("take", (_ID,)),
-    "create": Method("write"),
-    "destroy": Method("administer"),
+METHODS: Mapping[str, ServiceMethod] = {
+    "put": ServiceMethod("write", (_EVENTS, plain(float | None))),
+    "next": ServiceMethod("read", (_ID, _ASKED), ENTRIES, waits=True, hands_over=True),
+    "rest": ServiceMethod("read", (_ID, _ASKED), ENTRIES, hands_over=True),
+    "find": ServiceMethod("read", (_ASKED, plain(int | None)), ENTRIES),
+    "remove": ServiceMethod("take", (_ASKED,), ENTRIES, waits=True, hands_over=True),
+    "adopt": ServiceMethod("administer", (plain(str),)),
+    "hosts": ServiceMethod("read"),
+    "copies": ServiceMethod("read"),
+    "news": ServiceMethod("read", (_ASKED,)),
+    "shared": ServiceMethod("read", (_ID,), waits=True),
+    "clone": ServiceMethod("read", (_ID,)),
+    "share": ServiceMethod("read", (_ID, plain(float | None))),
+    "resume": ServiceMethod("read", (_ID,)),
+    "end": ServiceMethod("read", (_ID,)),
+    "end_for_all": ServiceMethod("take", (_ID,)),
+    "create": ServiceMethod("write"),
+    "destroy": ServiceMethod("administer"),
 }
 
 
 class HeapService(DoorService[HostedHeap]):
     """Runs event heaps for the clients of a host."""
 
-    methods: ClassVar[Mapping[str, Method]] = METHODS
+    methods: ClassVar[Mapping[str, ServiceMethod]] = METHODS
 
     def open(self, hosted: HostedSpace) -> HostedHeap:
         return HostedHeap(self.core, check_heap(hosted.name, PATIENCE_SECONDS), known=False)

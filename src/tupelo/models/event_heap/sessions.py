@@ -10,7 +10,7 @@ from inspect import isawaitable
 from typing import TYPE_CHECKING, Any
 
 from tupelo.errors import BadArgument, HeapDestroyed, HostClosed, TupeloError
-from tupelo.models.event_heap.events import Both, freeze_all
+from tupelo.models.event_heap.events import BothMatch, freeze_all
 from tupelo.models.event_heap.orders import ViewCloned
 from tupelo.models.event_heap.readings import Ordered
 from tupelo.models.event_heap.uses import LEASE_SECONDS, check_unused
@@ -136,7 +136,7 @@ class Query(Session):
         self._template = template
 
     def _asked(self, template: object) -> object:
-        return self._template if template is ANY else Both(self._template, template)
+        return self._template if template is ANY else BothMatch(self._template, template)
 
     def _told_to(self, callback: Callable[[Any], object]) -> Query:
         self._heap._door.run_apart(partial(self._call, callback))

@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from tupelo.errors import BadFrame, CannotSend, PeerLost, TokenAway, TupeloError, UnknownHost
-from tupelo.federation.replication.token import Luggage
+from tupelo.federation.replication.token import TokenState
 from tupelo.models.event_heap.ordering import Ordering, Place, deliver
 from tupelo.models.event_heap.records import (
     PLACES_MAX,
@@ -29,7 +29,7 @@ from tupelo.space.writers import Items
 from tupelo.values.entry import Entry
 
 if TYPE_CHECKING:
-    from tupelo.models.event_heap.replica import Replica, Written
+    from tupelo.models.event_heap.replica import Replica, WrittenEvent
 
 
 PACKED_MAX = 100_000
@@ -39,7 +39,7 @@ PERMITTED_MAX = 64
 token then."""
 
 
-class Putting:
+class PendingPut:
     """Events that wait to be put through a view, all together."""
 
     def __init__(self, items: Items, ttl: float | None) -> None:
@@ -55,7 +55,7 @@ class Putting:
                 self.done.set_exception(error)
 
 
-class TotalOrder(Luggage):
+class TotalOrder(TokenState):
     """One order, as far as it is known here. It is the luggage of its token."""
 
     def __init__(self, replica: Replica, view: str) -> None:
@@ -63,9 +63,9 @@ class TotalOrder(Luggage):
         self.ordering = Ordering()
         self.token = replica.tokens.token(f"view {view}")
         self.token.luggage = self
-        self.waiting: dict[Putting, None] = {}
+        self.waiting: dict[PendingPut, None] = {}
         """What is to be put through it."""
-        self.begun: list[Putting] = []
+        self.begun: list[PendingPut] = []
         """What is just being put."""
         self.horizon: int | None = None
         """So many of the latest places are kept, if it is not None, whatever becomes of others."""
@@ -180,7 +180,7 @@ class TotalOrder(Luggage):
         """Put events in the heap, which have their places when this returns. TokenAway if the token
         did not come before the deadline on the host's clock, and nothing was done."""
         self._replica.require_open()
-        putting = Putting(items, ttl)
+        putting = PendingPut(items, ttl)
         self.waiting[putting] = None
         self._replica.orders.serve(self)
         try:
@@ -214,11 +214,11 @@ class TotalOrder(Luggage):
             self.end(error, waiting=True)
             raise
 
-    async def _put(self, begun: list[Putting]) -> None:
+    async def _put(self, begun: list[PendingPut]) -> None:
         await self._write(begun)
         await self.place_all()
 
-    async def _put_for_owner(self, begun: list[Putting]) -> None:
+    async def _put_for_owner(self, begun: list[PendingPut]) -> None:
         """Put these, and wait until the owner has given them places, or that of a clone has; and
         until what comes before them is here, as it is if we own the view."""
         written = await self._write(begun)
@@ -243,9 +243,9 @@ class TotalOrder(Luggage):
             order = order.successor
         return order
 
-    async def _write(self, begun: list[Putting]) -> list[Entry]:
+    async def _write(self, begun: list[PendingPut]) -> list[Entry]:
         """Put these in the heap: what is there then."""
-        written: list[tuple[Putting, Written]] = []
+        written: list[tuple[PendingPut, WrittenEvent]] = []
         for one in begun:
             try:
                 written.append((one, self._replica.write(one.items, one.ttl)))

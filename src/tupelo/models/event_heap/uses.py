@@ -16,7 +16,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from tupelo.errors import BadArgument, TokenAway, TupeloError
-from tupelo.federation.groups.roster import Roster
+from tupelo.federation.groups.roster import Membership
 from tupelo.models.event_heap.records import Ended
 from tupelo.values.lease import check_lease
 
@@ -33,7 +33,7 @@ ENDED_MAX = 10_000
 """Of so many a host remembers it in its memory."""
 
 
-class Uses:
+class UsageLeases:
     """What is in use of one heap, as far as is known at this host."""
 
     def __init__(self, replica: Replica) -> None:
@@ -78,7 +78,7 @@ class Uses:
         self._review(id)
         self._replica.orders.card_changed()
 
-    def install(self, roster: Roster) -> None:
+    def install(self, roster: Membership) -> None:
         """What the cards of the others say."""
         cards = [
             one.cards.get(self._replica.part)

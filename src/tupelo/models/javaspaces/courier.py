@@ -30,7 +30,7 @@ logger = logging.getLogger("tupelo")
 BACKLOG_MAX = 1_000
 
 
-class Bag(Protocol):
+class EventStore(Protocol):
     """Where the events are. One is out at a time: it was delivered, or comes back to its place. The
     methods may be coroutine functions."""
 
@@ -48,7 +48,7 @@ class Bag(Protocol):
         ...
 
 
-class Backlog:
+class EventBacklog:
     """A bag in memory. When it is full, the oldest event is dropped."""
 
     def __init__(self, backlog_max: int) -> None:
@@ -82,12 +82,12 @@ def _in_a_thread(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
     threading.Thread(target=partial(at_once, work), name="tupelo-courier", daemon=True).start()
 
 
-class Courier:
+class EventSender:
     """Brings what is in the bag; `on_failure` learns of the error with which it has given up."""
 
     def __init__(
         self,
-        bag: Bag,
+        bag: EventStore,
         notifier: Notifier,
         on_failure: Callable[[Exception], object],
         start: Callable[[Callable[[], Coroutine[Any, Any, None]]], None] = _in_a_thread,
@@ -147,7 +147,7 @@ class Courier:
                 await self._notifier.pause()
 
 
-class Listening:
+class ListenerThread:
     """A listener with its lease, and the events that wait for it in memory; the subscription of an
     EventRegistration. One that fails too often is dropped: `on_failure` is called then."""
 
@@ -168,8 +168,10 @@ class Listening:
         self.error: Exception | None = None
         self._stopped = False
         self._on_failure = on_failure
-        self._backlog = Backlog(BACKLOG_MAX)
-        self._courier = Courier(self._backlog, Notifier(tell, retry, clock, False), self.give_up)
+        self._backlog = EventBacklog(BACKLOG_MAX)
+        self._courier = EventSender(
+            self._backlog, Notifier(tell, retry, clock, False), self.give_up
+        )
 
     @property
     def lease(self) -> engine.Leased:

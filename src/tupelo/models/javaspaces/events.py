@@ -19,7 +19,7 @@ from math import inf
 from typing import Any, Self
 
 from tupelo.errors import BadArgument, InvalidIterator, ListenerFailed, UnknownEvent
-from tupelo.models.javaspaces.leases import Lease, Telling, lease_of
+from tupelo.models.javaspaces.leases import Lease, LeaseNotice, lease_of
 from tupelo.space.checks import check_count, check_wait
 from tupelo.space.clock import Clock
 from tupelo.space.either import either, settled
@@ -79,10 +79,10 @@ class EventRegistration:
         source: str,
         event_id: int,
         sequence_number: int,
-        notifier: Telling | None = None,
+        notifier: LeaseNotice | None = None,
     ) -> None:
         self._subscription = subscription
-        self._notifier: Telling = notifier or subscription
+        self._notifier: LeaseNotice = notifier or subscription
         self.source = source
         self.event_id = event_id
         self.sequence_number = sequence_number

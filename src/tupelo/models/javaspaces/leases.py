@@ -48,7 +48,7 @@ def seconds_asked(duration: object, name: str = "lease", *, zero: bool = False) 
     return check_lease(duration, name)
 
 
-class Telling(Protocol):
+class LeaseNotice(Protocol):
     """How a listener is told: how many events it has missed, and an end to it."""
 
     missed: int
@@ -63,7 +63,7 @@ class Lease(msgspec.Struct, frozen=True, eq=False, gc=False):
     """
 
     granted: engine.Leased
-    telling: Telling | None = None
+    telling: LeaseNotice | None = None
     """What waits for a listener, if it is the lease of a registration: called off by cancelling."""
 
     FOREVER: ClassVar[float] = FOREVER
@@ -127,7 +127,7 @@ class AsyncLease(Lease, frozen=True, eq=False):
         self.ended_by_cancel()
 
 
-def lease_of(granted: engine.Leased, telling: Telling | None = None) -> Lease:
+def lease_of(granted: engine.Leased, telling: LeaseNotice | None = None) -> Lease:
     """The lease of this package for one that a space has granted, at the same door."""
     kind = AsyncLease if isinstance(granted, engine.AsyncLease) else Lease
     return kind(granted, telling)

@@ -32,11 +32,11 @@ from tupelo.models.javaspaces.events import EventRegistration, Retry, check_retr
 from tupelo.models.javaspaces.leases import FOREVER
 from tupelo.models.javaspaces.registry import Registry
 from tupelo.models.javaspaces.services import (
+    CompiledTemplate,
     Description,
     ServiceItem,
     ServiceMatches,
     ServiceTemplate,
-    Wanted,
     changes_of,
     check_field,
     check_groups,
@@ -49,7 +49,7 @@ from tupelo.models.javaspaces.services import (
 from tupelo.space.blocking import Space
 from tupelo.space.clock import Clock
 from tupelo.space.either import either
-from tupelo.space.handles import Closing
+from tupelo.space.handles import ClosingHandle
 from tupelo.space.typed import Blocking, DoorT, OnDoor
 from tupelo.values.kind import Kind, class_of
 from tupelo.values.lease import LeasePolicy
@@ -151,7 +151,12 @@ class Registrar(OnDoor[DoorT]):
 
     @abstractmethod
     async def listen(
-        self, wanted: Wanted, transitions: int, listener: object, handback: Any, lease: float
+        self,
+        wanted: CompiledTemplate,
+        transitions: int,
+        listener: object,
+        handback: Any,
+        lease: float,
     ) -> EventRegistration:
         """Register a listener with the Registry."""
 
@@ -208,7 +213,7 @@ class ServiceRegistration(OnDoor[DoorT]):
         return f"ServiceRegistration({self.service_id!r})"
 
 
-class LookupService(Registrar[Blocking], Closing):
+class LookupService(Registrar[Blocking], ClosingHandle):
     """Services register, and are found by id, class and attributes.
 
     It is for both doors: its calls answer at once and wait for nothing, so they are not awaited.
@@ -263,7 +268,12 @@ class LookupService(Registrar[Blocking], Closing):
     grant = ask
 
     async def listen(
-        self, wanted: Wanted, transitions: int, listener: object, handback: Any, lease: float
+        self,
+        wanted: CompiledTemplate,
+        transitions: int,
+        listener: object,
+        handback: Any,
+        lease: float,
     ) -> EventRegistration:
         tell = target_of("listener", listener)
         return self.registry.notify(wanted, transitions, tell, handback, lease)

@@ -31,7 +31,7 @@ from tupelo.errors import (
     TransactionEnded,
     UnknownEvent,
 )
-from tupelo.models.javaspaces.courier import Courier, target_of
+from tupelo.models.javaspaces.courier import EventSender, target_of
 from tupelo.models.javaspaces.events import (
     Notifier,
     RemoteEvent,
@@ -45,7 +45,7 @@ from tupelo.space.blocking import Space, Transaction
 from tupelo.space.checks import check_count, check_wait
 from tupelo.space.clock import Clock
 from tupelo.space.either import at_once, settled
-from tupelo.space.handles import Closing
+from tupelo.space.handles import ClosingHandle
 from tupelo.space.order import Fifo
 from tupelo.space.port import port_of
 from tupelo.space.query import Query
@@ -87,7 +87,7 @@ class UnwantedEvent:
     event_id: int | None = None
 
 
-class EventMailbox(Closing):
+class EventMailbox(ClosingHandle):
     """Keeps events, in a space that is given (durable, perhaps) or in one of its own in memory.
 
     Others who use a given space see registrations, and events in bytes, as entries there, as they
@@ -222,8 +222,8 @@ class MailboxRegistration(Tenant):
         self._template = KeptEvent(registration_id)
         self._lock = threading.RLock()
         self._count = self.space.count(self._template)
-        self._courier: Courier | None = None
-        self._turn: Turn | None = None
+        self._courier: EventSender | None = None
+        self._turn: IteratorTurn | None = None
         self._unwanted = {
             (record.fields[1], record.fields[2])
             for record in mailbox._entries(UnwantedEvent(registration_id))
@@ -242,7 +242,7 @@ class MailboxRegistration(Tenant):
         return self._courier is not None
 
     @property
-    def turn(self) -> Turn | None:
+    def turn(self) -> IteratorTurn | None:
         """Whoever fetched events last."""
         return self._turn
 
@@ -277,7 +277,9 @@ class MailboxRegistration(Tenant):
             self._unwanted.clear()
             self._mailbox._remove(self._mailbox._entries(UnwantedEvent(self.id)))
             retry, clock = self._mailbox._retry, self._mailbox.clock
-            courier = Courier(_Bag(self, turn), Notifier(tell, retry, clock, False), give_up)
+            courier = EventSender(
+                _MailboxStore(self, turn), Notifier(tell, retry, clock, False), give_up
+            )
             self._courier, self.error = courier, None
         courier.go()
 
@@ -322,12 +324,12 @@ class MailboxRegistration(Tenant):
                     self.space.write(UnwantedEvent(self.id, *what))
                     self._unwanted.add(what)
 
-    def take_turn(self, why: str, *, is_target: bool = False) -> Turn:
+    def take_turn(self, why: str, *, is_target: bool = False) -> IteratorTurn:
         """Be the one who fetches events, in the place of others, who are told why."""
         with self._lock:
             self._require_active()
             self._end_turn(why)
-            self._turn = Turn(self, is_target)
+            self._turn = IteratorTurn(self, is_target)
             return self._turn
 
     def _keep(self, event: RemoteEvent) -> None:
@@ -395,7 +397,7 @@ class MailboxRegistration(Tenant):
         return f"MailboxRegistration({self.id!r})"
 
 
-class Turn:
+class IteratorTurn:
     """One who fetches the events of a registration: an iterator, a target, or a program elsewhere.
     There is one at a time. One event is out at a time, in a transaction, until it is confirmed or
     given back; that of a target stays out though another turn begins, until the target has had it.
@@ -479,10 +481,10 @@ class Turn:
             raise InvalidIterator(self._why_over)
 
 
-class _Bag:
+class _MailboxStore:
     """The events of a registration, for a courier."""
 
-    def __init__(self, registration: MailboxRegistration, turn: Turn) -> None:
+    def __init__(self, registration: MailboxRegistration, turn: IteratorTurn) -> None:
         self._registration = registration
         self._out: RemoteEvent | None = None
         self._turn = turn

@@ -13,15 +13,15 @@ from uuid import uuid4
 from weakref import WeakValueDictionary
 
 from tupelo.errors import BadArgument, BadTemplate, LeaseLost, SpaceClosed
-from tupelo.models.javaspaces.courier import Listening
+from tupelo.models.javaspaces.courier import ListenerThread
 from tupelo.models.javaspaces.events import EventRegistration, Listener, RemoteEvent, Retry
 from tupelo.models.javaspaces.leases import seconds_asked
 from tupelo.models.javaspaces.services import (
     Attributes,
     Change,
+    CompiledTemplate,
     Description,
     ServiceItem,
-    Wanted,
     merged,
     modified,
 )
@@ -93,7 +93,7 @@ class ServiceEvent(RemoteEvent):
         return None if service is None else ServiceItem(self.service_id, service, self.attributes)
 
 
-class Registered(Tenant):
+class RegisteredService(Tenant):
     """A service that is registered."""
 
     changes = 0
@@ -119,7 +119,7 @@ class _Watching(Tenant):
         self,
         registry: Registry,
         event_id: int,
-        wanted: Wanted,
+        wanted: CompiledTemplate,
         transitions: int,
         granted: engine.Lease,
         tell: Listener,
@@ -127,7 +127,7 @@ class _Watching(Tenant):
     ) -> None:
         tenancy = registry.tenancy
         self.event_id = event_id
-        self.listening = Listening(
+        self.listening = ListenerThread(
             lambda: self.lease.granted,
             tell,
             handback,
@@ -181,15 +181,15 @@ class Registry:
         self.retry = retry
         self._lock = threading.RLock()
         self.tenancy = Tenancy(self.space, self._lock)
-        self._services: dict[str, Registered] = {}
-        self._of_type: dict[str, dict[str, Registered]] = {}
+        self._services: dict[str, RegisteredService] = {}
+        self._of_type: dict[str, dict[str, RegisteredService]] = {}
         self._watching: dict[int, _Watching] = {}
         self._events = 0
         _registries[name] = self
 
     # Registering
 
-    def register(self, description: Description, lease: float) -> Registered:
+    def register(self, description: Description, lease: float) -> RegisteredService:
         """Register what is described. Without an id it gets the one of an equal service, if there
         is one, or a new one."""
         seconds = seconds_asked(lease, zero=True)
@@ -207,29 +207,37 @@ class Registry:
             if old is not None:
                 self.tenancy.evict(old)
                 self._forget(old)
-            service = Registered(self, description, granted)
+            service = RegisteredService(self, description, granted)
             self._services[description.service_id] = service
             for name in description.types:
                 self._of_type.setdefault(name, {})[description.service_id] = service
             self._tell(None if old is None else old.description, description)
             return service
 
-    def attributes(self, service: Registered) -> Attributes:
+    def attributes(self, service: RegisteredService) -> Attributes:
         return service.description.attributes
 
-    def add_attributes(self, service: Registered, number: int, attributes: Attributes) -> None:
+    def add_attributes(
+        self, service: RegisteredService, number: int, attributes: Attributes
+    ) -> None:
         self._change(service, number, lambda there: merged(there, attributes))
 
-    def set_attributes(self, service: Registered, number: int, attributes: Attributes) -> None:
+    def set_attributes(
+        self, service: RegisteredService, number: int, attributes: Attributes
+    ) -> None:
         self._change(service, number, lambda there: attributes)
 
     def modify_attributes(
-        self, service: Registered, number: int, templates: list[Template], changes: list[Change]
+        self,
+        service: RegisteredService,
+        number: int,
+        templates: list[Template],
+        changes: list[Change],
     ) -> None:
         self._change(service, number, lambda there: modified(there, templates, changes))
 
     def _change(
-        self, service: Registered, number: int, change: Callable[[Attributes], Attributes]
+        self, service: RegisteredService, number: int, change: Callable[[Attributes], Attributes]
     ) -> None:
         """Give a service other attributes; its lease goes on. A change that is repeated, because
         its answer was lost, has the same number, and is made once."""
@@ -250,21 +258,23 @@ class Registry:
 
     def known(self, service_id: str) -> Description | None:
         """The service of this id, if it is registered."""
-        wanted = Wanted(service_id, frozenset(), [], [])
+        wanted = CompiledTemplate(service_id, frozenset(), [], [])
         return None if self.closed else self.first(wanted)
 
-    def first(self, wanted: Wanted) -> Description | None:
+    def first(self, wanted: CompiledTemplate) -> Description | None:
         """The first service that matches."""
         with self._lock:
             return next(self._find(wanted), None)
 
-    def find(self, wanted: Wanted, most: int | None = None) -> tuple[list[Description], int]:
+    def find(
+        self, wanted: CompiledTemplate, most: int | None = None
+    ) -> tuple[list[Description], int]:
         """The services that match, so many at most, and how many there are."""
         with self._lock:
             found = list(self._find(wanted))
         return found[:most], len(found)
 
-    def kinds(self, wanted: Wanted) -> list[Kind]:
+    def kinds(self, wanted: CompiledTemplate) -> list[Kind]:
         """The classes of attributes by which more could be asked of the services that match."""
         kinds = {
             attribute.kind: None
@@ -273,7 +283,7 @@ class Registry:
         }
         return list(kinds)
 
-    def values(self, wanted: Wanted, index: int, field: str) -> list[Any]:
+    def values(self, wanted: CompiledTemplate, index: int, field: str) -> list[Any]:
         """The values, each once, of a field in attributes that match the one of this index."""
         if not 0 <= index < len(wanted.attributes):
             raise BadArgument("index", "the place of an attribute of the template", index)
@@ -284,7 +294,7 @@ class Registry:
                     values.append(value)
         return values
 
-    def types(self, wanted: Wanted, prefix: str) -> list[str]:
+    def types(self, wanted: CompiledTemplate, prefix: str) -> list[str]:
         """The most specific types of the services that match whose names begin so."""
         names = {
             name: None
@@ -293,7 +303,7 @@ class Registry:
         }
         return list(names)
 
-    def _find(self, wanted: Wanted) -> Iterator[Description]:
+    def _find(self, wanted: CompiledTemplate) -> Iterator[Description]:
         self._require_open()
         if wanted.service_id is not None:
             known = self._services.get(wanted.service_id)
@@ -307,7 +317,12 @@ class Registry:
     # Listening
 
     def notify(
-        self, wanted: Wanted, transitions: int, tell: Listener, handback: Any, lease: float
+        self,
+        wanted: CompiledTemplate,
+        transitions: int,
+        tell: Listener,
+        handback: Any,
+        lease: float,
     ) -> EventRegistration:
         if type(transitions) is not int or not 0 < transitions <= ALL_TRANSITIONS:
             raise BadArgument("transitions", "one or more TRANSITION_..., added up", transitions)
@@ -348,7 +363,7 @@ class Registry:
             raise SpaceClosed(f"the lookup service {self.name!r} is closed")
 
     def _write(
-        self, description: Description, seconds: float | None, old: Registered | None
+        self, description: Description, seconds: float | None, old: RegisteredService | None
     ) -> engine.Lease:
         """Put a service's entry in the place of what was there, in one step."""
         types, attributes = tuple(sorted(description.types)), description.copies()
@@ -364,7 +379,7 @@ class Registry:
         with suppress(LeaseLost):
             tenant.granted.cancel()
 
-    def _equal_to(self, description: Description) -> Registered | None:
+    def _equal_to(self, description: Description) -> RegisteredService | None:
         """A registration of an equal service of the same class."""
         for known in self._with_types(description.types):
             service = known.description.service
@@ -372,19 +387,19 @@ class Registry:
                 return known
         return None
 
-    def _with_types(self, names: Iterable[str]) -> list[Registered]:
+    def _with_types(self, names: Iterable[str]) -> list[RegisteredService]:
         """Services among which are all that have these types."""
         groups = [self._of_type.get(name, {}) for name in names] or [self._services]
         return list(min(groups, key=len).values())
 
-    def _forget(self, service: Registered) -> None:
+    def _forget(self, service: RegisteredService) -> None:
         del self._services[service.service_id]
         for name in service.description.types:
             del self._of_type[name][service.service_id]
             if not self._of_type[name]:
                 del self._of_type[name]
 
-    def service_ended(self, service: Registered) -> None:
+    def service_ended(self, service: RegisteredService) -> None:
         with self._lock:
             if not self.closed and self._services.get(service.service_id) is service:
                 self._remove(service)

@@ -40,7 +40,7 @@ from tupelo.models.javaspaces.leases import (
 )
 from tupelo.space.clock import Clock, SystemClock, system_clock
 from tupelo.space.either import at_once
-from tupelo.space.handles import Closing
+from tupelo.space.handles import ClosingHandle
 
 logger = logging.getLogger("tupelo")
 
@@ -119,7 +119,7 @@ class _Managed:
         return self.error is not None and self.lease.expiration <= now
 
 
-class LeaseRenewalManager(Closing):
+class LeaseRenewalManager(ClosingHandle):
     """Renews leases until a moment, or for ever. Its calls answer at once and are not awaited.
 
     A listener is a function of a LeaseRenewalEvent, or an object with `notify(event)`. It is told

@@ -20,7 +20,7 @@ from typing import Any
 from uuid import uuid4
 
 from tupelo.errors import BadArgument, LeaseLost, SpaceClosed
-from tupelo.models.javaspaces.courier import Listening, target_of
+from tupelo.models.javaspaces.courier import ListenerThread, target_of
 from tupelo.models.javaspaces.events import (
     EventRegistration,
     Listener,
@@ -34,7 +34,7 @@ from tupelo.models.javaspaces.tenancy import Tenancy, Tenant
 from tupelo.space.blocking import Space
 from tupelo.space.checks import check_wait
 from tupelo.space.clock import Clock
-from tupelo.space.handles import Closing
+from tupelo.space.handles import ClosingHandle
 from tupelo.space.port import port_of
 from tupelo.values import lease as engine
 from tupelo.values.kind import entry
@@ -82,7 +82,7 @@ class RenewalFailureEvent(RemoteEvent):
         return error
 
 
-class LeaseRenewalService(Closing):
+class LeaseRenewalService(ClosingHandle):
     """Makes sets of leases, and renews what is in them. Its calls answer at once and are not
     awaited; listeners are called from threads."""
 
@@ -282,7 +282,7 @@ class LeaseRenewalSet(Tenant):
     def _listen(self, events: _Events, tell: Listener, handback: Any) -> EventRegistration:
         """A registration whose lease is that of the set."""
         events.stop()
-        events.listening = Listening(
+        events.listening = ListenerThread(
             lambda: self.lease.granted, tell, handback, clock=self._clock, retry=self._retry
         )
         return EventRegistration(events.listening, self.id, events.event_id, events.sequence)
@@ -333,7 +333,7 @@ class _Events:
     def __init__(self, event_id: int) -> None:
         self.event_id = event_id
         self.sequence = 0
-        self.listening: Listening | None = None
+        self.listening: ListenerThread | None = None
 
     def tell(
         self,

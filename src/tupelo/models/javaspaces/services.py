@@ -66,7 +66,7 @@ class Description:
 
     def live(self) -> Any:
         """The service. UnknownType if it was registered from elsewhere and has no class here."""
-        return self.service.value if isinstance(self.service, Sent) else self.service
+        return self.service.value if isinstance(self.service, SentTemplate) else self.service
 
     def item(self) -> ServiceItem:
         try:
@@ -76,7 +76,7 @@ class Description:
         return ServiceItem(self.service_id, service, self.copies())
 
 
-class Sent:
+class SentTemplate:
     """A service that a program elsewhere has registered: a value, as it came."""
 
     def __init__(self, frozen_value: Any) -> None:
@@ -87,7 +87,7 @@ class Sent:
         return thaw_value(self.frozen)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Sent) and same(self.frozen, other.frozen)
+        return isinstance(other, SentTemplate) and same(self.frozen, other.frozen)
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -112,7 +112,7 @@ def types_of_service(service: object) -> Types:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class CompiledTemplate:
     """A ServiceTemplate, compiled. `kinds` are the names of the classes of its attributes."""
 
     service_id: str | None
@@ -162,7 +162,7 @@ class Wanted:
         ]
 
 
-def wanted_by(template: ServiceTemplate | None) -> Wanted:
+def wanted_by(template: ServiceTemplate | None) -> CompiledTemplate:
     """What a template asks for. BadArgument if it is none."""
     if template is None:
         template = ServiceTemplate()
@@ -171,7 +171,7 @@ def wanted_by(template: ServiceTemplate | None) -> Wanted:
     service_id = id_of(template.service_id)
     types = frozenset(map(_type, _listed("types", template.types)))
     raws = _listed("attributes", template.attributes)
-    return Wanted(
+    return CompiledTemplate(
         service_id,
         types,
         [as_template(check_template(raw)) for raw in raws],

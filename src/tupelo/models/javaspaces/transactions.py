@@ -42,7 +42,7 @@ from tupelo.errors import (
     TransactionEnded,
     UnknownTransaction,
 )
-from tupelo.federation.client.reach import Reach
+from tupelo.federation.client.reach import RemoteOperations
 from tupelo.federation.deciders import Decider, DeciderElsewhere
 from tupelo.federation.transactions import SpanningTransaction
 from tupelo.models.javaspaces.leases import FOREVER, Lease, lease_of, seconds_asked
@@ -89,7 +89,7 @@ class TransactionParticipant(Protocol):
     def prepare_and_commit(self, manager: Any, txn_id: str) -> str: ...
 
 
-class Guest:
+class ParticipantBranch:
     """A participant that is not a space. It is called on a thread, so that it cannot stall us."""
 
     lasting = True
@@ -172,7 +172,7 @@ class Transaction(SpanningTransaction):
         self.guests: dict[str, int] = {}
         super().__init__(*args, **options)
 
-    def decider_for(self, space: Reach) -> Decider:
+    def decider_for(self, space: RemoteOperations) -> Decider:
         """The host of the first space elsewhere that takes part decides."""
         *_, root = self.line()
         if self.decider is None and isinstance(root, Transaction):
@@ -407,7 +407,7 @@ class TransactionManager:
         if is_new:
             try:
                 transaction.enlist(
-                    Guest(participant, self, txn_id, self._clock, self._vote_seconds)
+                    ParticipantBranch(participant, self, txn_id, self._clock, self._vote_seconds)
                 )
             except CannotJoin:
                 transaction.guests.pop(name, None)
@@ -429,7 +429,7 @@ class TransactionManager:
         number = 0
         for participant in participants:
             space = participant.space if isinstance(participant, JavaSpace) else participant
-            if isinstance(space, Reach):
+            if isinstance(space, RemoteOperations):
                 number += await ask_decider(self._decisions, space)
             else:
                 number += self._recover(space)

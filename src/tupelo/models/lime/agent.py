@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tupelo.errors import BadInput, NotOwner
-from tupelo.models.lime.life import AgentMoved, Life, require_outside_step, role_for
+from tupelo.models.lime.life import AgentMoved, AgentRuntime, require_outside_step, role_for
 from tupelo.models.lime.locations import AgentLocation, HostLocation
 from tupelo.space.either import either
 
@@ -23,7 +23,7 @@ class Agent:
     the class, or have it in a package that its owner allows.
     """
 
-    _life: Life | None = None
+    _life: AgentRuntime | None = None
 
     def run(self) -> Any:
         """What it does. When this returns the agent is still there, with its spaces and its
@@ -100,7 +100,7 @@ class Agent:
         await self._alive.host._door.on_loop(self._alive.host._end(self._alive))
 
     @property
-    def _alive(self) -> Life:
+    def _alive(self) -> AgentRuntime:
         if self._life is None:
             raise BadInput(f"{type(self).__name__} is at no host: load it with host.load(...)")
         return self._life

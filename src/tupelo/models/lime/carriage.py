@@ -1,6 +1,6 @@
 """Carriage: how operations and reactions reach the hosts of the group.
 
-`CollectCarriage` is table 2 of the collect paper: rdp is a probing collect of any host and rdg one
+`CollectTransport` is table 2 of the collect paper: rdp is a probing collect of any host and rdg one
 of all, a waiting rd or in and a ONCE reaction is a single collect of any, and ONCE_PER_TUPLE is a
 persistent one of all. `PublishCarriage` is its section 4, for comparison.
 """
@@ -16,27 +16,27 @@ from typing import Any, Protocol
 from tupelo.errors import PeerLost
 from tupelo.federation.brokers.broker import Broker, Reply
 from tupelo.federation.groups.group import Group
-from tupelo.federation.groups.roster import Roster
+from tupelo.federation.groups.roster import Membership
 from tupelo.models.lime.messages import (
-    Pattern,
-    Placed,
-    Update,
+    PlacedTuple,
+    TuplePattern,
+    TupleUpdate,
     read,
     read_spelled_template,
     spell,
 )
-from tupelo.models.lime.reactions import Detected, Watch
-from tupelo.models.lime.spaces import Ground, Spaces
+from tupelo.models.lime.reactions import Detected, ReactionWatch
+from tupelo.models.lime.spaces import Spaces, TupleStore
 from tupelo.values.entry import Entry
 
 logger = logging.getLogger("tupelo")
 
 
-class May(Protocol):
+class HostFilter(Protocol):
     """May this neighbour do this on this ground, and the host `source`, if that is known?"""
 
     def __call__(
-        self, neighbour: str, operation: str, ground: Ground, source: str | None = None
+        self, neighbour: str, operation: str, ground: TupleStore, source: str | None = None
     ) -> bool: ...
 
 
@@ -50,7 +50,7 @@ TOGETHER_MAX = 1_000
 Spawn = Callable[[Coroutine[Any, Any, None]], object]
 
 
-class Found:
+class FoundTuples:
     """A tuple that was found, who is responsible for it, and the host where it is."""
 
     __slots__ = ("current", "entry", "host")
@@ -61,25 +61,27 @@ class Found:
         self.host = host
 
 
-Look = Callable[[str, Pattern], Coroutine[Any, Any, list[Found]]]
+Look = Callable[[str, TuplePattern], Coroutine[Any, Any, list[FoundTuples]]]
 
 
-class Carriage(Protocol):
-    async def probe(self, pattern: Pattern, every: bool) -> tuple[list[Found], frozenset[str]]:
+class Transport(Protocol):
+    async def probe(
+        self, pattern: TuplePattern, every: bool
+    ) -> tuple[list[FoundTuples], frozenset[str]]:
         """What there is now: something at any host, or what all have; and the hosts that could not
         be asked this way."""
         ...
 
-    def watch(self, pattern: Pattern, told: Detected) -> Watch:
+    def watch(self, pattern: TuplePattern, told: Detected) -> ReactionWatch:
         """Be told of what there is and will be: of one tuple, if the pattern wants but one, or of
         all, perhaps more than once. It may be told before this returns."""
         ...
 
-    async def announce(self, ground: Ground, entries: list[Entry]) -> None:
+    async def announce(self, ground: TupleStore, entries: list[Entry]) -> None:
         """These have come into sight at this host."""
         ...
 
-    def serve(self, ground: Ground) -> None:
+    def serve(self, ground: TupleStore) -> None:
         """This host has a part of this space, from now on."""
         ...
 
@@ -90,17 +92,17 @@ class Carriage(Protocol):
     def close(self) -> None: ...
 
 
-class Sight:
+class VisibleTuples:
     """What this host has, as a broker asks for it."""
 
-    def __init__(self, spaces: Spaces, may: May, now: Callable[[], float]) -> None:
+    def __init__(self, spaces: Spaces, may: HostFilter, now: Callable[[], float]) -> None:
         self._spaces = spaces
         self._may = may
         self._now = now
-        self._last: tuple[Any, Update, Entry] | None = None
+        self._last: tuple[Any, TupleUpdate, Entry] | None = None
 
     def state(self, pattern: Any) -> list[Any] | None:
-        wanted = read(pattern, Pattern)
+        wanted = read(pattern, TuplePattern)
         ground = self._spaces.find(wanted.space)
         items: list[Any] = []
         size = 0
@@ -113,15 +115,15 @@ class Sight:
 
     def is_empty(self, pattern: Any) -> bool:
         """Is there nothing to read? So there is nothing to take."""
-        wanted = read(pattern, Pattern)
+        wanted = read(pattern, TuplePattern)
         ground = self._spaces.find(wanted.space)
         template = read_spelled_template(wanted.template)
         return ground is None or not ground.look(template, wanted.where, one=True, known=False)
 
     def matches(self, pattern: Any, update: Any) -> bool:
-        wanted: Pattern = read(pattern, Pattern)
+        wanted: TuplePattern = read(pattern, TuplePattern)
         if self._last is None or self._last[0] is not update:  # Many patterns for one update.
-            told = read(update, Update)
+            told = read(update, TupleUpdate)
             self._last = update, told, told.placed.entry.read(self._now())
         _, told, entry = self._last
         return (
@@ -131,17 +133,17 @@ class Sight:
         )
 
     def key(self, pattern: Any) -> str:
-        wanted: Pattern = read(pattern, Pattern)
+        wanted: TuplePattern = read(pattern, TuplePattern)
         return wanted.key
 
     def allows(self, neighbour: str, pattern: Any) -> bool:
-        wanted = read(pattern, Pattern)
+        wanted = read(pattern, TuplePattern)
         ground = self._spaces.find(wanted.space)
         operation = "take" if wanted.take else "read"
         return ground is not None and self._may(neighbour, operation, ground)
 
 
-class CollectCarriage:
+class CollectTransport:
     """`look` asks one host alone; `spawn` begins something that nobody waits for."""
 
     def __init__(
@@ -154,12 +156,14 @@ class CollectCarriage:
         self._look = look
         self._spawn = spawn
 
-    async def probe(self, pattern: Pattern, every: bool) -> tuple[list[Found], frozenset[str]]:
+    async def probe(
+        self, pattern: TuplePattern, every: bool
+    ) -> tuple[list[FoundTuples], frozenset[str]]:
         collected = await self._broker.probe(spell(pattern), "all" if every else "any")
         found = [found for reply in collected.replies for found in self._read(reply)]
         return found, collected.lost - {self._here}  # What is here is looked at by who asks.
 
-    def watch(self, pattern: Pattern, told: Detected) -> Watch:
+    def watch(self, pattern: TuplePattern, told: Detected) -> ReactionWatch:
         def deliver(reply: Reply) -> None:
             for found in self._read(reply):
                 told(found.entry, found.current, found.host)
@@ -173,7 +177,7 @@ class CollectCarriage:
         return self._broker.collect(spell(pattern), "persistent", "all", deliver, lost)
 
     async def _look_at(
-        self, roster: Roster, hosts: frozenset[str], pattern: Pattern, told: Detected
+        self, roster: Membership, hosts: frozenset[str], pattern: TuplePattern, told: Detected
     ) -> None:
         """Be told of what these hosts have, who did not answer a collect that stands. Who is out of
         reach, and everyone in another roster, answers it then."""
@@ -183,18 +187,18 @@ class CollectCarriage:
                     for found in await self._look(host, pattern):
                         told(found.entry, found.current, found.host)
 
-    def _read(self, reply: Reply) -> list[Found]:
+    def _read(self, reply: Reply) -> list[FoundTuples]:
         now = self._now()
         if reply.is_update:
-            placed = [read(item, Update).placed for item in reply.items]
+            placed = [read(item, TupleUpdate).placed for item in reply.items]
         else:
-            placed = [read(item, Placed) for item in reply.items]
-        return [Found(one.entry.read(now), one.current, reply.host) for one in placed]
+            placed = [read(item, PlacedTuple) for item in reply.items]
+        return [FoundTuples(one.entry.read(now), one.current, reply.host) for one in placed]
 
-    async def announce(self, ground: Ground, entries: list[Entry]) -> None:
+    async def announce(self, ground: TupleStore, entries: list[Entry]) -> None:
         await publish_all(self._broker, updates_of(ground, entries, self._here))
 
-    def serve(self, ground: Ground) -> None:
+    def serve(self, ground: TupleStore) -> None:
         """Everyone is asked."""
 
     def settled(self) -> None:
@@ -204,12 +208,12 @@ class CollectCarriage:
         self._broker.close()
 
 
-def updates_of(ground: Ground, entries: list[Entry], here: str) -> list[Any]:
+def updates_of(ground: TupleStore, entries: list[Entry], here: str) -> list[Any]:
     updates = []
     for entry in entries:
         placed = None if entry.gone else ground.placed(entry)
         if placed is not None:
-            updates.append(spell(Update(ground.name, here, placed)))
+            updates.append(spell(TupleUpdate(ground.name, here, placed)))
         elif not entry.gone:
             logger.warning(
                 "an entry of %s in %r cannot be sent, and no other host will see it there",

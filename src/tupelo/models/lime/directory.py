@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from tupelo.federation.groups.roster import Roster
+from tupelo.federation.groups.roster import Membership
 
 
 class AgentCard(msgspec.Struct, frozen=True, array_like=True):
@@ -22,7 +22,7 @@ class Directory:
     """Who is where in one roster, of those who take part under a name, and what they share now. A
     host that says what cannot be read is there without agents."""
 
-    def __init__(self, roster: Roster | None = None, part: str = "") -> None:
+    def __init__(self, roster: Membership | None = None, part: str = "") -> None:
         members = {} if roster is None else roster.members
         cards = {host: one.cards.get(part) for host, one in members.items()}
         self.cards = {host: _read(card) for host, card in cards.items() if card is not None}

@@ -27,25 +27,25 @@ from tupelo.errors import (
     UnknownHost,
     UnknownType,
 )
-from tupelo.federation.groups.routing import Voice
+from tupelo.federation.groups.routing import PartSender
 from tupelo.federation.hosts.core import HostCore
-from tupelo.federation.spaces.doubts import Doubts, confirm, give_back
+from tupelo.federation.spaces.doubts import DoubtfulDeliveries, confirm, give_back
 from tupelo.federation.spaces.hosted import HostedSpace
 from tupelo.models.lime.locations import home_of
 from tupelo.models.lime.messages import (
-    Confirm,
-    Move,
+    ConfirmTake,
     Moved,
-    Pattern,
-    Placed,
+    MoveTuples,
+    PlacedTuple,
     Release,
     Take,
+    TuplePattern,
     Which,
     carried,
     read,
     spell,
 )
-from tupelo.models.lime.spaces import Ground, Spaces
+from tupelo.models.lime.spaces import Spaces, TupleStore
 from tupelo.models.lime.windows import WINDOW_BYTES, WINDOW_MAX, Listings
 from tupelo.space.delivery import Arrived, Delivery
 from tupelo.values.entry import Entry, require_known
@@ -57,7 +57,7 @@ TAKEN: Final = "lime-take"
 MOVED: Final = "lime-move"
 
 
-class Parcel(NamedTuple):
+class TupleBatch(NamedTuple):
     """Tuples that go to another host under a number. That they were put aside for it is durable at
     a position."""
 
@@ -68,20 +68,20 @@ class Parcel(NamedTuple):
     position: int = 0
 
 
-def in_no_ground(ground: Ground, entries: list[Entry]) -> Arrived:
+def in_no_ground(ground: TupleStore, entries: list[Entry]) -> Arrived:
     """Tuples that were in no ground yet when they left for another host."""
     return Arrived(ground.port, entries, ground.port.let_in)
 
 
-class HandOver:
+class TupleTransfer:
     """What one host hands to others, and gets from them."""
 
     def __init__(
         self,
         core: HostCore,
-        voice: Voice,
+        voice: PartSender,
         spaces: Spaces,
-        announce: Callable[[Ground], Awaitable[None]],
+        announce: Callable[[TupleStore], Awaitable[None]],
     ) -> None:
         self._core = core
         self._voice = voice
@@ -94,8 +94,8 @@ class HandOver:
         self._given: dict[str, dict[int, Delivery]] = {}
         self._sent: dict[str, dict[int, Delivery]] = {}
         self._lives: dict[int, str] = {}  # those of the hosts to which things were sent
-        self._taken_in_doubt = Doubts(core.spaces.get)
-        self._moved_in_doubt = Doubts(core.spaces.get)
+        self._taken_in_doubt = DoubtfulDeliveries(core.spaces.get)
+        self._moved_in_doubt = DoubtfulDeliveries(core.spaces.get)
         core.all_doubts |= {self._taken_in_doubt, self._moved_in_doubt}
         self._recovered: set[str] = set()
         self.listings = Listings()
@@ -124,7 +124,7 @@ class HandOver:
 
     # Taking from another host
 
-    async def take(self, host: str, pattern: Pattern, taken: list[Entry]) -> None:
+    async def take(self, host: str, pattern: TuplePattern, taken: list[Entry]) -> None:
         """Add to `taken` what this host has for the pattern at this time, window by window.
         PeerLost if it is cut off: what it gave and we did not get will return there."""
         number = self.next_token()
@@ -140,12 +140,12 @@ class HandOver:
                 self._voice.send(host, Release(number))
 
     async def _take_window(
-        self, host: str, number: int, pattern: Pattern
+        self, host: str, number: int, pattern: TuplePattern
     ) -> tuple[list[Entry], bool]:
         token = self.next_token()
         answer = await self._voice.ask(host, Take(token, number, pattern))
         now = self._core.clock.now()
-        given, more = read(answer, tuple[list[Placed], bool])
+        given, more = read(answer, tuple[list[PlacedTuple], bool])
         entries = [placed.entry.read(now) for placed in given]
         if not entries:
             return [], more
@@ -156,7 +156,7 @@ class HandOver:
             self._voice.send(host, Release(token))
             raise
         self._received.add(token)
-        self._voice.send(host, Confirm(token))
+        self._voice.send(host, ConfirmTake(token))
         return entries, more
 
     async def give(self, neighbour: str, source: str, message: Take) -> Any:
@@ -182,13 +182,13 @@ class HandOver:
         return spell([[window[entry] for entry in delivery.entries], more])
 
     def may(
-        self, neighbour: str, operation: str, ground: Ground, source: str | None = None
+        self, neighbour: str, operation: str, ground: TupleStore, source: str | None = None
     ) -> bool:
         """May this be done for whoever is behind this neighbour, and for the host `source`, if it
         is known which that is?"""
         return self._core.may(operation, ground.name, neighbour, source or neighbour)
 
-    def confirmed(self, source: str, message: Confirm) -> None:
+    def confirmed(self, source: str, message: ConfirmTake) -> None:
         held = self._given.get(source, {}).pop(message.token, None)
         if held is not None:
             confirm(self._core.spaces.get(held.space), held)
@@ -201,12 +201,12 @@ class HandOver:
 
     # Moving to another host
 
-    async def move(self, parcel: Parcel) -> None:
+    async def move(self, parcel: TupleBatch) -> None:
         """Let these tuples be at another host from now on. If it does not want them they are here;
         if it is cut off it will be known later."""
         hosted, host, token, held, position = parcel
         now = self._core.clock.now()
-        message = Move(token, hosted.name, [carried(entry, now) for entry in held.entries])
+        message = MoveTuples(token, hosted.name, [carried(entry, now) for entry in held.entries])
         try:
             await hosted.flush(position)
         except BaseException:
@@ -235,7 +235,7 @@ class HandOver:
                     self._spaces.refused.add((hosted.name, host))  # or it would be tried for ever
                 give_back(hosted, held)
 
-    async def arrive(self, neighbour: str, source: str, message: Move) -> bool:
+    async def arrive(self, neighbour: str, source: str, message: MoveTuples) -> bool:
         """Let tuples in that are at home here."""
         now = self._core.clock.now()
         entries = [one.read(now) for one in message.entries]

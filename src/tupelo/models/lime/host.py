@@ -15,9 +15,9 @@ from tupelo.federation.hosts import doors
 from tupelo.federation.hosts.core import HostCore
 from tupelo.federation.hosts.doors import HostDoor
 from tupelo.models.lime.agent import Agent
-from tupelo.models.lime.life import Life, require_outside_step, speak_for, speaker, speaking
+from tupelo.models.lime.life import AgentRuntime, require_outside_step, speak_for, speaker, speaking
 from tupelo.models.lime.locations import AgentLocation, HostLocation
-from tupelo.models.lime.migrating import Journeys
+from tupelo.models.lime.migrating import Migrations
 from tupelo.models.lime.packages import AgentPackages
 from tupelo.models.lime.server import Server
 from tupelo.models.lime.tuplespace import LimeSystemTupleSpace
@@ -68,7 +68,7 @@ class Host:
         self._over: Literal["collect", "publish"] = over
         self._classes: dict[str, type[Agent]] = {}
         self._class_names: dict[type[Agent], str] = {}
-        self.lives: dict[str, Life] = {}
+        self.lives: dict[str, AgentRuntime] = {}
         """The agents that run here, by their ids: for the lab, and for whoever looks."""
         self._started: Server | None = None
         self._closed = False
@@ -102,7 +102,7 @@ class Host:
                 f"there is LIME on {core.name!r} already: one for all its agents will do"
             )
         self._started = server = Server(core, over=self._over)
-        self.journeys = server.migrations = Journeys(self)
+        self.journeys = server.migrations = Migrations(self)
         _on_core.add(core)
         try:
             await server.start()
@@ -246,11 +246,11 @@ class Host:
         location: AgentLocation = await self._door.on_loop(work)
         return location
 
-    async def _enter(self, agent: Agent, name: str, class_name: str | None) -> Life:
+    async def _enter(self, agent: Agent, name: str, class_name: str | None) -> AgentRuntime:
         if not isinstance(name, str) or not name:
             raise BadArgument("name", "a text that is not empty", name)
         require_outside_step()
-        life = agent._life = Life(self, agent)
+        life = agent._life = AgentRuntime(self, agent)
         server = self.server
 
         async def enter() -> None:
@@ -260,7 +260,7 @@ class Host:
         await self._door.on_loop(enter())
         return life
 
-    async def _end(self, life: Life) -> None:
+    async def _end(self, life: AgentRuntime) -> None:
         if not life.ended:
             life.end(asyncio.current_task())
             del self.lives[life.state.id]

@@ -17,7 +17,7 @@ from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 
 from tupelo.errors import AgentEnded, BadInput, HostClosed
-from tupelo.models.lime.reactions import Event, Registered
+from tupelo.models.lime.reactions import ReactionCall, ReactionRecord
 from tupelo.models.lime.spaces import AgentState
 
 if TYPE_CHECKING:
@@ -28,39 +28,39 @@ logger = logging.getLogger("tupelo")
 
 Role = Literal["owner", "run", "listener"]
 
-_speaking: ContextVar[tuple[tuple[Life, Role], ...]] = ContextVar("tupelo.lime", default=())
+_speaking: ContextVar[tuple[tuple[AgentRuntime, Role], ...]] = ContextVar("tupelo.lime", default=())
 _step: ContextVar[_Step | None] = ContextVar("tupelo.lime.step", default=None)
 
 
-class Listening(Protocol):
+class AgentListener(Protocol):
     """What every reaction delivers its events to."""
 
-    def listen(self, event: Event) -> object: ...
+    def listen(self, event: ReactionCall) -> object: ...
 
 
 class AgentMoved(BaseException):
     """Ends what an agent does here: it goes on at another host. Not for programs to catch."""
 
 
-def role_for(life: Life) -> Role | None:
+def role_for(life: AgentRuntime) -> Role | None:
     """As what the running code speaks for this agent; None if it does not."""
     return next((role for one, role in _speaking.get() if one is life), None)
 
 
-def speaker(host: Host | None = None) -> Life | None:
+def speaker(host: Host | None = None) -> AgentRuntime | None:
     """The agent (at this host) that the running code speaks for: the last one, if for several."""
     lives = [life for life, _ in _speaking.get() if host is None or life.host is host]
     return lives[-1] if lives else None
 
 
-def speak_for(life: Life) -> None:
+def speak_for(life: AgentRuntime) -> None:
     """The running code speaks for this agent as well, from now on."""
     others = tuple(one for one in _speaking.get() if not one[0].ended)
     _speaking.set((*others, (life, "owner")))
 
 
 @contextmanager
-def speaking(life: Life) -> Iterator[None]:
+def speaking(life: AgentRuntime) -> Iterator[None]:
     """What runs here is the agent's own."""
     token = _speaking.set(((life, "run"),))
     try:
@@ -119,7 +119,7 @@ def on_loop(is_async: bool) -> Iterator[None]:
         raise BadInput(f"{error!r} was raised, which cannot end anything here") from error
 
 
-class Life:
+class AgentRuntime:
     """One agent at one host. Its state is the engine's; `events` are weak ones that wait for their
     listeners."""
 
@@ -131,7 +131,7 @@ class Life:
         self.ended = False
         self.running = False
         self.error: BaseException | None = None
-        self.events: deque[Event] = deque()
+        self.events: deque[ReactionCall] = deque()
         self._tasks: dict[Role, asyncio.Task[Any] | None] = {}
         self._paused = False
         self._listening = False
@@ -174,7 +174,7 @@ class Life:
 
     # Weak listeners
 
-    def deliver(self, event: Event) -> None:
+    def deliver(self, event: ReactionCall) -> None:
         """A weak reaction has fired; its listener is called when its turn comes."""
         self.events.append(event)
         self._news.set()
@@ -186,7 +186,7 @@ class Life:
         self._enter("listener")
         while (event := await self.host._door.on_loop(self._next_event())) is not None:
             try:
-                answer = cast(Listening, event.registered.deliver).listen(event)
+                answer = cast(AgentListener, event.registered.deliver).listen(event)
                 if self.is_async and isawaitable(answer):
                     await answer
             except AgentMoved:
@@ -196,7 +196,7 @@ class Life:
                     raise
                 self._failed(error, "a weak listener of the agent %s raised")
 
-    async def _next_event(self) -> Event | None:
+    async def _next_event(self) -> ReactionCall | None:
         """The next event whose turn it is; the one before it is done. None if there will be no
         more."""
         self._busy = False
@@ -209,7 +209,7 @@ class Life:
             await self._news.wait()
         return None
 
-    def drop(self, registered: Registered) -> None:
+    def drop(self, registered: ReactionRecord) -> None:
         """Its listener is called no more, for what has fired already neither."""
         for event in [one for one in self.events if one.registered is registered]:
             self.events.remove(event)

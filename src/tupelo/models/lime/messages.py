@@ -24,7 +24,7 @@ _TEMPLATE_BYTES_MAX = 1_024
 """So long may a template be that is remembered: who sends long ones shall not fill our memory."""
 
 
-class Where(msgspec.Struct, frozen=True, array_like=True):
+class TuplePlace(msgspec.Struct, frozen=True, array_like=True):
     """The locations that are asked for: the current one, ("agent" or "host", id), and the
     destination, an agent."""
 
@@ -45,24 +45,24 @@ class Where(msgspec.Struct, frozen=True, array_like=True):
         return name == (current if kind == "agent" else host)
 
 
-ANYWHERE = Where()
+ANYWHERE = TuplePlace()
 
 
-def where_of(current: Location | None, destination: AgentLocation | None) -> Where:
+def where_of(current: Location | None, destination: AgentLocation | None) -> TuplePlace:
     kind = "host" if isinstance(current, HostLocation) else "agent"
-    return Where(
+    return TuplePlace(
         None if current is None else (kind, current.id),
         None if destination is None else destination.id,
     )
 
 
-class Pattern(msgspec.Struct, frozen=True, array_like=True):
+class TuplePattern(msgspec.Struct, frozen=True, array_like=True):
     """What is looked for: a template in a space, and where; what may be read, or what one may
     `take`; and whether `one` match will do."""
 
     space: str
     template: bytes
-    where: Where
+    where: TuplePlace
     take: bool
     one: bool
 
@@ -76,7 +76,7 @@ class Pattern(msgspec.Struct, frozen=True, array_like=True):
         return read_spelled_template(self.template).admits(entry.shape, entry.fields)
 
 
-class Carried(msgspec.Struct, frozen=True, array_like=True):
+class CarriedTuple(msgspec.Struct, frozen=True, array_like=True):
     """A tuple with its identity, as it is sent; it expires so many seconds from now."""
 
     payload: bytes
@@ -94,19 +94,19 @@ class Carried(msgspec.Struct, frozen=True, array_like=True):
         return Entry(fields, shape, self.origin, self.n, 0, until, to=self.to)
 
 
-class Placed(msgspec.Struct, frozen=True, array_like=True):
+class PlacedTuple(msgspec.Struct, frozen=True, array_like=True):
     """A tuple, and who is responsible for it: an agent, or a host."""
 
-    entry: Carried
+    entry: CarriedTuple
     current: str
 
 
-class Update(msgspec.Struct, frozen=True, array_like=True):
+class TupleUpdate(msgspec.Struct, frozen=True, array_like=True):
     """A tuple has come into sight in a space."""
 
     space: str
     host: str
-    placed: Placed
+    placed: PlacedTuple
 
 
 class Look(msgspec.Struct, frozen=True, array_like=True, tag="look"):
@@ -114,7 +114,7 @@ class Look(msgspec.Struct, frozen=True, array_like=True, tag="look"):
     who wants them asks again under the same number."""
 
     number: int
-    pattern: Pattern
+    pattern: TuplePattern
 
 
 class Take(msgspec.Struct, frozen=True, array_like=True, tag="take"):
@@ -124,10 +124,10 @@ class Take(msgspec.Struct, frozen=True, array_like=True, tag="take"):
 
     token: int
     number: int
-    pattern: Pattern
+    pattern: TuplePattern
 
 
-class Confirm(msgspec.Struct, frozen=True, array_like=True, tag="confirm"):
+class ConfirmTake(msgspec.Struct, frozen=True, array_like=True, tag="confirm"):
     """I have received what I took under this number."""
 
     token: int
@@ -140,12 +140,12 @@ class Release(msgspec.Struct, frozen=True, array_like=True, tag="release"):
     token: int
 
 
-class Move(msgspec.Struct, frozen=True, array_like=True, tag="move"):
+class MoveTuples(msgspec.Struct, frozen=True, array_like=True, tag="move"):
     """These tuples are at home with you. The answer says whether you have let them in."""
 
     token: int
     space: str
-    entries: list[Carried]
+    entries: list[CarriedTuple]
 
 
 class Moved(msgspec.Struct, frozen=True, array_like=True):
@@ -169,7 +169,7 @@ class Answers(msgspec.Struct, frozen=True, array_like=True, tag="answers"):
     """What I have for the query that you have published under this number."""
 
     query: int
-    found: list[Placed]
+    found: list[PlacedTuple]
 
 
 class Journey(msgspec.Struct, frozen=True, array_like=True, tag="journey"):
@@ -192,8 +192,8 @@ class Loaded(msgspec.Struct, frozen=True, array_like=True, tag="loaded"):
     token: str
 
 
-Said = Confirm | Release | Answers | Loaded
-Asked = Look | Take | Move | Which | Journey | Renewed
+Said = ConfirmTake | Release | Answers | Loaded
+Asked = Look | Take | MoveTuples | Which | Journey | Renewed
 
 
 def spell(body: Any) -> Any:
@@ -231,12 +231,12 @@ def read_spelled_template(spelled: bytes) -> Template:
     return known
 
 
-def carried(entry: Entry, now: float) -> Carried:
+def carried(entry: Entry, now: float) -> CarriedTuple:
     """BadEntry if it has no spelling, or one that is too long."""
     payload = payload_of(entry.shape, entry.fields)
     expires = entry.expires
     seconds = None if expires is None else expires - now
-    return Carried(payload, entry.origin, entry.n, seconds, entry.to)
+    return CarriedTuple(payload, entry.origin, entry.n, seconds, entry.to)
 
 
 def payload_of(shape: Shape, fields: tuple[Any, ...]) -> bytes:

@@ -38,14 +38,14 @@ from tupelo.errors import (
     UnknownAgentClass,
     UnknownHost,
 )
-from tupelo.federation.groups.roster import Roster
+from tupelo.federation.groups.roster import Membership
 from tupelo.federation.links.spelled import read_error, spell_error
 from tupelo.models.lime.agent import Agent
-from tupelo.models.lime.life import Life, Role, is_to_end, on_loop
+from tupelo.models.lime.life import AgentRuntime, Role, is_to_end, on_loop
 from tupelo.models.lime.locations import AgentLocation, HostLocation
 from tupelo.models.lime.messages import Loaded, payload_of, read, spell
-from tupelo.models.lime.reaction import Delivery, RegisteredReaction
-from tupelo.models.lime.reactions import Event, Registered
+from tupelo.models.lime.reaction import ReactionDelivery, RegisteredReaction
+from tupelo.models.lime.reactions import ReactionCall, ReactionRecord
 from tupelo.models.lime.tuplespace import LimeSystemTupleSpace, LimeTupleSpace, held
 from tupelo.values.codec import decode_entry, encode_entry
 from tupelo.values.entry import freeze, thaw
@@ -69,14 +69,14 @@ HERE, MIGRATING = "here", "migrating"
 """What LimeSystem says of an agent."""
 
 
-class Knows(msgspec.Struct, tag="knows", array_like=True, frozen=True):
+class ClassCheck(msgspec.Struct, tag="knows", array_like=True, frozen=True):
     """Do you know the class of this agent?"""
 
     agent: str
     class_name: str
 
 
-class Piece(msgspec.Struct, tag="piece", array_like=True, frozen=True):
+class PackagePiece(msgspec.Struct, tag="piece", array_like=True, frozen=True):
     """A part of an agent's luggage; with the `last` one it is parked."""
 
     token: str
@@ -85,7 +85,7 @@ class Piece(msgspec.Struct, tag="piece", array_like=True, frozen=True):
     last: bool
 
 
-class Word(msgspec.Struct, tag="word", array_like=True, frozen=True):
+class MigrationMessage(msgspec.Struct, tag="word", array_like=True, frozen=True):
     """What was decided about a journey."""
 
     token: str
@@ -103,7 +103,7 @@ class Load(msgspec.Struct, tag="load", array_like=True, frozen=True):
     args: bytes
 
 
-class Luggage(msgspec.Struct, array_like=True, frozen=True):
+class AgentPackage(msgspec.Struct, array_like=True, frozen=True):
     """All that travels: what the engine has of the agent, and what the agent says itself. `handles`
     are the names under which it keeps its spaces and registered reactions."""
 
@@ -121,19 +121,19 @@ class Decision(msgspec.Struct, frozen=True):
     go: bool
 
 
-class Parked(msgspec.Struct, frozen=True):
+class WaitingMigration(msgspec.Struct, frozen=True):
     """An agent that has come, and waits for a word from where it was."""
 
     source: str
     incarnation: str
-    life: Life
+    life: AgentRuntime
 
 
-class Journeys:
+class Migrations:
     """The agents that leave this host, and those that come."""
 
     def __init__(self, host: Host) -> None:
-        self.parked: dict[str, Parked] = {}
+        self.parked: dict[str, WaitingMigration] = {}
         self.decisions: dict[str, Decision] = {}
         self._host = host
         self._server = host.server
@@ -147,7 +147,7 @@ class Journeys:
 
     # Leaving
 
-    async def leave(self, life: Life, host: HostLocation, role: Role) -> None:
+    async def leave(self, life: AgentRuntime, host: HostLocation, role: Role) -> None:
         """Move an agent away. A journey that has begun is carried to its end, also if whoever waits
         for it is cancelled."""
         if not isinstance(host, HostLocation):
@@ -167,12 +167,12 @@ class Journeys:
             raise
 
     async def _travel(
-        self, life: Life, target: str, role: Role, caller: asyncio.Task[Any] | None
+        self, life: AgentRuntime, target: str, role: Role, caller: asyncio.Task[Any] | None
     ) -> None:
         state, class_name = life.state, self._host._class_names[type(life.agent)]
         try:
             async with self._server.group.operating():
-                await self._ask(target, Knows(state.id, class_name))
+                await self._ask(target, ClassCheck(state.id, class_name))
             await life.pause(role)
             own, kept = _luggage_of(life, target)
             state.state = MIGRATING
@@ -180,7 +180,7 @@ class Journeys:
         except Exception as error:
             await self._stay(life)
             raise _failed(state.id, target, error) from error
-        luggage = Luggage(class_name, packed, own, _handles(kept, state.reactions))
+        luggage = AgentPackage(class_name, packed, own, _handles(kept, state.reactions))
         token = self._server.core.new_id()
         try:
             async with self._server.group.operating():
@@ -193,7 +193,9 @@ class Journeys:
             await self._stay(life)
             raise _failed(state.id, target, error) from error
 
-    async def _carry(self, token: str, life: Life, target: str, luggage: Luggage) -> None:
+    async def _carry(
+        self, token: str, life: AgentRuntime, target: str, luggage: AgentPackage
+    ) -> None:
         """Bring the luggage over, and decide: until all of it is there, the agent stays."""
         content = msgspec.msgpack.encode(luggage)
         self.decisions[token] = self._decision(target, go=False)
@@ -201,7 +203,9 @@ class Journeys:
             for start in range(0, len(content), PIECE_BYTES):
                 end = start + PIECE_BYTES
                 last = end >= len(content)
-                await self._ask(target, Piece(token, life.state.id, content[start:end], last))
+                await self._ask(
+                    target, PackagePiece(token, life.state.id, content[start:end], last)
+                )
         except MigrationFailed:  # It was refused there, so nothing is parked.
             del self.decisions[token]
             raise
@@ -209,7 +213,7 @@ class Journeys:
             raise AgentEnded(life.state.id)
         self.decisions[token] = self._decision(target, go=True)
 
-    async def _stay(self, life: Life) -> None:
+    async def _stay(self, life: AgentRuntime) -> None:
         """It goes on here, as before."""
         state = life.state
         if state.state != HERE and not life.ended:
@@ -230,18 +234,20 @@ class Journeys:
         """Tell the other host what was decided; if it is lost, in a later roster."""
         decision = self.decisions[token]
         try:
-            await self._ask(decision.host, Word(token, decision.go))
+            await self._ask(decision.host, MigrationMessage(token, decision.go))
         except TupeloError as error:
             logger.info("the word about an agent to %s is put off: %s", decision.host, error)
         else:
             del self.decisions[token]
 
-    async def _ask(self, target: str, body: Knows | Piece | Word | Load) -> Any:
+    async def _ask(
+        self, target: str, body: ClassCheck | PackagePiece | MigrationMessage | Load
+    ) -> Any:
         return await self._server.ask(target, spell(body))
 
     # A new roster
 
-    async def settle(self, roster: Roster) -> None:
+    async def settle(self, roster: Membership) -> None:
         """What is undecided between hosts that have met again is decided now."""
         self._pieces.clear()
         for token, parked in list(self.parked.items()):
@@ -258,12 +264,12 @@ class Journeys:
     # Arriving
 
     async def asked(self, neighbour: str, source: str, body: Any) -> Any:
-        match read(body, Knows | Piece | Word | Load):
+        match read(body, ClassCheck | PackagePiece | MigrationMessage | Load):
             case Load() as load:
                 return self._load(source, load)
-            case Knows(agent, class_name):
+            case ClassCheck(agent, class_name):
                 self._class_of(agent, class_name)
-            case Piece(token, agent, content, last):
+            case PackagePiece(token, agent, content, last):
                 pieces = self._pieces.setdefault((source, token), [])
                 pieces.append(content)
                 if len(pieces) > PIECES_MAX:
@@ -272,7 +278,7 @@ class Journeys:
                 if last:
                     del self._pieces[source, token]
                     self._park(neighbour, source, token, agent, b"".join(pieces))
-            case Word(token, go):
+            case MigrationMessage(token, go):
                 parked = self.parked.get(token)
                 if parked is not None and parked.source == source:
                     del self.parked[token]
@@ -292,7 +298,7 @@ class Journeys:
     def _park(self, neighbour: str, source: str, token: str, agent: str, content: bytes) -> None:
         incarnation = self._server.group.roster.members[source].incarnation
         try:
-            luggage = msgspec.msgpack.decode(content, type=Luggage)
+            luggage = msgspec.msgpack.decode(content, type=AgentPackage)
             life = self._unpack(
                 self._class_of(agent, luggage.class_name), luggage, neighbour, source
             )
@@ -303,14 +309,16 @@ class Journeys:
         except Exception as error:  # restore() is the agent's own
             reason = f"it cannot be made there again: {type(error).__name__}: {error}"
             raise MigrationFailed(agent, self._host.name, reason) from error
-        self.parked[token] = Parked(source, incarnation, life)
+        self.parked[token] = WaitingMigration(source, incarnation, life)
 
-    def _unpack(self, cls: type[Agent], luggage: Luggage, neighbour: str, source: str) -> Life:
+    def _unpack(
+        self, cls: type[Agent], luggage: AgentPackage, neighbour: str, source: str
+    ) -> AgentRuntime:
         agent = cls.__new__(cls)
-        life = agent._life = Life(self._host, agent)
+        life = agent._life = AgentRuntime(self._host, agent)
 
-        def deliver(registered: Registered) -> Callable[[Event], object]:
-            return Delivery(life, getattr(agent, registered.tag))
+        def deliver(registered: ReactionRecord) -> Callable[[ReactionCall], object]:
+            return ReactionDelivery(life, getattr(agent, registered.tag))
 
         life.state = self._server.unpack(luggage.packed, deliver)
         life.state.state = HERE
@@ -323,7 +331,7 @@ class Journeys:
             agent.restore({**own, **kept})
         return life
 
-    def _start(self, life: Life) -> None:
+    def _start(self, life: AgentRuntime) -> None:
         async def arrive() -> None:
             self._host.lives[life.state.id] = life
             await life.pause("run")  # No listener is called before its spaces are shared again.
@@ -440,7 +448,7 @@ def _failed(agent: str, target: str, error: Exception) -> TupeloError:
     return MigrationFailed(agent, target, what)
 
 
-def _luggage_of(life: Life, target: str) -> tuple[bytes, dict[str, str | Registered]]:
+def _luggage_of(life: AgentRuntime, target: str) -> tuple[bytes, dict[str, str | ReactionRecord]]:
     """What the agent says of itself: its values, spelled, and which of its attributes are its
     spaces and reactions. MigrationFailed if it holds what cannot travel."""
     state = life.state
@@ -448,7 +456,7 @@ def _luggage_of(life: Life, target: str) -> tuple[bytes, dict[str, str | Registe
         if registered.tag is None:
             what = f"the listener of its reaction to {registered.template!r} is not a method of it"
             raise MigrationFailed(state.id, target, what)
-    kept: dict[str, str | Registered] = {}
+    kept: dict[str, str | ReactionRecord] = {}
     fields: list[Any] = []
     with on_loop(life.is_async):
         own: object = type(life.agent).state(life.agent)
@@ -465,7 +473,7 @@ def _luggage_of(life: Life, target: str) -> tuple[bytes, dict[str, str | Registe
 
 
 def _handles(
-    kept: dict[str, str | Registered], reactions: list[Registered]
+    kept: dict[str, str | ReactionRecord], reactions: list[ReactionRecord]
 ) -> dict[str, str | int]:
     """The same by the places of the reactions, as they were packed: one that was there before may
     have fired once for all meanwhile."""
@@ -486,7 +494,7 @@ def _value(agent: str, target: str, name: str, value: Any) -> Any:
     return value
 
 
-def _handle(life: Life, key: str | int) -> Any:
+def _handle(life: AgentRuntime, key: str | int) -> Any:
     if isinstance(key, int):
         return RegisteredReaction(life, life.state.reactions[key])
     return held(life, life.host.server.space(life.state, key))

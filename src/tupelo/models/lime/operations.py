@@ -21,22 +21,22 @@ import msgspec
 
 from tupelo.errors import AgentEnded, PeerLost, PrivateSpace, SpaceClosed
 from tupelo.federation.groups.group import Group
-from tupelo.federation.groups.routing import Voice
+from tupelo.federation.groups.routing import PartSender
 from tupelo.federation.hosts.core import HostCore
-from tupelo.models.lime.carriage import Carriage, Found
+from tupelo.models.lime.carriage import FoundTuples, Transport
 from tupelo.models.lime.directory import Directory
-from tupelo.models.lime.handover import HandOver
+from tupelo.models.lime.handover import TupleTransfer
 from tupelo.models.lime.locations import AgentLocation
 from tupelo.models.lime.messages import (
     ANYWHERE,
-    Pattern,
-    Where,
+    TuplePattern,
+    TuplePlace,
     spelled_template,
 )
-from tupelo.models.lime.reactions import Detected, Watch, mark_of
-from tupelo.models.lime.sharing import Moving
-from tupelo.models.lime.spaces import Ground, Its
-from tupelo.models.lime.windows import Looking
+from tupelo.models.lime.reactions import Detected, ReactionWatch, mark_of
+from tupelo.models.lime.sharing import TuplesToMove
+from tupelo.models.lime.spaces import InterfaceSpace, TupleStore
+from tupelo.models.lime.windows import WindowedRead
 from tupelo.space.query import Query, deadline_of
 from tupelo.space.tasks import TaskSignal, timeout_at
 from tupelo.values.entry import Entry, freeze, require_known, thaw
@@ -53,17 +53,17 @@ class Operations:
 
     core: HostCore
     group: Group
-    voice: Voice
-    carriage: Carriage
-    handover: HandOver
-    moving: Moving
-    looking: Looking
+    voice: PartSender
+    carriage: Transport
+    handover: TupleTransfer
+    moving: TuplesToMove
+    looking: WindowedRead
 
     @property
     def directory(self) -> Directory:
         raise NotImplementedError
 
-    async def speak(self, ground: Ground) -> None:
+    async def speak(self, ground: TupleStore) -> None:
         """Tell of what has come into sight on a ground."""
         raise NotImplementedError
 
@@ -73,7 +73,9 @@ class Operations:
 
     # Writing
 
-    async def out(self, its: Its, value: object, destination: AgentLocation | None = None) -> None:
+    async def out(
+        self, its: InterfaceSpace, value: object, destination: AgentLocation | None = None
+    ) -> None:
         """Write a tuple. What is for an agent in the group that shares the space is with it when
         this returns, and was never seen elsewhere. BadEntry if the space is shared and the tuple
         could not be sent to another host."""
@@ -81,7 +83,7 @@ class Operations:
         item = freeze(value)
         await self._finish(self._out(its, item, destination))
 
-    async def _out(self, its: Its, item: Any, destination: AgentLocation | None) -> None:
+    async def _out(self, its: InterfaceSpace, item: Any, destination: AgentLocation | None) -> None:
         _require_alive(its)
         its.require_sendable(item)
         mark = mark_of(its.agent, destination)
@@ -101,15 +103,19 @@ class Operations:
 
     # Reading
 
-    async def rdp(self, its: Its, template: Any, where: Where = ANYWHERE) -> Any:
+    async def rdp(self, its: InterfaceSpace, template: Any, where: TuplePlace = ANYWHERE) -> Any:
         seen = await self._read(its, template, where, one=True)
         return value_of(seen[0]) if seen else None
 
-    async def rdg(self, its: Its, template: Any, where: Where = ANYWHERE) -> list[Any]:
+    async def rdg(
+        self, its: InterfaceSpace, template: Any, where: TuplePlace = ANYWHERE
+    ) -> list[Any]:
         seen = await self._read(its, template, where, one=False)
         return [value_of(entry) for entry in seen]
 
-    async def _read(self, its: Its, template: Any, where: Where, *, one: bool) -> list[Entry]:
+    async def _read(
+        self, its: InterfaceSpace, template: Any, where: TuplePlace, *, one: bool
+    ) -> list[Entry]:
         _require_alive(its)
         if one or not its.shared:
             seen = its.ground.look(template, where, one=one)
@@ -117,7 +123,9 @@ class Operations:
                 return seen
         return await self._in_one_roster(lambda: self._read_now(its, template, where, one))
 
-    async def _read_now(self, its: Its, template: Any, where: Where, one: bool) -> list[Entry]:
+    async def _read_now(
+        self, its: InterfaceSpace, template: Any, where: TuplePlace, one: bool
+    ) -> list[Entry]:
         _require_alive(its)
         seen = its.ground.look(template, where, one=one)
         if not its.shared or (one and seen):
@@ -125,7 +133,7 @@ class Operations:
         target = self.target(where)
         if target == self.core.id or target == NOWHERE:
             return seen
-        pattern = Pattern(its.name, spelled_template(template), where, False, one)
+        pattern = TuplePattern(its.name, spelled_template(template), where, False, one)
         if target is not None:
             return _distinct(seen, await self.looking.look(target, pattern), one)
         elsewhere, lost = await self.carriage.probe(pattern, every=not one)
@@ -134,7 +142,7 @@ class Operations:
                 elsewhere += await self.looking.look(host, pattern)
         return _distinct(seen, elsewhere, one)
 
-    def target(self, where: Where) -> str | None:
+    def target(self, where: TuplePlace) -> str | None:
         """The one host to ask; NOWHERE if it is not in the group; None if it could be any."""
         if where.current is None:
             return None
@@ -145,7 +153,11 @@ class Operations:
         return directory.host_of(name) or NOWHERE
 
     async def rd(
-        self, its: Its, template: Any, where: Where = ANYWHERE, wait: float | None = None
+        self,
+        its: InterfaceSpace,
+        template: Any,
+        where: TuplePlace = ANYWHERE,
+        wait: float | None = None,
     ) -> Any:
         """None if its time has run out."""
         deadline = deadline_of(self.core.clock, wait)
@@ -162,7 +174,7 @@ class Operations:
         if its.is_system:
             watch = partial(self._watch_system, ground, template)
         else:
-            pattern = Pattern(its.name, spelled_template(template), where, False, True)
+            pattern = TuplePattern(its.name, spelled_template(template), where, False, True)
             watch = partial(self.carriage.watch, pattern)
         came = await self._wait(its, watch, "rd", deadline)
         if came is None:
@@ -170,7 +182,7 @@ class Operations:
         require_known(came.entry)
         return value_of(came.entry)
 
-    def _watch_system(self, ground: Ground, template: Any, told: Detected) -> Watch:
+    def _watch_system(self, ground: TupleStore, template: Any, told: Detected) -> ReactionWatch:
         async def look() -> None:
             query = Query(template, deadline=None, known=False)
             for entry in await ground.port.fetch(query):
@@ -180,24 +192,30 @@ class Operations:
 
     # Taking
 
-    async def inp(self, its: Its, template: Any, where: Where = ANYWHERE) -> Any:
+    async def inp(self, its: InterfaceSpace, template: Any, where: TuplePlace = ANYWHERE) -> Any:
         its.require_writable("take")
         taken = await self._finish_taking(its, self._inp(its, template, where))
         return value_of(taken[0]) if taken else None
 
-    async def ing(self, its: Its, template: Any, where: Where = ANYWHERE) -> list[Any]:
+    async def ing(
+        self, its: InterfaceSpace, template: Any, where: TuplePlace = ANYWHERE
+    ) -> list[Any]:
         its.require_writable("take")
         taken = await self._finish_taking(its, self._ing(its, template, where))
         return [value_of(entry) for entry in taken]
 
     async def in_(
-        self, its: Its, template: Any, where: Where = ANYWHERE, wait: float | None = None
+        self,
+        its: InterfaceSpace,
+        template: Any,
+        where: TuplePlace = ANYWHERE,
+        wait: float | None = None,
     ) -> Any:
         """None if its time has run out."""
         deadline = deadline_of(self.core.clock, wait)
         its.require_writable("take")
         _require_waitable(its, "in_")
-        pattern = Pattern(its.name, spelled_template(template), where, True, True)
+        pattern = TuplePattern(its.name, spelled_template(template), where, True, True)
         watch = partial(self.carriage.watch, pattern)
         host = self.target(where) or self.core.id
         while True:
@@ -210,20 +228,20 @@ class Operations:
                 return None
             host = came.host
 
-    async def _inp(self, its: Its, template: Any, where: Where) -> list[Entry]:
+    async def _inp(self, its: InterfaceSpace, template: Any, where: TuplePlace) -> list[Entry]:
         _require_alive(its)
         taken = await its.ground.take(template, where, one=True)
         if taken or not its.shared:
             return taken
         return await self._in_one_roster(lambda: self._inp_now(its, template, where))
 
-    async def _inp_now(self, its: Its, template: Any, where: Where) -> list[Entry]:
+    async def _inp_now(self, its: InterfaceSpace, template: Any, where: TuplePlace) -> list[Entry]:
         _require_alive(its)
         taken = await its.ground.take(template, where, one=True)
         target = self.target(where)
         if taken or not its.shared or target == self.core.id or target == NOWHERE:
             return taken
-        pattern = Pattern(its.name, spelled_template(template), where, True, True)
+        pattern = TuplePattern(its.name, spelled_template(template), where, True, True)
         if target is not None:
             return await self._take_from(target, its.ground, template, pattern)
         while True:  # Someone else may take what was found, before us.
@@ -235,7 +253,9 @@ class Operations:
             if not sighted:
                 return []
 
-    async def _take_at(self, its: Its, template: Any, pattern: Pattern, host: str) -> list[Entry]:
+    async def _take_at(
+        self, its: InterfaceSpace, template: Any, pattern: TuplePattern, host: str
+    ) -> list[Entry]:
         """Take one here or else at this host, where one was seen, or must be."""
         _require_alive(its)
         _require_waitable(its, "in_")
@@ -251,7 +271,7 @@ class Operations:
             return taken
 
     async def _take_from(
-        self, host: str, ground: Ground, template: Any, pattern: Pattern
+        self, host: str, ground: TupleStore, template: Any, pattern: TuplePattern
     ) -> list[Entry]:
         if host == self.core.id:
             return await ground.take(template, pattern.where, one=True)
@@ -259,7 +279,7 @@ class Operations:
         await self.handover.take(host, pattern, taken)
         return taken
 
-    async def _ing(self, its: Its, template: Any, where: Where) -> list[Entry]:
+    async def _ing(self, its: InterfaceSpace, template: Any, where: TuplePlace) -> list[Entry]:
         """What was taken before a host was lost stays taken; the rest is taken when the group has
         changed."""
         _require_alive(its)
@@ -274,13 +294,15 @@ class Operations:
             raise
         return taken
 
-    async def _ing_now(self, its: Its, template: Any, where: Where, taken: list[Entry]) -> None:
+    async def _ing_now(
+        self, its: InterfaceSpace, template: Any, where: TuplePlace, taken: list[Entry]
+    ) -> None:
         _require_alive(its)
         taken += await its.ground.take(template, where, one=False)
         target = self.target(where)
         if not its.shared or target == self.core.id or target == NOWHERE:
             return
-        pattern = Pattern(its.name, spelled_template(template), where, True, False)
+        pattern = TuplePattern(its.name, spelled_template(template), where, True, False)
         if target is None:
             some = msgspec.structs.replace(pattern, one=True)
             sighted, lost = await self.carriage.probe(some, every=True)
@@ -311,19 +333,19 @@ class Operations:
 
     async def _wait(
         self,
-        its: Its,
-        watch: Callable[[Detected], Watch],
+        its: InterfaceSpace,
+        watch: Callable[[Detected], ReactionWatch],
         operation: str,
         deadline: float | None,
-    ) -> Found | None:
+    ) -> FoundTuples | None:
         """Wait, outside of operations, until something is seen or the deadline is past."""
         if deadline is not None and deadline <= self.core.clock.now():
             return None
-        seen: asyncio.Future[Found] = asyncio.get_running_loop().create_future()
+        seen: asyncio.Future[FoundTuples] = asyncio.get_running_loop().create_future()
 
         def told(entry: Entry, current: str, host: str) -> None:
             if not seen.done():
-                seen.set_result(Found(entry, current, host))
+                seen.set_result(FoundTuples(entry, current, host))
 
         _require_alive(its)
         _require_waitable(its, operation)
@@ -342,7 +364,9 @@ class Operations:
         """Carry this through, even if nobody waits for it any more."""
         return await asyncio.shield(self.spawn(work))
 
-    async def _finish_taking(self, its: Its, work: Coroutine[Any, Any, list[Entry]]) -> list[Entry]:
+    async def _finish_taking(
+        self, its: InterfaceSpace, work: Coroutine[Any, Any, list[Entry]]
+    ) -> list[Entry]:
         """The same. What was taken for someone who does not wait any more goes back."""
         ground = its.ground
         task: asyncio.Task[list[Entry]] = self.spawn(work)
@@ -353,13 +377,13 @@ class Operations:
             raise
 
 
-def _return(ground: Ground, done: asyncio.Task[list[Entry]]) -> None:
+def _return(ground: TupleStore, done: asyncio.Task[list[Entry]]) -> None:
     if not done.cancelled() and done.exception() is None:
         with suppress(SpaceClosed):
             ground.put(done.result())
 
 
-def _distinct(seen: list[Entry], elsewhere: list[Found], one: bool) -> list[Entry]:
+def _distinct(seen: list[Entry], elsewhere: list[FoundTuples], one: bool) -> list[Entry]:
     """What was found here and elsewhere, each once, though it was told twice."""
     known = {(entry.origin, entry.n) for entry in seen}
     for sighted in elsewhere:
@@ -375,11 +399,11 @@ def value_of(entry: Entry) -> Any:
     return thaw(entry.shape, entry.fields)
 
 
-def _require_alive(its: Its) -> None:
+def _require_alive(its: InterfaceSpace) -> None:
     if its.agent.ended:
         raise AgentEnded(its.agent.id)
 
 
-def _require_waitable(its: Its, operation: str) -> None:
+def _require_waitable(its: InterfaceSpace, operation: str) -> None:
     if not its.shared and not its.is_system:
         raise PrivateSpace(operation, its.name)

@@ -15,8 +15,8 @@ from tupelo.errors import BadFrame
 from tupelo.federation.links.spelled import spell_seen
 from tupelo.models.lime.locations import AgentLocation, HostLocation, Location
 from tupelo.models.lime.messages import (
-    Carried,
-    Where,
+    CarriedTuple,
+    TuplePlace,
     carried,
     read,
     read_spelled_template,
@@ -24,20 +24,20 @@ from tupelo.models.lime.messages import (
     spelled_template,
     where_of,
 )
-from tupelo.models.lime.reactions import Event, Mode, Registered
-from tupelo.models.lime.spaces import SYSTEM_NAME, AgentState, Its
+from tupelo.models.lime.reactions import Mode, ReactionCall, ReactionRecord
+from tupelo.models.lime.spaces import SYSTEM_NAME, AgentState, InterfaceSpace
 from tupelo.space.session import Seen
 from tupelo.values.entry import Entry
 from tupelo.values.parts import ANY
 
-Deliver = Callable[[Event], object]
-DeliverOf = Callable[[Registered], Deliver]
+Deliver = Callable[[ReactionCall], object]
+DeliverOf = Callable[[ReactionRecord], Deliver]
 
 
 class PackedSpace(msgspec.Struct, frozen=True, array_like=True):
     name: str
     shared: bool
-    entries: list[Carried]
+    entries: list[CarriedTuple]
 
 
 class PackedReaction(msgspec.Struct, frozen=True, array_like=True):
@@ -45,7 +45,7 @@ class PackedReaction(msgspec.Struct, frozen=True, array_like=True):
     template: bytes
     mode: Mode
     weak: bool
-    where: Where
+    where: TuplePlace
     enabled: bool
     registered: bool
     fired: dict[str, bytes]
@@ -56,7 +56,7 @@ class PackedEvent(msgspec.Struct, frozen=True, array_like=True):
     """The reaction that has fired, by its place; for what, and who held it."""
 
     reaction: int
-    entry: Carried
+    entry: CarriedTuple
     source: tuple[str, str]
 
 
@@ -73,7 +73,7 @@ class Packed(msgspec.Struct, frozen=True, array_like=True):
     pending: list[PackedEvent]
 
 
-def pack(agent: AgentState, pending: Iterable[Event], now: float) -> Any:
+def pack(agent: AgentState, pending: Iterable[ReactionCall], now: float) -> Any:
     """All of it, as it can be sent. BadEntry or BadTemplate if something has no spelling."""
     pending = list(pending)
     reactions = agent.reactions
@@ -100,12 +100,12 @@ def pack(agent: AgentState, pending: Iterable[Event], now: float) -> Any:
     )
 
 
-def _pack_space(its: Its, shared: bool, now: float) -> PackedSpace:
-    entries = its.own.look(ANY, Where(), one=False, known=False)
+def _pack_space(its: InterfaceSpace, shared: bool, now: float) -> PackedSpace:
+    entries = its.own.look(ANY, TuplePlace(), one=False, known=False)
     return PackedSpace(its.name, shared, [carried(entry, now) for entry in entries])
 
 
-def _pack_reaction(one: Registered) -> PackedReaction:
+def _pack_reaction(one: ReactionRecord) -> PackedReaction:
     return PackedReaction(
         one.its.name,
         spelled_template(one.template),
@@ -120,13 +120,16 @@ def _pack_reaction(one: Registered) -> PackedReaction:
 
 
 def unpack(
-    packed: Any, make: Callable[[AgentState, str], Its], deliver_of: DeliverOf, now: float
+    packed: Any,
+    make: Callable[[AgentState, str], InterfaceSpace],
+    deliver_of: DeliverOf,
+    now: float,
 ) -> AgentState:
     """Read and make everything; it does nothing yet. BadFrame if it cannot be."""
     read_in: Packed = read(packed, Packed)
     agent = AgentState(read_in.id, read_in.name, read_in.class_name, read_in.state, read_in.number)
     agent.system = make(agent, SYSTEM_NAME)
-    contents: list[tuple[Its, list[Entry]]] = []
+    contents: list[tuple[InterfaceSpace, list[Entry]]] = []
     for space in read_in.spaces:
         its = agent.spaces[space.name] = make(agent, space.name)
         contents.append((its, [one.read(now) for one in space.entries]))
@@ -140,19 +143,21 @@ def unpack(
         if event.reaction not in range(len(reactions)):
             raise BadFrame("an event of no reaction")
         source = _read_location(event.source)
-        agent.pending.append(Event(reactions[event.reaction], event.entry.read(now), source))
+        agent.pending.append(ReactionCall(reactions[event.reaction], event.entry.read(now), source))
     for its, entries in contents:
         its.own.put(entries)
     return agent
 
 
-def _unpack_reaction(agent: AgentState, packed: PackedReaction, deliver: DeliverOf) -> Registered:
+def _unpack_reaction(
+    agent: AgentState, packed: PackedReaction, deliver: DeliverOf
+) -> ReactionRecord:
     its = agent.system if packed.space == SYSTEM_NAME else agent.spaces.get(packed.space)
     if its is None:
         raise BadFrame("a reaction in a space that was left behind")
     current = None if packed.where.current is None else _read_location(packed.where.current)
     destination = packed.where.destination
-    one = Registered(
+    one = ReactionRecord(
         its,
         read_spelled_template(packed.template),
         packed.mode,
@@ -168,7 +173,7 @@ def _unpack_reaction(agent: AgentState, packed: PackedReaction, deliver: Deliver
     return one
 
 
-def _undelivered(event: Event) -> None:
+def _undelivered(event: ReactionCall) -> None:
     """Until it is known how."""
 
 

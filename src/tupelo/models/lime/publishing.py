@@ -12,24 +12,30 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from tupelo.federation.brokers.broker import Broker, Standing
+from tupelo.federation.brokers.broker import Broker, StandingRequest
 from tupelo.federation.groups.group import Group
-from tupelo.federation.groups.routing import Voice
+from tupelo.federation.groups.routing import PartSender
 from tupelo.federation.hosts.core import HostCore
-from tupelo.models.lime.carriage import Found, May, Sight, publish_all, updates_of
-from tupelo.models.lime.messages import Answers, Pattern, Update, read, spell
-from tupelo.models.lime.reactions import Detected, Watch
-from tupelo.models.lime.spaces import Ground, Spaces
+from tupelo.models.lime.carriage import (
+    FoundTuples,
+    HostFilter,
+    VisibleTuples,
+    publish_all,
+    updates_of,
+)
+from tupelo.models.lime.messages import Answers, TuplePattern, TupleUpdate, read, spell
+from tupelo.models.lime.reactions import Detected, ReactionWatch
+from tupelo.models.lime.spaces import Spaces, TupleStore
 from tupelo.models.lime.windows import Listing
 from tupelo.values.entry import Entry
 
 QUERY_SECONDS = 0.5
 """How long the answers to a query are waited for."""
 
-Told = Callable[[Found], None]
+Told = Callable[[FoundTuples], None]
 
 
-class PublishSight(Sight):
+class PublishedTuples(VisibleTuples):
     """What brokers are told of: tuples, as with collect, and queries."""
 
     def state(self, pattern: Any) -> list[Any]:
@@ -51,14 +57,14 @@ class PublishSight(Sight):
         return kind == "query" or super().allows(neighbour, wanted)
 
 
-class PublishCarriage:
+class PublishTransport:
     def __init__(
         self,
         broker: Broker,
         group: Group,
-        voice: Voice,
+        voice: PartSender,
         spaces: Spaces,
-        may: May,
+        may: HostFilter,
         core: HostCore,
         spawn: Callable[[Coroutine[Any, Any, None]], object],
     ) -> None:
@@ -72,16 +78,18 @@ class PublishCarriage:
         self._spawn = spawn
         self._numbers = 0
         self._queries: dict[int, Told] = {}
-        self._served: dict[str, Standing] = {}
+        self._served: dict[str, StandingRequest] = {}
         self._watches: dict[_Watch, None] = {}
 
     # Queries
 
-    async def probe(self, pattern: Pattern, every: bool) -> tuple[list[Found], frozenset[str]]:
-        found: list[Found] = []
+    async def probe(
+        self, pattern: TuplePattern, every: bool
+    ) -> tuple[list[FoundTuples], frozenset[str]]:
+        found: list[FoundTuples] = []
         enough = asyncio.Event()
 
-        def told(one: Found) -> None:
+        def told(one: FoundTuples) -> None:
             found.append(one)
             if not every:
                 enough.set()
@@ -106,12 +114,12 @@ class PublishCarriage:
     def end_query(self, number: int) -> None:
         self._queries.pop(number, None)
 
-    async def ask(self, number: int, pattern: Pattern) -> None:
+    async def ask(self, number: int, pattern: TuplePattern) -> None:
         """Publish a query, to be answered by those who have something."""
         asked = [self._here, number, spell(pattern)]
         await self._broker.publish(["query", pattern.space, asked])
 
-    def serve(self, ground: Ground) -> None:
+    def serve(self, ground: TupleStore) -> None:
         if ground.name not in self._served:
             self._served[ground.name] = self._broker.subscribe(
                 ["query", ground.name], self._queried
@@ -119,7 +127,7 @@ class PublishCarriage:
 
     def _queried(self, host: str, update: Any) -> None:
         """A query has come. What is here was looked at by the host itself before."""
-        asker, number, spelled = read(update[2], tuple[str, int, Pattern])
+        asker, number, spelled = read(update[2], tuple[str, int, TuplePattern])
         ground = self._spaces.find(spelled.space)
         if ground is None or asker == self._here:
             return
@@ -136,16 +144,16 @@ class PublishCarriage:
         for one in message.found:
             told = self._queries.get(message.query)
             if told is not None:
-                told(Found(one.entry.read(now), one.current, source))
+                told(FoundTuples(one.entry.read(now), one.current, source))
 
     # Reactions
 
-    def watch(self, pattern: Pattern, told: Detected) -> Watch:
+    def watch(self, pattern: TuplePattern, told: Detected) -> ReactionWatch:
         watch = _Watch(self, self._broker, pattern, told)
         self._watches[watch] = None
         ground = self._spaces.find(pattern.space)
         for _, one in ground.sendable(pattern) if ground is not None else ():
-            watch.told(Found(one.entry.read(self.now()), one.current, self._here))
+            watch.told(FoundTuples(one.entry.read(self.now()), one.current, self._here))
         if not watch.is_over:
             self._spawn(watch.ask())
         return watch
@@ -158,7 +166,7 @@ class PublishCarriage:
         for watch in list(self._watches):
             self._spawn(watch.ask())
 
-    async def announce(self, ground: Ground, entries: list[Entry]) -> None:
+    async def announce(self, ground: TupleStore, entries: list[Entry]) -> None:
         updates = updates_of(ground, entries, self._here)
         await publish_all(self._broker, [["tuple", update] for update in updates])
 
@@ -170,7 +178,7 @@ class _Watch:
     """A subscription to tuples, and a query for those that are there."""
 
     def __init__(
-        self, carriage: PublishCarriage, broker: Broker, pattern: Pattern, told: Detected
+        self, carriage: PublishTransport, broker: Broker, pattern: TuplePattern, told: Detected
     ) -> None:
         self.is_over = False
         self._carriage = carriage
@@ -180,11 +188,11 @@ class _Watch:
         self._standing = broker.subscribe(["tuple", spell(pattern)], self._published)
 
     def _published(self, host: str, update: Any) -> None:
-        told = read(update[1], Update)
+        told = read(update[1], TupleUpdate)
         entry = told.placed.entry.read(self._carriage.now())
-        self.told(Found(entry, told.placed.current, host))
+        self.told(FoundTuples(entry, told.placed.current, host))
 
-    def told(self, found: Found) -> None:
+    def told(self, found: FoundTuples) -> None:
         if not self.is_over:
             if self._pattern.one:
                 self.cancel()

@@ -8,7 +8,13 @@ from inspect import iscoroutinefunction
 from typing import Any, cast
 
 from tupelo.errors import AgentEnded, BadArgument, NotOwner
-from tupelo.models.lime.life import Life, inside_step, on_loop, require_outside_step, role_for
+from tupelo.models.lime.life import (
+    AgentRuntime,
+    inside_step,
+    on_loop,
+    require_outside_step,
+    role_for,
+)
 from tupelo.models.lime.locations import (
     UNSPECIFIED,
     AgentLocation,
@@ -17,8 +23,15 @@ from tupelo.models.lime.locations import (
     check_current,
     check_destination,
 )
-from tupelo.models.lime.reactions import ONCE, ONCE_PER_TUPLE, Event, Mode, Registered, Step
-from tupelo.models.lime.spaces import Its
+from tupelo.models.lime.reactions import (
+    ONCE,
+    ONCE_PER_TUPLE,
+    Mode,
+    ReactionCall,
+    ReactionRecord,
+    ReactionStep,
+)
+from tupelo.models.lime.spaces import InterfaceSpace
 from tupelo.space.either import either
 from tupelo.values.template import Template
 
@@ -81,11 +94,11 @@ class ReactionEvent:
 class RegisteredReaction(Reaction):
     """A reaction that was registered with one interface tuple space of an agent."""
 
-    def __init__(self, life: Life, registered: Registered) -> None:
+    def __init__(self, life: AgentRuntime, registered: ReactionRecord) -> None:
         self.current = registered.current
         self.destination = registered.destination
         self.template = registered.template
-        self.listener = cast(Delivery, registered.deliver).listener
+        self.listener = cast(ReactionDelivery, registered.deliver).listener
         self.mode = registered.mode
         self.is_async = life.is_async
         self._life = life
@@ -125,11 +138,11 @@ class RegisteredReaction(Reaction):
         """Let it fire no more, until it is enabled again."""
         await self._do(self._disable)
 
-    async def _disable(self, registered: Registered) -> None:
+    async def _disable(self, registered: ReactionRecord) -> None:
         await self._life.host.server.disable(registered)
         self._life.drop(registered)
 
-    async def _do(self, change: Callable[[Registered], Coroutine[Any, Any, None]]) -> None:
+    async def _do(self, change: Callable[[ReactionRecord], Coroutine[Any, Any, None]]) -> None:
         check_owner(self._life, self.tuple_space_name)
         if not self._registered.registered:
             raise BadArgument("reaction", "a registered one: it was removed, or has fired", self)
@@ -142,33 +155,33 @@ class RegisteredReaction(Reaction):
         return hash(id(self._registered))
 
 
-class Delivery:
+class ReactionDelivery:
     """How an event of one registered reaction gets to its listener."""
 
-    def __init__(self, life: Life, listener: Any) -> None:
+    def __init__(self, life: AgentRuntime, listener: Any) -> None:
         self.listener = listener
         self._life = life
         self._function: Callable[[ReactionEvent], object] = function_of(listener)
         self.__name__ = getattr(self._function, "__name__", type(listener).__name__)
 
-    def __call__(self, event: Event) -> None:
+    def __call__(self, event: ReactionCall) -> None:
         if event.registered.weak:
             self._life.deliver(event)
         else:
             with inside_step(), on_loop(self._life.is_async):
                 self.listen(event)
 
-    def listen(self, event: Event) -> object:
+    def listen(self, event: ReactionCall) -> object:
         reaction = RegisteredReaction(self._life, event.registered)
         step = None if event.step is None else ListenerStep(self._life, event.step)
         return self._function(ReactionEvent(event.tuple, reaction, event.source, step))
 
 
-class ListenerStep(Step):
+class ListenerStep(ReactionStep):
     """What a strong listener may do. Reactions that it registers and removes are of the space of
     its own reaction, and what it does is undone with the step."""
 
-    def __init__(self, life: Life, step: Step) -> None:
+    def __init__(self, life: AgentRuntime, step: ReactionStep) -> None:
         super().__init__(step._its, step._ground, step._step)
         self._life = life
 
@@ -205,8 +218,8 @@ class ListenerStep(Step):
 
 
 def new_reactions(
-    life: Life, its: Its, reactions: Iterable[Reaction], weak: bool
-) -> list[Registered]:
+    life: AgentRuntime, its: InterfaceSpace, reactions: Iterable[Reaction], weak: bool
+) -> list[ReactionRecord]:
     """What is to be registered for an agent. BadArgument if one is not of that kind."""
     new = []
     for reaction in reactions:
@@ -218,21 +231,23 @@ def new_reactions(
             raise BadArgument("reaction", "a UbiquitousReaction or a LocalizedReaction", reaction)
         check_listener(reaction.listener, weak, life.is_async)
         new.append(
-            Registered(
+            ReactionRecord(
                 its,
                 reaction.template,
                 reaction.mode,
                 weak,
                 reaction.current,
                 reaction.destination,
-                Delivery(life, reaction.listener),
+                ReactionDelivery(life, reaction.listener),
                 traveller_name(life, reaction.listener),
             )
         )
     return new
 
 
-def registered_with(its: Its, reactions: Iterable[RegisteredReaction]) -> list[Registered]:
+def registered_with(
+    its: InterfaceSpace, reactions: Iterable[RegisteredReaction]
+) -> list[ReactionRecord]:
     """These, as the engine knows them. BadArgument if one was registered with another space."""
     for reaction in reactions:
         if not isinstance(reaction, RegisteredReaction) or reaction._registered.its is not its:
@@ -253,7 +268,7 @@ def check_listener(listener: Any, weak: bool, is_async: bool) -> None:
         raise BadArgument("listener", f"a plain function {where}", listener)
 
 
-def traveller_name(life: Life, listener: Any) -> str | None:
+def traveller_name(life: AgentRuntime, listener: Any) -> str | None:
     """The method of the agent that a listener is, by name; None for any other, which is code that
     cannot travel."""
     function = function_of(listener)
@@ -262,7 +277,7 @@ def traveller_name(life: Life, listener: Any) -> str | None:
     return name if own and getattr(life.agent, name, None) == function else None
 
 
-def check_owner(life: Life, space: str) -> None:
+def check_owner(life: AgentRuntime, space: str) -> None:
     """An agent's spaces are for its own thread, and its listeners."""
     require_outside_step()
     if role_for(life) is None:

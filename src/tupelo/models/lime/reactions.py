@@ -23,12 +23,12 @@ from tupelo.models.lime.locations import (
     check_current,
     check_destination,
 )
-from tupelo.models.lime.messages import ANYWHERE, Pattern, spelled_template, where_of
-from tupelo.models.lime.spaces import OLDEST_FIRST, AgentState, Ground, Its
+from tupelo.models.lime.messages import ANYWHERE, TuplePattern, spelled_template, where_of
+from tupelo.models.lime.spaces import OLDEST_FIRST, AgentState, InterfaceSpace, TupleStore
 from tupelo.space import reaction
 from tupelo.space.reaction import ReactionState
 from tupelo.space.session import Seen
-from tupelo.space.writers import Mark
+from tupelo.space.writers import WriteOutcome
 from tupelo.values.entry import Entry, freeze, thaw
 from tupelo.values.parts import ANY
 from tupelo.values.template import as_template
@@ -43,26 +43,26 @@ Detected = Callable[[Entry, str, str], None]
 """Told of a tuple, who is responsible for it, and the host where it is."""
 
 
-class Watch(Protocol):
+class ReactionWatch(Protocol):
     """Something that looks out for tuples in the group."""
 
     def cancel(self) -> object: ...
 
 
-class Registered:
+class ReactionRecord:
     """A reaction that was registered with an interface tuple space. `deliver` is called when it
     fires: of a strong one in the step, of a weak one on the loop, in order. `tag` is the caller's,
     and travels."""
 
     def __init__(
         self,
-        its: Its,
+        its: InterfaceSpace,
         template: Any,
         mode: Mode,
         weak: bool,
         current: Location | None,
         destination: AgentLocation | None,
-        deliver: Callable[[Event], object],
+        deliver: Callable[[ReactionCall], object],
         tag: Any = None,
     ) -> None:
         self.its = its
@@ -76,13 +76,13 @@ class Registered:
         self.where = where_of(current, destination)
         self.enabled = True
         self.fired = Seen()
-        self.watch: Watch | None = None
+        self.watch: ReactionWatch | None = None
         self.watches_own = False
         self._leaving = False
         """Was it removed in a step that is not over?"""
         self._removed = False
         self._state: ReactionState | None = None
-        self._ground: Ground | None = None
+        self._ground: TupleStore | None = None
 
     @property
     def registered(self) -> bool:
@@ -96,10 +96,10 @@ class Registered:
         """What its listener raised in a step, which was undone."""
         return None if self._state is None else self._state.error
 
-    def pattern(self) -> Pattern:
+    def pattern(self) -> TuplePattern:
         """What a weak one looks out for. BadTemplate if it cannot be sent."""
         once = self.mode == ONCE
-        return Pattern(self.its.name, spelled_template(self.template), self.where, False, once)
+        return TuplePattern(self.its.name, spelled_template(self.template), self.where, False, once)
 
     def forget(self) -> None:
         """It is as if it had never fired."""
@@ -124,7 +124,7 @@ class Registered:
         def react(entry: Entry, step: reaction.Step) -> None:
             source = location_of(ground.current(entry), here)
             begin = ground.hosted.clock.now()
-            self.deliver(Event(self, entry, source, Step(self.its, ground, step)))
+            self.deliver(ReactionCall(self, entry, source, ReactionStep(self.its, ground, step)))
             seconds = ground.hosted.clock.now() - begin
             if seconds > seconds_max:
                 self.enabled = False  # or it would hold the host again, for the next tuple
@@ -192,23 +192,23 @@ class Registered:
         if self.mode == ONCE:
             self.remove()
         self.fired.add(entry)
-        self.deliver(Event(self, entry, location_of(current, host)))
+        self.deliver(ReactionCall(self, entry, location_of(current, host)))
 
-    def wants(self, ground: Ground, entry: Entry, here: str) -> bool:
+    def wants(self, ground: TupleStore, entry: Entry, here: str) -> bool:
         """Is a tuple of its own ground one for this weak reaction?"""
         if not as_template(self.template).admits(entry.shape, entry.fields):
             return False
         return self.its.is_system or self.where.admits(entry, ground.current(entry), here)
 
 
-class Event(msgspec.Struct, frozen=True, eq=False):
+class ReactionCall(msgspec.Struct, frozen=True, eq=False):
     """A reaction has fired for an entry; `source` is who holds it: an agent, or a host if no agent
     does. A strong one is in a `step`."""
 
-    registered: Registered
+    registered: ReactionRecord
     entry: Entry
     source: Location
-    step: Step | None = None
+    step: ReactionStep | None = None
 
     @property
     def tuple(self) -> Any:
@@ -216,11 +216,11 @@ class Event(msgspec.Struct, frozen=True, eq=False):
         return thaw(self.entry.shape, self.entry.fields)
 
 
-class Step:
+class ReactionStep:
     """What a strong listener may do: the operations that do not wait, on the tuples that are at
     this host, within the atomic step."""
 
-    def __init__(self, its: Its, ground: Ground, step: reaction.Step) -> None:
+    def __init__(self, its: InterfaceSpace, ground: TupleStore, step: reaction.Step) -> None:
         self._its = its
         self._ground = ground
         self._step = step
@@ -271,13 +271,16 @@ class Reactions:
     """All reactions of the agents at one host."""
 
     def __init__(
-        self, here: str, watch: Callable[[Pattern, Detected], Watch], listener_seconds_max: float
+        self,
+        here: str,
+        watch: Callable[[TuplePattern, Detected], ReactionWatch],
+        listener_seconds_max: float,
     ) -> None:
         self._here = here
         self._watch = watch
         self._listener_seconds_max = listener_seconds_max
 
-    def add(self, reactions: list[Registered]) -> None:
+    def add(self, reactions: list[ReactionRecord]) -> None:
         """Register these, all or none; strong ones react to what is there."""
         _check_watchable(reactions)
         try:
@@ -289,7 +292,7 @@ class Reactions:
                 one.remove()
             raise
 
-    def add_within(self, step: reaction.Step, reactions: list[Registered]) -> None:
+    def add_within(self, step: reaction.Step, reactions: list[ReactionRecord]) -> None:
         """The same in the step of a strong listener, on any thread. Strong ones react within it;
         weak ones are to be watched for when the step is over."""
         _check_watchable(reactions)
@@ -311,7 +314,7 @@ class Reactions:
 
         step.when_over(over)
 
-    def enable(self, one: Registered) -> None:
+    def enable(self, one: ReactionRecord) -> None:
         """It may fire again, as if it never had."""
         if not one.enabled and one.registered:
             one.displace()
@@ -319,11 +322,11 @@ class Reactions:
             one.forget()
             self._put_in_force(one, existing=True)
 
-    def disable(self, one: Registered) -> None:
+    def disable(self, one: ReactionRecord) -> None:
         one.enabled = False
         one.displace()
 
-    def _put_in_force(self, one: Registered, existing: bool) -> None:
+    def _put_in_force(self, one: ReactionRecord, existing: bool) -> None:
         if not one.enabled:
             return
         if not one.weak:
@@ -331,7 +334,7 @@ class Reactions:
         else:
             self.watch(one)
 
-    def watch(self, one: Registered) -> None:
+    def watch(self, one: ReactionRecord) -> None:
         """Let a weak one look out where its space is now."""
         if not (one.enabled and one.registered):
             return
@@ -347,12 +350,12 @@ class Reactions:
             entries = ground.look(one.template, ANYWHERE, one=False, known=False)
             self._tell(one, ground, entries)
 
-    def _tell(self, one: Registered, ground: Ground, entries: Iterable[Entry]) -> None:
+    def _tell(self, one: ReactionRecord, ground: TupleStore, entries: Iterable[Entry]) -> None:
         for entry in entries:
             if one.wants(ground, entry, self._here):
                 one.detected(entry, ground.current(entry), self._here)
 
-    def feed(self, ground: Ground, agents: Iterable[AgentState], entries: list[Entry]) -> None:
+    def feed(self, ground: TupleStore, agents: Iterable[AgentState], entries: list[Entry]) -> None:
         """These have come into sight on a ground that is private, or LimeSystem."""
         for agent in agents:
             for one in agent.reactions:
@@ -361,12 +364,12 @@ class Reactions:
 
     # When the ground of a space changes
 
-    def displace(self, its: Its) -> None:
+    def displace(self, its: InterfaceSpace) -> None:
         for one in its.agent.reactions:
             if one.its is its:
                 one.displace()
 
-    def replace(self, its: Its) -> None:
+    def replace(self, its: InterfaceSpace) -> None:
         """Strong ones react on the new ground, to what is there and they did not see before. Weak
         ones are seen to by `settle`."""
         strong = [one for one in its.agent.reactions if one.its is its and not one.weak]
@@ -377,7 +380,7 @@ class Reactions:
             self.catch_up(ground, ground.look(ANY, ANYWHERE, one=False, known=False))
 
     @staticmethod
-    def catch_up(ground: Ground, entries: list[Entry]) -> None:
+    def catch_up(ground: TupleStore, entries: list[Entry]) -> None:
         if entries and ground.port.has_reactions:
             ground.hosted.flush_soon(ground.port.catch_up(entries))
 
@@ -389,7 +392,7 @@ class Reactions:
                     self.watch(one)
 
 
-def _check_watchable(reactions: list[Registered]) -> None:
+def _check_watchable(reactions: list[ReactionRecord]) -> None:
     """BadTemplate if one of the weak ones could not be watched for."""
     for one in reactions:
         if one.weak and not one.its.is_system:
@@ -400,10 +403,10 @@ def location_of(current: str, host: str) -> Location:
     return HostLocation(host) if current == host else AgentLocation(current)
 
 
-def mark_of(agent: AgentState, destination: AgentLocation | None) -> Mark:
+def mark_of(agent: AgentState, destination: AgentLocation | None) -> WriteOutcome:
     """Who writes a tuple, its number, and whom it is for, if not for its writer."""
     to = None if destination is None or destination.id == agent.id else destination.id
-    return Mark(agent.id, agent.next_number(), to)
+    return WriteOutcome(agent.id, agent.next_number(), to)
 
 
 def _first(found: list[Any]) -> Any:

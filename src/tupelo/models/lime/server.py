@@ -20,42 +20,49 @@ from typing import TYPE_CHECKING, Any, Literal
 from tupelo.errors import AgentEnded, BadArgument, BadFrame, HostClosed
 from tupelo.federation.brokers.broker import Broker
 from tupelo.federation.groups.group import group_of
-from tupelo.federation.groups.roster import Roster
+from tupelo.federation.groups.roster import Membership
 from tupelo.federation.hosts.core import HostCore
 from tupelo.federation.spaces.doubts import give_back
 from tupelo.models.lime import packing
-from tupelo.models.lime.carriage import Carriage, CollectCarriage, Sight
+from tupelo.models.lime.carriage import CollectTransport, Transport, VisibleTuples
 from tupelo.models.lime.directory import AgentCard, Directory
-from tupelo.models.lime.handover import HandOver, Parcel
+from tupelo.models.lime.handover import TupleBatch, TupleTransfer
 from tupelo.models.lime.locations import HostLocation
 from tupelo.models.lime.messages import (
     Answers,
     Asked,
-    Confirm,
+    ConfirmTake,
     Journey,
     Loaded,
     Look,
-    Move,
-    Pattern,
+    MoveTuples,
     Release,
     Renewed,
     Said,
     Take,
+    TuplePattern,
     Which,
     read,
     spell,
 )
 from tupelo.models.lime.operations import Operations
-from tupelo.models.lime.publishing import PublishCarriage, PublishSight
-from tupelo.models.lime.reactions import Event, Reactions, Registered
-from tupelo.models.lime.sharing import Moving, Sharing, coming
-from tupelo.models.lime.spaces import SYSTEM_NAME, AgentState, Ground, Its, LimeSystem, Spaces
-from tupelo.models.lime.windows import Looking
+from tupelo.models.lime.publishing import PublishedTuples, PublishTransport
+from tupelo.models.lime.reactions import ReactionCall, ReactionRecord, Reactions
+from tupelo.models.lime.sharing import Sharing, TuplesToMove, coming
+from tupelo.models.lime.spaces import (
+    SYSTEM_NAME,
+    AgentState,
+    InterfaceSpace,
+    LimeSystem,
+    Spaces,
+    TupleStore,
+)
+from tupelo.models.lime.windows import WindowedRead
 from tupelo.space.reaction import Step
 from tupelo.values.entry import Entry
 
 if TYPE_CHECKING:
-    from tupelo.models.lime.migrating import Journeys
+    from tupelo.models.lime.migrating import Migrations
 
 logger = logging.getLogger("tupelo")
 
@@ -75,13 +82,13 @@ class Server(Operations):
         self.here = HostLocation(core.id)
         self.group = group_of(core)
         self.agents: dict[str, AgentState] = {}
-        self.migrations: Journeys | None = None
+        self.migrations: Migrations | None = None
         self.spaces = Spaces(core, self._soon)
         self.system = LimeSystem(core, self._soon)
         self.name = f"lime.{over}"
         self._known: dict[str, AgentState] = {}
-        self.parcels: list[Parcel] = []
-        self._relocated: dict[Ground, list[Entry]] = {}
+        self.parcels: list[TupleBatch] = []
+        self._relocated: dict[TupleStore, list[Entry]] = {}
         self.tasks: set[asyncio.Task[Any]] = set()
         self._telling = asyncio.Lock()
         self._told = True  # Does everyone know the card that is in force here?
@@ -90,20 +97,20 @@ class Server(Operations):
         self._loop = asyncio.get_running_loop()
         self._thread = get_ident()
         self.voice = self.group.part(self.name, self, Said, Asked)
-        self.handover = HandOver(core, self.voice, self.spaces, self._speak_for_others)
-        self.looking = Looking(core, self.voice, self.spaces, self.handover.next_token)
-        self.moving = Moving(self.spaces, self.handover)
-        self._publishing: PublishCarriage | None = None
+        self.handover = TupleTransfer(core, self.voice, self.spaces, self._speak_for_others)
+        self.looking = WindowedRead(core, self.voice, self.spaces, self.handover.next_token)
+        self.moving = TuplesToMove(self.spaces, self.handover)
+        self._publishing: PublishTransport | None = None
         self.broker, self.carriage = self._carriage(over, prune)
         listener_seconds_max = LISTENER_HEARTBEATS * core.heartbeat
         self.reactions = Reactions(core.id, self.carriage.watch, listener_seconds_max)
         self.sharing = Sharing(self.spaces, self.reactions, self.handover, self.moving)
 
-    def _carriage(self, over: Over, prune: bool) -> tuple[Broker, Carriage]:
+    def _carriage(self, over: Over, prune: bool) -> tuple[Broker, Transport]:
         now, may = self.core.clock.now, self.handover.may
         name = f"{self.name}.tuples"
         if over == "collect":
-            sight = Sight(self.spaces, may, now)
+            sight = VisibleTuples(self.spaces, may, now)
             broker = Broker(
                 self.group,
                 name,
@@ -111,14 +118,14 @@ class Server(Operations):
                 prune=prune,
                 asks_again=False,
                 # An agent that is not known here yet may be anywhere.
-                only_at=lambda pattern: self.target(read(pattern, Pattern).where) or None,
+                only_at=lambda pattern: self.target(read(pattern, TuplePattern).where) or None,
                 is_empty=sight.is_empty,
             )
             look, spawn = self.looking.look, self._spawn_apart
-            return broker, CollectCarriage(broker, self.group, now, look, spawn)
-        sight = PublishSight(self.spaces, may, now)
+            return broker, CollectTransport(broker, self.group, now, look, spawn)
+        sight = PublishedTuples(self.spaces, may, now)
         broker = Broker(self.group, name, sight, prune=prune, asks_again=False)
-        self._publishing = PublishCarriage(
+        self._publishing = PublishTransport(
             broker, self.group, self.voice, self.spaces, may, self.core, self._spawn_apart
         )
         return broker, self._publishing
@@ -212,7 +219,7 @@ class Server(Operations):
 
     # Spaces
 
-    def space(self, agent: AgentState, name: str) -> Its:
+    def space(self, agent: AgentState, name: str) -> InterfaceSpace:
         """The agent's interface tuple space of this name; a new one is private, and empty."""
         if name == SYSTEM_NAME:
             return agent.system
@@ -220,12 +227,12 @@ class Server(Operations):
             agent.spaces[name] = self._make(agent, name)
         return agent.spaces[name]
 
-    def _make(self, agent: AgentState, name: str) -> Its:
+    def _make(self, agent: AgentState, name: str) -> InterfaceSpace:
         if name == SYSTEM_NAME:
-            return Its(agent, name, self.system.ground)
-        return Its(agent, name, self.spaces.private(agent.id, name))
+            return InterfaceSpace(agent, name, self.system.ground)
+        return InterfaceSpace(agent, name, self.spaces.private(agent.id, name))
 
-    async def set_shared(self, spaces: list[Its], shared: bool) -> None:
+    async def set_shared(self, spaces: list[InterfaceSpace], shared: bool) -> None:
         """Share these, or share them no more, in one step."""
         for its in spaces:
             self._require_here(its.agent)
@@ -300,13 +307,13 @@ class Server(Operations):
 
     # Reactions
 
-    async def add_reactions(self, reactions: list[Registered]) -> None:
+    async def add_reactions(self, reactions: list[ReactionRecord]) -> None:
         for one in reactions:
             self._require_here(one.its.agent)
         self.reactions.add(reactions)
         await self._speak_all(reactions)
 
-    async def remove_reaction(self, registered: Registered) -> None:
+    async def remove_reaction(self, registered: ReactionRecord) -> None:
         registered.remove()
 
     def change_reactions(self, step: Step, change: Callable[[], None]) -> None:
@@ -322,7 +329,7 @@ class Server(Operations):
 
         step.when_over(over)
 
-    def watch_soon(self, reactions: list[Registered]) -> None:
+    def watch_soon(self, reactions: list[ReactionRecord]) -> None:
         """Let weak ones look out, as an operation of its own."""
 
         async def watch() -> None:
@@ -333,23 +340,23 @@ class Server(Operations):
         if not self._closed:
             self._spawn_apart(watch())
 
-    async def enable(self, registered: Registered) -> None:
+    async def enable(self, registered: ReactionRecord) -> None:
         """It may fire again; it has forgotten what it has reacted to."""
         self._require_here(registered.its.agent)
         self.reactions.enable(registered)
         await self._speak_all([registered])
 
-    async def disable(self, registered: Registered) -> None:
+    async def disable(self, registered: ReactionRecord) -> None:
         self.reactions.disable(registered)
 
-    async def _speak_all(self, reactions: Iterable[Registered]) -> None:
+    async def _speak_all(self, reactions: Iterable[ReactionRecord]) -> None:
         """Strong ones may have written something."""
         for ground in dict.fromkeys(one.its.ground for one in reactions):
             await self.speak(ground)
 
     # Migration
 
-    async def pack(self, agent: AgentState, pending: Iterable[Event] = ()) -> Any:
+    async def pack(self, agent: AgentState, pending: Iterable[ReactionCall] = ()) -> Any:
         """Take all its spaces out of the group, and tell what it takes along. BadEntry or
         BadTemplate if something cannot travel: then everything is as it was before."""
         self._require_here(agent)
@@ -414,7 +421,7 @@ class Server(Operations):
             }
         )
 
-    def install(self, roster: Roster) -> None:
+    def install(self, roster: Membership) -> None:
         directory = Directory(roster, self.name)
         self.spaces.install(directory)
         self.handover.install(directory.hosts)
@@ -424,7 +431,7 @@ class Server(Operations):
         self._told = True
         self.parcels = self._put_in_force() + self.moving.gather()
 
-    def _put_in_force(self) -> list[Parcel]:
+    def _put_in_force(self) -> list[TupleBatch]:
         """Let that be so here what the directory says. What has to go elsewhere because of it is
         returned."""
         cards = self.directory.cards.get(self.core.id, {})
@@ -436,7 +443,7 @@ class Server(Operations):
         self.system.install(self.directory)
         return parcels
 
-    async def settle(self, roster: Roster) -> None:
+    async def settle(self, roster: Membership) -> None:
         async with self.group.within_change():
             for ground in self.spaces:
                 self.carriage.serve(ground)
@@ -457,7 +464,7 @@ class Server(Operations):
 
     def heard(self, neighbour: str, source: str, message: Said) -> None:
         match message:
-            case Confirm():
+            case ConfirmTake():
                 self.handover.confirmed(source, message)
             case Release():
                 self.handover.released(source, message)
@@ -474,7 +481,7 @@ class Server(Operations):
                 return self._look(neighbour, source, message)
             case Take():
                 return await self.handover.give(neighbour, source, message)
-            case Move():
+            case MoveTuples():
                 return await self.handover.arrive(neighbour, source, message)
             case Which():
                 return self.handover.which(source, message)
@@ -499,18 +506,18 @@ class Server(Operations):
 
     # What has come into sight
 
-    def _is_hosts(self, ground: Ground) -> bool:
+    def _is_hosts(self, ground: TupleStore) -> bool:
         """Is it the host's, and not private or LimeSystem?"""
         return self.spaces.find(ground.name) is ground
 
-    async def _announce(self, ground: Ground, entries: list[Entry]) -> None:
+    async def _announce(self, ground: TupleStore, entries: list[Entry]) -> None:
         """Tell everyone, or on other grounds those who watch there."""
         if entries and self._is_hosts(ground):
             await self.carriage.announce(ground, entries)
         elif entries:
             self.reactions.feed(ground, list(self.agents.values()), entries)
 
-    async def speak(self, ground: Ground) -> None:
+    async def speak(self, ground: TupleStore) -> None:
         """Tell of what has come into sight. What a strong reaction has written for an agent
         elsewhere goes there. What cannot be said now is said in the next roster, before which
         nobody looks from elsewhere."""
@@ -519,24 +526,24 @@ class Server(Operations):
         else:
             await self._tell(ground, ground.fresh())
 
-    async def _speak_for_others(self, ground: Ground) -> None:
+    async def _speak_for_others(self, ground: TupleStore) -> None:
         """Within what another host asks. What goes on from here is not waited for: reactions that
         feed each other would never let it end."""
         entries = ground.fresh()
         await self._announce(ground, entries)
         self._spawn_apart(self._tidy(ground, entries))
 
-    async def _tidy(self, ground: Ground, entries: list[Entry]) -> None:
+    async def _tidy(self, ground: TupleStore, entries: list[Entry]) -> None:
         async with self.group.operating():
             await self.moving.tidy(ground, entries)
 
-    def _soon(self, ground: Ground) -> None:
+    def _soon(self, ground: TupleStore) -> None:
         """Something was written by another door, or has returned."""
         entries = ground.fresh()
         if entries and not self._closed:
             self._spawn_apart(self._tell(ground, entries))
 
-    async def _tell(self, ground: Ground, entries: list[Entry]) -> None:
+    async def _tell(self, ground: TupleStore, entries: list[Entry]) -> None:
         if self._is_hosts(ground) and any(map(ground.away, entries)):
             async with self.group.operating():
                 await self.moving.tidy(ground, entries)

@@ -8,57 +8,59 @@ from collections.abc import Iterable, Mapping
 
 from tupelo.federation.spaces.doubts import give_back
 from tupelo.models.lime.directory import AgentCard
-from tupelo.models.lime.handover import MOVED, HandOver, Parcel, heaps_of, in_no_ground
+from tupelo.models.lime.handover import MOVED, TupleBatch, TupleTransfer, heaps_of, in_no_ground
 from tupelo.models.lime.reactions import Reactions
-from tupelo.models.lime.spaces import AgentState, Ground, Its, Spaces
+from tupelo.models.lime.spaces import AgentState, InterfaceSpace, Spaces, TupleStore
 from tupelo.values.entry import Entry
 
 
-class Moving:
+class TuplesToMove:
     """Moves what is misplaced at one host: a tuple that is for an agent goes to the host where that
     agent shares the space. Until then it is here, and may be read and taken here, like any other.
     When the group has changed, all that can go home does so before operations go on."""
 
-    def __init__(self, spaces: Spaces, handover: HandOver) -> None:
+    def __init__(self, spaces: Spaces, handover: TupleTransfer) -> None:
         self._spaces = spaces
         self._handover = handover
 
-    def gather(self) -> list[Parcel]:
+    def gather(self) -> list[TupleBatch]:
         """Take all that is misplaced, and could be at home, out of sight."""
         return [parcel for ground in self._spaces for parcel in self._gather(ground)]
 
-    async def tidy(self, ground: Ground, entries: list[Entry]) -> None:
+    async def tidy(self, ground: TupleStore, entries: list[Entry]) -> None:
         """If some of these, which have come into sight here, are at home elsewhere, they go."""
         if any(ground.away(entry) for entry in entries):
             await self.send(self._gather(ground))
 
-    def pass_on(self, ground: Ground, entries: list[Entry]) -> tuple[list[Entry], list[Parcel]]:
+    def pass_on(
+        self, ground: TupleStore, entries: list[Entry]
+    ) -> tuple[list[Entry], list[TupleBatch]]:
         """Of tuples that are to be on this ground: those that stay, and those that go on at once,
         and are never seen here."""
         parcels = []
         for host, heap in _sorted(ground, entries):
             token = self._handover.next_token()
-            parcels.append(Parcel(ground.hosted, host, token, in_no_ground(ground, heap)))
+            parcels.append(TupleBatch(ground.hosted, host, token, in_no_ground(ground, heap)))
         going = {entry for parcel in parcels for entry in parcel.held.entries}
         return [entry for entry in entries if entry not in going], parcels
 
-    def _gather(self, ground: Ground) -> list[Parcel]:
+    def _gather(self, ground: TupleStore) -> list[TupleBatch]:
         heaps = _sorted(ground, ground.port.entries())
         parcels = [self._put_aside(ground, host, heap) for host, heap in heaps]
         return [parcel for parcel in parcels if parcel is not None]
 
-    def _put_aside(self, ground: Ground, host: str, entries: list[Entry]) -> Parcel | None:
+    def _put_aside(self, ground: TupleStore, host: str, entries: list[Entry]) -> TupleBatch | None:
         token = self._handover.next_token()
         holder = self._handover.holder(MOVED, host, token)
         delivery, position = ground.port.put_aside(entries, holder)
         if delivery is None:  # Someone holds them, or was faster.
             return None
-        return Parcel(ground.hosted, host, token, delivery, position)
+        return TupleBatch(ground.hosted, host, token, delivery, position)
 
-    async def send(self, parcels: list[Parcel]) -> None:
+    async def send(self, parcels: list[TupleBatch]) -> None:
         """To all hosts at once, to each in order. If this is cut short, what was not sent is here
         again."""
-        by_host: dict[str, list[Parcel]] = {}
+        by_host: dict[str, list[TupleBatch]] = {}
         for parcel in parcels:
             by_host.setdefault(parcel.host, []).append(parcel)
         try:
@@ -68,12 +70,12 @@ class Moving:
                 for parcel in unsent:
                     give_back(parcel.hosted, parcel.held)
 
-    async def _send(self, parcels: list[Parcel]) -> None:
+    async def _send(self, parcels: list[TupleBatch]) -> None:
         while parcels:
             await self._handover.move(parcels.pop(0))
 
 
-def _sorted(ground: Ground, entries: Iterable[Entry]) -> list[tuple[str, list[Entry]]]:
+def _sorted(ground: TupleStore, entries: Iterable[Entry]) -> list[tuple[str, list[Entry]]]:
     """What is at home elsewhere and can be sent, in heaps for each host."""
     going: dict[str, list[Entry]] = {}
     for entry in entries:
@@ -83,7 +85,7 @@ def _sorted(ground: Ground, entries: Iterable[Entry]) -> list[tuple[str, list[En
     return [(host, heap) for host in going for heap in heaps_of(going[host])]
 
 
-Relocated = dict[Ground, list[Entry]]
+Relocated = dict[TupleStore, list[Entry]]
 """Tuples that were here before, and are with another agent now."""
 
 
@@ -91,7 +93,7 @@ class Sharing:
     """Brings into force, at one host, what its card says."""
 
     def __init__(
-        self, spaces: Spaces, reactions: Reactions, handover: HandOver, moving: Moving
+        self, spaces: Spaces, reactions: Reactions, handover: TupleTransfer, moving: TuplesToMove
     ) -> None:
         self._spaces = spaces
         self._reactions = reactions
@@ -100,7 +102,7 @@ class Sharing:
 
     def install(
         self, agents: Mapping[str, AgentState], cards: Mapping[str, AgentCard]
-    ) -> tuple[list[Parcel], Relocated]:
+    ) -> tuple[list[TupleBatch], Relocated]:
         """Let exactly that be shared what the cards of the agents here say. What is at home
         elsewhere goes there at once."""
         wanted = {(agent, space) for agent in cards for space in cards[agent].shared}
@@ -110,17 +112,17 @@ class Sharing:
                     self._unshare(its)
         return self._share(coming(agents, cards))
 
-    def _unshare(self, its: Its) -> None:
+    def _unshare(self, its: InterfaceSpace) -> None:
         self._reactions.displace(its)
         self._spaces.unshare(its)
         its.end_waiting()
         if not its.agent.ended:
             self._reactions.replace(its)
 
-    def _share(self, coming: list[Its]) -> tuple[list[Parcel], Relocated]:
+    def _share(self, coming: list[InterfaceSpace]) -> tuple[list[TupleBatch], Relocated]:
         """All of them at once: what each agent is responsible for is known before anything is
         there for reactions to see."""
-        parcels: list[Parcel] = []
+        parcels: list[TupleBatch] = []
         relocated: Relocated = {}
         contents = [its.own.take_out(lambda entry: True) for its in coming]
         before = set(self._spaces.sharing)
@@ -142,14 +144,16 @@ class Sharing:
         return parcels, relocated
 
 
-def coming(agents: Mapping[str, AgentState], cards: Mapping[str, AgentCard]) -> list[Its]:
+def coming(
+    agents: Mapping[str, AgentState], cards: Mapping[str, AgentCard]
+) -> list[InterfaceSpace]:
     """What these cards share, and is not shared yet."""
     wanted = sorted((agent, space) for agent in cards for space in cards[agent].shared)
     spaces = [agents[agent].spaces[space] for agent, space in wanted if agent in agents]
     return [its for its in spaces if not its.shared]
 
 
-def _held_by(ground: Ground, agent: str | None) -> list[Entry]:
+def _held_by(ground: TupleStore, agent: str | None) -> list[Entry]:
     """What is with this agent on the ground; with None all that is there, as when other doors have
     written in a space that nobody has shared before."""
     with ground.hosted.port.atomic():

@@ -20,9 +20,9 @@ from tupelo.federation.spaces.hosted import Doubt, HostedSpace
 from tupelo.models.lime.directory import Directory
 from tupelo.models.lime.locations import AgentLocation, home_of
 from tupelo.models.lime.messages import (
-    Pattern,
-    Placed,
-    Where,
+    PlacedTuple,
+    TuplePattern,
+    TuplePlace,
     carried,
     payload_of,
     read_spelled_template,
@@ -37,7 +37,7 @@ from tupelo.values.notice import Notice
 from tupelo.values.parts import ANY
 
 if TYPE_CHECKING:
-    from tupelo.models.lime.reactions import Event, Registered
+    from tupelo.models.lime.reactions import ReactionCall, ReactionRecord
 
 SYSTEM_NAME = "LimeSystem"
 BACKLOG_MAX = 100_000
@@ -58,12 +58,12 @@ class AgentState:
         self.class_name = class_name
         self.state = state
         self.number = number
-        self.spaces: dict[str, Its] = {}
-        self.system: Its
-        self._registered: list[Registered] = []
-        self.packed: list[Its] = []
+        self.spaces: dict[str, InterfaceSpace] = {}
+        self.system: InterfaceSpace
+        self._registered: list[ReactionRecord] = []
+        self.packed: list[InterfaceSpace] = []
         """What was shared when it packed up."""
-        self.pending: list[Event] = []
+        self.pending: list[ReactionCall] = []
         """What its weak reactions have fired for, and its listeners were not told of on the way."""
         self.ended = False
         self.source = ""
@@ -75,13 +75,13 @@ class AgentState:
         return AgentLocation(self.id)
 
     @property
-    def reactions(self) -> list[Registered]:
+    def reactions(self) -> list[ReactionRecord]:
         """Those that are registered, enabled or not. What has fired once for all is not."""
         with self._lock:
             self._registered = [one for one in self._registered if one.registered]
             return list(self._registered)
 
-    def add(self, reaction: Registered) -> None:
+    def add(self, reaction: ReactionRecord) -> None:
         """It is registered from now on: on any thread, if a strong listener registers it."""
         with self._lock:
             self._registered.append(reaction)
@@ -92,11 +92,11 @@ class AgentState:
             return self.number
 
 
-class Its:
+class InterfaceSpace:
     """One interface tuple space of one agent. It is to be shared if `wanted` says so, which is in
     force, for everyone in the group at once, with the next roster."""
 
-    def __init__(self, agent: AgentState, name: str, own: Ground) -> None:
+    def __init__(self, agent: AgentState, name: str, own: TupleStore) -> None:
         self.agent = agent
         self.name = name
         self.own = own
@@ -131,7 +131,7 @@ class Its:
                 one.set_exception(error)
 
 
-class Ground:
+class TupleStore:
     """A space in which tuples are, and what has come into sight there and was not spoken of yet.
 
     `current` says who is responsible for a tuple here, and `away` to which other host it is about
@@ -144,7 +144,7 @@ class Ground:
         hosted: HostedSpace,
         here: str,
         current: Callable[[Entry], str],
-        soon: Callable[[Ground], object],
+        soon: Callable[[TupleStore], object],
         away: Callable[[Entry], str | None] = lambda entry: None,
     ) -> None:
         self.hosted = hosted
@@ -161,7 +161,7 @@ class Ground:
 
     # Looking and taking
 
-    def accept(self, where: Where, take: bool = False) -> Accept | None:
+    def accept(self, where: TuplePlace, take: bool = False) -> Accept | None:
         """Which matches are in these locations (and may be taken); None for all."""
         if where.is_anywhere and not take:
             return None
@@ -175,7 +175,7 @@ class Ground:
         return accept
 
     def look(
-        self, template: Any, where: Where, *, one: bool, take: bool = False, known: bool = True
+        self, template: Any, where: TuplePlace, *, one: bool, take: bool = False, known: bool = True
     ) -> list[Entry]:
         """What is here now, for those who read, or what those who `take` could have."""
         limit, only = 1 if one else None, self.accept(where, take)
@@ -186,7 +186,7 @@ class Ground:
             self.port.flush(position)
         return found
 
-    async def take(self, template: Any, where: Where, *, one: bool) -> list[Entry]:
+    async def take(self, template: Any, where: TuplePlace, *, one: bool) -> list[Entry]:
         """Take what is here now, for good."""
         limit, only = 1 if one else None, self.accept(where)
         taken, position = self.port.get_now(
@@ -209,7 +209,7 @@ class Ground:
         if entries:
             self.hosted.flush_soon(self.port.let_in(entries))
 
-    def sendable(self, pattern: Pattern) -> Iterator[tuple[Entry, Placed]]:
+    def sendable(self, pattern: TuplePattern) -> Iterator[tuple[Entry, PlacedTuple]]:
         """What is here for a pattern and can be sent; one, if one will do."""
         template = read_spelled_template(pattern.template)
         for one in (True, False) if pattern.one else (False,):  # Perhaps not the first, but others.
@@ -227,9 +227,9 @@ class Ground:
         for entry in self.port.entries():
             payload_of(entry.shape, entry.fields)
 
-    def placed(self, entry: Entry) -> Placed | None:
+    def placed(self, entry: Entry) -> PlacedTuple | None:
         try:
-            return Placed(carried(entry, self.hosted.clock.now()), self.current(entry))
+            return PlacedTuple(carried(entry, self.hosted.clock.now()), self.current(entry))
         except BadEntry:  # It stays where it is.
             return None
 
@@ -282,11 +282,11 @@ class _Waking:
 class Spaces:
     """The grounds of one host, and who shares them there now."""
 
-    def __init__(self, core: HostCore, soon: Callable[[Ground], object]) -> None:
+    def __init__(self, core: HostCore, soon: Callable[[TupleStore], object]) -> None:
         self._core = core
         self._soon = soon
-        self._grounds: dict[str, Ground] = {}
-        self.sharing: dict[str, dict[str, Its]] = {}
+        self._grounds: dict[str, TupleStore] = {}
+        self.sharing: dict[str, dict[str, InterfaceSpace]] = {}
         self.directory = Directory()
         self.cut: set[str] = set()
         """The hosts of the roster in force that are out of reach."""
@@ -299,13 +299,13 @@ class Spaces:
         self.cut.clear()
         self.refused.clear()
 
-    def private(self, agent_id: str, name: str) -> Ground:
+    def private(self, agent_id: str, name: str) -> TupleStore:
         """An agent's own ground, where it is responsible for everything."""
         space = blocking.Space(
             name, clock=self._core.clock, agent=agent_id, new_id=self._core.new_id
         )
         hosted = HostedSpace(space, Access(), Doubt(), commit_in_place=True)
-        return Ground(hosted, self._core.id, lambda entry: agent_id, self._soon)
+        return TupleStore(hosted, self._core.id, lambda entry: agent_id, self._soon)
 
     def require_sharable(self, name: str, neighbour: str = "", source: str = "") -> None:
         """NotAllowed for a space that is not for everybody. It is made if there is none. An agent
@@ -320,12 +320,12 @@ class Spaces:
             ):
                 raise NotAllowed(operation, name, f"the host {source}")
 
-    def ground(self, name: str) -> Ground:
+    def ground(self, name: str) -> TupleStore:
         """The host's ground of this name, from now on."""
         ground = self._grounds.get(name)
         if ground is None:
             hosted = self._core.make_space(name)
-            ground = self._grounds[name] = Ground(
+            ground = self._grounds[name] = TupleStore(
                 hosted,
                 self._core.id,
                 partial(self.current, name),
@@ -334,10 +334,10 @@ class Spaces:
             )
         return ground
 
-    def find(self, name: str) -> Ground | None:
+    def find(self, name: str) -> TupleStore | None:
         return self._grounds.get(name)
 
-    def __iter__(self) -> Iterator[Ground]:
+    def __iter__(self) -> Iterator[TupleStore]:
         return iter(list(self._grounds.values()))
 
     def current(self, name: str, entry: Entry) -> str:
@@ -359,12 +359,12 @@ class Spaces:
             return None
         return None if (name, host) in self.refused else host
 
-    def share(self, its: Its) -> None:
+    def share(self, its: InterfaceSpace) -> None:
         """From now on this is a part of the host's ground."""
         its.ground = self.ground(its.name)
         self.sharing.setdefault(its.name, {})[its.agent.id] = its
 
-    def unshare(self, its: Its) -> None:
+    def unshare(self, its: InterfaceSpace) -> None:
         """Everything for which its agent is responsible is its own again."""
         agent = its.agent.id
         taken = its.ground.take_out(lambda entry: self.current(its.name, entry) == agent)
@@ -386,12 +386,12 @@ class LimeSystem:
     ("departed host", id, name) and ("departed agent", id, the host where it was).
     """
 
-    def __init__(self, core: HostCore, soon: Callable[[Ground], object]) -> None:
+    def __init__(self, core: HostCore, soon: Callable[[TupleStore], object]) -> None:
         # Tuples are told apart by it and a number, which begins anew in every life of the host.
         self._origin = f"{core.id}:{core.incarnation}"
         space = blocking.Space(SYSTEM_NAME, clock=core.clock, agent=core.id, new_id=core.new_id)
         hosted = HostedSpace(space, Access(), Doubt(), commit_in_place=True)
-        self.ground = Ground(hosted, core.id, lambda entry: core.id, soon)
+        self.ground = TupleStore(hosted, core.id, lambda entry: core.id, soon)
         self._number = 0
         self._before = Directory()
         self._said: dict[tuple[str, ...], None] = {}

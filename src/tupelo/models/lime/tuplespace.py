@@ -8,7 +8,7 @@ from typing import Any
 
 from tupelo.errors import BadArgument, BadInput
 from tupelo.models.lime.agent import Agent
-from tupelo.models.lime.life import Life, require_outside_step, role_for, speaker
+from tupelo.models.lime.life import AgentRuntime, require_outside_step, role_for, speaker
 from tupelo.models.lime.locations import (
     UNSPECIFIED,
     Current,
@@ -16,7 +16,7 @@ from tupelo.models.lime.locations import (
     check_current,
     check_destination,
 )
-from tupelo.models.lime.messages import Where, where_of
+from tupelo.models.lime.messages import TuplePlace, where_of
 from tupelo.models.lime.reaction import (
     LocalizedReaction,
     Reaction,
@@ -25,8 +25,8 @@ from tupelo.models.lime.reaction import (
     new_reactions,
     registered_with,
 )
-from tupelo.models.lime.reactions import Registered
-from tupelo.models.lime.spaces import SYSTEM_NAME, Its
+from tupelo.models.lime.reactions import ReactionRecord
+from tupelo.models.lime.spaces import SYSTEM_NAME, InterfaceSpace
 from tupelo.space.checks import check_wait
 from tupelo.space.either import either, finished
 
@@ -47,12 +47,12 @@ class _Readable:
             )
         check_owner(life, name)
 
-        async def find() -> Its:
+        async def find() -> InterfaceSpace:
             return life.host.server.space(life.state, name)
 
         self._hold(life, life.host._door.now(find()))
 
-    def _hold(self, life: Life, its: Its) -> None:
+    def _hold(self, life: AgentRuntime, its: InterfaceSpace) -> None:
         self.is_async = life.is_async
         self._life = life
         self._server = life.host.server
@@ -134,7 +134,7 @@ class _Readable:
         for registered in registered_with(self._its, reactions):
             await self._do(self._remove, registered)
 
-    async def _remove(self, registered: Registered) -> None:
+    async def _remove(self, registered: ReactionRecord) -> None:
         await self._server.remove_reaction(registered)
         self._life.drop(registered)
 
@@ -145,7 +145,7 @@ class _Readable:
         """Those of this agent on this space, enabled or not; ONCE reactions that fired are gone."""
         check_owner(self._life, self.name)
 
-        async def find() -> list[Registered]:
+        async def find() -> list[ReactionRecord]:
             return [one for one in self._life.state.reactions if one.its is self._its]
 
         return [RegisteredReaction(self._life, one) for one in self._life.host._door.now(find())]
@@ -233,7 +233,7 @@ class LimeTupleSpace(_Readable):
         return f"<the {how} space {self.name!r} of the agent {self._life.state.id}>"
 
 
-def held(life: Life, its: Its) -> LimeSystemTupleSpace | LimeTupleSpace:
+def held(life: AgentRuntime, its: InterfaceSpace) -> LimeSystemTupleSpace | LimeTupleSpace:
     """The space of an agent that has just come with it."""
     cls: type[LimeSystemTupleSpace | LimeTupleSpace]
     cls = LimeSystemTupleSpace if its.is_system else LimeTupleSpace
@@ -254,5 +254,5 @@ def set_shared(spaces: Iterable[LimeTupleSpace], shared: bool) -> Any:
     return work if given[0].is_async else finished(work)
 
 
-def _where(current: Current, destination: Destination) -> Where:
+def _where(current: Current, destination: Destination) -> TuplePlace:
     return where_of(check_current(current), check_destination(destination))

@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from tupelo.errors import Refused, UnknownHost
-from tupelo.federation.groups.routing import Voice
+from tupelo.federation.groups.routing import PartSender
 from tupelo.federation.hosts.core import HostCore
-from tupelo.models.lime.carriage import Found
-from tupelo.models.lime.messages import Look, Pattern, Placed, Release, read
-from tupelo.models.lime.spaces import Ground, Spaces
+from tupelo.models.lime.carriage import FoundTuples
+from tupelo.models.lime.messages import Look, PlacedTuple, Release, TuplePattern, read
+from tupelo.models.lime.spaces import Spaces, TupleStore
 from tupelo.values.entry import Entry
 
 WINDOW_MAX = 500
@@ -29,7 +29,7 @@ LISTINGS_MAX = 10_000
 class Listing:
     """What is on a ground for a pattern and can be sent, window by window."""
 
-    def __init__(self, ground: Ground, pattern: Pattern) -> None:
+    def __init__(self, ground: TupleStore, pattern: TuplePattern) -> None:
         self._found = ground.sendable(pattern)
         self._next = next(self._found, None)
 
@@ -37,9 +37,9 @@ class Listing:
     def is_over(self) -> bool:
         return self._next is None
 
-    def window(self) -> dict[Entry, Placed]:
+    def window(self) -> dict[Entry, PlacedTuple]:
         """As much of it as fits a message; at least one tuple, if there is one left."""
-        window: dict[Entry, Placed] = {}
+        window: dict[Entry, PlacedTuple] = {}
         size = 0
         while self._next is not None and len(window) < WINDOW_MAX:
             entry, placed = self._next
@@ -58,8 +58,8 @@ class Listings:
         self._open: dict[str, dict[int, Listing]] = {}
 
     def window(
-        self, source: str, number: int, ground: Ground, pattern: Pattern
-    ) -> tuple[dict[Entry, Placed], bool]:
+        self, source: str, number: int, ground: TupleStore, pattern: TuplePattern
+    ) -> tuple[dict[Entry, PlacedTuple], bool]:
         """The next window of this listing, which begins if there is none; and whether there are
         more."""
         mine = self._open.setdefault(source, {})
@@ -88,11 +88,11 @@ class Listings:
         self._open.clear()
 
 
-class Looking:
+class WindowedRead:
     """How one host looks at what another has."""
 
     def __init__(
-        self, core: HostCore, voice: Voice, spaces: Spaces, next_number: Callable[[], int]
+        self, core: HostCore, voice: PartSender, spaces: Spaces, next_number: Callable[[], int]
     ) -> None:
         self._here = core.id
         self._now = core.clock.now
@@ -100,19 +100,19 @@ class Looking:
         self._spaces = spaces
         self._next_number = next_number
 
-    async def look(self, host: str, pattern: Pattern) -> list[Found]:
+    async def look(self, host: str, pattern: TuplePattern) -> list[FoundTuples]:
         """All that this host has for the pattern; PeerLost if it is cut off before it has told."""
         if host == self._here:
             ground = self._spaces.find(pattern.space)
             here = [] if ground is None else ground.sendable(pattern)
             return self._read(host, [placed for _, placed in here])
-        found: list[Found] = []
+        found: list[FoundTuples] = []
         number = self._next_number()
         more = True
         try:
             while more:
                 answer = await self._voice.ask(host, Look(number, pattern))
-                placed, more = read(answer, tuple[list[Placed], bool])
+                placed, more = read(answer, tuple[list[PlacedTuple], bool])
                 found += self._read(host, placed)
         except UnknownHost:  # It is not in the group any more.
             return []
@@ -121,6 +121,6 @@ class Looking:
                 self._voice.send(host, Release(number))
         return found
 
-    def _read(self, host: str, placed: Iterable[Placed]) -> list[Found]:
+    def _read(self, host: str, placed: Iterable[PlacedTuple]) -> list[FoundTuples]:
         now = self._now()
-        return [Found(one.entry.read(now), one.current, host) for one in placed]
+        return [FoundTuples(one.entry.read(now), one.current, host) for one in placed]

@@ -17,7 +17,7 @@ from tupelo.errors import BadArgument, TupeloError
 from tupelo.federation.client.services import ServedDoor
 from tupelo.federation.hosts.local import LocalDoor
 from tupelo.federation.spaces.hosted import HostedSpace
-from tupelo.space.capacity import Capacity, Room
+from tupelo.space.capacity import Capacity, CapacityLimit
 from tupelo.space.checks import check_wait
 from tupelo.space.clock import Clock
 from tupelo.space.either import either
@@ -69,7 +69,7 @@ class Collected:
     kind: Kind
 
 
-class PinnedRoom(Room):
+class PinnedRoom(CapacityLimit):
     """The room of a space in which some entries never give way, and the others not unnoticed."""
 
     def __init__(
@@ -144,7 +144,7 @@ def bind(
     return room
 
 
-class Backlog:
+class CollectedBacklog:
     """What was collected at a host and was not told yet, on the host's loop. If messages are for
     programs that know their classes as this one does, they are built; else they are entries."""
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tupelo.errors import BadArgument
-from tupelo.federation.replication.placing import Some
+from tupelo.federation.replication.placing import CopySome
 from tupelo.models.melon.collecting import Bound
 from tupelo.space.capacity import Capacity
 
@@ -39,12 +39,12 @@ class Copies:
             raise BadArgument("directed", "how many: a whole number, or None", self.directed)
 
     @property
-    def policy(self) -> Some:
-        return Some(self.hosts, self._room)
+    def policy(self) -> CopySome:
+        return CopySome(self.hosts, self._room)
 
     @property
-    def directed_policy(self) -> Some:
-        return Some(self.directed or 0, self._room)
+    def directed_policy(self) -> CopySome:
+        return CopySome(self.directed or 0, self._room)
 
     @property
     def _room(self) -> Capacity | Literal[0] | None:

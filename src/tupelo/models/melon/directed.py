@@ -18,13 +18,13 @@ from tupelo.errors import BadArgument, CannotSend, JournalError, SpaceClosed, Tu
 from tupelo.federation.identity.keys import Identity, check_key
 from tupelo.federation.identity.sealing import seal, unseal
 from tupelo.federation.replication.carrier import replication_of
-from tupelo.federation.replication.news import Bell
-from tupelo.federation.replication.placing import Lanes
+from tupelo.federation.replication.news import Broadcast
+from tupelo.federation.replication.placing import LaneRules
 from tupelo.federation.replication.sources import host_of, lane_name
 from tupelo.federation.replication.tap import CONTENT_BYTES_MAX
 from tupelo.federation.spaces.hosted import HostedSpace
 from tupelo.models.melon.copying import Copies
-from tupelo.models.melon.private import Numbered, Private, Takings
+from tupelo.models.melon.private import Numbered, PostRecords, Takings
 from tupelo.models.melon.receipts import Receipts
 from tupelo.models.melon.sealed import Letter, Letters, Opened, Receipt, Sealed, read_item
 from tupelo.values.codec import decode_entry, encode_entry
@@ -40,7 +40,7 @@ NUMBERS_AHEAD = 1_000
 """So many numbers are reserved at a time."""
 
 
-class Directed:
+class DirectedMessages:
     """The directed messages at one host. Without an identity it carries those of others."""
 
     def __init__(
@@ -49,7 +49,7 @@ class Directed:
         name: str,
         stored: HostedSpace,
         sealed: HostedSpace,
-        private: Private,
+        private: PostRecords,
         identity: Identity | None,
         copies: Copies | None,
         arrived: Callable[[], object],
@@ -71,7 +71,7 @@ class Directed:
         self._confirmed_upto = 0  # the position at which that is durable
         self._settling: set[asyncio.Task[None]] = set()
         self._silent: WeakSet[Peer] = WeakSet()  # who have not said what they have
-        self._bell = Bell()
+        self._bell = Broadcast()
         copies = copies or Copies()
         spread = copies.directed is None
 
@@ -87,7 +87,7 @@ class Directed:
             sealed,
             copies.directed_policy,
             only=lambda entry: read_item(entry) is not None,
-            lanes=Lanes(lane, frozenset(mine)),
+            lanes=LaneRules(lane, frozenset(mine)),
         )
         self._receipts = Receipts(name, sealed, self.feed)
         self._load(sealed)

@@ -15,8 +15,8 @@ from tupelo.federation.links.spelled import check_sendable
 from tupelo.federation.spaces.hosted import HostedSpace
 from tupelo.models.melon.collecting import Bound, Collections
 from tupelo.models.melon.copying import Copies
-from tupelo.models.melon.post import Post, check_name, post_of
-from tupelo.models.melon.served import METHODS, Process
+from tupelo.models.melon.post import MessageStore, check_name, post_of
+from tupelo.models.melon.served import METHODS, HostedMelon
 from tupelo.space.checks import check_wait
 from tupelo.space.either import Closing, either, settled
 from tupelo.space.port import value_of
@@ -62,10 +62,10 @@ class Melon(Closing):
         if copies is not None and not isinstance(copies, Copies):
             raise BadArgument("copies", "a Copies(...), or None", copies)
 
-        def make(core: HostCore) -> Process:
-            return Process(post_of(core, self.name, bound, copies, core.identity))
+        def make(core: HostCore) -> HostedMelon:
+            return HostedMelon(post_of(core, self.name, bound, copies, core.identity))
 
-        self._door: LocalDoor[Process] | ServedDoor
+        self._door: LocalDoor[HostedMelon] | ServedDoor
         self._door = open_door(host, "melon", "Melon", METHODS, make)
         self.is_async = self._door.is_async
         self.collected = Collections(self._door)
@@ -76,7 +76,7 @@ class Melon(Closing):
         return self
 
     @property
-    def _post(self) -> Post:
+    def _post(self) -> MessageStore:
         assert isinstance(self._door, LocalDoor)
         return self._door.served.post
 

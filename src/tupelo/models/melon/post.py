@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from tupelo.errors import BadArgument, CannotSend
-from tupelo.federation.hosts.carrying import SilentCarrier
+from tupelo.federation.hosts.carrying import SilentExtension
 from tupelo.federation.identity.access import NOBODY, Access
 from tupelo.federation.identity.keys import Identity
 from tupelo.federation.replication.carrier import replication_of
 from tupelo.federation.replication.feed import Feed, host_of
-from tupelo.federation.replication.messages import NOTHING, Mark
+from tupelo.federation.replication.messages import NOTHING, StreamMark
 from tupelo.federation.replication.tap import CONTENT_BYTES_MAX
 from tupelo.federation.spaces.hosted import HostedSpace
-from tupelo.models.melon.collecting import Backlog, Bound, Kind, PinnedRoom, bind
+from tupelo.models.melon.collecting import Bound, CollectedBacklog, Kind, PinnedRoom, bind
 from tupelo.models.melon.copying import Copies
-from tupelo.models.melon.directed import Directed
-from tupelo.models.melon.private import Pins, Private
-from tupelo.models.melon.racing import Stirring
+from tupelo.models.melon.directed import DirectedMessages
+from tupelo.models.melon.private import Pins, PostRecords
+from tupelo.models.melon.racing import PostBroadcast
 from tupelo.models.melon.sealed import Receipt, Sealed, addressee_of
 from tupelo.models.melon.taking import Taking
 from tupelo.space.capacity import Capacity
@@ -34,7 +34,7 @@ from tupelo.values.kind import kind_of
 if TYPE_CHECKING:
     from tupelo.federation.hosts.core import HostCore
     from tupelo.federation.hosts.peer import Peer
-    from tupelo.models.melon.reading import Reader
+    from tupelo.models.melon.reading import MessageReader
 
 Item = tuple[Shape, tuple[Any, ...]]
 """A message as it is written: its shape, and its fields."""
@@ -56,18 +56,18 @@ def post_of(
     bound: Bound | None,
     copies: Copies | None,
     identity: Identity | None,
-) -> Post:
+) -> MessageStore:
     """The post of this name, which is made if there is none."""
     found = core.carriers.get(f"melon {name}")
-    if not isinstance(found, Post):
-        return Post(core, name, bound, copies, identity)
+    if not isinstance(found, MessageStore):
+        return MessageStore(core, name, bound, copies, identity)
     for argument, given, is_so in (("bound", bound, found.bound), ("copies", copies, found.copies)):
         if given is not None and given != is_so:
             raise BadArgument(argument, f"{is_so}, as it is at this host by now", given)
     return found
 
 
-class Post(SilentCarrier):
+class MessageStore(SilentExtension):
     """The message store of a host."""
 
     def __init__(
@@ -81,10 +81,10 @@ class Post(SilentCarrier):
         self.core = core
         self.bound = bound
         self.copies = copies
-        self.stirring = Stirring()
+        self.stirring = PostBroadcast()
         """Something has come that nobody asked for: copies, or what is directed."""
-        self.listeners: WeakSet[Backlog] = WeakSet()
-        self.readers: WeakSet[Reader] = WeakSet()
+        self.listeners: WeakSet[CollectedBacklog] = WeakSet()
+        self.readers: WeakSet[MessageReader] = WeakSet()
         self._loop = asyncio.get_running_loop()
         self.stored = core.make_space(name)
         if copies is not None and not self.stored.shared:
@@ -92,7 +92,7 @@ class Post(SilentCarrier):
         # Other hosts read what was written; what is sealed only travels with its feed.
         self.written = core.companion(self.stored, "written", Access(write=(), take=()))
         self._sealed = core.companion(self.stored, "sealed", NOBODY)
-        self._private = Private(core, name)
+        self._private = PostRecords(core, name)
         rooms = {} if bound is None or bound.capacity is None else self._bind(bound.capacity)
         self._pins = Pins(self._private)
         self._pins.load([self.stored, self.written, self._sealed], rooms)
@@ -102,7 +102,7 @@ class Post(SilentCarrier):
             self.feed = replication_of(core).feed(self.written, copies.policy)
             self.feed.listeners.append(self._heard_of_copies)
             self.feed.gave_way.append(partial(self._tell_collected, "copy"))
-        self.directed = Directed(
+        self.directed = DirectedMessages(
             core,
             name,
             self.stored,
@@ -230,7 +230,7 @@ class Post(SilentCarrier):
         feed = self.feed
         assert feed is not None
         wanted = self._lacking(feed)
-        before: dict[str, Mark] = {}
+        before: dict[str, StreamMark] = {}
         stirred = self.stirring.enter()
         try:
             async with asyncio.timeout(None) as patience:
@@ -247,11 +247,13 @@ class Post(SilentCarrier):
         finally:
             self.stirring.leave(stirred)
 
-    def _lacking(self, feed: Feed, wanted: dict[str, Mark] | None = None) -> dict[str, Mark]:
+    def _lacking(
+        self, feed: Feed, wanted: dict[str, StreamMark] | None = None
+    ) -> dict[str, StreamMark]:
         """The streams of which someone who is engaged has more than is here, and how much; if some
         are `wanted`, those of them of which there is less here than that."""
         near = self._near()
-        lacking: dict[str, Mark] = {}
+        lacking: dict[str, StreamMark] = {}
         for far in feed.exchange.far.values():
             for source, mark in far.has.items():
                 stream = None if source in near else feed.stream(source)

@@ -38,7 +38,7 @@ class Pinned:
 
 
 @dataclass
-class Taken:
+class TakenRecord:
     """The numbers of the directed messages of one sender that were taken here."""
 
     stream: str
@@ -52,10 +52,10 @@ class Numbered:
     upto: int
 
 
-Kept = TypeVar("Kept", Pinned, Taken, Numbered)
+Kept = TypeVar("Kept", Pinned, TakenRecord, Numbered)
 
 
-class Private:
+class PostRecords:
     """The records of one post."""
 
     def __init__(self, core: HostCore, name: str) -> None:
@@ -67,7 +67,7 @@ class Private:
             if entry.shape.kind == kind:
                 yield thaw(entry.shape, entry.fields), entry
 
-    def keep(self, record: Pinned | Taken | Numbered) -> tuple[Entry, int]:
+    def keep(self, record: Pinned | TakenRecord | Numbered) -> tuple[Entry, int]:
         """Keep this: the entry that it is, and the position at which that is durable."""
         operations = self._hosted.port
         written, position = operations.write(record, None, None, None, TaskSignal, 0)
@@ -96,11 +96,11 @@ class Takings:
     where one follows another, else two bytes. What is added is written, and not all again.
     """
 
-    def __init__(self, private: Private) -> None:
+    def __init__(self, private: PostRecords) -> None:
         self._private = private
         self._numbers: dict[str, BitMap64] = {}
         self._kept: dict[str, list[Entry]] = {}
-        for record, entry in private.all(Taken):
+        for record, entry in private.all(TakenRecord):
             self._of(record.stream).update(BitMap64.deserialize(record.numbers))
             self._kept[record.stream].append(entry)
 
@@ -117,7 +117,7 @@ class Takings:
         for stream, numbers in _by_stream(letters).items():
             self._of(stream).update(numbers)
             if len(self._kept[stream]) < DELTAS_MAX:
-                entry, position = self._private.keep(Taken(stream, numbers.serialize()))
+                entry, position = self._private.keep(TakenRecord(stream, numbers.serialize()))
                 self._kept[stream].append(entry)
             else:
                 position = self._fold(stream)
@@ -127,7 +127,7 @@ class Takings:
         """Keep one record in place of all."""
         numbers, kept = self._numbers[stream], self._kept[stream]
         numbers.run_optimize()
-        entry, position = self._private.keep(Taken(stream, numbers.serialize()))
+        entry, position = self._private.keep(TakenRecord(stream, numbers.serialize()))
         for old in kept:
             position = self._private.forget(old)
         kept[:] = [entry]
@@ -145,7 +145,7 @@ class Pins:
     """Which messages of one post never give way. They are changed on the loop, and kept until the
     message is taken or may go."""
 
-    def __init__(self, private: Private) -> None:
+    def __init__(self, private: PostRecords) -> None:
         self._private = private
         self._loop = asyncio.get_running_loop()
         self._records: dict[HostedSpace, dict[tuple[str, int], Entry]] = {}

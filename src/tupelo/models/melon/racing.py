@@ -13,7 +13,7 @@ from tupelo.values.entry import Entry
 Found = list[Entry]
 
 
-class Stirring:
+class PostBroadcast:
     """Wakes all who wait, when something has come, or the host is closed."""
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ async def race(
     is_here: Callable[[], bool],
     look: Callable[[], Found | Awaitable[Found]],
     undo: Callable[[Found], object],
-    stirring: Stirring,
+    stirring: PostBroadcast,
 ) -> Found:
     """What is got by asking all, or found by looking here when something has come; never both: the
     question is withdrawn before we look, and if it was answered by then, that counts. It is not

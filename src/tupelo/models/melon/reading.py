@@ -22,7 +22,7 @@ from pyroaring import BitMap64
 from tupelo.errors import TupeloError
 from tupelo.federation.replication.feed import Feed
 from tupelo.federation.replication.streams import up_to
-from tupelo.federation.spanning.records import Record
+from tupelo.federation.spanning.records import SeenRecord
 from tupelo.models.melon.racing import race
 from tupelo.models.melon.receipts import Place
 from tupelo.space.log import Actor
@@ -33,7 +33,7 @@ from tupelo.values.spelling import template_to_wire
 from tupelo.values.template import Template, as_template
 
 if TYPE_CHECKING:
-    from tupelo.models.melon.post import Post
+    from tupelo.models.melon.post import MessageStore
 
 AHEAD = 64
 """So many messages are read at a time, if there are as many, also if only one is asked for."""
@@ -41,7 +41,7 @@ PLACES_MAX = 4_096
 """So many places in streams are remembered; then they are looked for anew."""
 
 
-class Memory(Record):
+class ReadRecord(SeenRecord):
     """What was read. What is gone for good need not be said any more to those who are asked; but,
     if there are copies, one that has not heard of it may still turn up."""
 
@@ -65,23 +65,25 @@ class Memory(Record):
         return past is not None and entry.n in past
 
 
-class Reader:
+class MessageReader:
     """What one process reads. Messages of classes that are not `known` in this program are for a
     process elsewhere, that is a client of this host; else UnknownType."""
 
-    def __init__(self, post: Post, *, known: bool = True) -> None:
+    def __init__(self, post: MessageStore, *, known: bool = True) -> None:
         core = post.core
         self._known = known
         self._post = post
         self._core = core
         self._hosted = post.written
-        self._memory = Memory(post.feed is not None)
+        self._memory = ReadRecord(post.feed is not None)
         actor = Actor(core.id, core.new_id())
         self._actor = actor
         self._state = SessionState(actor.session or "", self._memory, None)
         self._ahead: deque[Entry] = deque()  # what was read and not asked for yet
         self._ahead_for: bytes | None = None  # by this question
-        self._shelves = None if post.feed is None else Shelves(post, post.feed, self._memory, known)
+        self._shelves = (
+            None if post.feed is None else CopyShelves(post, post.feed, self._memory, known)
+        )
         self._hosted.port.remember(self._memory)
         post.readers.add(self)
 
@@ -171,7 +173,7 @@ class Reader:
         deadline: float | None,
         many: bool,
         key: bytes | None,
-        shelves: Shelves,
+        shelves: CopyShelves,
     ) -> list[Entry]:
         """As below, without what was missed: that counts as read."""
         while True:
@@ -209,10 +211,10 @@ class Reader:
         return entries
 
 
-class Shelves:
+class CopyShelves:
     """The copies that are at this host of what hosts have written that are out of reach."""
 
-    def __init__(self, post: Post, feed: Feed, memory: Memory, known: bool) -> None:
+    def __init__(self, post: MessageStore, feed: Feed, memory: ReadRecord, known: bool) -> None:
         self._known = known
         self._post = post
         self._feed = feed

@@ -7,23 +7,30 @@ from functools import partial
 from typing import Any, ClassVar
 
 from tupelo.federation.client.arguments import built, parts
-from tupelo.federation.client.services import ENTRIES, ITEM, TEMPLATE, Codec, Method, plain
+from tupelo.federation.client.services import (
+    ENTRIES,
+    ITEM,
+    TEMPLATE,
+    ServiceCodec,
+    ServiceMethod,
+    plain,
+)
 from tupelo.federation.hosts.services import DoorService, HandOver
 from tupelo.federation.spaces.hosted import HostedSpace
-from tupelo.models.melon.collecting import Backlog, Collected
-from tupelo.models.melon.post import Item, Post, check_name, post_of
-from tupelo.models.melon.reading import Reader
+from tupelo.models.melon.collecting import Collected, CollectedBacklog
+from tupelo.models.melon.post import Item, MessageStore, check_name, post_of
+from tupelo.models.melon.reading import MessageReader
 from tupelo.values.codec import spell_entry
 
 
-class Process:
+class HostedMelon:
     """A process of MELON at its host, on the host's loop. Messages of classes that are not `known`
     in this program are for a client; else UnknownType."""
 
-    def __init__(self, post: Post, *, known: bool = True) -> None:
+    def __init__(self, post: MessageStore, *, known: bool = True) -> None:
         self.post = post
-        self.reader = Reader(post, known=known)
-        self.backlog = Backlog(post.core.clock, known)
+        self.reader = MessageReader(post, known=known)
+        self.backlog = CollectedBacklog(post.core.clock, known)
         post.listeners.add(self.backlog)
 
     def close(self) -> None:
@@ -79,26 +86,26 @@ def _read_collected(answer: Any) -> tuple[int, Collected | None]:
     return count, Collected(message if isinstance(message, str) else built(message), kind)
 
 
-METHODS: Mapping[str, Method] = {
-    "store": Method("write", (ITEM, plain(bool))),
-    "write": Method("write", (ITEM, plain(bool))),
-    "unpin": Method("take", (TEMPLATE,)),
-    "read": Method("read", (TEMPLATE, plain(bool)), ENTRIES, waits=True, hands_over=True),
-    "collected": Method(
+METHODS: Mapping[str, ServiceMethod] = {
+    "store": ServiceMethod("write", (ITEM, plain(bool))),
+    "write": ServiceMethod("write", (ITEM, plain(bool))),
+    "unpin": ServiceMethod("take", (TEMPLATE,)),
+    "read": ServiceMethod("read", (TEMPLATE, plain(bool)), ENTRIES, waits=True, hands_over=True),
+    "collected": ServiceMethod(
         "read",
         (),
-        Codec(_spell_collected, _read_collected, lambda told: told),
+        ServiceCodec(_spell_collected, _read_collected, lambda told: told),
         waits=True,
         hands_over=True,
     ),
 }
 
 
-class MelonService(DoorService[Process]):
+class MelonService(DoorService[HostedMelon]):
     """Runs processes of MELON for the clients of a host."""
 
-    methods: ClassVar[Mapping[str, Method]] = METHODS
+    methods: ClassVar[Mapping[str, ServiceMethod]] = METHODS
 
-    def open(self, hosted: HostedSpace) -> Process:
+    def open(self, hosted: HostedSpace) -> HostedMelon:
         name = check_name(hosted.name)
-        return Process(post_of(self.core, name, None, None, self.core.identity), known=False)
+        return HostedMelon(post_of(self.core, name, None, None, self.core.identity), known=False)

@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING, Any
 from tupelo.errors import SpaceClosed, TupeloError
 from tupelo.federation.spaces.hosted import HostedSpace
 from tupelo.federation.spanning.federated import adopt
-from tupelo.federation.spanning.peers import Peer
-from tupelo.federation.spanning.question import Taken
-from tupelo.models.melon.directed import Directed
-from tupelo.models.melon.racing import Stirring, race
+from tupelo.federation.spanning.peers import EngagedPeer
+from tupelo.federation.spanning.question import FederatedResult
+from tupelo.models.melon.directed import DirectedMessages
+from tupelo.models.melon.racing import PostBroadcast, race
 from tupelo.models.melon.sealed import Letter, Opened
 from tupelo.space.query import NOW, Query, deadline_of
 from tupelo.space.tasks import timeout_at
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from tupelo.federation.hosts.core import HostCore
 
 
-class Sooner(Exception):
+class EarliestFirst(Exception):
     """A letter was stored before what was delivered, at the same host."""
 
     def __init__(self, letter: Letter) -> None:
@@ -49,13 +49,17 @@ class Taking:
     """What the processes at one host take."""
 
     def __init__(
-        self, core: HostCore, stored: HostedSpace, directed: Directed, stirring: Stirring
+        self,
+        core: HostCore,
+        stored: HostedSpace,
+        directed: DirectedMessages,
+        stirring: PostBroadcast,
     ) -> None:
         self._core = core
         self._stored = stored
         self._directed = directed
         self._stirring = stirring
-        self._handed: dict[Entry, Taken] = {}  # from other hosts, and not confirmed yet
+        self._handed: dict[Entry, FederatedResult] = {}  # from other hosts, and not confirmed yet
 
     async def take(
         self, template: Any, wait: float | None, many: bool, sender: str | None = None
@@ -71,12 +75,12 @@ class Taking:
         while True:
             try:
                 return await self._take_one(template, deadline)
-            except Sooner as sooner:
+            except EarliestFirst as sooner:
                 if found := await self._directed.take([sooner.letter]):
                     return found
 
     async def _ask(
-        self, template: Any, deadline: float | None, many: bool, asked: Asked | None = None
+        self, template: Any, deadline: float | None, many: bool, asked: TakeRequest | None = None
     ) -> list[Entry]:
         """Of those who are engaged. Who does not answer is passed over."""
         federation = self._core.federation
@@ -88,7 +92,7 @@ class Taking:
                 require_known(entry)
             if asked is not None:
                 asked.check_here(got.entries)
-        except (TupeloError, Sooner):
+        except (TupeloError, EarliestFirst):
             got.give_back()
             raise
         await federation.hand(got, return_to_place)
@@ -97,7 +101,7 @@ class Taking:
         return got.entries
 
     async def _ask_wholly(
-        self, template: Any, deadline: float | None, many: bool, asked: Asked
+        self, template: Any, deadline: float | None, many: bool, asked: TakeRequest
     ) -> list[Entry]:
         """If it is cancelled it goes on, once something is ours: what we would not take then could
         not go back to its place."""
@@ -134,7 +138,7 @@ class Taking:
         if opened := [one for one in entries if isinstance(one, Opened)]:
             self._directed.confirm(opened)
 
-    def _got(self, entries: list[Entry]) -> list[Taken]:
+    def _got(self, entries: list[Entry]) -> list[FederatedResult]:
         """What these are of; they are under way no more."""
         got = [self._handed.pop(one) for one in entries if one in self._handed]
         return list(dict.fromkeys(got))
@@ -143,7 +147,7 @@ class Taking:
         self,
         template: Any,
         many: bool,
-        asked: Asked,
+        asked: TakeRequest,
         look: Callable[[], Awaitable[list[Entry]]],
         deadline: float | None,
     ) -> list[Entry]:
@@ -156,7 +160,7 @@ class Taking:
         )
 
     async def _take_one(self, template: Any, deadline: float | None) -> list[Entry]:
-        asked = Asked(self._core.id, self._directed, template, many=False)
+        asked = TakeRequest(self._core.id, self._directed, template, many=False)
 
         async def look() -> list[Entry]:
             while (letter := self._first_letter(template)) is not None:
@@ -189,7 +193,7 @@ class Taking:
         return any(not self._directed.is_sooner(letter, host, one.arrival) for one in got.entries)
 
     async def _take_all(self, template: Any, deadline: float | None) -> list[Entry]:
-        asked = Asked(self._core.id, self._directed, template, many=True)
+        asked = TakeRequest(self._core.id, self._directed, template, many=True)
         is_complete = False
 
         async def look() -> list[Entry]:
@@ -246,10 +250,10 @@ class Taking:
             self._stirring.leave(stirred)
 
 
-class Asked:
+class TakeRequest:
     """One question, and which host has answered with what."""
 
-    def __init__(self, here: str, directed: Directed, template: Any, *, many: bool) -> None:
+    def __init__(self, here: str, directed: DirectedMessages, template: Any, *, many: bool) -> None:
         self._here = here
         self._directed = directed
         self._template = template
@@ -257,7 +261,7 @@ class Asked:
         self._hosts: dict[Entry, str] = {}
         self.is_settled = False
 
-    async def __call__(self, peer: Peer, entries: list[Entry]) -> None:
+    async def __call__(self, peer: EngagedPeer, entries: list[Entry]) -> None:
         """This was delivered. Sooner, if it is to go back."""
         self._hosts.update(dict.fromkeys(entries, peer.id))
         if not self._many:
@@ -275,7 +279,7 @@ class Asked:
         for entry in entries:
             for letter in self._directed.letters.matching(self._template):
                 if self._is_sooner(letter, entry):
-                    raise Sooner(letter)
+                    raise EarliestFirst(letter)
 
     def _is_sooner(self, letter: Letter, entry: Entry) -> bool:
         host = self._hosts.get(entry, self._here)

@@ -20,12 +20,12 @@ from tupelo.federation.hosts.doors import AsyncHost, Host
 from tupelo.federation.hosts.local import LocalDoor, open_door
 from tupelo.models.pubsub.served import (
     METHODS,
-    Backlog,
+    DeliveredNotice,
     Extent,
     Functions,
+    HostedRequests,
+    NoticeBacklog,
     Offers,
-    Standings,
-    Told,
     broker_for_program,
     own_key,
 )
@@ -83,12 +83,12 @@ class PubSub(Closing):
         if state is not None and matches is not None:
             self._application = Functions(state, matches, key or own_key)
 
-        def make(core: HostCore) -> Standings:
+        def make(core: HostCore) -> HostedRequests:
             broker = broker_for_program(core, name, self._application, prune)
             self._application = broker.application
-            return Standings(core, lambda: broker)
+            return HostedRequests(core, lambda: broker)
 
-        self._door: LocalDoor[Standings] | ServedDoor
+        self._door: LocalDoor[HostedRequests] | ServedDoor
         self._door = open_door(host, "pubsub", "broker", METHODS, make)
         self.is_async = self._door.is_async
 
@@ -124,7 +124,7 @@ class PubSub(Closing):
         gone: list[Any] = await door.run(door.served.withdraw, offers, template)
         return gone
 
-    def _offers(self) -> tuple[LocalDoor[Standings], Offers]:
+    def _offers(self) -> tuple[LocalDoor[HostedRequests], Offers]:
         if isinstance(self._door, ServedDoor):
             raise BadInput(
                 "a client has no state to offer or withdraw: brokers ask hosts for theirs; publish "
@@ -220,8 +220,10 @@ class Replies(Closing):
         self._door = door
         self._id = id
         self._read = read
-        self._state: Backlog | Told
-        self._state = door.served.backlogs.pop(id) if isinstance(door, LocalDoor) else Told()
+        self._state: NoticeBacklog | DeliveredNotice
+        self._state = (
+            door.served.backlogs.pop(id) if isinstance(door, LocalDoor) else DeliveredNotice()
+        )
         if listener is not None:
             door.run_apart(partial(self._call, listener))
 
@@ -248,8 +250,10 @@ class Replies(Closing):
         deadline = deadline_of(door.host.core.clock, wait) if isinstance(door, LocalDoor) else None
         while True:
             if isinstance(door, LocalDoor):
-                assert isinstance(state, Backlog)
-                told: Told = await door.host.on_loop(state.next(deadline), state.put_back)
+                assert isinstance(state, NoticeBacklog)
+                told: DeliveredNotice = await door.host.on_loop(
+                    state.next(deadline), state.put_back
+                )
             else:
                 told = await door.call("get", self._id, wait=wait)
                 if told.reply is not None or not state.is_over:
@@ -266,14 +270,14 @@ class Replies(Closing):
         if self.is_over:
             return
         if isinstance(door, LocalDoor):
-            assert isinstance(state, Backlog)
+            assert isinstance(state, NoticeBacklog)
 
             async def work() -> None:
                 state.cancel()
 
             await door.host.on_loop(work())
         elif not door.closed:
-            self._state = Told(None, True, self.missed, self.lost)
+            self._state = DeliveredNotice(None, True, self.missed, self.lost)
             await door.call("cancel", self._id)
 
     close = cancel

@@ -13,10 +13,10 @@ from typing import Any, ClassVar, Literal
 import msgspec
 
 from tupelo.errors import BadArgument, HostClosed
-from tupelo.federation.brokers.broker import Broker, Collected, Reply, Standing
-from tupelo.federation.client.services import ANYTHING, Method, plain
+from tupelo.federation.brokers.broker import Broker, Collected, Reply, StandingRequest
+from tupelo.federation.client.services import ANYTHING, ServiceMethod, plain
 from tupelo.federation.groups.group import group_of
-from tupelo.federation.hosts.carrying import SilentCarrier
+from tupelo.federation.hosts.carrying import SilentExtension
 from tupelo.federation.hosts.core import HostCore
 from tupelo.federation.hosts.services import DoorService, HandOver
 from tupelo.federation.spaces.hosted import HostedSpace
@@ -31,7 +31,7 @@ Extent = Literal["any", "all"]
 Lasting = Literal["single", "persistent"]
 
 
-class Ruled:
+class RuledApplication:
     """What other hosts are told: all that is here, if they may read and subscribe in the space of
     the broker's name, as its clients must."""
 
@@ -49,7 +49,7 @@ class Ruled:
         )
 
 
-class Offers(Ruled):
+class Offers(RuledApplication):
     """The entries that are offered at this host: what brokers ask if nobody says otherwise."""
 
     asks_again = False
@@ -93,7 +93,7 @@ class Offers(Ruled):
         return thaw(*decode_entry(item))
 
 
-class Functions(Ruled):
+class Functions(RuledApplication):
     """An application that a user has given as functions. All values are said as they are."""
 
     asks_again = True
@@ -118,7 +118,7 @@ class Functions(Ruled):
         return item
 
 
-class HostBroker(SilentCarrier):
+class HostBroker(SilentExtension):
     """The broker of one name at a host, for one `kind` of door. It speaks through the group, not
     over a channel."""
 
@@ -212,7 +212,7 @@ def channel_of(name: str, kind: str = "pubsub") -> str:
     return f"{kind} {name}"
 
 
-class Told(msgspec.Struct, array_like=True):
+class DeliveredNotice(msgspec.Struct, array_like=True):
     """A reply, if there is one, and how it stands with those to come."""
 
     reply: Reply | None = None
@@ -221,7 +221,7 @@ class Told(msgspec.Struct, array_like=True):
     lost: frozenset[str] = frozenset()
 
 
-class Backlog:
+class NoticeBacklog:
     """What has come for a subscription or a standing collect, and was not got yet."""
 
     def __init__(self, core: HostCore, backlog_max: int) -> None:
@@ -231,7 +231,7 @@ class Backlog:
         self._replies: deque[Reply] = deque()
         self._max = backlog_max
         self._news = asyncio.Event()
-        self._standing: Standing
+        self._standing: StandingRequest
 
     @property
     def is_over(self) -> bool:
@@ -241,7 +241,7 @@ class Backlog:
     def is_empty(self) -> bool:
         return not self._replies
 
-    def stand(self, standing: Standing) -> None:
+    def stand(self, standing: StandingRequest) -> None:
         self._standing = standing
         standing.when_over = self._wake
 
@@ -255,7 +255,7 @@ class Backlog:
         self._replies.append(reply)
         self._wake()
 
-    def put_back(self, told: Told) -> None:
+    def put_back(self, told: DeliveredNotice) -> None:
         """Nobody has got it."""
         if told.reply is not None:
             self._replies.appendleft(told.reply)
@@ -268,21 +268,21 @@ class Backlog:
         self._news.set()
         self._news.clear()
 
-    async def next(self, deadline: float | None) -> Told:
+    async def next(self, deadline: float | None) -> DeliveredNotice:
         with suppress(TimeoutError):
             async with timeout_at(self._clock, deadline):
                 while not self._replies and not self.is_over:
                     await self._news.wait()
         reply = self._replies.popleft() if self._replies else None
-        return Told(reply, self.is_over, self.missed, self.lost)
+        return DeliveredNotice(reply, self.is_over, self.missed, self.lost)
 
 
-class Standings:
+class HostedRequests:
     """What one PubSub has at its host: what stands has ids. `find` finds its broker."""
 
     def __init__(self, core: HostCore, find: Callable[[], HostBroker]) -> None:
         self.broker = find
-        self.backlogs: dict[str, Backlog] = {}
+        self.backlogs: dict[str, NoticeBacklog] = {}
         self._core = core
         find()
 
@@ -300,7 +300,7 @@ class Standings:
 
     async def subscribe(self, pattern: Any, backlog_max: int) -> str:
         broker = await self.broker().taking_part()
-        backlog = Backlog(self._core, backlog_max)
+        backlog = NoticeBacklog(self._core, backlog_max)
 
         def deliver(host: str, update: Any) -> None:
             backlog.put(Reply(host, [update], True))
@@ -311,11 +311,11 @@ class Standings:
         self, pattern: Any, duration: Lasting, extent: Extent, backlog_max: int
     ) -> str:
         broker = await self.broker().taking_part()
-        backlog = Backlog(self._core, backlog_max)
+        backlog = NoticeBacklog(self._core, backlog_max)
         standing = broker.collect(pattern, duration, extent, backlog.put, backlog.tell_lost)
         return self._added(backlog, standing)
 
-    def _added(self, backlog: Backlog, standing: Standing) -> str:
+    def _added(self, backlog: NoticeBacklog, standing: StandingRequest) -> str:
         backlog.stand(standing)
         id = self._core.new_id()
         self.backlogs[id] = backlog
@@ -328,7 +328,7 @@ class Standings:
         """What is over can be got to its end; when that has arrived it is forgotten here."""
         backlog = self.backlogs.get(id)
         if backlog is None:
-            return HandOver(Told(is_over=True), None, lambda: None)
+            return HandOver(DeliveredNotice(is_over=True), None, lambda: None)
         told = await backlog.next(deadline_of(self._core.clock, wait))
 
         def arrived() -> None:
@@ -355,24 +355,24 @@ class Standings:
 
 _BYTES, _ID, _COUNT, _EXTENT = plain(bytes), plain(str), plain(int), plain(Extent)
 
-METHODS: Mapping[str, Method] = {
-    "publish": Method("write", (_BYTES,)),
-    "subscribe": Method("subscribe", (_BYTES, _COUNT)),
-    "collect": Method("read", (_BYTES, plain(Lasting), _EXTENT, _COUNT)),
-    "probe": Method("read", (_BYTES, _EXTENT), plain(Collected)),
-    "get": Method(ANYTHING, (_ID,), plain(Told), waits=True, hands_over=True),
-    "cancel": Method(ANYTHING, (_ID,)),
-    "hosts": Method(ANYTHING, (), plain(frozenset[str])),
+METHODS: Mapping[str, ServiceMethod] = {
+    "publish": ServiceMethod("write", (_BYTES,)),
+    "subscribe": ServiceMethod("subscribe", (_BYTES, _COUNT)),
+    "collect": ServiceMethod("read", (_BYTES, plain(Lasting), _EXTENT, _COUNT)),
+    "probe": ServiceMethod("read", (_BYTES, _EXTENT), plain(Collected)),
+    "get": ServiceMethod(ANYTHING, (_ID,), plain(DeliveredNotice), waits=True, hands_over=True),
+    "cancel": ServiceMethod(ANYTHING, (_ID,)),
+    "hosts": ServiceMethod(ANYTHING, (), plain(frozenset[str])),
 }
 
 
-class PubSubService(DoorService[Standings]):
+class PubSubService(DoorService[HostedRequests]):
     """Lets the clients of a host use its brokers."""
 
-    methods: ClassVar[Mapping[str, Method]] = METHODS
+    methods: ClassVar[Mapping[str, ServiceMethod]] = METHODS
 
-    def open(self, hosted: HostedSpace) -> Standings:
-        return Standings(self.core, partial(broker_for_clients, self.core, hosted.name))
+    def open(self, hosted: HostedSpace) -> HostedRequests:
+        return HostedRequests(self.core, partial(broker_for_clients, self.core, hosted.name))
 
 
 _read_spelled = msgspec.msgpack.Decoder(ext_hook=read_wire_extension).decode

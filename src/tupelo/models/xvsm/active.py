@@ -40,7 +40,7 @@ from uuid import uuid4
 from tupelo.aio import Space as AsyncSpace
 from tupelo.errors import BadArgument, DuplicateKey, SpaceClosed, TupeloError, UnknownType
 from tupelo.models.xvsm.aspects import Point
-from tupelo.models.xvsm.chain import Behind
+from tupelo.models.xvsm.chain import LeftOut
 from tupelo.models.xvsm.container import Books
 from tupelo.models.xvsm.coordinators import Coordinator, KeyCoordinator, found_by, name_of
 from tupelo.models.xvsm.notifications import Notification
@@ -60,7 +60,7 @@ from tupelo.values.parts import ANY, OneOf
 from tupelo.values.template import Template
 
 if TYPE_CHECKING:
-    from tupelo.models.xvsm.around import Around
+    from tupelo.models.xvsm.around import AspectPipeline
     from tupelo.models.xvsm.capi import AnyCapi, Capi
     from tupelo.models.xvsm.container import Container
     from tupelo.models.xvsm.site import RemoteContainer
@@ -274,7 +274,7 @@ class ActiveCoordinator(Coordinator):
         return self._aio
 
     async def begin(
-        self, capi: Around, made: list[tuple[Any, Any]], txn: SharedTransaction | None
+        self, capi: AspectPipeline, made: list[tuple[Any, Any]], txn: SharedTransaction | None
     ) -> list[Lease]:
         """These entries are to be worked on; to cancel one's lease before that calls it off."""
         container, work = self._container(), self._work()
@@ -296,7 +296,7 @@ class ActiveCoordinator(Coordinator):
                 leases = await settled(door.write_all(rows, txn=inner))
             for stored, _ in made:
                 for coordinator, key in container.key_of(stored):
-                    there = Behind(container.width, {coordinator.position: key}, None)
+                    there = LeftOut(container.width, {coordinator.position: key}, None)
                     if key is not None and container.space.count(there, txn=inner):
                         raise DuplicateKey(key)
         except BaseException:

@@ -41,7 +41,7 @@ Cref = Container | RemoteContainer | str
 Tx = SharedTransaction | RemoteTransaction
 
 
-class Around:
+class AspectPipeline:
     """A door to an embedded space; what all its operations go through."""
 
     is_async: ClassVar[bool]
@@ -49,7 +49,7 @@ class Around:
 
     def __init__(
         self,
-        path: str | Path | Around | Embedded | None = None,
+        path: str | Path | AspectPipeline | Embedded | None = None,
         *,
         clock: Clock | None = None,
         random: chance.Random | None = None,
@@ -71,7 +71,7 @@ class Around:
             raise BadArgument("site", "left out, if there is an embedded space", site)
         connecting = {"identity": identity, "trust": trust, "tls": tls, "reconnect": reconnect}
         self.sites = Sites(self.is_async, site, {**connecting, "password": password})
-        if isinstance(path, (Around, Embedded)):
+        if isinstance(path, (AspectPipeline, Embedded)):
             if clock is not None or random is not None:
                 raise BadArgument("path", "a folder, if options are given too", path)
             self.embedded = path if isinstance(path, Embedded) else path.embedded

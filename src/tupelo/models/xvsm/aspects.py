@@ -266,7 +266,7 @@ async def _answered(answer: Any, request: Request) -> Any:
         ) from error
 
 
-class News:
+class AspectOutcome:
     """Tells those whose operation was put off that something has changed.
 
     It counts; who waits does so in a space of its own, for a higher number.

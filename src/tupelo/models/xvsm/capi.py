@@ -22,7 +22,7 @@ from tupelo.federation.spaces.hosted import Doubt
 from tupelo.models.xvsm.active import active_of
 from tupelo.models.xvsm.around import (
     INFINITE,
-    Around,
+    AspectPipeline,
     Cref,
     Tx,
     check_transaction,
@@ -30,12 +30,12 @@ from tupelo.models.xvsm.around import (
     seconds,
 )
 from tupelo.models.xvsm.aspects import LOCAL_POINTS, Point, Registration, Request, check_points
-from tupelo.models.xvsm.chain import Question, template_for
+from tupelo.models.xvsm.chain import ChainQuery, template_for
 from tupelo.models.xvsm.container import Container, Entry
 from tupelo.models.xvsm.coordinators import AnyCoordinator, Coordinator, VectorCoordinator
 from tupelo.models.xvsm.embedded import row_of
 from tupelo.models.xvsm.helper import Helper
-from tupelo.models.xvsm.notifications import Listener, Listening, Notification, check_operations
+from tupelo.models.xvsm.notifications import Listener, ListenerQueue, Notification, check_operations
 from tupelo.models.xvsm.selectors import (
     READ_COMMITTED,
     REPEATABLE_READ,
@@ -64,7 +64,7 @@ TRY_ONCE = 0
 """Do not wait."""
 
 
-class AnyCapi(Around, Closing):
+class AnyCapi(AspectPipeline, Closing):
     """What both doors have in common, which is all but the waiting."""
 
     # The space itself
@@ -395,7 +395,7 @@ class AnyCapi(Around, Closing):
         *operations: str,
         times: int | None = None,
         every_removal: bool = False,
-    ) -> Listening:
+    ) -> ListenerQueue:
         """Call `listener(notification, operation, entries)` after each of these operations on the
         container ("read", "write", "take", "shift", "destroy"); at most `times`. With
         `every_removal` "destroy" tells of each entry that is gone for good, whatever the reason.
@@ -572,7 +572,7 @@ class AnyCapi(Around, Closing):
         request.values["destroyed"] = destroyed  # for notifications
         return len(destroyed)
 
-    def _asked(self, request: Request) -> tuple[Container, SharedTransaction | None, Question]:
+    def _asked(self, request: Request) -> tuple[Container, SharedTransaction | None, ChainQuery]:
         container = container_of(request)
         if container.active is not None:
             active_of(container).asked()
@@ -592,7 +592,7 @@ class AnyCapi(Around, Closing):
     async def _fetch(
         self,
         container: Container,
-        question: Question,
+        question: ChainQuery,
         take: bool,
         wait: float | None,
         txn: SharedTransaction | None,
@@ -726,7 +726,7 @@ def _check_size(size: object) -> int | None:
 # Shifting: before a write, what stands in its way gives way
 
 
-class GivesWay(Order):
+class Displaced(Order):
     """Who is shifted out first, as a coordinator says."""
 
     def __init__(self, coordinator: Coordinator) -> None:
@@ -793,5 +793,5 @@ async def _clear_one(container: Container, remove: Remove) -> bool:
         and kind.arrange is Coordinator.arrange
         and not isinstance(first, VectorCoordinator)
     )
-    order = None if oldest else GivesWay(first)
+    order = None if oldest else Displaced(first)
     return await remove(ANY, order, 1) > 0

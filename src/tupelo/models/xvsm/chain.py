@@ -21,7 +21,7 @@ from tupelo.values.parts import ANY
 from tupelo.values.template import Binding, Check, Template, as_template
 
 
-class Behind(Template):
+class LeftOut(Template):
     """A template for entries with kept fields in front: these values there, and this payload."""
 
     __slots__ = ("_kept", "_payload", "_width")
@@ -79,7 +79,7 @@ def template_for(width: int, arity: int | None, kept: dict[int, Any], payloads: 
     # A payload that is no tuple is kept as one field, which a tuple of one would match as well.
     if len(payloads) == 1 and type(payloads[0]) is tuple and len(payloads[0]) != 1:
         return front + payloads[0]
-    return Behind(width, kept, _all_of(payloads))
+    return LeftOut(width, kept, _all_of(payloads))
 
 
 def _all_of(payloads: list[Any]) -> Template | None:
@@ -154,7 +154,7 @@ class Chain(Order):
         return f"the chain {', '.join([repr(stage.selector) for stage in self._stages])}"
 
 
-class Question:
+class ChainQuery:
     """What a chain asks of the space: a template, and an order if one is needed.
 
     `first`, if there is one, is another template for what there is at this moment, which the core
@@ -241,7 +241,7 @@ class Question:
         return None
 
 
-def ask(width: int, arity: int | None, pairs: list[tuple[Coordinator, Selector]]) -> Question:
+def ask(width: int, arity: int | None, pairs: list[tuple[Coordinator, Selector]]) -> ChainQuery:
     """The question of these selectors. As long as nothing has been cut off, what the next one
     asks by content may as well be asked before."""
     kept: dict[int, Any] = {}
@@ -261,4 +261,4 @@ def ask(width: int, arity: int | None, pairs: list[tuple[Coordinator, Selector]]
             left = as_template(template_for(width, None, own, list(templates)))
         stages.append(Stage(coordinator, selector, left))
         ahead = ahead and coordinator.commutes and selector.unlimited
-    return Question(width, arity, kept, payloads, stages)
+    return ChainQuery(width, arity, kept, payloads, stages)

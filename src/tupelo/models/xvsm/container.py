@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 from tupelo.aio import Space as AsyncSpace
 from tupelo.errors import BadArgument, BadSelector, DuplicateKey
-from tupelo.models.xvsm.aspects import Interceptors, News
-from tupelo.models.xvsm.chain import Question, ask
+from tupelo.models.xvsm.aspects import AspectOutcome, Interceptors
+from tupelo.models.xvsm.chain import ChainQuery, ask
 from tupelo.models.xvsm.coordinators import (
     AnyCoordinator,
     Coordinator,
@@ -149,7 +149,7 @@ class Container:
         self._alike: tuple[int, int | None, tuple[Any, ...] | None] = (0, None, None)
         self.destroyed = False
         self.aspects = Interceptors()
-        self.news = News(owner.clock)
+        self.news = AspectOutcome(owner.clock)
         self.endings: dict[Callable[[], object], None] = {}  # what to call when it is closed
         self.quick: Embedded | None = owner
         """The owner, if most operations need nothing but the space, and go straight to it."""
@@ -279,7 +279,7 @@ class Container:
             )
         return coordinator
 
-    def question(self, selectors: tuple[Selector, ...]) -> Question:
+    def question(self, selectors: tuple[Selector, ...]) -> ChainQuery:
         check_selectors(selectors)
         pairs = [(self.coordinator_of(s), s) for s in selectors or (AnySelector(),)]
         return ask(self.width, self.arity, pairs)

@@ -27,7 +27,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tupelo.errors import BadArgument
-from tupelo.models.xvsm.aspects import News, Point, Registration, Request
+from tupelo.models.xvsm.aspects import AspectOutcome, Point, Registration, Request
 from tupelo.models.xvsm.container import Container, Entry
 from tupelo.space.either import at_once
 from tupelo.space.session import Seen
@@ -35,7 +35,7 @@ from tupelo.values.entry import Entry as CoreEntry
 from tupelo.values.entry import thaw
 
 if TYPE_CHECKING:
-    from tupelo.models.xvsm.around import Around
+    from tupelo.models.xvsm.around import AspectPipeline
 
 logger = logging.getLogger("tupelo")
 
@@ -47,7 +47,7 @@ Told = tuple[str, list[Any]]
 """An operation, and its entries."""
 
 
-class Listening:
+class ListenerQueue:
     """Calls a listener for what it is told, at most `times`."""
 
     def __init__(self, is_async: bool, listener: Listener, times: int | None) -> None:
@@ -90,12 +90,12 @@ class Listening:
         return self.active
 
 
-class Notification(Listening):
+class Notification(ListenerQueue):
     """A registered listener, which is an aspect at the points after its operations."""
 
     def __init__(
         self,
-        capi: Around,
+        capi: AspectPipeline,
         container: Container,
         listener: Listener,
         times: int | None,
@@ -111,7 +111,7 @@ class Notification(Listening):
         self._backlog_max = backlog_max
         self._backlog: deque[Told] = deque()
         self._lock = threading.Lock()
-        self._news = News(capi.embedded.clock)
+        self._news = AspectOutcome(capi.embedded.clock)
 
     def start(self) -> None:
         """Begin to tell, now that it is registered; it is not if an aspect has skipped that."""
@@ -243,10 +243,10 @@ class Notification(Listening):
             self._embedded.reconsider()
 
 
-class Watch(Notification):
+class NotificationAspect(Notification):
     """A notification of a client elsewhere, which asks for what there is to be told."""
 
-    def __init__(self, capi: Around, container: Container, every_removal: bool) -> None:
+    def __init__(self, capi: AspectPipeline, container: Container, every_removal: bool) -> None:
         super().__init__(capi, container, _nobody, None, every_removal)
 
     def _begin(self) -> None:
@@ -257,7 +257,7 @@ class Watch(Notification):
         self._backlog.appendleft(told)
 
 
-def _nobody(notification: Listening, operation: str, entries: list[Any]) -> None:
+def _nobody(notification: ListenerQueue, operation: str, entries: list[Any]) -> None:
     """Nobody listens here."""
 
 

@@ -39,7 +39,7 @@ class AtomicEntry:
     value: Any
 
 
-class Count(Enum):
+class EntryCount(Enum):
     """A count that is no number."""
 
     ALL = "all"
@@ -82,8 +82,8 @@ def check_tested(operation: object) -> str:
     return str(operation)
 
 
-COUNT_ALL = Count.ALL
-COUNT_MAX = Count.MAX
+COUNT_ALL = EntryCount.ALL
+COUNT_MAX = EntryCount.MAX
 _ONE = 1
 _UNBOUNDED = sys.maxsize
 
@@ -107,14 +107,14 @@ class Selector:
     # What most selectors have: they are made for every operation, and cost what they must set.
     name = ""
     low = high = 1
-    _rule: Count | None = None
+    _rule: EntryCount | None = None
 
     def __init_subclass__(cls) -> None:
         cls.name = cls.default_name
 
     def __init__(
         self,
-        count: int | Count = 1,
+        count: int | EntryCount = 1,
         *,
         min_count: int | None = None,
         max_count: int | None = None,
@@ -125,8 +125,8 @@ class Selector:
         if count is not _ONE or min_count is not None or max_count is not None:
             self._bound(count, min_count, max_count)
 
-    def _bound(self, count: int | Count, least: int | None, most: int | None) -> None:
-        if isinstance(count, Count):
+    def _bound(self, count: int | EntryCount, least: int | None, most: int | None) -> None:
+        if isinstance(count, EntryCount):
             if least is not None or most is not None:
                 raise BadArgument("count", "a number, if min_count or max_count is given", count)
             self._rule = count
@@ -149,7 +149,7 @@ class Selector:
         else:
             self.low, self.high = low, high
 
-    def restrict(self, low: Any, high: Any, rule: Count | None) -> None:
+    def restrict(self, low: Any, high: Any, rule: EntryCount | None) -> None:
         """Let it want at least `low` entries and at most `high`; by a rule, if it has one."""
         for name, number in (("low", low), ("high", high)):
             if type(number) is not int or number < 0:
@@ -160,7 +160,7 @@ class Selector:
             self.low, self.high = low, high
 
     @property
-    def rule(self) -> Count | None:
+    def rule(self) -> EntryCount | None:
         """COUNT_ALL, COUNT_MAX, or None if numbers say how many."""
         return self._rule
 
@@ -226,7 +226,7 @@ class KeySelector(Selector):
 
     default_name = "key"
 
-    def __init__(self, key: Any, count: int | Count = 1, *, name: str | None = None) -> None:
+    def __init__(self, key: Any, count: int | EntryCount = 1, *, name: str | None = None) -> None:
         if key is None or key != key:  # NaN
             raise BadArgument("key", "a value that equals itself, and not None", key)
         self.key = key
@@ -244,7 +244,7 @@ class LabelSelector(Selector):
 
     default_name = "label"
 
-    def __init__(self, label: Any, count: int | Count = 1, **bounds: Unpack[Bounds]) -> None:
+    def __init__(self, label: Any, count: int | EntryCount = 1, **bounds: Unpack[Bounds]) -> None:
         if label is None or label != label:
             raise BadArgument("label", "a value that equals itself, and not None", label)
         self.label = label
@@ -269,7 +269,7 @@ class LindaSelector(Selector):
     def __init__(
         self,
         *templates: Any,
-        count: int | Count = 1,
+        count: int | EntryCount = 1,
         entry: Leased | None = None,
         min_count: int | None = None,
         max_count: int | None = None,
@@ -296,7 +296,9 @@ class TypeSelector(Selector):
 
     default_name = "type"
 
-    def __init__(self, type: type | str, count: int | Count = 1, **bounds: Unpack[Bounds]) -> None:
+    def __init__(
+        self, type: type | str, count: int | EntryCount = 1, **bounds: Unpack[Bounds]
+    ) -> None:
         self.type = type
         self.template = template_of_type(type, "type")
         super().__init__(count, **bounds)
@@ -311,7 +313,7 @@ class VectorSelector(Selector):
     default_name = "vector"
 
     def __init__(
-        self, index: int | None = None, count: int | Count = 1, **bounds: Unpack[Bounds]
+        self, index: int | None = None, count: int | EntryCount = 1, **bounds: Unpack[Bounds]
     ) -> None:
         if index is not None and (
             isinstance(index, bool) or not isinstance(index, int) or index < 0
@@ -385,7 +387,7 @@ class QuerySelector(Selector):
 
     default_name = "query"
 
-    def __init__(self, query: Query, count: int | Count = 1, **bounds: Unpack[Bounds]) -> None:
+    def __init__(self, query: Query, count: int | EntryCount = 1, **bounds: Unpack[Bounds]) -> None:
         if not isinstance(query, Query):
             raise BadArgument("query", "a Query()", query)
         self.query = query

@@ -48,10 +48,10 @@ from tupelo.models.xvsm.active import HandedOut, active_of
 from tupelo.models.xvsm.around import seconds
 from tupelo.models.xvsm.aspects import Point, Registration
 from tupelo.models.xvsm.capi import AsyncCapi
-from tupelo.models.xvsm.chain import Question
+from tupelo.models.xvsm.chain import ChainQuery
 from tupelo.models.xvsm.container import Container
 from tupelo.models.xvsm.embedded import Embedded, Row, gone
-from tupelo.models.xvsm.notifications import Told, Watch, check_operations
+from tupelo.models.xvsm.notifications import NotificationAspect, Told, check_operations
 from tupelo.models.xvsm.selectors import (
     REPEATABLE_READ,
     IsolationLevel,
@@ -119,7 +119,7 @@ class ServingCapi(AsyncCapi):
     async def _fetch(
         self,
         container: Container,
-        question: Question,
+        question: ChainQuery,
         take: bool,
         wait: Wait,
         txn: Txn,
@@ -141,15 +141,15 @@ class ServingCapi(AsyncCapi):
 
     async def watch(
         self, container: Container, operations: tuple[str, ...], every_removal: bool
-    ) -> Watch:
+    ) -> NotificationAspect:
         points = check_operations(operations, every_removal)
-        watch = Watch(self, container, every_removal)
+        watch = NotificationAspect(self, container, every_removal)
         watch.registration = await self._add(container, points, watch)
         watch.start()
         return watch
 
 
-class Client:
+class SiteClient:
     """What one client has here. It all ends with its link."""
 
     def __init__(self, site: SiteService, caller: Caller) -> None:
@@ -158,7 +158,7 @@ class Client:
         self.holder = Holder("client", caller.agent, caller.session)
         self.gone = False
         self.transactions: dict[str, SharedTransaction] = {}
-        self.watches: dict[int, Watch] = {}
+        self.watches: dict[int, NotificationAspect] = {}
         self.tasks: dict[int, HandedOut] = {}
         self.written: dict[tuple[str, bool, int], CoreEntry] = {}
         self._written_max = WRITTEN_MAX
@@ -206,10 +206,10 @@ class Client:
             await asyncio.wait(list(self._settling))
 
 
-class Call(NamedTuple):
+class SiteCall(NamedTuple):
     """A call of a client, with the door that it uses."""
 
-    client: Client
+    client: SiteClient
     capi: ServingCapi
     message: links.Invoke
 
@@ -221,7 +221,7 @@ class SiteService:
         self.embedded = embedded
         self._core = core
         self._aspects = aspects
-        self._clients: dict[str, Client] = {}
+        self._clients: dict[str, SiteClient] = {}
         self._registrations: dict[str, Registration] = {}
         self._count = 0
 
@@ -252,11 +252,11 @@ class SiteService:
             caller.hosted(GATE, rule)
         client = self._clients.get(caller.session)
         if client is None:
-            client = self._clients[caller.session] = Client(self, caller)
+            client = self._clients[caller.session] = SiteClient(self, caller)
         *sent, context = parts(message.args, method.sent + 1)
         capi = client.capi if context is None else ServingCapi(self, context_from_wire(context))
         await client.settled()
-        call = Call(client, capi, message)
+        call = SiteCall(client, capi, message)
         args: list[Any] = []
         for kind in method.arguments:
             if kind == "site":
@@ -274,14 +274,14 @@ class SiteService:
             args += args.pop()
         return _told(await getattr(capi, message.method)(*args))
 
-    async def _argument(self, call: Call, kind: str, sent: Any) -> Any:
+    async def _argument(self, call: SiteCall, kind: str, sent: Any) -> Any:
         if kind == "tx":
             return call.client.transaction(sent)
         if kind == "cref":
             return None if sent is None else await self._container(call.capi, sent)
         return FROM_WIRE[kind](sent) if kind in FROM_WIRE else sent
 
-    def _selectors(self, client: Client, container: Container, sent: Any) -> list[Selector]:
+    def _selectors(self, client: SiteClient, container: Container, sent: Any) -> list[Selector]:
         selectors = selectors_from_wire(sent)
         for selector in selectors:
             if isinstance(selector, LindaSelector) and selector.wanted is not None:
@@ -328,7 +328,7 @@ class SiteService:
     # The space itself
 
     async def _create_container(
-        self, call: Call, txn: Txn, site: None, name: Any, size: Any, *coordinators: Any
+        self, call: SiteCall, txn: Txn, site: None, name: Any, size: Any, *coordinators: Any
     ) -> Any:
         if await self.embedded.registry_aio.count() >= SPACES_MAX:
             raise NotAllowed("make one more container", str(name), "a client")
@@ -336,7 +336,7 @@ class SiteService:
         given, optional = coordinators
         return _told(await create(txn, site, name, size, *given, optional=optional))
 
-    async def _create_transaction(self, call: Call, site: None, timeout: Any) -> Any:
+    async def _create_transaction(self, call: SiteCall, site: None, timeout: Any) -> Any:
         client = call.client
         client.require_room()
         txn: SharedTransaction = await call.capi.create_transaction(site, timeout)
@@ -345,7 +345,7 @@ class SiteService:
         client.transactions[txn.id] = txn
         return [txn.id, txn.expires]
 
-    async def _commit_transaction(self, call: Call, txn: SharedTransaction | None) -> None:
+    async def _commit_transaction(self, call: SiteCall, txn: SharedTransaction | None) -> None:
         try:
             await getattr(call.capi, call.message.method)(txn)
         finally:
@@ -357,7 +357,7 @@ class SiteService:
     # Entries
 
     async def _write(
-        self, call: Call, container: Container, wait: Wait, txn: Txn, entries: list[Any]
+        self, call: SiteCall, container: Container, wait: Wait, txn: Txn, entries: list[Any]
     ) -> Any:
         leases: list[Lease] | None = None
         if call.message.method == "shift":
@@ -378,7 +378,7 @@ class SiteService:
 
     async def _read(
         self,
-        call: Call,
+        call: SiteCall,
         container: Container,
         wait: Wait,
         txn: Txn,
@@ -398,7 +398,7 @@ class SiteService:
 
     async def _test(
         self,
-        call: Call,
+        call: SiteCall,
         container: Container,
         wait: Wait,
         txn: Txn,
@@ -411,7 +411,7 @@ class SiteService:
         return count
 
     async def _take(
-        self, call: Call, container: Container, wait: Wait, txn: Txn, selectors: list[Any]
+        self, call: SiteCall, container: Container, wait: Wait, txn: Txn, selectors: list[Any]
     ) -> Any:
         client, holder = call.client, call.client.holder.of_call(call.message.call)
         if txn is None and container.quick:
@@ -439,7 +439,7 @@ class SiteService:
             await asyncio.wrap_future(ending)
 
     def _settle(
-        self, client: Client, txn: SharedTransaction, how: Literal["commit", "abort"]
+        self, client: SiteClient, txn: SharedTransaction, how: Literal["commit", "abort"]
     ) -> None:
         """End the transaction of a delivery. A nested one never waits for the disk."""
 
@@ -458,7 +458,7 @@ class SiteService:
 
     def _handed_over(
         self,
-        client: Client,
+        client: SiteClient,
         answer: Any,
         keep: Callable[[], object],
         give_back: Callable[[], object],
@@ -471,7 +471,12 @@ class SiteService:
         return HandOver(answer, keep, give_back, forget, GATE)
 
     async def _reserve(
-        self, client: Client, container: Container, question: Question, wait: Wait, holder: Holder
+        self,
+        client: SiteClient,
+        container: Container,
+        question: ChainQuery,
+        wait: Wait,
+        holder: Holder,
     ) -> Any:
         """The short way to take: no transaction, and no aspects to heed."""
         port = container.port
@@ -498,7 +503,7 @@ class SiteService:
 
     # Work for an ActiveCoordinator
 
-    async def _next_task(self, call: Call, container: Container, wait: Wait, names: Any) -> Any:
+    async def _next_task(self, call: SiteCall, container: Container, wait: Wait, names: Any) -> Any:
         """A task for a program that computes these functions: its id here, the function, and the
         arguments."""
         client = call.client
@@ -516,7 +521,7 @@ class SiteService:
         client.tasks[self._count] = task
         return [self._count, task.job[3], payload_to_wire(task.job[4])]
 
-    async def _finish_task(self, call: Call, id: Any, ok: Any, value: Any) -> None:
+    async def _finish_task(self, call: SiteCall, id: Any, ok: Any, value: Any) -> None:
         """The result of a task, or what it has raised; with None for `ok` it is given back."""
         task = call.client.tasks.pop(id, None) if type(id) is int else None
         if task is None:
@@ -528,7 +533,7 @@ class SiteService:
 
     # Leases
 
-    def _entry(self, client: Client, container: Container, token: Token) -> AsyncLease:
+    def _entry(self, client: SiteClient, container: Container, token: Token) -> AsyncLease:
         """The lease of an entry that a client has written. LeaseLost if the entry is gone."""
         container_id, work, n, arrival = token
         if container_id != container.id or work is not (container.active is not None):
@@ -539,7 +544,9 @@ class SiteService:
             entry = port.entry_of(port.agent, n, arrival)
         return AsyncLease(port, entry)
 
-    async def _lease(self, call: Call, name: Any, sent: Any, how: Any, asked: float | None) -> Any:
+    async def _lease(
+        self, call: SiteCall, name: Any, sent: Any, how: Any, asked: float | None
+    ) -> Any:
         """Renew or cancel the lease of an entry, or of a transaction if there is no token."""
         client = call.client
         if sent is None:
@@ -556,7 +563,7 @@ class SiteService:
     # Notifications and aspects
 
     async def _watch(
-        self, call: Call, container: Container, operations: Any, every_removal: Any
+        self, call: SiteCall, container: Container, operations: Any, every_removal: Any
     ) -> int:
         client = call.client
         client.require_room()
@@ -567,7 +574,7 @@ class SiteService:
             watch.destroy()
         return self._count
 
-    async def _next(self, call: Call, id: Any, wait: float | None) -> Any:
+    async def _next(self, call: SiteCall, id: Any, wait: float | None) -> Any:
         """What a notification has to tell: how much was dropped, the rest, whether there may be
         more."""
         watch = call.client.watches.get(id)
@@ -591,13 +598,13 @@ class SiteService:
         dropped, watch.dropped = watch.dropped, 0
         return [dropped, told, watch.active]
 
-    async def _unwatch(self, call: Call, id: Any) -> None:
+    async def _unwatch(self, call: SiteCall, id: Any) -> None:
         watch = call.client.watches.pop(id, None)
         if watch is not None:
             watch.destroy()
 
     async def _add_aspect(
-        self, call: Call, container: Container | None, points: Any, name: Any
+        self, call: SiteCall, container: Container | None, points: Any, name: Any
     ) -> str:
         if type(name) is not str or name not in self._aspects:
             offered = ", ".join(self._aspects) or "none is"
@@ -608,7 +615,7 @@ class SiteService:
         return added.id
 
     async def _remove_aspect(
-        self, call: Call, container: Container | None, points: Any, id: Any
+        self, call: SiteCall, container: Container | None, points: Any, id: Any
     ) -> None:
         registration = self._registrations.get(id) if type(id) is str else None
         if registration is None:
@@ -663,7 +670,7 @@ def _told(answer: Any) -> Any:
     return [answer.id, answer.name] if isinstance(answer, Container) else answer
 
 
-def _nothing(question: Question) -> list[Any]:
+def _nothing(question: ChainQuery) -> list[Any]:
     """The answer to a question for which nothing was found. CountNotMet if that is none."""
     short = question.not_met()
     if short is not None:
@@ -673,7 +680,7 @@ def _nothing(question: Question) -> list[Any]:
 
 async def fetch(
     container: Container,
-    question: Question,
+    question: ChainQuery,
     take: bool,
     wait: Wait,
     txn: SharedTransaction | None,

@@ -37,7 +37,7 @@ from tupelo.federation.client.services import (
 from tupelo.federation.links import wire as links
 from tupelo.federation.links.address import Address
 from tupelo.models.xvsm.aspects import Point, Registration
-from tupelo.models.xvsm.notifications import Listener, Listening, check_operations
+from tupelo.models.xvsm.notifications import Listener, ListenerQueue, check_operations
 from tupelo.models.xvsm.wire import (
     GATE,
     METHODS,
@@ -162,7 +162,7 @@ class Leases(RemoteLandlord):
         return await self._site.call("lease", {}, thing.container, token, how, seconds)
 
 
-class RemoteNotification(Listening):
+class RemoteNotification(ListenerQueue):
     """A listener that is told of operations on a container elsewhere. It ends with its link, which
     `error` says."""
 

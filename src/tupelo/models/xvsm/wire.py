@@ -38,7 +38,7 @@ from tupelo.models.xvsm.selectors import (
     ActiveSelector,
     AnySelector,
     AtomicEntry,
-    Count,
+    EntryCount,
     FifoSelector,
     IsolationLevel,
     KeySelector,
@@ -90,7 +90,7 @@ _NOT_SENT = "at a site elsewhere: code is not sent"
 # Methods
 
 
-class Method(NamedTuple):
+class CapiMethod(NamedTuple):
     """A method of the Capi at a site elsewhere: the kinds of its arguments, in order, and what the
     rules of the site must allow. The answer of one that may be called `again` outside transactions
     is asked for once more if the link was lost."""
@@ -107,32 +107,32 @@ class Method(NamedTuple):
 
 
 METHODS = {
-    "lookup_container": Method(("read",), ("tx", "site", "name"), again=True),
-    "create_container": Method(
+    "lookup_container": CapiMethod(("read",), ("tx", "site", "name"), again=True),
+    "create_container": CapiMethod(
         ("write",), ("tx", "site", "name", "size", "coordinators", "optional")
     ),
-    "destroy_container": Method(("write", "take"), ("tx", "cref")),
-    "clear_space": Method(("administer",), ("site",)),
-    "shutdown": Method(("administer",), ("site", "flag")),
-    "create_transaction": Method(("read",), ("site", "seconds"), again=True),
-    "commit_transaction": Method(("read",), ("tx",)),
-    "rollback_transaction": Method(("read",), ("tx",)),
-    "write": Method(("write",), ("cref", "timeout", "tx", "entries")),
-    "shift": Method(("write", "take"), ("cref", "timeout", "tx", "entries")),
-    "read": Method(("read",), ("cref", "timeout", "tx", "selectors", "isolation"), again=True),
-    "test": Method(
+    "destroy_container": CapiMethod(("write", "take"), ("tx", "cref")),
+    "clear_space": CapiMethod(("administer",), ("site",)),
+    "shutdown": CapiMethod(("administer",), ("site", "flag")),
+    "create_transaction": CapiMethod(("read",), ("site", "seconds"), again=True),
+    "commit_transaction": CapiMethod(("read",), ("tx",)),
+    "rollback_transaction": CapiMethod(("read",), ("tx",)),
+    "write": CapiMethod(("write",), ("cref", "timeout", "tx", "entries")),
+    "shift": CapiMethod(("write", "take"), ("cref", "timeout", "tx", "entries")),
+    "read": CapiMethod(("read",), ("cref", "timeout", "tx", "selectors", "isolation"), again=True),
+    "test": CapiMethod(
         ("read",), ("cref", "timeout", "tx", "selectors", "isolation", "operation"), again=True
     ),
-    "take": Method(("take",), ("cref", "timeout", "tx", "selectors"), again=True),
-    "destroy": Method(("take",), ("cref", "timeout", "tx", "selectors")),
-    "next_task": Method(("take", "write"), ("cref", "timeout", "names"), again=True),
-    "finish_task": Method(("take", "write"), ("id", "flag", "value")),
-    "lease": Method((), ("name", "token", "how", "seconds")),
-    "watch": Method(("subscribe",), ("cref", "operations", "flag"), again=True),
-    "next": Method(("subscribe",), ("id", "timeout")),
-    "unwatch": Method((), ("id",)),
-    "add_aspect": Method(("administer",), ("cref", "points", "name")),
-    "remove_aspect": Method(("administer",), ("cref", "points", "id")),
+    "take": CapiMethod(("take",), ("cref", "timeout", "tx", "selectors"), again=True),
+    "destroy": CapiMethod(("take",), ("cref", "timeout", "tx", "selectors")),
+    "next_task": CapiMethod(("take", "write"), ("cref", "timeout", "names"), again=True),
+    "finish_task": CapiMethod(("take", "write"), ("id", "flag", "value")),
+    "lease": CapiMethod((), ("name", "token", "how", "seconds")),
+    "watch": CapiMethod(("subscribe",), ("cref", "operations", "flag"), again=True),
+    "next": CapiMethod(("subscribe",), ("id", "timeout")),
+    "unwatch": CapiMethod((), ("id",)),
+    "add_aspect": CapiMethod(("administer",), ("cref", "points", "name")),
+    "remove_aspect": CapiMethod(("administer",), ("cref", "points", "id")),
 }
 
 
@@ -269,7 +269,7 @@ def _selector_from_wire(
         made = _DETAILS[cls][1](detail) if cls in _DETAILS else cls()
     if rule not in (None, "all", "max"):
         raise BadFrame(f"{rule!r} is no count")
-    made.restrict(low, high, None if rule is None else Count(rule))
+    made.restrict(low, high, None if rule is None else EntryCount(rule))
     made.name = name
     return made
 

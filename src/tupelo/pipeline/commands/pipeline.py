@@ -98,7 +98,7 @@ def archive(
 app.command()(report)
 
 
-class Asked:
+class PipelineCommand:
     """Some logs, as a command names them, and where the answer goes."""
 
     def __init__(
@@ -188,7 +188,7 @@ def audit(
             found = jobs.audit(changes, drained=drained, skew_seconds=skew, observed=entries)
             return found.observe(faults, *jobs.tally())
 
-        Asked(logs, options, master, to, limit, how).answer("audit", run)
+        PipelineCommand(logs, options, master, to, limit, how).answer("audit", run)
         seen = entries.get
         console = Console(highlight=False, soft_wrap=True, stderr=how is not Format.TABLE)
         console.print(
@@ -222,7 +222,7 @@ def throughput(
         from tupelo.pipeline import jobs
 
         options = reading(archive, federation, password, tls, space=space)
-        Asked(logs, options, master, to, limit, how).answer(
+        PipelineCommand(logs, options, master, to, limit, how).answer(
             "throughput", lambda changes: jobs.throughput(changes, seconds=every)
         )
 
@@ -246,7 +246,7 @@ def _add(name: str, title: str) -> None:
             from tupelo.pipeline.jobs import JOBS
 
             options = reading(archive, federation, password, tls, space=space)
-            Asked(logs, options, master, to, limit, how).answer(name, JOBS[name].run)
+            PipelineCommand(logs, options, master, to, limit, how).answer(name, JOBS[name].run)
 
     app.command(name, help=f"{title}.")(command)
 

@@ -193,7 +193,7 @@ def hosts_around(address: str, way: Way) -> list[str]:
 def _ask(there: RemoteSpace, space: str, names: list[str], first: int, last: int) -> list[Any]:
     """Ask for a part of the log. What is in the way is said with the address."""
     try:
-        answer = at_once(partial(there.ask, wire.Log(0, space, names, first, last)))
+        answer = at_once(partial(there.ask, wire.ReadLog(0, space, names, first, last)))
     except LogTrimmed as error:
         raise LogTrimmed(f"{there.peer}, space {space!r}: {error}", error.first) from error
     try:

@@ -32,7 +32,7 @@ from tupelo.pipeline.source.tables import changes_of
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from tupelo.pipeline.source.locations import Log
+    from tupelo.pipeline.source.locations import LogLike
 
 PAGE = "report.html"
 MARK = "report.json"
@@ -117,7 +117,7 @@ def _kept(job: Job, changes: DataFrame, folder: Path) -> pa.Table:
 
 
 @contextmanager
-def place_for(to: Path, logs: Sequence[Log]) -> Iterator[Path]:
+def place_for(to: Path, logs: Sequence[LogLike]) -> Iterator[Path]:
     """A folder for a report of these logs, which becomes `to` in the end; if something goes wrong,
     that is left as it was. It may have a report already, if all of its logs are among these."""
     to = to.absolute()

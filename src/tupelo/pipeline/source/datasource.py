@@ -18,7 +18,7 @@ from tupelo.errors import BadArgument
 from tupelo.pipeline.schema import check_columns, ddl_of, schema_of
 from tupelo.pipeline.sink.writing import BatchWriter, StreamWriter, WriteOptions
 from tupelo.pipeline.source.options import ReadOptions
-from tupelo.pipeline.source.reading import Reader
+from tupelo.pipeline.source.reading import TableReader
 from tupelo.pipeline.source.streaming import StreamReader
 
 
@@ -35,7 +35,7 @@ class TupeloSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         options = ReadOptions.read(self.options)
-        return Reader(options, _columns(schema, options))
+        return TableReader(options, _columns(schema, options))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         options = ReadOptions.read(self.options)

@@ -36,7 +36,7 @@ _LEFT = {"waited", "payload"}  # to Spark
 
 
 @dataclass
-class Wanted:
+class RowFilter:
     """The rows that are wanted: those that keep to `among` and to `filters`. `among` says of some
     columns which values they have, and `between` from the filters which they can have: the least
     and the greatest (None: any)."""

@@ -29,7 +29,7 @@ from tupelo.pipeline.source.options import ReadOptions
 _URL = "tupelo://"
 
 
-class Log(Protocol):
+class LogLike(Protocol):
     """The log of one space."""
 
     host: str
@@ -50,7 +50,7 @@ class Log(Protocol):
 class JoinedLog:
     """A log whose past is sealed in an archive, and whose tail lives: no change is read twice."""
 
-    def __init__(self, live: Log, archive: Path) -> None:
+    def __init__(self, live: LogLike, archive: Path) -> None:
         self.live = live
         self.archive = archive
         self.host, self.space, self.id = live.host, live.space, live.id
@@ -100,15 +100,15 @@ class JoinedLog:
         return f"JoinedLog({self.live!r}, {str(self.archive)!r})"
 
 
-def name_of(log: Log) -> str:
+def name_of(log: LogLike) -> str:
     """By which a stream knows a log."""
     return f"{quote(log.host, safe='')}/{quote(log.space, safe='')}"
 
 
-def resolve(options: ReadOptions, missing: list[str] | None = None) -> list[Log]:
+def resolve(options: ReadOptions, missing: list[str] | None = None) -> list[LogLike]:
     """The logs that these options speak of. Hosts that do not answer are an error, or are told in
     `missing` if it is given."""
-    found: dict[tuple[str, str, str], list[Log]] = {}
+    found: dict[tuple[str, str, str], list[LogLike]] = {}
     for location in options.locations:
         for log in _at(location, options, missing):
             if options.hosts is None or log.host in options.hosts:
@@ -123,7 +123,7 @@ def resolve(options: ReadOptions, missing: list[str] | None = None) -> list[Log]
     return [log for key in sorted(found) for log in _joined(found[key], archive)]
 
 
-def _joined(found: list[Log], archive: Path | None) -> list[Log]:
+def _joined(found: list[LogLike], archive: Path | None) -> list[LogLike]:
     """What was found of one log: what lives goes on where its archive ends."""
     sealed = list({log.folder: log for log in found if isinstance(log, ArchivedLog)}.values())
     live = next((log for log in found if not isinstance(log, ArchivedLog)), None)
@@ -143,7 +143,7 @@ def _are_apart(sealed: list[ArchivedLog]) -> bool:
     return all(one.last < other.first for one, other in pairwise(ordered))
 
 
-def by_name(logs: Sequence[Log]) -> dict[str, Log]:
+def by_name(logs: Sequence[LogLike]) -> dict[str, LogLike]:
     """The logs by their names, for those who know them by nothing else."""
     named = {name_of(log): log for log in logs}
     if len(named) < len(logs):
@@ -154,17 +154,17 @@ def by_name(logs: Sequence[Log]) -> dict[str, Log]:
     return named
 
 
-def _at(location: str, options: ReadOptions, missing: list[str] | None) -> Iterator[Log]:
+def _at(location: str, options: ReadOptions, missing: list[str] | None) -> Iterator[LogLike]:
     if location[: len(_URL)].lower() == _URL:
         yield from _at_hosts(location, options, missing)
         return
     if options.federation:
         raise BadArgument("federation", "false: it is asked for at a host's address", "true")
-    logs: list[Log] = list(_in_files(Path(location.removeprefix("file:")).resolve()))
+    logs: list[LogLike] = list(_in_files(Path(location.removeprefix("file:")).resolve()))
     yield from (log for log in logs if _is_wanted(log.space, options))
 
 
-def _in_files(path: Path) -> Iterator[Log]:
+def _in_files(path: Path) -> Iterator[LogLike]:
     if path.is_file():
         yield JournalLog(path)
         return
@@ -181,7 +181,7 @@ def _in_files(path: Path) -> Iterator[Log]:
             yield log
 
 
-def _at_hosts(url: str, options: ReadOptions, missing: list[str] | None) -> Iterator[Log]:
+def _at_hosts(url: str, options: ReadOptions, missing: list[str] | None) -> Iterator[LogLike]:
     address, space = parse_url(url)
     hosts = [str(address)]
     try:
@@ -208,14 +208,14 @@ def _at_hosts(url: str, options: ReadOptions, missing: list[str] | None) -> Iter
             ) from error
 
 
-def _at_host(address: str, space: str | None, options: ReadOptions, way: Way) -> list[Log]:
+def _at_host(address: str, space: str | None, options: ReadOptions, way: Way) -> list[LogLike]:
     if space is not None and not options.federation:
         there = spaces_at(address, way)
         if space not in there:  # To ask for its log would make it.
             known = ", ".join(name for name in there if not is_internal(name))
             raise BadArgument("path", f"one that names a space of this host: {known}", space)
         return [RemoteLog(address, space, way)]
-    logs: list[Log] = []
+    logs: list[LogLike] = []
     for name in spaces_at(address, way):
         if (space is None or name == space) and not is_internal(name):
             if not _is_wanted(name, options):

@@ -14,7 +14,7 @@ from tupelo.errors import BadArgument, LogTrimmed
 from tupelo.pipeline.declared import Declared
 from tupelo.pipeline.logs.journal import JournalLog
 from tupelo.pipeline.schema import TIME, check_columns
-from tupelo.pipeline.source.locations import Log
+from tupelo.pipeline.source.locations import LogLike
 from tupelo.values.change import ENDINGS
 
 _ABOUT = ["position", "arrival", "kind", "time", "expires"]
@@ -24,7 +24,7 @@ _NEAR = 4_096
 
 
 def living(
-    log: Log, moment: int | datetime, columns: Sequence[str], entry: Declared | None
+    log: LogLike, moment: int | datetime, columns: Sequence[str], entry: Declared | None
 ) -> Iterator[pa.RecordBatch]:
     """The entries that there were at a position, or at a time: the rows of their writing, with the
     leases that they had then."""
@@ -49,7 +49,7 @@ def living(
             yield from alive.of(batch, columns)
 
 
-def _check_known(log: Log, moment: int | datetime, first: int, last: int) -> None:
+def _check_known(log: LogLike, moment: int | datetime, first: int, last: int) -> None:
     """LogTrimmed if it cannot be told from a log that begins later. Of what was there before, its
     file knows what was left when it began, but not since when: a time must be in the log."""
     told = f"what was in {log.space!r} at {moment} cannot be told: its log begins at {first}"
@@ -67,7 +67,7 @@ def _check_known(log: Log, moment: int | datetime, first: int, last: int) -> Non
 
 
 def _before(
-    log: Log, first: int, columns: Sequence[str], entry: Declared | None
+    log: LogLike, first: int, columns: Sequence[str], entry: Declared | None
 ) -> Iterator[pa.RecordBatch]:
     """What was written before the log begins, and was there then: the file keeps it."""
     if first > 1 and isinstance(log, JournalLog):

@@ -17,8 +17,8 @@ from tupelo.errors import BadArgument, LogTrimmed, PipelineError
 from tupelo.pipeline.declared import Declared
 from tupelo.pipeline.logs.manifest import POSITION_MAX, Segment
 from tupelo.pipeline.logs.segments import ArchivedLog
-from tupelo.pipeline.source.filters import Wanted
-from tupelo.pipeline.source.locations import JoinedLog, Log, by_name, name_of, resolve
+from tupelo.pipeline.source.filters import RowFilter
+from tupelo.pipeline.source.locations import JoinedLog, LogLike, by_name, name_of, resolve
 from tupelo.pipeline.source.moments import living
 from tupelo.pipeline.source.options import ReadOptions
 from tupelo.pipeline.source.templates import from_option, matching
@@ -32,10 +32,10 @@ TASKS_MAX = 10_000
 
 
 @dataclass(frozen=True)
-class Part:
+class LogPart:
     """Some of a log: from one position to another, both included."""
 
-    log: Log
+    log: LogLike
     first: int
     last: int
 
@@ -44,10 +44,10 @@ class Part:
         return self.last - self.first + 1
 
 
-class Task(InputPartition):
+class ReadTask(InputPartition):
     """What one task of Spark reads, in this order."""
 
-    def __init__(self, parts: Sequence[Part]) -> None:
+    def __init__(self, parts: Sequence[LogPart]) -> None:
         self.parts = list(parts)
 
 
@@ -58,7 +58,7 @@ class Rows:
         self,
         columns: Sequence[str],
         entry: Declared | None,
-        wanted: Wanted,
+        wanted: RowFilter,
         template: str | None,
     ) -> None:
         self.columns = list(columns)
@@ -71,11 +71,11 @@ class Rows:
         more = self.wanted.columns | ({"payload"} if self.template is not None else set())
         return [*self.columns, *sorted(more - set(self.columns))]
 
-    def read(self, parts: Iterable[Part]) -> Iterator[pa.RecordBatch]:
+    def read(self, parts: Iterable[LogPart]) -> Iterator[pa.RecordBatch]:
         for part in parts:
             yield from self.chosen(self._whole(part))
 
-    def _whole(self, part: Part) -> Iterator[pa.RecordBatch]:
+    def _whole(self, part: LogPart) -> Iterator[pa.RecordBatch]:
         """All rows of a part. What ends too early is not passed off as all there is."""
         rows = 0
         for batch in part.log.batches(part.first, part.last, self.needed, self.entry):
@@ -99,7 +99,7 @@ class Rows:
                 yield batch.select(self.columns)
 
 
-class Reader(DataSourceReader):
+class TableReader(DataSourceReader):
     """Reads changes; or, `asOf` a moment, the entries that there were."""
 
     def __init__(self, options: ReadOptions, columns: Sequence[str]) -> None:
@@ -114,7 +114,7 @@ class Reader(DataSourceReader):
             if not (self._options.pushdown and self._wanted.add(wish)):
                 yield wish
 
-    def partitions(self) -> Sequence[Task]:
+    def partitions(self) -> Sequence[ReadTask]:
         found = resolve(self._options)
         after = self._options.after
         if after and (unknown := after.keys() - by_name(found).keys()):
@@ -128,16 +128,16 @@ class Reader(DataSourceReader):
             part for log in logs for part in parts_of(log, self._wanted, after.get(name_of(log)))
         ]
         total = sum(part.rows for part in parts)
-        return tasks_of(parts, self._task_rows(total)) or [Task([])]
+        return tasks_of(parts, self._task_rows(total)) or [ReadTask([])]
 
-    def _may_hold(self, log: Log) -> bool:
+    def _may_hold(self, log: LogLike) -> bool:
         return self._wanted.may_be("host", log.host) and self._wanted.may_be("space", log.space)
 
-    def _moments(self, logs: list[Log], moment: int | datetime) -> list[Task]:
+    def _moments(self, logs: list[LogLike], moment: int | datetime) -> list[ReadTask]:
         if isinstance(moment, int) and len(logs) > 1:
             expected = "a time: positions are of one log, and there are several"
             raise BadArgument("asOf", expected, moment)
-        return [Task([Part(log, *bounds_of(log))]) for log in logs] or [Task([])]
+        return [ReadTask([LogPart(log, *bounds_of(log))]) for log in logs] or [ReadTask([])]
 
     def _task_rows(self, total: int) -> int:
         if self._options.partitions is not None:
@@ -148,7 +148,7 @@ class Reader(DataSourceReader):
         return max(TASK_ROWS_MIN, min(TASK_ROWS_MAX, each))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, Task)
+        assert isinstance(partition, ReadTask)
         moment = self._options.as_of
         if moment is None:
             return self._rows.read(partition.parts)
@@ -159,15 +159,15 @@ class Reader(DataSourceReader):
         )
 
 
-def wanted_by(options: ReadOptions) -> Wanted:
+def wanted_by(options: ReadOptions) -> RowFilter:
     """What the options say of rows."""
-    wanted = Wanted()
+    wanted = RowFilter()
     if options.kinds is not None:
         wanted.only("kind", options.kinds)
     return wanted
 
 
-def parts_of(log: Log, wanted: Wanted, after: int | None = None) -> list[Part]:
+def parts_of(log: LogLike, wanted: RowFilter, after: int | None = None) -> list[LogPart]:
     """What of a log, after a position, may hold rows that are wanted. LogTrimmed if what comes
     after it is no longer all kept."""
     first, last = bounds_of(log)
@@ -182,14 +182,14 @@ def parts_of(log: Log, wanted: Wanted, after: int | None = None) -> list[Part]:
     if isinstance(log, ArchivedLog):
         return _sealed_parts(log, wanted, after)
     first = max(first, after + 1)
-    parts: list[Part] = []
+    parts: list[LogPart] = []
     if isinstance(log, JoinedLog) and (sealed := log.sealed()) is not None:
         parts = _sealed_parts(sealed, wanted, after)
         first = max(first, sealed.last + 1)
     return [*parts, *_narrowed(log, first, last, wanted)]
 
 
-def bounds_of(log: Log) -> tuple[int, int]:
+def bounds_of(log: LogLike) -> tuple[int, int]:
     """What it says of itself, if it can be true: it may be a host's answer."""
     first, last = log.bounds()
     if not 1 <= first <= last + 1 <= POSITION_MAX + 1:
@@ -197,9 +197,9 @@ def bounds_of(log: Log) -> tuple[int, int]:
     return first, last
 
 
-def _sealed_parts(log: ArchivedLog, wanted: Wanted, after: int) -> list[Part]:
+def _sealed_parts(log: ArchivedLog, wanted: RowFilter, after: int) -> list[LogPart]:
     """The segments that need to be looked at; the manifest says what is in them."""
-    parts: list[Part] = []
+    parts: list[LogPart] = []
     for segment in log.segments:
         if _may_match(segment, wanted):
             alone = copy(log)
@@ -208,14 +208,14 @@ def _sealed_parts(log: ArchivedLog, wanted: Wanted, after: int) -> list[Part]:
     return parts
 
 
-def _narrowed(log: Log, first: int, last: int, wanted: Wanted) -> list[Part]:
+def _narrowed(log: LogLike, first: int, last: int, wanted: RowFilter) -> list[LogPart]:
     low, high = wanted.between.get("position", (None, None))
     first = first if low is None else max(first, low)
     last = last if high is None else min(last, high)
-    return [Part(log, first, last)] if first <= last else []
+    return [LogPart(log, first, last)] if first <= last else []
 
 
-def _may_match(segment: Segment, wanted: Wanted) -> bool:
+def _may_match(segment: Segment, wanted: RowFilter) -> bool:
     kinds = wanted.among.get("kind")
     if kinds is not None and kinds.isdisjoint(segment.kinds):
         return False
@@ -231,24 +231,24 @@ def _micros(moment: datetime) -> int:
     return value
 
 
-def tasks_of(parts: Iterable[Part], rows: int) -> list[Task]:
+def tasks_of(parts: Iterable[LogPart], rows: int) -> list[ReadTask]:
     """Tasks of so many rows each, at most: what is longer is cut, what is short goes together.
 
     The same parts always become the same tasks: a sink that has seen one knows it again.
     """
     parts = list(parts)
     rows = max(rows, ceil(sum(part.rows for part in parts) / TASKS_MAX))
-    tasks: list[Task] = []
-    gathered: list[Part] = []
+    tasks: list[ReadTask] = []
+    gathered: list[LogPart] = []
     room = rows
     for part in parts:
         first = part.first
         while first <= part.last:
             last = min(part.last, first + room - 1)
-            gathered.append(Part(part.log, first, last))
+            gathered.append(LogPart(part.log, first, last))
             room -= last - first + 1
             first = last + 1
             if not room:
-                tasks.append(Task(gathered))
+                tasks.append(ReadTask(gathered))
                 gathered, room = [], rows
-    return [*tasks, Task(gathered)] if gathered else tasks
+    return [*tasks, ReadTask(gathered)] if gathered else tasks

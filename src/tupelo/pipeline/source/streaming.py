@@ -21,9 +21,9 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from tupelo.errors import BadArgument, LinkError, LogTrimmed, PipelineError
-from tupelo.pipeline.source.locations import Log, by_name, resolve
+from tupelo.pipeline.source.locations import LogLike, by_name, resolve
 from tupelo.pipeline.source.options import ROWS_A_TASK, ReadOptions
-from tupelo.pipeline.source.reading import Part, Rows, Task, bounds_of, tasks_of, wanted_by
+from tupelo.pipeline.source.reading import LogPart, ReadTask, Rows, bounds_of, tasks_of, wanted_by
 
 Offset = dict[str, dict[str, Any]]
 
@@ -89,7 +89,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             for name, log, first, last in self._found()
         }
 
-    def _found(self) -> list[tuple[str, Log, int, int]]:
+    def _found(self) -> list[tuple[str, LogLike, int, int]]:
         """Every log that can be reached, with its bounds. Who was met once may be away later."""
         found = []
         logs = by_name(resolve(self._options, [] if self._met else None))
@@ -104,7 +104,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # Reading
 
-    def partitions(self, start: Offset, end: Offset) -> Sequence[Task]:
+    def partitions(self, start: Offset, end: Offset) -> Sequence[ReadTask]:
         begins = {name: _begin(start.get(name), end[name]) for name in end}
         wanted = {name: after for name, after in begins.items() if end[name]["upto"] > after}
         logs = self._logs(wanted) if wanted else {}
@@ -116,10 +116,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     f"the log {name} cannot be found; it is needed from {first} to {last}"
                 )
             _check_same(name, end[name], logs[name].id)
-            parts.append(Part(logs[name], first, last))
+            parts.append(LogPart(logs[name], first, last))
         return tasks_of(parts, self._options.rows_a_task or ROWS_A_TASK)
 
-    def _logs(self, wanted: Iterable[str]) -> dict[str, Log]:
+    def _logs(self, wanted: Iterable[str]) -> dict[str, LogLike]:
         """The logs that can be reached. Those that are wanted were there when the batch was
         planned, and are waited for."""
         until = monotonic() + self._options.way.reconnect
@@ -130,7 +130,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             sleep(_PAUSE_SECONDS)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, Task)
+        assert isinstance(partition, ReadTask)
         return self._rows.read(partition.parts)
 
 

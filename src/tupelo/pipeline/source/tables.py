@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from tupelo.errors import CorruptSegment
 from tupelo.pipeline.logs.segments import ArchivedLog
 from tupelo.pipeline.schema import CHANGES, COLUMNS, ddl_of
-from tupelo.pipeline.source.locations import JoinedLog, Log, name_of, resolve
+from tupelo.pipeline.source.locations import JoinedLog, LogLike, name_of, resolve
 from tupelo.pipeline.source.options import ReadOptions
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def changes_of(
     return table.unionAll(through_us.option("after", json.dumps(after)).load())
 
 
-def _sealed(log: Log) -> ArchivedLog | None:
+def _sealed(log: LogLike) -> ArchivedLog | None:
     """What is sealed of a log, at this moment."""
     if isinstance(log, JoinedLog):
         return log.sealed()

@@ -21,7 +21,7 @@ from tupelo.models.javaspaces import (
     announce,
     offer,
 )
-from tupelo.models.javaspaces.remote.multicast import SERVICE_TYPE, Found
+from tupelo.models.javaspaces.remote.multicast import SERVICE_TYPE, FoundLookup
 
 LOOPBACK = ["127.0.0.1"]
 
@@ -75,7 +75,7 @@ def test_others_groups_are_not_found(host, group):
 
 
 def test_comings_and_goings_are_told(host, group):
-    events: list[Found] = []
+    events: list[FoundLookup] = []
     with LookupDiscovery([group], events.append, interfaces=LOOPBACK) as discovery:
         for _ in range(2):
             events.clear()
@@ -90,7 +90,7 @@ def test_comings_and_goings_are_told(host, group):
 
 
 def test_a_listener_that_raises_harms_nothing(host, group, caplog):
-    def raises(found: Found) -> None:
+    def raises(found: FoundLookup) -> None:
         raise RuntimeError("a bad listener")
 
     with (

@@ -30,13 +30,13 @@ from tupelo.federation.client.services import (
     invoke,
 )
 from tupelo.federation.links.address import Address, parse_url
-from tupelo.models.javaspaces.courier import Listening, target_of
+from tupelo.models.javaspaces.courier import ListenerThread, target_of
 from tupelo.models.javaspaces.events import EventRegistration, RemoteEvent, Retry, check_retry
 from tupelo.models.javaspaces.leases import ANY_LEASE, FOREVER, Lease, lease_of
 from tupelo.models.javaspaces.remote import wire
 from tupelo.models.javaspaces.remote.hosting import FETCH_SECONDS
 from tupelo.models.javaspaces.remote.locations import SERVICE_NAMES, seen_from
-from tupelo.models.javaspaces.services import Description, Sent
+from tupelo.models.javaspaces.services import Description, SentTemplate
 from tupelo.space.clock import Clock, SystemClock
 from tupelo.space.either import Closing, at_once, either
 from tupelo.values import lease as engine
@@ -58,7 +58,7 @@ class RemoteService(Closing):
         self.host: Address = parse_url(url)[0]
         self.clock: Clock = _clock
         self.retry = check_retry(retry)
-        self.landlord = RemoteLandlord(self)
+        self.landlord = ServiceLandlord(self)
         self._connection = connection
         self._pump: Pump | None = None
 
@@ -108,30 +108,30 @@ class RemoteService(Closing):
             return await self.call(method, *map(self._spell, args), wait=wait)
         except LeaseLost:
             for one in args:
-                if isinstance(one, Rented):
+                if isinstance(one, RemoteLeaseHolder):
                     one.lost = True
             raise
 
-    async def grant(self, method: str, *args: Any) -> Rented:
+    async def grant(self, method: str, *args: Any) -> RemoteLeaseHolder:
         """Call a method that answers with something leased."""
-        rented = Rented(self)
+        rented = RemoteLeaseHolder(self)
         rented.granted_for(*await self.ask(method, rented, *args))
         return rented
 
     def _spell(self, argument: Any) -> Any:
         match argument:
-            case Rented():
+            case RemoteLeaseHolder():
                 return argument.id
             case Lease():
                 return [self.rented_by(argument).id]
         return wire.spell(argument)
 
-    def rented_by(self, lease: object) -> Rented:
+    def rented_by(self, lease: object) -> RemoteLeaseHolder:
         """What a lease is of, which a service of the same host has granted."""
         landlord = lease.granted.landlord if isinstance(lease, Lease) else None
-        if not isinstance(landlord, RemoteLandlord) or landlord.service.host != self.host:
+        if not isinstance(landlord, ServiceLandlord) or landlord.service.host != self.host:
             raise BadArgument("lease", f"a lease of a service at {self.host}", lease)
-        rented: Rented = lease.granted.thing  # type: ignore[attr-defined]
+        rented: RemoteLeaseHolder = lease.granted.thing  # type: ignore[attr-defined]
         return rented
 
     @either
@@ -150,14 +150,14 @@ class RemoteService(Closing):
         self,
         listener: object,
         handback: Any,
-        rented: Rented,
+        rented: RemoteLeaseHolder,
         register: Callable[[list[str], Any], Coroutine[Any, Any, Any]],
     ) -> EventRegistration:
         """A registration whose events are fetched from the host and brought to the listener, with
         the handback, which stays here. The host is asked by `register`, with the listener and the
         handback that it is to use. The events for a mailbox at the same host stay there."""
         tell = target_of("listener", listener)
-        listening = Listening(
+        listening = ListenerThread(
             lambda: rented.lease.granted, tell, handback, clock=self.clock, retry=self.retry
         )
         if isinstance(listener, MailboxListener) and listener.service.host == self.host:
@@ -170,9 +170,9 @@ class RemoteService(Closing):
         rented.granted_for(*told)
         return EventRegistration(listening, *rented.told)
 
-    def read_service(self, spelled: Any) -> Sent | None:
+    def read_service(self, spelled: Any) -> SentTemplate | None:
         """A service as the host has sent it; None if it cannot be reached from here."""
-        return Sent(seen_from(wire.frozen(spelled[0]), self.url)) if spelled else None
+        return SentTemplate(seen_from(wire.frozen(spelled[0]), self.url)) if spelled else None
 
     def read_event(self, payload: Any) -> RemoteEvent:
         """An event as the host has sent it. UnknownType if it cannot be built here."""
@@ -198,7 +198,7 @@ class RemoteService(Closing):
 # Leases
 
 
-class Rented:
+class RemoteLeaseHolder:
     """Something leased at the host. `expires` is by the clock of this program."""
 
     def __init__(self, service: RemoteService) -> None:
@@ -228,28 +228,28 @@ class Rented:
         return lease_of(kind(self._service.landlord, self))
 
 
-class RemoteLandlord:
+class ServiceLandlord:
     """The leases of a service elsewhere."""
 
     def __init__(self, service: RemoteService) -> None:
         self.service = service
 
-    async def renew_lease_async(self, thing: Rented, seconds: float | None) -> None:
+    async def renew_lease_async(self, thing: RemoteLeaseHolder, seconds: float | None) -> None:
         if seconds is None or seconds == engine.ANY_LEASE:
             seconds = FOREVER if seconds is None else ANY_LEASE
         thing.granted_for(*await self.service.ask("renew", thing, seconds))
 
-    async def cancel_lease_async(self, thing: Rented) -> None:
+    async def cancel_lease_async(self, thing: RemoteLeaseHolder) -> None:
         if thing.ended:
             raise LeaseLost("it is gone; there is nothing to cancel")
         # Not again: whoever cancels twice is told that it is gone.
         await self.service.call("cancel", thing.id, again=False)
         thing.lost = True
 
-    def renew_lease(self, thing: Rented, seconds: float | None) -> None:
+    def renew_lease(self, thing: RemoteLeaseHolder, seconds: float | None) -> None:
         at_once(partial(self.renew_lease_async, thing, seconds))
 
-    def cancel_lease(self, thing: Rented) -> None:
+    def cancel_lease(self, thing: RemoteLeaseHolder) -> None:
         at_once(partial(self.cancel_lease_async, thing))
 
     def now(self) -> float:
@@ -288,7 +288,7 @@ class Pump:
 
     def __init__(self, service: RemoteService) -> None:
         self.queue_id = uuid4().hex
-        self._listeners: dict[str, Listening] = {}
+        self._listeners: dict[str, ListenerThread] = {}
         self._service = service
         self._lock = threading.Lock()
         self._running = False
@@ -296,7 +296,9 @@ class Pump:
         self._received = 0
 
     async def register(
-        self, listening: Listening, register: Callable[[list[str], Any], Coroutine[Any, Any, Any]]
+        self,
+        listening: ListenerThread,
+        register: Callable[[list[str], Any], Coroutine[Any, Any, Any]],
     ) -> Any:
         tag = uuid4().hex
         self._listeners[tag] = listening  # before there is an event

@@ -28,7 +28,7 @@ from tupelo.models.javaspaces.events import EventRegistration, RemoteEvent
 from tupelo.models.javaspaces.leases import ANY_LEASE, FOREVER, Lease, seconds_asked
 from tupelo.models.javaspaces.lookup import LookupService
 from tupelo.models.javaspaces.mailbox import EventMailbox, MailboxRegistration
-from tupelo.models.javaspaces.registry import Registered, ServiceEvent
+from tupelo.models.javaspaces.registry import RegisteredService, ServiceEvent
 from tupelo.models.javaspaces.remote import wire
 from tupelo.models.javaspaces.remote.locations import (
     HERE,
@@ -38,7 +38,7 @@ from tupelo.models.javaspaces.remote.locations import (
     sendable,
 )
 from tupelo.models.javaspaces.renewal_sets import LeaseRenewalService, LeaseRenewalSet
-from tupelo.models.javaspaces.services import Description, Sent
+from tupelo.models.javaspaces.services import Description, SentTemplate
 from tupelo.space import asynchronous
 from tupelo.space.port import port_of
 from tupelo.values.entry import freeze_value
@@ -64,13 +64,13 @@ LEASE, LEASED, LISTENER = "a duration", "the lease of something", "a listener"
 """Arguments that the offered service reads itself, beside the things that it has leased."""
 
 
-class Thing(NamedTuple):
+class OfferedObject(NamedTuple):
     """An argument that is something of this class, which the service has leased."""
 
     kind: type
 
 
-class Method(NamedTuple):
+class RemoteMethod(NamedTuple):
     """How a call is served: what the rules of the service must allow, the function, and how its
     arguments are read: by a type that msgspec knows, a function, or the service. A coroutine
     function gets the Call first. One that `grants` answers with something leased."""
@@ -81,7 +81,7 @@ class Method(NamedTuple):
     grants: bool = False
 
 
-class Call(NamedTuple):
+class ServiceCall(NamedTuple):
     offered: OfferedService
     caller: Caller
     wait: float | None
@@ -114,7 +114,7 @@ class OfferedService:
             return self._spell(known)
         read = [self._read(caller, *pair) for pair in zip(method.readers, args, strict=True)]
         if iscoroutinefunction(method.function):
-            return await method.function(Call(self, caller, message.wait), *read)
+            return await method.function(ServiceCall(self, caller, message.wait), *read)
         answer = await self._run(method.function, *read)
         if method.grants:
             kept = self.granted.add(caller, granted_id, answer)
@@ -135,7 +135,7 @@ class OfferedService:
     # Arguments
 
     def _read(self, caller: Caller, reader: Any, value: Any) -> Any:
-        if isinstance(reader, Thing):
+        if isinstance(reader, OfferedObject):
             return self.granted.find(wire.convert(value, wire.Text), reader.kind)
         if reader is LEASE:
             return self._lease_asked(wire.convert(value, float, "lease"))
@@ -173,7 +173,7 @@ class OfferedService:
             case Description():
                 attributes = wire.spell(answer.attributes)
                 return [answer.service_id, self._reachable(answer.service), attributes]
-            case Registered():
+            case RegisteredService():
                 return [_left(answer), answer.service_id]
             case EventRegistration():
                 return [_left(answer), answer.source, answer.event_id, answer.sequence_number]
@@ -187,7 +187,7 @@ class OfferedService:
 
     def _reachable(self, service: Any) -> list[Any]:
         """A service as it is sent; an empty list if programs elsewhere cannot have it."""
-        if isinstance(service, Sent):
+        if isinstance(service, SentTemplate):
             return [wire.spell(service.frozen)]
         if any(service is one for one in self._offers.services):
             service = ServiceLocation(str(kind_of_service(service)), HERE)
@@ -343,7 +343,7 @@ class QueueListener:
             logger.warning("an event cannot be sent to a program elsewhere: %s", error)
 
 
-async def _events(call: Call, queue_id: str, received: int) -> list[Any]:
+async def _events(call: ServiceCall, queue_id: str, received: int) -> list[Any]:
     queue = call.offered.queues.get(queue_id)
     if queue is None or queue.agent != call.caller.agent or queue.is_over:
         raise LeaseLost("no listener is registered any more")
@@ -353,14 +353,14 @@ async def _events(call: Call, queue_id: str, received: int) -> list[Any]:
 # Events of a mailbox
 
 
-async def _begin(call: Call, registration: MailboxRegistration, received: int) -> str:
+async def _begin(call: ServiceCall, registration: MailboxRegistration, received: int) -> str:
     """A new iterator, in the place of others; its id."""
     await _settle(registration, received)
     return registration.take_turn("another iterator has taken its place").id
 
 
 async def _next(
-    call: Call, registration: MailboxRegistration, turn_id: str, received: int
+    call: ServiceCall, registration: MailboxRegistration, turn_id: str, received: int
 ) -> list[Any] | None:
     """The next event with its number, until the program says that it has received that: asked
     before, the answer is the same."""
@@ -375,7 +375,9 @@ async def _next(
     return [turn.number, turn.out.encoded]
 
 
-async def _end(call: Call, registration: MailboxRegistration, turn_id: str, received: int) -> None:
+async def _end(
+    call: ServiceCall, registration: MailboxRegistration, turn_id: str, received: int
+) -> None:
     """The iterator is over."""
     (await _settle(registration, received, turn_id)).close()
 
@@ -396,7 +398,7 @@ async def _settle(
 # What the services offer
 
 
-async def _describe(call: Call) -> list[Any]:
+async def _describe(call: ServiceCall) -> list[Any]:
     """That the service is there, and what a client must know of it."""
     service = call.offered.service
     if isinstance(service, LookupService):
@@ -409,63 +411,67 @@ def _counted(registration: MailboxRegistration) -> list[int]:
 
 
 METHODS = {
-    "describe": Method("read", _describe),
-    "renew": Method(None, _renew, (Thing(object), LEASE)),
-    "cancel": Method(None, _cancel, (Thing(object),)),
-    "events": Method(None, _events, (wire.Text, wire.Number)),
+    "describe": RemoteMethod("read", _describe),
+    "renew": RemoteMethod(None, _renew, (OfferedObject(object), LEASE)),
+    "cancel": RemoteMethod(None, _cancel, (OfferedObject(object),)),
+    "events": RemoteMethod(None, _events, (wire.Text, wire.Number)),
 }
 
 
-def _lookup(lookup: LookupService) -> dict[str, Method]:
-    registry, wanted, service = lookup.registry, wire.wanted, Thing(Registered)
+def _lookup(lookup: LookupService) -> dict[str, RemoteMethod]:
+    registry, wanted, service = lookup.registry, wire.wanted, OfferedObject(RegisteredService)
     attributes = (service, wire.Number, wire.attributes)
     changes = (service, wire.Number, wire.templates, wire.changes)
     listening = (wanted, wire.anything, LISTENER, wire.anything, LEASE)
     return {
-        "register": Method("write", registry.register, (wire.description, LEASE), grants=True),
-        "attributes": Method(None, registry.attributes, (service,)),
-        "add_attributes": Method("write", registry.add_attributes, attributes),
-        "set_attributes": Method("write", registry.set_attributes, attributes),
-        "modify_attributes": Method("write", registry.modify_attributes, changes),
-        "first": Method("read", registry.first, (wanted,)),
-        "find": Method("read", registry.find, (wanted, wire.Number | None)),
-        "kinds": Method("read", registry.kinds, (wanted,)),
-        "values": Method("read", registry.values, (wanted, wire.Number, wire.Text)),
-        "types": Method("read", registry.types, (wanted, str)),
-        "notify": Method("subscribe", registry.notify, listening, grants=True),
+        "register": RemoteMethod(
+            "write", registry.register, (wire.description, LEASE), grants=True
+        ),
+        "attributes": RemoteMethod(None, registry.attributes, (service,)),
+        "add_attributes": RemoteMethod("write", registry.add_attributes, attributes),
+        "set_attributes": RemoteMethod("write", registry.set_attributes, attributes),
+        "modify_attributes": RemoteMethod("write", registry.modify_attributes, changes),
+        "first": RemoteMethod("read", registry.first, (wanted,)),
+        "find": RemoteMethod("read", registry.find, (wanted, wire.Number | None)),
+        "kinds": RemoteMethod("read", registry.kinds, (wanted,)),
+        "values": RemoteMethod("read", registry.values, (wanted, wire.Number, wire.Text)),
+        "types": RemoteMethod("read", registry.types, (wanted, str)),
+        "notify": RemoteMethod("subscribe", registry.notify, listening, grants=True),
     }
 
 
-def _mailbox(mailbox: EventMailbox) -> dict[str, Method]:
-    box = Thing(MailboxRegistration)
+def _mailbox(mailbox: EventMailbox) -> dict[str, RemoteMethod]:
+    box = OfferedObject(MailboxRegistration)
     turn = (box, wire.Text, wire.Number)
     return {
-        "register": Method("write", mailbox.register, (LEASE,), grants=True),
-        "keep": Method("write", MailboxRegistration.keep_encoded, (box, wire.sent_event)),
-        "refuse": Method("write", MailboxRegistration.refuse, (box, wire.sources)),
-        "count": Method("read", _counted, (box,)),
-        "begin": Method("take", _begin, (box, wire.Number)),
-        "next": Method("take", _next, turn),
-        "end": Method("take", _end, turn),
+        "register": RemoteMethod("write", mailbox.register, (LEASE,), grants=True),
+        "keep": RemoteMethod("write", MailboxRegistration.keep_encoded, (box, wire.sent_event)),
+        "refuse": RemoteMethod("write", MailboxRegistration.refuse, (box, wire.sources)),
+        "count": RemoteMethod("read", _counted, (box,)),
+        "begin": RemoteMethod("take", _begin, (box, wire.Number)),
+        "next": RemoteMethod("take", _next, turn),
+        "end": RemoteMethod("take", _end, turn),
     }
 
 
-def _renewals(service: LeaseRenewalService) -> dict[str, Method]:
-    sets, kept, value = LeaseRenewalSet, Thing(LeaseRenewalSet), wire.anything
+def _renewals(service: LeaseRenewalService) -> dict[str, RemoteMethod]:
+    sets, kept, value = LeaseRenewalSet, OfferedObject(LeaseRenewalSet), wire.anything
     warning, failure = (kept, LISTENER, value, value), (kept, LISTENER, value)
     return {
-        "create": Method("write", service.create_lease_renewal_set, (LEASE,), grants=True),
-        "renew_for": Method("write", sets.renew_for, (kept, LEASED, value, value)),
-        "remove": Method("write", sets.remove_named, (kept, wire.Text)),
-        "lease_ids": Method("read", sets.lease_ids, (kept,)),
-        "warn": Method("subscribe", sets.set_expiration_warning_listener, warning),
-        "tell_failures": Method("subscribe", sets.set_renewal_failure_listener, failure),
-        "clear_warnings": Method("subscribe", sets.clear_expiration_warning_listener, (kept,)),
-        "clear_failures": Method("subscribe", sets.clear_renewal_failure_listener, (kept,)),
+        "create": RemoteMethod("write", service.create_lease_renewal_set, (LEASE,), grants=True),
+        "renew_for": RemoteMethod("write", sets.renew_for, (kept, LEASED, value, value)),
+        "remove": RemoteMethod("write", sets.remove_named, (kept, wire.Text)),
+        "lease_ids": RemoteMethod("read", sets.lease_ids, (kept,)),
+        "warn": RemoteMethod("subscribe", sets.set_expiration_warning_listener, warning),
+        "tell_failures": RemoteMethod("subscribe", sets.set_renewal_failure_listener, failure),
+        "clear_warnings": RemoteMethod(
+            "subscribe", sets.clear_expiration_warning_listener, (kept,)
+        ),
+        "clear_failures": RemoteMethod("subscribe", sets.clear_renewal_failure_listener, (kept,)),
     }
 
 
-_METHODS: dict[str, Callable[[Any], dict[str, Method]]] = {
+_METHODS: dict[str, Callable[[Any], dict[str, RemoteMethod]]] = {
     "lookup": _lookup,
     "mailbox": _mailbox,
     "lease renewal": _renewals,

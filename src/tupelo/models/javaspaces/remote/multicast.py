@@ -25,7 +25,7 @@ from tupelo.models.javaspaces.discovery import LookupLocator
 from tupelo.models.javaspaces.lookup import PUBLIC_GROUP, LookupService
 from tupelo.models.javaspaces.services import check_groups
 from tupelo.space.checks import check_wait
-from tupelo.space.handles import Closing
+from tupelo.space.handles import ClosingHandle
 
 if TYPE_CHECKING:
     from zeroconf import ServiceInfo, Zeroconf
@@ -42,7 +42,7 @@ logger = logging.getLogger("tupelo")
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundLookup:
     """A lookup service in the network: its id, its groups and where it is. `gone` if it has left,
     or is no member of these groups any more."""
 
@@ -52,7 +52,7 @@ class Found:
     gone: bool = False
 
 
-class Announcement(Closing):
+class Announcement(ClosingHandle):
     """Announces a lookup service that a host offers, until it is closed: see `announce`."""
 
     def __init__(self, zeroconf: Zeroconf, info: ServiceInfo) -> None:
@@ -99,7 +99,7 @@ def announce(
     return Announcement(zeroconf, info)
 
 
-class LookupDiscovery(Closing):
+class LookupDiscovery(ClosingHandle):
     """Finds lookup services of some groups in the local network (None: of any group).
 
     A listener is a function of what is Found; it is called from a thread when a lookup service
@@ -109,7 +109,7 @@ class LookupDiscovery(Closing):
     def __init__(
         self,
         groups: Sequence[str] | None = (PUBLIC_GROUP,),
-        listener: Callable[[Found], object] | None = None,
+        listener: Callable[[FoundLookup], object] | None = None,
         *,
         interfaces: Sequence[str] | None = None,
     ) -> None:
@@ -117,7 +117,7 @@ class LookupDiscovery(Closing):
         if listener is not None and not callable(listener):
             raise BadArgument("listener", "a function of what was found", listener)
         self._listener = listener
-        self._found: dict[str, Found] = {}
+        self._found: dict[str, FoundLookup] = {}
         self._changed = threading.Condition()
         self._closed = False
         self._zeroconf, _ = _started(interfaces)
@@ -126,12 +126,12 @@ class LookupDiscovery(Closing):
         )
 
     @property
-    def found(self) -> list[Found]:
+    def found(self) -> list[FoundLookup]:
         """The lookup services that are there now."""
         with self._changed:
             return list(self._found.values())
 
-    def find(self, wait: float | None = 5.0) -> Found:
+    def find(self, wait: float | None = 5.0) -> FoundLookup:
         """A lookup service, the first that was found; DiscoveryFailed if none is within `wait`
         seconds."""
         check_wait(wait)
@@ -195,9 +195,9 @@ class LookupDiscovery(Closing):
         with self._changed:
             lost = None if self._closed else self._found.pop(name, None)
         if lost is not None:
-            self._tell(Found(lost.service_id, lost.groups, lost.locators, gone=True))
+            self._tell(FoundLookup(lost.service_id, lost.groups, lost.locators, gone=True))
 
-    def _tell(self, found: Found) -> None:
+    def _tell(self, found: FoundLookup) -> None:
         if self._listener is not None:
             try:
                 self._listener(found)
@@ -205,7 +205,7 @@ class LookupDiscovery(Closing):
                 logger.exception("a listener of a lookup discovery raised")
 
 
-def _understood(name: str, info: ServiceInfo) -> Found:
+def _understood(name: str, info: ServiceInfo) -> FoundLookup:
     """What was announced. ValueError (UnicodeError is one) if it makes no sense."""
     said = {
         key.decode(): value.decode() for key, value in info.properties.items() if value is not None
@@ -224,7 +224,7 @@ def _understood(name: str, info: ServiceInfo) -> Found:
     ]
     if not locators:
         raise ValueError("it has no address")
-    return Found(service_id, check_groups(groups), tuple(locators))
+    return FoundLookup(service_id, check_groups(groups), tuple(locators))
 
 
 def _started(interfaces: Sequence[str] | None) -> tuple[Zeroconf, list[str]]:

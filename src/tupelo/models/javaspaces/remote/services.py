@@ -13,7 +13,7 @@ from tupelo.errors import (
     LeaseLost,
 )
 from tupelo.federation.client.arguments import listed, parts
-from tupelo.models.javaspaces.courier import Courier, target_of
+from tupelo.models.javaspaces.courier import EventSender, target_of
 from tupelo.models.javaspaces.discovery import LookupLocator
 from tupelo.models.javaspaces.events import (
     EventRegistration,
@@ -26,15 +26,19 @@ from tupelo.models.javaspaces.leases import FOREVER, Lease
 from tupelo.models.javaspaces.lookup import Registrar
 from tupelo.models.javaspaces.mailbox import sources_of
 from tupelo.models.javaspaces.remote import wire
-from tupelo.models.javaspaces.remote.clients import MailboxListener, RemoteService, Rented
+from tupelo.models.javaspaces.remote.clients import (
+    MailboxListener,
+    RemoteLeaseHolder,
+    RemoteService,
+)
 from tupelo.models.javaspaces.remote.hosting import FETCH_SECONDS
 from tupelo.models.javaspaces.remote.locations import sendable
 from tupelo.models.javaspaces.renewal_sets import RenewalFailureEvent
 from tupelo.models.javaspaces.services import (
+    CompiledTemplate,
     Description,
-    Sent,
+    SentTemplate,
     ServiceItem,
-    Wanted,
     description_of,
     types_of_service,
 )
@@ -73,7 +77,7 @@ class RemoteLookupService(RemoteService, Registrar[Blocking | Async]):
     def described(self, item: ServiceItem) -> Description:
         known = description_of(item)
         service = sendable(item.service)
-        sent = Sent(freeze_value(service, "service", 1))
+        sent = SentTemplate(freeze_value(service, "service", 1))
         types = {**known.types, **types_of_service(service)}
         return Description(known.service_id, sent, types, known.attributes)
 
@@ -97,9 +101,14 @@ class RemoteLookupService(RemoteService, Registrar[Blocking | Async]):
         return Description(service_id, sent, {}, wire.attributes(attributes))
 
     async def listen(
-        self, wanted: Wanted, transitions: int, listener: object, handback: Any, lease: float
+        self,
+        wanted: CompiledTemplate,
+        transitions: int,
+        listener: object,
+        handback: Any,
+        lease: float,
     ) -> EventRegistration:
-        rented = Rented(self)
+        rented = RemoteLeaseHolder(self)
 
         async def register(names: list[str], sent: Any) -> Any:
             return await self.ask("notify", rented, wanted, transitions, names, sent, lease)
@@ -125,7 +134,7 @@ class RemoteEventMailbox(RemoteService):
 class RemoteThing:
     """Something that a service elsewhere has leased to this program."""
 
-    def __init__(self, service: RemoteService, rented: Rented) -> None:
+    def __init__(self, service: RemoteService, rented: RemoteLeaseHolder) -> None:
         self.is_async = service.is_async
         self._service = service
         self._rented = rented
@@ -158,11 +167,11 @@ class RemoteMailboxRegistration(RemoteThing):
     last one may come twice.
     """
 
-    def __init__(self, mailbox: RemoteEventMailbox, rented: Rented) -> None:
+    def __init__(self, mailbox: RemoteEventMailbox, rented: RemoteLeaseHolder) -> None:
         super().__init__(mailbox, rented)
         self.error: Exception | None = None
         self._received = 0
-        self._courier: Courier | None = None
+        self._courier: EventSender | None = None
 
     @property
     def listener(self) -> MailboxListener:
@@ -234,7 +243,7 @@ class RemoteMailboxRegistration(RemoteThing):
                 self._courier, self.error = None, error
 
         bag = _RemoteBag(self, notifier, await self._begin())
-        self._courier = courier = Courier(bag, notifier, give_up, service.start)
+        self._courier = courier = EventSender(bag, notifier, give_up, service.start)
         courier.go()
 
     @either
@@ -328,7 +337,7 @@ class RemoteLeaseRenewalSet(RemoteThing):
     """A LeaseRenewalSet at a host elsewhere: it renews leases that services of that host have
     granted, also while the program that holds them is away."""
 
-    def __init__(self, service: RemoteLeaseRenewalService, rented: Rented) -> None:
+    def __init__(self, service: RemoteLeaseRenewalService, rented: RemoteLeaseHolder) -> None:
         super().__init__(service, rented)
         self._given: dict[str, Lease] = {}
 

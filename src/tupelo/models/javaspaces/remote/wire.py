@@ -18,9 +18,9 @@ from tupelo.models.javaspaces.registry import ServiceEvent
 from tupelo.models.javaspaces.services import (
     Attributes,
     Change,
+    CompiledTemplate,
     Description,
-    Sent,
-    Wanted,
+    SentTemplate,
     known_here,
 )
 from tupelo.values.codec import BadBytes, decode_entry, encode_entry, read_value, spell_value
@@ -44,7 +44,7 @@ def spell(value: Any) -> Any:
             types = {name: sorted(above) for name, above in value.types.items()}
             parts = [value.service_id, value.service.frozen, types, value.attributes]
             return spell(parts)
-        case Wanted():
+        case CompiledTemplate():
             return spell([value.service_id, sorted(value.types), value.attributes, value.kinds])
         case Template():
             return template_to_wire(value)
@@ -96,17 +96,17 @@ def description(value: Any) -> Description:
     parts = convert(value, tuple[Annotated[str, msgspec.Meta(max_length=1_000)], Any, _Types, Any])
     service_id, service, types, entries = parts
     above = {name: frozenset(names) for name, names in types.items()}
-    return Description(service_id, Sent(frozen(service)), above, attributes(entries))
+    return Description(service_id, SentTemplate(frozen(service)), above, attributes(entries))
 
 
-def wanted(value: Any) -> Wanted:
+def wanted(value: Any) -> CompiledTemplate:
     service_id, types, asked, kinds = convert(
         value, tuple[Text | None, Texts, Any, list[Text | None]]
     )
     read = templates(asked)
     if len(read) != len(kinds):
         raise BadArgument("template", "the name of a class for each attribute", kinds)
-    return Wanted(service_id, frozenset(types), read, kinds)
+    return CompiledTemplate(service_id, frozenset(types), read, kinds)
 
 
 def templates(value: Any) -> list[Template]:
