@@ -28,7 +28,7 @@ EACH = 1_000
 MISPLACED_EACH = 100
 DELAY_SECONDS = 0.005
 WAVE = frozenset(("Here", "Gone", "Probe", "Echo", "Commit", "Flush", "Done", "Resume"))
-"""What is said to agree on a roster. The rest is what has to move."""
+"""What is said to agree on a membership. The rest is what has to move."""
 LISTENED = 200
 
 

@@ -24,10 +24,10 @@ from benchmarks.elsewhere import SPACE, Elsewhere, run_hosts
 from tupelo.errors import LinkError
 from tupelo.federation.links import wire
 from tupelo.federation.links.tcp import PLAIN, PREAMBLE
-from tupelo.values.codec import spell_entry
+from tupelo.values.codec import entry_to_wire
 from tupelo.values.entry import shape_of
 from tupelo.values.kind import kind_named
-from tupelo.values.spelling import template_to_wire
+from tupelo.values.template_encoding import template_to_wire
 
 FRAMES = 1_000_000
 FRAMES_A_LINE = 25
@@ -90,7 +90,7 @@ def flood(address: str, frames: int, rng: random.Random) -> int:
 def _messages(rng: random.Random) -> list[wire.Message]:
     number = rng.randrange(1_000_000)
     kind = kind_named(f"far.Class{number}", (f"field{number}",), (f"far.Class{number}",))
-    strange = spell_entry(shape_of(kind, (int,)), (number,))
+    strange = entry_to_wire(shape_of(kind, (int,)), (number,))
     return [
         wire.Ping(),
         wire.DescribeHost(1),

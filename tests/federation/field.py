@@ -77,6 +77,6 @@ def played(
     run(all_of_it, seed)
 
 
-def notebook(field: Field, asked: int = 1, asker: int = 0) -> Any:
+def peer_session_cache(field: Field, asked: int = 1, asker: int = 0) -> Any:
     """What one host keeps of the sessions of another."""
     return field.cores[asked].peers[field.cores[asker].id]._sessions

@@ -12,7 +12,7 @@ from uuid import uuid4
 from tupelo.federation.identity.keys import Identity
 from tupelo.federation.identity.tls import client_context
 from tupelo.federation.links import wire
-from tupelo.values.spelling import template_to_wire
+from tupelo.values.template_encoding import template_to_wire
 
 PATIENCE_SECONDS = 20.0
 PLAIN = b"TUPELO" + bytes([wire.VERSION]) + b"P"
@@ -153,6 +153,6 @@ class Raw:
         self._socket.close()
 
 
-def spelled(*template: Any) -> Any:
+def encoded(*template: Any) -> Any:
     """A template as it is sent."""
     return template_to_wire(template)

@@ -18,7 +18,7 @@ import pytest
 
 import tupelo
 from tests.federation.company import PATIENCE_SECONDS, await_host, await_space, port_of
-from tests.federation.raw import Raw, spelled
+from tests.federation.raw import Raw, encoded
 from tupelo.errors import TupeloError
 from tupelo.federation.links import wire
 from tupelo.federation.spaces.hosted import Doubt
@@ -118,7 +118,7 @@ def test_what_was_for_a_client_that_never_comes_back_is_decided_by_the_doubt(
     child = threads.child("fetching", "taker has it", peers=[owner.address])
     await_space(owner, child.id)
     client = Raw.met(child.address)
-    client.say(wire.Get(1, "jobs", spelled(*JOBS), True))
+    client.say(wire.Get(1, "jobs", encoded(*JOBS), True))
     child.hear("paused")
     child.kill()
     until(lambda: not owner.core.peers and not owner.core.doubts.owners(), "it is decided")
@@ -133,17 +133,17 @@ def test_a_host_says_nothing_for_clients_of_another(threads, until):
     honest, liar = Raw.met(owner.address, "host"), Raw.met(owner.address, "host")
     agent = f"client@{honest.id}"
     taken = honest.call(
-        wire.Ask, "jobs", spelled(*JOBS), "take", client=ClientCall(agent, "session", 4)
+        wire.Ask, "jobs", encoded(*JOBS), "take", client=ClientCall(agent, "session", 4)
     )
     assert taken.value
     honest.close()
     until(lambda: owner.core.doubts.owners(), "it is in doubt")
     liar.say(wire.Returned([(agent, "session", [])]))
-    assert liar.call(wire.CountRequest, "jobs", spelled(*JOBS)).value == 0
+    assert liar.call(wire.CountRequest, "jobs", encoded(*JOBS)).value == 0
     assert owner.core.doubts.owners()
     again = Raw.met(owner.address, "host", id=honest.id)  # a new life
     again.say(wire.Returned([(agent, "session", [])]))
-    assert again.call(wire.CountRequest, "jobs", spelled(*JOBS)).value == 1
+    assert again.call(wire.CountRequest, "jobs", encoded(*JOBS)).value == 1
     assert not owner.core.doubts.owners()
     for raw in (liar, again):
         raw.close()

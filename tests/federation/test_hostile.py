@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.federation.company import Company, await_space
-from tests.federation.raw import PLAIN, Raw, spelled
+from tests.federation.raw import PLAIN, Raw, encoded
 from tupelo.errors import BadFrame, LinkError
 from tupelo.federation.client.connect import connect
 from tupelo.federation.links import reception, tcp, wire
@@ -22,7 +22,7 @@ from tupelo.values.coverage import Coverage
 from tupelo.values.scope import HERE, Scope
 
 PATIENCE = 60.0
-JOBS = spelled("job", int)
+JOBS = encoded("job", int)
 
 
 class Siege:
@@ -212,7 +212,7 @@ def test_a_frame_as_large_as_allowed_is_taken(siege):
     room = wire.FRAME_MAX - len(wire.encode(wire.Write(1, "others", [["big", b"x" * 70_000]])))
     said = raw.call(wire.Write, "others", [["big", b"x" * (room + 70_000)]])
     assert isinstance(said, wire.Answer)
-    got = raw.call(wire.Get, "others", spelled("big", bytes), True, 0.0)
+    got = raw.call(wire.Get, "others", encoded("big", bytes), True, 0.0)
     assert len(got.value[0][1]) == room + 70_000
     raw.say(wire.Confirm([got.call]))
 
@@ -318,7 +318,7 @@ def test_nobody_confirms_or_cancels_the_calls_of_another(siege):
     siege.good.write_all([("job", 1), ("job", 2)])
     taken = good.call(wire.Get, "jobs", JOBS, True, 0.0)
     waiting = 77
-    good.say(wire.Get(waiting, "jobs", spelled("more", int), True))
+    good.say(wire.Get(waiting, "jobs", encoded("more", int), True))
     calls = list(range(100))
     bad.say(wire.Confirm(calls), wire.Cancel(calls))
     assert isinstance(bad.call(wire.DescribeHost), wire.Answer)
@@ -618,7 +618,7 @@ def test_one_who_never_reads_is_not_waited_for(threads):
     while not cut:
         assert time.monotonic() < end, "it is listened to for ever"
         number += 1
-        get = wire.Get(number, "others", spelled("big", bytes), False, 0.0)
+        get = wire.Get(number, "others", encoded("big", bytes), False, 0.0)
         try:
             raw._socket.send(wire.frame(wire.encode(get)))
         except BlockingIOError:

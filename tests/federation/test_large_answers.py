@@ -9,7 +9,7 @@ import tupelo
 from tests.federation.company import meet
 from tupelo.errors import AnswerTooLarge, BadFrame, CannotSend
 from tupelo.federation.links import wire
-from tupelo.federation.links.spelled import read_leases, spell_leases
+from tupelo.federation.links.encoding import encode_leases, read_leases
 
 MEBI = 2**20
 SMALL_FRAME = 4_096
@@ -70,7 +70,7 @@ def test_an_error_after_the_fact_says_so(connected, monkeypatch):
     ],
 )
 def test_leases_in_runs_are_what_they_were(leases):
-    assert read_leases(spell_leases(leases), len(leases)) == leases
+    assert read_leases(encode_leases(leases), len(leases)) == leases
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import tupelo
 from tupelo import ANY, Between, Lifo, Not, OneOf, Template, aio
 from tupelo.errors import BadArgument, BadTemplate, CannotSend
 from tupelo.federation.links.wire import BULK_MAX
-from tupelo.values.spelling import TEMPLATE_COST_MAX
+from tupelo.values.template_encoding import TEMPLATE_COST_MAX
 
 MANY = 120_000
 NONE = (ANY, Between(-9, -1))

@@ -9,12 +9,12 @@ import pytest
 import tupelo
 from tests.federation.raw import Raw
 from tupelo.errors import BadArgument, CannotReach, NotAllowed, WrongPassword
-from tupelo.federation.hosts.building import plan_host
+from tupelo.federation.hosts.config import plan_host
 from tupelo.federation.hosts.dialling import Dialler
 from tupelo.federation.identity.trust import Trust
 from tupelo.federation.links import wire
 from tupelo.federation.links.tcp import TcpNetwork
-from tupelo.values import spelling
+from tupelo.values import template_encoding
 
 
 def answer_to(address: str, role: str, **hello: Any) -> str:
@@ -75,11 +75,11 @@ def test_who_claims_too_much_is_not_met(threads, spaces):
 
 
 def test_a_long_template_is_not_kept_for_the_next_time():
-    before = len(spelling._known)
+    before = len(template_encoding._known)
     for text in ("x" * 100, "y" * 10_000):
-        data = spelling.template_to_wire(tupelo.Named(name=text)).data
-        spelling.read_wire_extension(spelling._TEMPLATE, memoryview(data))
-    assert len(spelling._known) - before in (0, 1)
+        data = template_encoding.template_to_wire(tupelo.Named(name=text)).data
+        template_encoding.read_wire_extension(template_encoding._TEMPLATE, memoryview(data))
+    assert len(template_encoding._known) - before in (0, 1)
 
 
 def test_who_welcomes_and_hangs_up_is_not_dialled_at_once_again(monkeypatch):

@@ -38,7 +38,7 @@ def test_a_message_for_another_says_for_whom():
     assert caught.value.addressee == BOB.key
 
 
-def test_a_carrier_sees_neither_text_nor_sender():
+def test_a_extension_sees_neither_text_nor_sender():
     sealed = seal(ANN, BOB.key, b"meet me at noon, alone", HERE)
     assert b"noon" not in sealed
     assert bytes.fromhex(ANN.key.removeprefix("ed25519:")) not in sealed
@@ -62,7 +62,7 @@ def test_every_bit_is_guarded():
         unseal(BOB, sealed + b"!", HERE)
 
 
-def test_a_carrier_cannot_address_it_to_another():
+def test_a_extension_cannot_address_it_to_another():
     sealed = bytearray(seal(ANN, BOB.key, b"secret", HERE))
     sealed[1:33] = bytes.fromhex(EVE.key.removeprefix("ed25519:"))
     with pytest.raises(BadSeal):

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.federation.company import await_host, await_space, meet, port_of
-from tests.federation.raw import Raw, spelled
+from tests.federation.raw import Raw, encoded
 from tupelo.errors import (
     CannotReach,
     IdentityChanged,
@@ -182,7 +182,7 @@ def test_a_client_cannot_take_the_name_of_another(threads, alice, bob, mallory):
     raw = Raw.secure(host.address, mallory)
     raw.greet("client", id=bob.key)
     raw.call(wire.Write, "jobs", [["job", 1]])
-    got = raw.call(wire.Get, "jobs", spelled("job", int), False, 0.0, whole=True).value[0]
+    got = raw.call(wire.Get, "jobs", encoded("job", int), False, 0.0, whole=True).value[0]
     assert mallory.key in got[1] and bob.key not in got[1]
     raw.close()
 
@@ -195,7 +195,7 @@ def test_a_client_cannot_resume_the_session_of_another_identity(
     space.write(("job", 1))
     lost = Raw.secure(host.address, bob)
     lost.greet("client")
-    assert lost.call(wire.Get, "jobs", spelled("job", int), True, 0.0).value == [["job", 1]]
+    assert lost.call(wire.Get, "jobs", encoded("job", int), True, 0.0).value == [["job", 1]]
     lost.close()
     until(host.core.doubts.owners)
     forged = Raw.secure(host.address, mallory)
@@ -376,11 +376,11 @@ def test_a_password_that_is_no_text_cannot_be_sent(locked, dial):
 def test_one_who_does_not_show_it_may_do_nothing(locked):
     raw = Raw.met(locked.address)
     for call in (
-        (wire.Get, "safe", spelled("job", int), True, 0.0),
-        (wire.Get, "safe", spelled("job", int), False, 0.0),
+        (wire.Get, "safe", encoded("job", int), True, 0.0),
+        (wire.Get, "safe", encoded("job", int), False, 0.0),
         (wire.Write, "safe", [["job", 2]]),
-        (wire.CountRequest, "safe", spelled("job", int)),
-        (wire.Subscribe, "safe", spelled("job", int)),
+        (wire.CountRequest, "safe", encoded("job", int)),
+        (wire.Subscribe, "safe", encoded("job", int)),
         (wire.Begin, "safe"),
         (wire.Changes, "safe"),
         (wire.OpenSession, "safe"),
@@ -407,8 +407,8 @@ def test_a_space_with_a_password_is_no_part_of_a_federation(locked, threads):
     assert other.space("safe").read_all() == [("job", 2)]
     raw = Raw.met(locked.address, "host")
     # It is answered as if there were no such space, and told of nothing.
-    assert raw.call(wire.Ask, "safe", spelled("job", int), "take").value == []
-    assert raw.call(wire.WatchRequest, "safe", spelled("job", int), 1, existing=True).value is None
+    assert raw.call(wire.Ask, "safe", encoded("job", int), "take").value == []
+    assert raw.call(wire.WatchRequest, "safe", encoded("job", int), 1, existing=True).value is None
     assert raw.call(wire.UnwatchRequest, 1).value == 0
     raw.close()
     assert locked.space("safe").here.count() == 1

@@ -8,13 +8,13 @@ import pytest
 
 import tupelo
 from tests.federation.client.hosting import Hosting
-from tests.federation.raw import Raw, spelled
+from tests.federation.raw import Raw, encoded
 from tupelo.federation.client.connect import connect
-from tupelo.federation.hosts import given, possessions
+from tupelo.federation.hosts import client_deliveries, client_resources
 from tupelo.federation.identity.access import ANYONE, Access
 from tupelo.federation.links import wire
 from tupelo.federation.spaces import doubts
-from tupelo.values.spelling import template_to_wire
+from tupelo.values.template_encoding import template_to_wire
 
 PATIENCE = 60.0
 UNSAYABLE = ("s", "\ud800")
@@ -94,7 +94,7 @@ def test_to_cancel_an_entry_does_not_touch_that_of_another_space(desk, tmp_path)
 
 
 def test_the_leases_of_what_a_transaction_wrote_are_kept_while_it_lives(desk, monkeypatch):
-    monkeypatch.setattr(possessions, "WRITTEN_MIN", 4)
+    monkeypatch.setattr(client_resources, "WRITTEN_MIN", 4)
     jobs = desk.at()
     with connect(f"tupelo://{desk.host.address}/jobs") as space:
         leases = []
@@ -154,8 +154,8 @@ def test_calls_that_were_cancelled_at_once_do_not_count(desk, tmp_path):
 @pytest.mark.parametrize(
     "waiting",
     [
-        lambda call: wire.Get(call, "small", spelled("none"), True, None, order="lifo"),
-        lambda call: wire.Get(call, "small", spelled("none"), True, None),
+        lambda call: wire.Get(call, "small", encoded("none"), True, None, order="lifo"),
+        lambda call: wire.Get(call, "small", encoded("none"), True, None),
         lambda call: wire.Write(call, "small", [["late"]], wait=None),
     ],
     ids=["slow get", "get", "write"],
@@ -292,7 +292,7 @@ def test_who_waits_for_what_cannot_be_sent_is_told(desk, take, order):
     other.call(wire.Write, "jobs", [["job", "x" * MEBI]])
     assert client.answer(100).value
     client.say(wire.Confirm([100]))
-    client.say(wire.Get(101, "jobs", spelled("s", str), take, None, order=order))
+    client.say(wire.Get(101, "jobs", encoded("s", str), take, None, order=order))
     assert is_served(client)
     jobs.write(UNSAYABLE)
     assert client.answer(101).kind == "CannotSend"
@@ -412,8 +412,8 @@ def test_a_take_that_was_confirmed_may_be_called_off(desk, path):
 
 
 def test_only_the_last_takes_may_be_called_off(desk, monkeypatch):
-    monkeypatch.setattr(given, "CONFIRMED_MAX", 2)
-    monkeypatch.setattr(given, "REMEMBERED_BYTES", 100)
+    monkeypatch.setattr(client_deliveries, "CONFIRMED_MAX", 2)
+    monkeypatch.setattr(client_deliveries, "REMEMBERED_BYTES", 100)
     jobs = desk.at()
     client = desk.client()
 

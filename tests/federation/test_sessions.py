@@ -12,19 +12,19 @@ import pytest
 from pyroaring import BitMap64
 
 from tests.federation.company import await_space
-from tests.federation.field import Field, notebook, played
+from tests.federation.field import Field, peer_session_cache, played
 from tests.federation.raw import Raw
 from tupelo import HERE
 from tupelo.errors import NotAllAnswered, TupeloError, UnknownType
 from tupelo.federation.client.connect import connect
-from tupelo.federation.hosts import noted
+from tupelo.federation.hosts import peer_sessions
 from tupelo.federation.links import wire
 from tupelo.federation.spanning import records
 from tupelo.federation.spanning.records import SeenRecord
 from tupelo.space.query import Query
 from tupelo.space.session import Seen
 from tupelo.values.entry import Entry
-from tupelo.values.spelling import template_to_wire
+from tupelo.values.template_encoding import template_to_wire
 
 NEWS = ("news", str, int)
 
@@ -72,7 +72,7 @@ def test_a_host_goes_on_from_where_the_session_stopped():
         session = here.session()
         for i in range(400):
             assert await session.read(NEWS, wait=0) == ("news", "x", i)
-        (kept,) = notebook(field)._kept.values()
+        (kept,) = peer_session_cache(field)._kept.values()
         looked = looks_at(kept.seen)
         assert await session.read(NEWS, wait=0) == ("news", "x", 400)
         assert 0 < len(looked) < 5
@@ -88,7 +88,7 @@ def test_what_was_read_at_once_is_not_looked_at_again(limit, writer):
         session = field.spaces[0].session()
         seen = len(await session.read_all(NEWS, limit=limit))
         await field.spaces[writer].write(("news", "x", 500))
-        kept = [one.seen for one in notebook(field)._kept.values()]
+        kept = [one.seen for one in peer_session_cache(field)._kept.values()]
         looked = looks_at(kept[0] if writer else session._record)
         assert await session.read(NEWS, wait=0) == ("news", "x", seen)
         assert 0 < len(looked) < 10
@@ -169,9 +169,9 @@ def test_the_end_of_a_session_is_told():
         await there.write(("news", "x", 1))
         async with here.session() as session:
             assert await session.read(NEWS, wait=0) is not None
-            assert len(notebook(field)) == 1
+            assert len(peer_session_cache(field)) == 1
         await asyncio.sleep(1)
-        assert len(notebook(field)) == 0
+        assert len(peer_session_cache(field)) == 0
         with pytest.raises(TupeloError, match="over"):
             await session.read(NEWS, wait=0)
 
@@ -179,7 +179,7 @@ def test_the_end_of_a_session_is_told():
 
 
 def test_what_is_kept_for_others_is_bounded(monkeypatch):
-    monkeypatch.setattr(noted, "NOTED_MAX", 3)
+    monkeypatch.setattr(peer_sessions, "NOTED_MAX", 3)
 
     async def main(field: Field) -> None:
         here, there = field.spaces
@@ -188,14 +188,14 @@ def test_what_is_kept_for_others_is_bounded(monkeypatch):
         for i in range(10):
             for session in sessions:
                 assert await session.read(NEWS, wait=0) == ("news", "x", i)
-                assert len(notebook(field)) <= 3
+                assert len(peer_session_cache(field)) <= 3
         assert [session.seen for session in sessions] == [10] * 5
 
     played(main)
 
 
 def test_what_is_kept_for_others_is_bounded_in_bytes(monkeypatch):
-    monkeypatch.setattr(noted, "NOTED_BYTES", 100)
+    monkeypatch.setattr(peer_sessions, "NOTED_BYTES", 100)
 
     async def main(field: Field) -> None:
         here, there = field.spaces
@@ -204,7 +204,7 @@ def test_what_is_kept_for_others_is_bounded_in_bytes(monkeypatch):
         for i in range(10):
             for session in sessions:
                 assert await session.read(NEWS, wait=0) == ("news", "x", i)
-        assert len(notebook(field)) < 5
+        assert len(peer_session_cache(field)) < 5
 
     played(main)
 
@@ -221,12 +221,12 @@ def test_a_host_that_has_forgotten_a_session_is_told_all_of_it():
         for i in range(15):
             got.append(await session.read(NEWS, wait=0))
             if i % 4 == 0:
-                notebook(field).forget_all()
+                peer_session_cache(field).forget_all()
         got += await session.read_all(NEWS, limit=5)
-        notebook(field).forget_all()
+        peer_session_cache(field).forget_all()
         got += await session.read_all(NEWS)
         assert got == [("news", "x", i) for i in range(30)]
-        notebook(field).forget_all()
+        peer_session_cache(field).forget_all()
         assert await session.read_all(NEWS) == []
 
     played(main)
@@ -256,7 +256,7 @@ def test_what_died_here_is_forgotten_here_and_elsewhere():
         session = here.session()
         assert len(await session.read_all(NEWS)) == 3_001
         assert await session.read_all(NEWS) == []
-        (kept,) = notebook(field)._kept.values()
+        (kept,) = peer_session_cache(field)._kept.values()
         assert len(kept.seen) == 3_001
         await asyncio.sleep(10)
         assert await session.read_all(NEWS) == []
@@ -299,7 +299,9 @@ def test_an_answer_that_never_came_hides_nothing():
         assert await session.read(NEWS, wait=0) == ("news", "x", 0)
         reading = asyncio.create_task(session.read(NEWS, wait=0))
         await asyncio.sleep(0)
-        while notebook(field)._kept[next(iter(notebook(field)._kept))].answering:
+        while (
+            peer_session_cache(field)._kept[next(iter(peer_session_cache(field)._kept))].answering
+        ):
             await asyncio.sleep(0.001)
         field.network.cut("a", "b")
         with pytest.raises(NotAllAnswered):
@@ -383,7 +385,7 @@ def test_a_client_reads_in_a_session_over_all_hosts(threads, cloned):
 def test_each_entry_once_and_in_order_through_everything(seed, monkeypatch):
     """Several read in one session, at a host of three, while links are cut and parted, hosts forget
     sessions, and reads are called off."""
-    monkeypatch.setattr(noted, "NOTED_MAX", 1 if seed % 3 == 0 else 1_000)
+    monkeypatch.setattr(peer_sessions, "NOTED_MAX", 1 if seed % 3 == 0 else 1_000)
     monkeypatch.setattr(records, "CHANGES_MAX", 4 if seed % 2 else 4_096)
     rng = Random(seed)
 
@@ -470,7 +472,7 @@ def test_what_is_summed_up_is_what_happened():
 
     rng = Random(5)
     peer: Any = Peer()
-    record, kept = SeenRecord(), noted.PeerSeen()
+    record, kept = SeenRecord(), peer_sessions.PeerSeen()
     kept.heard(record.notes_for(peer, 1))
     for round_number in range(200):
         for _ in range(rng.randrange(6)):
@@ -498,7 +500,7 @@ def test_what_was_gone_and_is_seen_again_is_told_as_seen():
 
     peer: Any = Peer()
     entry: Any = type("E", (), {"origin": "x", "n": 7})
-    record, kept, gone = SeenRecord(), noted.PeerSeen(), Seen()
+    record, kept, gone = SeenRecord(), peer_sessions.PeerSeen(), Seen()
     gone.add(entry)
     kept.heard(record.notes_for(peer, 1))
     record.add(entry)
@@ -588,19 +590,19 @@ def test_a_host_that_answers_nonsense_is_missing(nosy, nonsense, later):
 
 def test_what_a_host_claims_to_have_seen_is_bounded(nosy, monkeypatch):
     """Also if it is of many origins, with no numbers at all; and if it cannot be."""
-    monkeypatch.setattr(noted, "NOTED_BYTES", 100_000)
+    monkeypatch.setattr(peer_sessions, "NOTED_BYTES", 100_000)
     host, raw = nosy
     raw.call(wire.Ask, "jobs", ALL, "read", seen=wire.SessionDelta(1, 0, 1, {}))
     (peer,) = host._core.peers.values()
-    notebook = peer._sessions
+    peer_session_cache = peer._sessions
     for number in range(2, 6):
         many: dict[str, bytes | list[int]] = {f"{number}/{i}": [] for i in range(300)}
         raw.call(wire.Ask, "jobs", ALL, "read", seen=wire.SessionDelta(number, 0, 1, many))
         raw.call(wire.Ask, "jobs", ALL, "read", seen=wire.SessionDelta(number, 1, 2, {"x": b"no"}))
-    assert list(notebook._kept) == [5]
-    assert notebook._size == notebook._kept[5].size
-    notebook.forget(5)
-    assert notebook._size == 0
+    assert list(peer_session_cache._kept) == [5]
+    assert peer_session_cache._size == peer_session_cache._kept[5].size
+    peer_session_cache.forget(5)
+    assert peer_session_cache._size == 0
 
 
 def test_who_says_that_it_saw_all_there_ever_will_be_sees_nothing(nosy):

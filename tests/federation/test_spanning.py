@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from tests.federation.company import await_space, meet
-from tests.federation.raw import Raw, spelled
+from tests.federation.raw import Raw, encoded
 from tupelo import Capacity, Where
 from tupelo.errors import BadArgument, NotAllAnswered
 from tupelo.federation.hosts.doors import AsyncHost
@@ -146,7 +146,7 @@ def test_what_nobody_wants_any_more_returns_to_its_place(threads, lines, until):
     owned.write_all([("job", 1), ("job", 2)])
     meet(first, second)
     client = lines(first, "client")
-    assert client.call(wire.Get, "jobs", spelled(*JOBS), True, 0).value
+    assert client.call(wire.Get, "jobs", encoded(*JOBS), True, 0).value
     assert owned.here.count() == 1
     client.leave()
     until(lambda: owned.here.count() == 2, "it is there")
@@ -161,7 +161,7 @@ def test_what_nobody_wants_any_more_stays_in_a_space_that_is_full(threads, lines
     second.space("jobs").write(("job", 1))
     meet(first, second)
     client = lines(first, "client")
-    got = client.call(wire.Get, "jobs", spelled(*JOBS), True, 0)
+    got = client.call(wire.Get, "jobs", encoded(*JOBS), True, 0)
     client.say(wire.Confirm([got.call]), wire.Cancel([got.call]))  # Its user was interrupted.
     until(lambda: full.here.count() == 2, "it is here")
     assert second.space("jobs").take(JOBS, wait=0) == ("job", 1)
@@ -176,7 +176,7 @@ def test_what_returns_to_a_durable_space_outlives_the_host(threads, lines, until
     second.space("jobs").write(("job", 1))
     meet(first, second)
     client = lines(first, "client")
-    got = client.call(wire.Get, "jobs", spelled(*JOBS), True, 0)
+    got = client.call(wire.Get, "jobs", encoded(*JOBS), True, 0)
     client.say(wire.Confirm([got.call]), wire.Cancel([got.call]))  # Its user was interrupted.
     until(lambda: full.here.count() == 2, "it is here")
     first.close()
@@ -440,7 +440,7 @@ def test_a_function_in_a_template_is_asked_here(company, until):
 def test_a_host_that_asks_too_much_at_a_time_is_hung_up(host, lines, monkeypatch):
     monkeypatch.setattr(calls, "CALLS_MAX", 10)
     raw = lines(host)
-    raw.say(*(wire.CountRequest(call, "jobs", spelled(*JOBS)) for call in range(1, 101)))
+    raw.say(*(wire.CountRequest(call, "jobs", encoded(*JOBS)) for call in range(1, 101)))
     assert raw.is_hung_up()
 
 

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 import tupelo
-from tests.federation.raw import PLAIN, Raw, spelled
+from tests.federation.raw import PLAIN, Raw, encoded
 from tupelo.errors import BadFrame, LimitReached, WrongPassword
-from tupelo.federation.hosts import guesses as guesses_module
-from tupelo.federation.hosts.guesses import PasswordGuard
+from tupelo.federation.hosts import passwords as guesses_module
+from tupelo.federation.hosts.passwords import PasswordGuard
 from tupelo.federation.identity.access import Access
 from tupelo.federation.identity.keys import Identity
 from tupelo.federation.identity.trust import Trust
@@ -22,7 +22,7 @@ from tupelo.federation.links import wire
 from tupelo.federation.links.turns import ROUND_MESSAGES, TurnScheduler
 from tupelo.values import entry as entry_module
 from tupelo.values import kind as kind_module
-from tupelo.values.codec import spell_entry
+from tupelo.values.codec import entry_to_wire
 from tupelo.values.entry import shape_of
 from tupelo.values.kind import Kind
 
@@ -90,7 +90,7 @@ def megabytes_of(child: Any) -> int:
 
 def strange_entry(number: int = 1) -> Any:
     kind = Kind(f"far.Strange{number}", ("a",), (f"far.Strange{number}",))
-    return spell_entry(shape_of(kind, (int,)), (1,))
+    return entry_to_wire(shape_of(kind, (int,)), (1,))
 
 
 # Before anybody has said who it is
@@ -253,7 +253,7 @@ def test_what_has_run_out_does_not_count(threads):
         assert isinstance(raw.call(wire.Begin, "jobs", 5.0), wire.Answer)
         assert raw.call(wire.OpenSession, "jobs", 5.0).kind == "LimitReached"
         clock.advance(6.0)
-        assert isinstance(raw.call(wire.CountRequest, "jobs", spelled("x")), wire.Answer)
+        assert isinstance(raw.call(wire.CountRequest, "jobs", encoded("x")), wire.Answer)
     raw.close()
 
 
@@ -329,7 +329,7 @@ def test_a_connection_with_its_calls_under_way_is_read_again_when_some_have_ende
 def test_calls_that_wait_do_not_keep_their_connection_from_being_read(at, tmp_path):
     quarters = at(tmp_path, working=1, working_in_all=1)
     raw = quarters.met()
-    raw.say(*(wire.Get(call, "jobs", spelled("job", int), True, None) for call in (1, 2, 3)))
+    raw.say(*(wire.Get(call, "jobs", encoded("job", int), True, None) for call in (1, 2, 3)))
     raw.say(*(wire.Write(call, "jobs", [["job", call]]) for call in (11, 12, 13)))
     for call in (1, 2, 3, 11, 12, 13):
         assert isinstance(raw.hear_until(lambda said: hasattr(said, "call")), wire.Answer), call
@@ -416,26 +416,26 @@ def test_wrong_passwords_are_counted_and_slowed(threads):
 def test_the_pause_before_a_guess_grows_and_other_addresses_have_none():
     async def scene() -> None:
         loop = asyncio.get_running_loop()
-        guesses = PasswordGuard(loop)
+        passwords = PasswordGuard(loop)
         for _ in range(guesses_module.FREE_GUESSES):
-            assert not await guesses.check("here", lambda: False)
-        here = guesses._guessers["here"]
+            assert not await passwords.check("here", lambda: False)
+        here = passwords._guessers["here"]
         assert here.not_before == 0.0
         pauses = []
         for _ in range(12):
-            guesses._was_wrong(here)
+            passwords._was_wrong(here)
             pauses.append(here.not_before - here.last)
         assert pauses == sorted(pauses)
         assert pauses[0] == pytest.approx(guesses_module.FIRST_PAUSE_SECONDS)
         assert pauses[-1] == pytest.approx(guesses_module.PAUSE_MAX_SECONDS)
-        waiting = asyncio.ensure_future(guesses.check("here", lambda: True))
-        assert await guesses.check("there", lambda: True)
+        waiting = asyncio.ensure_future(passwords.check("here", lambda: True))
+        assert await passwords.check("there", lambda: True)
         assert not waiting.done()
         waiting.cancel()
         for number in range(2 * guesses_module.ADDRESSES_MAX):
-            guesses._guesser(f"address {number}")
-        assert len(guesses._guessers) <= guesses_module.ADDRESSES_MAX
-        guesses.close()
+            passwords._guesser(f"address {number}")
+        assert len(passwords._guessers) <= guesses_module.ADDRESSES_MAX
+        passwords.close()
 
     asyncio.run(scene())
 

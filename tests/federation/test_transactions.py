@@ -31,7 +31,7 @@ from tupelo.federation.hosts.doors import Host
 from tupelo.federation.links import wire
 from tupelo.federation.transactions import BranchElsewhere, HostedBranch, transaction
 from tupelo.space.decisions import DecisionLog
-from tupelo.space.either import finished
+from tupelo.space.dual_api import run_coroutine
 
 PATIENCE_SECONDS = 60.0
 TOKEN = ("token", 1)
@@ -505,7 +505,7 @@ def test_nobody_says_for_another_that_it_knows_the_outcome(hosts, connect, at, u
         """It is decided, and nobody was told yet."""
         for name in (*names, COORDINATOR):
             for said in (txn.id, *(branch_id(txn.id, number) for number in range(4))):
-                finished(stranger.ask(wire.Forget(0, said, name)))
+                run_coroutine(stranger.ask(wire.Forget(0, said, name)))
         assert kept_for(decider) >= names
         for host in (one, other):
             lose_clients(host, until)
@@ -521,7 +521,7 @@ def test_only_a_decider_on_disk_knows_that_nothing_was_decided(threads, connect,
     """In memory it may have been decided, and lost, in an earlier life of that host."""
     decider = threads.host("decider", path=tmp_path / "decider" if durable else None)
     txn = spanning_id(decider.id, decider.address, "a lost session", "1")
-    given_up = finished(connect(decider).ask(wire.Decide(0, txn, [])))
+    given_up = run_coroutine(connect(decider).ask(wire.Decide(0, txn, [])))
     assert given_up is (True if durable else None)
 
 
@@ -600,12 +600,12 @@ def test_nobody_decides_for_another(hosts, connect):
         ours.write(TOKEN, txn=txn)
 
         def ask(told: list[tuple[str, str]]) -> Any:
-            return finished(theirs.ask(wire.Decide(0, txn.id, told)))
+            return run_coroutine(theirs.ask(wire.Decide(0, txn.id, told)))
 
         assert ask([(txn.id, "somebody")]) is False
         with pytest.raises(NotAllowed):
             ask([])
-        assert finished(theirs.ask(wire.AskOutcome(0, txn.id))) is None
+        assert run_coroutine(theirs.ask(wire.AskOutcome(0, txn.id))) is None
     assert ours.count(ANY_TOKEN) == 1
 
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 import tupelo
-from tupelo.space.either import finished
+from tupelo.space.dual_api import run_coroutine
 from tupelo.space.weak import WeakReaction
 
 
@@ -13,7 +13,7 @@ def test_a_reaction_that_fires_once_leaves_the_notices_that_already_wait():
         space.write_all([("job", 1), ("job", 2)])
         called: list[Any] = []
         reaction = WeakReaction(space, notices, lambda entry, step: called.append(entry), True)
-        finished(reaction.run())
+        run_coroutine(reaction.run())
         assert called == [("job", 1)]
         assert not reaction.active
 
@@ -37,5 +37,5 @@ def test_a_reaction_ends_when_its_host_is_closed_after_a_notice_came():
     space.write(("job", 1))
     called: list[Any] = []
     reaction = WeakReaction(space, notices, lambda entry, step: called.append(entry), False)
-    finished(reaction.run())
+    run_coroutine(reaction.run())
     assert called == []

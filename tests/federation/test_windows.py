@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.federation.company import await_space
-from tests.federation.field import Field, notebook, played
+from tests.federation.field import Field, peer_session_cache, played
 from tests.federation.raw import Raw
 from tupelo import Coverage, Lifo
 from tupelo.errors import NotAllAnswered
@@ -126,7 +126,7 @@ def test_nothing_is_kept_of_a_read_outside_a_session():
         await there.write_all(ALL)
         assert await here.read_all(NEWS) == ALL
         await asyncio.sleep(1)
-        assert len(notebook(field)) == 0
+        assert len(peer_session_cache(field)) == 0
 
     played(main)
 

@@ -94,7 +94,7 @@ async def live(loop: VirtualLoop) -> VirtualNetwork:
                 await asyncio.sleep(loop.rng.random())
                 link.close()
 
-    async def trouble() -> None:
+    async def nemesis() -> None:
         for _ in range(10):
             await asyncio.sleep(loop.rng.random())
             a, b = loop.rng.sample(names, 2)
@@ -112,7 +112,7 @@ async def live(loop: VirtualLoop) -> VirtualNetwork:
     for name in names:
         await network.place(name).listen(name, echoing)
     tasks = {asyncio.ensure_future(talk(name)) for name in names}
-    tasks.add(asyncio.ensure_future(trouble()))
+    tasks.add(asyncio.ensure_future(nemesis()))
     while tasks:  # The order in a set of tasks must not matter, or must be the same every time.
         done, tasks = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in done:

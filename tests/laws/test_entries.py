@@ -165,7 +165,8 @@ def test_a_typed_entry_without_one_of_its_fields_is_refused(space):
 
 
 def test_a_text_that_is_no_unicode_comes_back_or_is_refused(space):
-    """A store that spells its entries cannot spell it; one that does not has no reason to look."""
+    """A store that encodes its entries cannot encode it; one that does not has no reason to
+    look."""
     entry = ("half a pair", "\ud83d")
     try:
         space.write(entry)

@@ -14,7 +14,7 @@ from tupelo.models import lime
 from tupelo.models.event_heap import EventHeap
 from tupelo.models.melon import Melon
 from tupelo.models.pubsub import PubSub
-from tupelo.space.either import finished
+from tupelo.space.dual_api import run_coroutine
 
 WAIT = 0.05
 """On a clock that is moved by hand. In real time it is soon over."""
@@ -149,7 +149,7 @@ def test_a_wait_at_the_blocking_door_ends_when_the_clock_says_so(case, later, un
 
         def wait() -> Any:
             """All in one thread: an agent's spaces are for its own."""
-            waits = finished(case(host))
+            waits = run_coroutine(case(host))
             sleepers.append(clock.sleepers)
             return waits(JOB, wait=WAIT)
 
@@ -190,5 +190,5 @@ def test_a_wait_at_the_async_door_ends_when_the_clock_says_so(case):
 @pytest.mark.parametrize("case", CASES)
 def test_a_wait_of_nothing_ends_at_once_though_the_clock_stands(case, later):
     with tupelo.Host("home", clock=HandClock()) as host:
-        call = later(lambda: finished(case(host))(JOB, wait=0))
+        call = later(lambda: run_coroutine(case(host))(JOB, wait=0))
         assert outcome_of(call.result) is None

@@ -16,7 +16,7 @@ from tests.models.event_heap.room import Room, meet
 from tests.models.melon.garden import Bed, Garden, play
 from tupelo.federation.identity.keys import Identity
 from tupelo.federation.replication import messages as said
-from tupelo.federation.replication.carrier import replication_of
+from tupelo.federation.replication.feeds import replication_of
 from tupelo.federation.replication.proofs import KEY_BYTES, sign
 from tupelo.federation.replication.sources import host_of
 from tupelo.models.event_heap import Event
@@ -41,7 +41,7 @@ def decoded(item: Any) -> Any:
     return msgspec.msgpack.decode(item, ext_hook=msgspec.msgpack.Ext)
 
 
-def spelled(item: list[Any]) -> msgspec.Raw:
+def encoded(item: list[Any]) -> msgspec.Raw:
     return msgspec.Raw(msgspec.msgpack.encode(item))
 
 
@@ -68,7 +68,7 @@ def alter(message: Any) -> Iterable[Any]:
     if isinstance(message, said.ItemBatch) and message.items:
         number, item = message.items[-1]
         fields, n, origin, lease, to = decoded(item)
-        message.items[-1] = number, spelled([fields, n, f"not {origin}", lease, to])
+        message.items[-1] = number, encoded([fields, n, f"not {origin}", lease, to])
     yield message
 
 
@@ -103,7 +103,7 @@ def lend_for_ever(message: Any) -> Iterable[Any]:
         for place, (number, item) in enumerate(message.items):
             fields, n, origin, lease, to = decoded(item)
             longer = 1e9 if lease is None else lease + 1e9
-            message.items[place] = number, spelled([fields, n, origin, longer, to])
+            message.items[place] = number, encoded([fields, n, origin, longer, to])
     yield message
 
 
@@ -119,7 +119,7 @@ def remove(message: Any) -> Iterable[Any]:
     yield message
     if isinstance(message, said.ItemBatch) and message.items:
         numbers = [number for number, _ in message.items]
-        died = said.Tombstones(message.feed, message.source, message.deaths, numbers)
+        died = said.Tombstones(message.feed, message.source, message.tombstones, numbers)
         living = said.AliveNumbers(message.feed, message.source, message.upto, 2**62, NONE, NONE)
         yield from (died, living)
         yield from (signed(died, died), signed(living, living))

@@ -16,7 +16,7 @@ import pytest
 
 import tupelo
 from tests.conftest import until_true
-from tests.federation.raw import Raw, spelled
+from tests.federation.raw import Raw, encoded
 from tupelo import ANY, Access
 from tupelo.errors import (
     AccessError,
@@ -49,7 +49,7 @@ from tupelo.models.rpc import METHODS as RPC_METHODS
 from tupelo.models.rpc import RemoteObject, Rpc, Target, registry_of
 from tupelo.models.xvsm import INFINITE, Capi, FifoCoordinator
 from tupelo.models.xvsm.wire import METHODS as XVSM_METHODS
-from tupelo.values.codec import spell_entry
+from tupelo.values.codec import entry_to_wire
 from tupelo.values.entry import freeze
 
 PASSWORD = "open sesame"
@@ -163,8 +163,8 @@ def house() -> Iterator[House]:
 
 SAID: dict[type, Callable[[int, str], Any]] = {
     wire.Write: lambda call, space: wire.Write(call, space, [["x", 2]]),
-    wire.Get: lambda call, space: wire.Get(call, space, spelled(ANY, ANY), False),
-    wire.CountRequest: lambda call, space: wire.CountRequest(call, space, spelled(ANY, ANY)),
+    wire.Get: lambda call, space: wire.Get(call, space, encoded(ANY, ANY), False),
+    wire.CountRequest: lambda call, space: wire.CountRequest(call, space, encoded(ANY, ANY)),
     wire.Changes: wire.Changes,
     wire.ReadLog: wire.ReadLog,
     wire.Trim: wire.Trim,
@@ -172,9 +172,9 @@ SAID: dict[type, Callable[[int, str], Any]] = {
     wire.End: lambda call, space: wire.End(call, space, "some", "abort"),
     wire.ListPrepared: wire.ListPrepared,
     wire.OpenSession: wire.OpenSession,
-    wire.Subscribe: lambda call, space: wire.Subscribe(call, space, spelled(ANY, ANY)),
+    wire.Subscribe: lambda call, space: wire.Subscribe(call, space, encoded(ANY, ANY)),
     wire.Next: lambda call, space: wire.Next(call, space, "some"),
-    wire.Match: lambda call, space: wire.Match(call, space, spelled(ANY, ANY)),
+    wire.Match: lambda call, space: wire.Match(call, space, encoded(ANY, ANY)),
     wire.NextMatches: lambda call, space: wire.NextMatches(call, space, "some"),
     wire.State: lambda call, space: wire.State(call, space, "subscription", "some"),
     wire.Close: lambda call, space: wire.Close(call, space, "subscription", "some"),
@@ -217,7 +217,7 @@ def test_every_message_of_a_client_is_refused(house: House, client: Raw, space: 
         client.say(make(number, space))
         answer = client.answer(number)
         assert is_refusal(answer), (make(number, space), answer)
-    take = wire.Get(99, space, spelled(ANY, ANY), True)
+    take = wire.Get(99, space, encoded(ANY, ANY), True)
     client.say(take)
     assert is_refusal(client.answer(99))
     assert house.is_as_before()
@@ -340,7 +340,7 @@ class Stranger(Raw):
         """Say these, and what is heard until the host has heard them all."""
         self.say(*messages)
         number = next(self._calls)
-        self.say(wire.CountRequest(number, "nothing of this name", spelled(ANY)))
+        self.say(wire.CountRequest(number, "nothing of this name", encoded(ANY)))
         heard: list[Any] = []
         while getattr(message := self.hear(), "call", None) != number:
             assert message is not None, "the host has hung up"
@@ -359,15 +359,15 @@ def stranger(house: House) -> Iterator[Stranger]:
 
 
 def entry_of(value: object) -> Any:
-    return spell_entry(*freeze(value))
+    return entry_to_wire(*freeze(value))
 
 
 HOST_SAID: dict[str, Callable[[int, str], Any]] = {
-    "read": lambda call, space: wire.Ask(call, space, spelled(ANY, ANY), "read", None),
-    "peek": lambda call, space: wire.Ask(call, space, spelled(ANY, ANY), "peek"),
-    "take": lambda call, space: wire.Ask(call, space, spelled(ANY, ANY), "take"),
-    "watch": lambda call, space: wire.WatchRequest(call, space, spelled(ANY, ANY), call, True),
-    "count": lambda call, space: wire.CountRequest(call, space, spelled(ANY, ANY)),
+    "read": lambda call, space: wire.Ask(call, space, encoded(ANY, ANY), "read", None),
+    "peek": lambda call, space: wire.Ask(call, space, encoded(ANY, ANY), "peek"),
+    "take": lambda call, space: wire.Ask(call, space, encoded(ANY, ANY), "take"),
+    "watch": lambda call, space: wire.WatchRequest(call, space, encoded(ANY, ANY), call, True),
+    "count": lambda call, space: wire.CountRequest(call, space, encoded(ANY, ANY)),
     "move": lambda call, space: wire.MoveEntry(
         call, space, [entry_of(("x", 2)), 1, "me", 1, None, "me"]
     ),

@@ -353,7 +353,7 @@ def test_too_many_replies_drop_the_oldest(fair):
 
 
 @at_hosts
-def test_items_that_spell_no_entry_are_left_out(fair, caplog):
+def test_items_that_encode_no_entry_are_left_out(fair, caplog):
     a, b = fair.line(2)
     b.close()
     told: Queue[Reply] = Queue()

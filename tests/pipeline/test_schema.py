@@ -212,11 +212,11 @@ def test_what_is_torn_does_not_go_on_in_the_next_entry():
     assert decode_many(pa.array(whole, pa.binary())[1:]) == [[3], [4]]
 
 
-def test_bytes_that_spell_no_entry_are_refused():
+def test_bytes_that_encode_no_entry_are_refused():
     good = encode_entry(*freeze(("a", 1)))
-    spelled = pa.array([good, good, good], pa.binary())
-    assert decode_many(spelled) == [["a", 1]] * 3 and decode_many(spelled[1:2]) == [["a", 1]]
-    assert decode_many(spelled[:0]) == []
+    encoded = pa.array([good, good, good], pa.binary())
+    assert decode_many(encoded) == [["a", 1]] * 3 and decode_many(encoded[1:2]) == [["a", 1]]
+    assert decode_many(encoded[:0]) == []
     for bad in (b"", b"\x01", b"\xc1", good[:-1], good + good, b"\xa1x"):
         with pytest.raises(BadBytes):
             decode_many(pa.array([good, bad, good], pa.binary()))

@@ -30,7 +30,7 @@ from tupelo.pipeline.source.filters import RowFilter
 from tupelo.pipeline.source.locations import JoinedLog, LogLike, by_name, name_of, resolve
 from tupelo.pipeline.source.options import ReadOptions
 from tupelo.pipeline.source.reading import TASKS_MAX, LogPart, Rows, TableReader, parts_of, tasks_of
-from tupelo.space.either import at_once
+from tupelo.space.dual_api import run_sync
 
 
 @pytest.fixture
@@ -319,7 +319,7 @@ def test_who_asks_for_what_cannot_be_is_told_so(tmp_path, company, kept):
     with tupelo.connect(host.url + "jobs") as jobs:
 
         def ask(names: list[str], first: int, last: int) -> Any:
-            return at_once(
+            return run_sync(
                 partial(cast(RemoteSpace, jobs).ask, wire.ReadLog(0, "jobs", names, first, last))
             )
 

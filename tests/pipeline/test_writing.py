@@ -44,7 +44,7 @@ from tupelo.errors import (
 from tupelo.federation.client.handles import RemoteTransaction
 from tupelo.federation.identity.access import Access
 from tupelo.pipeline.sink import writing
-from tupelo.pipeline.sink.rows import spelling_of
+from tupelo.pipeline.sink.rows import encoding_of
 from tupelo.pipeline.sink.writing import BatchWriter, SinkTask, Sunk, WriteOptions
 from tupelo.values.lease import longest
 
@@ -99,8 +99,8 @@ def options_for(host: Any, **options: str) -> WriteOptions:
 def task(
     host: Any, batch: int = 0, partition: int = 0, query: str = "q", **options: str
 ) -> SinkTask:
-    spelling = spelling_of(struct(("what", TEXT), ("n", LONG)), options.get("entry"))
-    return SinkTask(options_for(host, **options), spelling, query, batch, partition)
+    encoding = encoding_of(struct(("what", TEXT), ("n", LONG)), options.get("entry"))
+    return SinkTask(options_for(host, **options), encoding, query, batch, partition)
 
 
 def rows(*numbers: int, size: int = 4) -> Any:
@@ -141,8 +141,8 @@ def test_nothing_of_nothing(host, jobs):
     ],
 )
 def test_values_stay_what_they_are(host, jobs, kind, value, kept):
-    spelling = spelling_of(struct(("x", kind), ("y", kind)), None)
-    sink = SinkTask(options_for(host), spelling, "q", 0, 0)
+    encoding = encoding_of(struct(("x", kind), ("y", kind)), None)
+    sink = SinkTask(options_for(host), encoding, "q", 0, 0)
     sink.write(iter([pa.record_batch({"x": [value], "y": pa.array([None], pa.null())})]))
     (entry,) = jobs.read_all((tupelo.ANY, tupelo.ANY))
     assert entry == (kept, None) and type(entry[0]) is type(kept)
@@ -150,7 +150,7 @@ def test_values_stay_what_they_are(host, jobs, kind, value, kept):
 
 def test_columns_become_the_fields_of_a_dataclass(host, jobs):
     schema = struct(("id", TEXT), ("size", LONG), ("name", TEXT))
-    sink = SinkTask(options_for(host), spelling_of(schema, JOB), "q", 0, 0)
+    sink = SinkTask(options_for(host), encoding_of(schema, JOB), "q", 0, 0)
     one = UUID(int=7)
     sink.write(iter([pa.record_batch({"id": [str(one)], "size": [3], "name": ["resize"]})]))
     assert jobs.read(Errand(), wait=0) == Errand("resize", 3, one)
@@ -188,7 +188,7 @@ def test_entries_live_as_long_as_they_are_leased(company, clock):
 )
 def test_a_schema_that_does_not_fit_is_refused_before_anything_is_written(fields, entry, reason):
     with pytest.raises((CannotSink, BadArgument), match=reason):
-        spelling_of(struct(*fields), entry)
+        encoding_of(struct(*fields), entry)
 
 
 @pytest.mark.parametrize(
@@ -216,7 +216,7 @@ def test_rows_that_do_not_fit_their_dataclass_are_refused_and_nothing_is_written
         (JOB, {"id": ["seven"], "size": [3], "name": ["x"]}, "id is 'seven' .* which is no UUID"),
         (STRICT, {"id": [None], "size": [3], "name": ["x"]}, "id is null .* never None"),
     ]:
-        sink = SinkTask(options_for(host), spelling_of(schema, entry), "q", 0, 0)
+        sink = SinkTask(options_for(host), encoding_of(schema, entry), "q", 0, 0)
         with pytest.raises(CannotSink, match=reason):
             sink.write(iter([good, pa.record_batch(bad)]))
     assert jobs.count() == 0
@@ -246,7 +246,7 @@ def test_a_space_that_refuses_us_gets_nothing(company, access, error, reason):
     host = company.host("kitchen", space=False)
     private = host.space("private", access=access)
     options = WriteOptions.read({"path": host.url + "private", "password": "guess"})
-    sink = SinkTask(options, spelling_of(struct(("what", TEXT), ("n", LONG)), None), "q", 0, 0)
+    sink = SinkTask(options, encoding_of(struct(("what", TEXT), ("n", LONG)), None), "q", 0, 0)
     with pytest.raises(error, match=reason):
         sink.write(rows(1, 2))
     assert private.count() == 0

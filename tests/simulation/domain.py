@@ -158,7 +158,7 @@ def first_field(entry: Any) -> tuple[bool, str]:
     return (False, entry[0]) if entry else (True, "")
 
 
-def spelling(entry: Any) -> str:
+def encoding(entry: Any) -> str:
     return repr(entry)[::-1]
 
 
@@ -169,8 +169,8 @@ ORDERS: list[Ordering] = [
     Ordering("queue", tupelo.Queue(), HeadOnly(fifo)),
     Ordering("stack", tupelo.Stack(), HeadOnly(lifo)),
     Ordering("by first field", tupelo.Key(0), by_key(first_field)),
-    Ordering("by spelling", tupelo.Key(spelling), by_key(spelling)),
-    Ordering("by spelling, falling", tupelo.Key(spelling, reverse=True), by_key(spelling, True)),
+    Ordering("by spelling", tupelo.Key(encoding), by_key(encoding)),
+    Ordering("by spelling, falling", tupelo.Key(encoding, reverse=True), by_key(encoding, True)),
 ]
 
 

@@ -35,5 +35,5 @@ class Replay:
                     assert change.txn is not None
 
     def contents(self) -> list[tuple[str, float | None]]:
-        """Spelling and expiry of the living entries, in order of arrival."""
+        """Encoding and expiry of the living entries, in order of arrival."""
         return [self._living[arrival] for arrival in sorted(self._living)]

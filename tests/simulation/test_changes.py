@@ -164,7 +164,8 @@ class Town:
         def is_one() -> bool:
             groups = [home.server.group for home in self.homes]
             return all(
-                len(group.roster.members) == len(groups) and not group.halted for group in groups
+                len(group.membership.members) == len(groups) and not group.halted
+                for group in groups
             )
 
         await self.until(is_one)

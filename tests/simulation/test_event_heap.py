@@ -297,7 +297,7 @@ def test_a_token_that_the_giver_keeps_is_noticed(monkeypatch):
 
 
 def test_a_session_that_is_shared_without_its_record_is_noticed(monkeypatch):
-    monkeypatch.setattr(seen, "read_record", lambda spelled: Record())
+    monkeypatch.setattr(seen, "read_record", lambda encoded: Record())
     found("read twice", "read again")
 
 
@@ -337,11 +337,11 @@ def test_a_clone_that_nobody_is_told_of_is_noticed(monkeypatch):
 
 
 def test_a_fold_that_forgets_what_lives_is_noticed(monkeypatch):
-    def spell(view: str, base: int, kept: Any, last: dict[str, int]) -> Any:
+    def encode(view: str, base: int, kept: Any, last: dict[str, int]) -> Any:
         return original(view, base, [], last)
 
-    original = records.spell_folded
-    monkeypatch.setattr(total, "spell_folded", spell)
+    original = records.encode_folded
+    monkeypatch.setattr(total, "encode_folded", encode)
     found("replay", "missed", "skipped")
 
 

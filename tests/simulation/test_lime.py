@@ -18,8 +18,8 @@ from tupelo.federation.groups.group import Group
 from tupelo.lab.lime.simulate import simulate
 from tupelo.lab.simulate import simulate_many
 from tupelo.models.lime.agent import Agent
-from tupelo.models.lime.life import AgentRuntime
 from tupelo.models.lime.reactions import ReactionRecord
+from tupelo.models.lime.runtime import AgentRuntime
 from tupelo.models.lime.sharing import TuplesToMove
 
 SEEDS = int(os.environ.get("TUPELO_LIME_SEEDS", "60"))
@@ -65,17 +65,17 @@ def test_a_watchdog_that_is_missing_at_a_new_member_is_noticed(monkeypatch):
     """Who comes into a group does not look out for what its members want to hear of."""
     met: dict[Broker, set[str]] = {}
 
-    def install(broker: Broker, roster: Any) -> None:
+    def install(broker: Broker, membership: Any) -> None:
         met[broker] = set(broker._now.tree.hosts)
-        original_install(broker, roster)
+        original_install(broker, membership)
 
-    def install_card(broker: Broker, now: Any, host: str, card: Any) -> None:
+    def install_metadata(broker: Broker, now: Any, host: str, metadata: Any) -> None:
         if host in met[broker]:
-            original_install_card(broker, now, host, card)
+            original_install_metadata(broker, now, host, metadata)
 
-    original_install, original_install_card = Broker.install, Broker._install_card
+    original_install, original_install_metadata = Broker.install, Broker._install_metadata
     monkeypatch.setattr(Broker, "install", install)
-    monkeypatch.setattr(Broker, "_install_card", install_card)
+    monkeypatch.setattr(Broker, "_install_metadata", install_metadata)
     found("not reacted")
 
 
@@ -91,12 +91,12 @@ def test_a_group_that_goes_on_before_it_has_settled_is_noticed(monkeypatch):
     """Operations do not wait for the misplaced tuples that are under way."""
     late: set[asyncio.Task[None]] = set()
 
-    async def settle_late(group: Group, roster: Any) -> None:
+    async def settle_late(group: Group, membership: Any) -> None:
         await asyncio.sleep(0.05)
-        await original(group, roster)
+        await original(group, membership)
 
-    async def settle(group: Group, roster: Any) -> None:
-        late.add(asyncio.ensure_future(settle_late(group, roster)))
+    async def settle(group: Group, membership: Any) -> None:
+        late.add(asyncio.ensure_future(settle_late(group, membership)))
 
     original = Group._settle
     monkeypatch.setattr(Group, "_settle", settle)

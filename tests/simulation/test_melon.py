@@ -12,14 +12,14 @@ import pytest
 
 from tests.simulation.test_federation import describe, settle_early
 from tupelo.federation.identity.keys import Identity
-from tupelo.federation.replication.carrier import replication_of
-from tupelo.federation.replication.placing import CopyAll, CopyKeeper
+from tupelo.federation.replication.feeds import replication_of
+from tupelo.federation.replication.placement import CopyAll, CopyKeeper
 from tupelo.lab.melon.simulate import simulate
 from tupelo.lab.simulate import simulate_many
 from tupelo.models.melon import directed
+from tupelo.models.melon.broadcast import PostBroadcast
 from tupelo.models.melon.collecting import PinnedRoom
-from tupelo.models.melon.post import MessageStore
-from tupelo.models.melon.racing import PostBroadcast
+from tupelo.models.melon.message_store import MessageStore
 from tupelo.models.melon.reading import CopyShelves, MessageReader
 
 SEEDS = int(os.environ.get("TUPELO_MELON_SEEDS", "20"))

@@ -644,7 +644,7 @@ class Programs(RuleBasedStateMachine):
         served = one.getters if one.twin.ended else one.getters[: len(one.twin.backlog)]
         self.run(self.spin(served))
         for getter in served:
-            assert spell(getter.result()) == spell_twin(one.twin.next())
+            assert encode(getter.result()) == encode_twin(one.twin.next())
         one.getters = one.getters[len(served) :]
         assert not any(getter.done() for getter in one.getters)
 
@@ -652,7 +652,7 @@ class Programs(RuleBasedStateMachine):
         self.check_getters(one)
         while True:
             got, expected = one.real.get(wait=0), one.twin.next()
-            assert spell(got) == spell_twin(expected)
+            assert encode(got) == encode_twin(expected)
             if got is None:
                 break
         assert one.real.sequence == one.twin.event.sequence
@@ -672,13 +672,13 @@ def fraction(thing: object) -> float:
     return TRANSACTION if isinstance(thing, model.Txn) else OTHER
 
 
-def spell(notice: tupelo.Notice | None) -> tuple[int, str, str, int] | None:
+def encode(notice: tupelo.Notice | None) -> tuple[int, str, str, int] | None:
     if notice is None:
         return None
     return notice.sequence, notice.kind, repr(notice.entry), notice.missed
 
 
-def spell_twin(notice: tuple[int, str, Any, int] | None) -> tuple[int, str, str, int] | None:
+def encode_twin(notice: tuple[int, str, Any, int] | None) -> tuple[int, str, str, int] | None:
     if notice is None:
         return None
     sequence, kind, value, missed = notice

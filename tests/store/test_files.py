@@ -210,7 +210,7 @@ def test_garbage_in_the_file_is_refused_and_left_as_it_was(full_file, bytes_of, 
     refuse_and_leave(full_file, bytes_of, DamagedFile, "damaged")
 
 
-def test_a_payload_that_spells_no_entry_is_refused(full_file, bytes_of):
+def test_a_payload_that_encodes_no_entry_is_refused(full_file, bytes_of):
     with closing(sqlite3.connect(full_file)) as db:
         db.execute("UPDATE change SET payload = x'c1' WHERE position = 350")
         db.commit()

@@ -71,7 +71,7 @@ class IndexMachine(RuleBasedStateMachine):
         assert self.store.count(self.store.question(template)) == len(wanted)
         first = self.store.first(self.store.question(template))
         assert first is (wanted[0] if wanted else None)
-        plain = self.store.first_plainly(template, take=False)
+        plain = self.store.first_fast(template, take=False)
         assert plain is NotImplemented or plain is first
 
     @rule(template=templates, parity=st.integers(0, 1))
@@ -91,9 +91,9 @@ class IndexMachine(RuleBasedStateMachine):
             self.move(entry, self.living, self.gone)
 
     @rule(template=templates)
-    def take_plainly(self, template: Any) -> None:
+    def take_fast(self, template: Any) -> None:
         wanted = self.matching(template)
-        taken = self.store.first_plainly(template, take=True)
+        taken = self.store.first_fast(template, take=True)
         if taken is not NotImplemented:
             assert taken is (wanted[0] if wanted else None)
             if taken is not None:

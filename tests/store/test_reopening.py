@@ -54,7 +54,7 @@ def test_what_is_opened_again_matches_as_before(open_space, reopened):
     assert space.read_all((Point(1),)) == [(Point(1, 2),)]
 
 
-def test_a_text_that_cannot_be_spelled_is_refused_with_its_place(open_space, reopened):
+def test_a_text_that_cannot_be_encoded_is_refused_with_its_place(open_space, reopened):
     space = open_space()
     txn = space.transaction()
     attempts: list[Any] = [

@@ -25,7 +25,7 @@ class Bare:
 
 offsets = st.integers(-86_399, 86_399).map(lambda s: timezone(timedelta(seconds=s)))
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
-# A fold says which of two equal times; it has no spelling.
+# A fold says which of two equal times; it has no encoding.
 moments = st.datetimes(timezones=st.none() | offsets).map(lambda time: time.replace(fold=0))
 scalars = st.one_of(
     st.none(),

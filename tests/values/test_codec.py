@@ -1,4 +1,4 @@
-"""The codec: what is spelled in bytes is read back the same; other bytes are refused."""
+"""The codec: what is encoded in bytes is read back the same; other bytes are refused."""
 
 import math
 from datetime import UTC, datetime, timedelta, timezone
@@ -50,9 +50,9 @@ def test_the_shape_comes_back_the_same(entry):
 
 
 @given(entries)
-def test_the_spelling_is_the_same_each_time(entry):
-    spelled = encode_entry(*freeze(entry))
-    assert encode_entry(*decode_entry(spelled)) == spelled
+def test_the_encoding_is_the_same_each_time(entry):
+    encoded = encode_entry(*freeze(entry))
+    assert encode_entry(*decode_entry(encoded)) == encoded
 
 
 @pytest.mark.parametrize(
@@ -79,9 +79,9 @@ def test_values_at_the_edges_come_back(value):
         assert repr(round_trip(entry)) == repr(entry)
 
 
-def test_1_and_1_0_and_true_are_spelled_differently():
-    spellings = {encode_entry(*freeze((value,))) for value in (1, 1.0, True, "1", b"1")}
-    assert len(spellings) == 5
+def test_1_and_1_0_and_true_are_encoded_differently():
+    encodings = {encode_entry(*freeze((value,))) for value in (1, 1.0, True, "1", b"1")}
+    assert len(encodings) == 5
 
 
 def test_a_tuple_is_no_list():
@@ -121,23 +121,23 @@ def test_random_bytes_are_an_entry_or_refused(payload):
 
 @given(positional | entries, st.data())
 def test_mutated_bytes_are_an_entry_or_refused(entry, data):
-    spelled = bytearray(encode_entry(*freeze(entry)))
+    encoded = bytearray(encode_entry(*freeze(entry)))
     for _ in range(data.draw(st.integers(1, 3))):
-        place = data.draw(st.integers(0, len(spelled)))
+        place = data.draw(st.integers(0, len(encoded)))
         kind = data.draw(st.sampled_from(["change", "insert", "delete", "cut"]))
-        if kind == "change" and place < len(spelled):
-            spelled[place] = data.draw(st.integers(0, 255))
+        if kind == "change" and place < len(encoded):
+            encoded[place] = data.draw(st.integers(0, 255))
         elif kind == "insert":
-            spelled[place:place] = data.draw(st.binary(min_size=1, max_size=4))
+            encoded[place:place] = data.draw(st.binary(min_size=1, max_size=4))
         elif kind == "delete":
-            del spelled[place : place + 1]
+            del encoded[place : place + 1]
         elif kind == "cut":
-            del spelled[place:]
-    read_or_refuse(bytes(spelled))
+            del encoded[place:]
+    read_or_refuse(bytes(encoded))
 
 
 Ext = msgspec.msgpack.Ext
-spell = msgspec.msgpack.encode
+encode = msgspec.msgpack.encode
 extensions = st.tuples(st.integers(-128, 127), st.binary(max_size=8)).map(lambda e: Ext(*e))
 
 
@@ -145,7 +145,7 @@ def msgpack_of(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     return st.one_of(
         st.lists(inner, max_size=3),
         st.dictionaries(st.integers(-5, 5) | st.text(max_size=3), inner, max_size=3),
-        st.tuples(st.integers(1, 7), inner).map(lambda e: Ext(e[0], spell(e[1]))),
+        st.tuples(st.integers(1, 7), inner).map(lambda e: Ext(e[0], encode(e[1]))),
         extensions,
     )
 
@@ -162,7 +162,7 @@ msgpack = st.recursive(small, msgpack_of, max_leaves=8)
 
 @given(msgpack)
 def test_any_msgpack_is_an_entry_or_refused(value):
-    read_or_refuse(spell(value))
+    read_or_refuse(encode(value))
 
 
 def read_or_refuse(payload: bytes) -> None:
@@ -182,16 +182,16 @@ def read_or_refuse(payload: bytes) -> None:
     [
         *(b"", b"\xc1", b"\x01", b"\xc0", b"\xa1a", b"\x80", b"\x93\x01", b"\x91\x01\x01"),
         *(b"\xdd\xff\xff\xff\xff", b"\xdc\xff\xff", b"\x91" * 100_000, b"\x91\xdb\xff\xff\xff\xff"),
-        spell([Ext(99, b"")]),
-        spell([Ext(1, b"")]),
-        spell([Ext(2, b"\x93\x01\x02\x03")]),
-        spell([Ext(4, b"yesterday")]),
-        spell([Ext(5, b"short")]),
-        spell([Ext(6, b"one")]),
-        spell([Ext(7, spell([[[1], 2]]))]),
-        spell([Ext(7, spell([[{}, 2]]))]),
-        spell(Ext(2, spell(["n", ["a", "b"], [], [1]]))),
-        spell(Ext(2, spell(["n", ["a", "a"], [], [1, 2]]))),
+        encode([Ext(99, b"")]),
+        encode([Ext(1, b"")]),
+        encode([Ext(2, b"\x93\x01\x02\x03")]),
+        encode([Ext(4, b"yesterday")]),
+        encode([Ext(5, b"short")]),
+        encode([Ext(6, b"one")]),
+        encode([Ext(7, encode([[[1], 2]]))]),
+        encode([Ext(7, encode([[{}, 2]]))]),
+        encode(Ext(2, encode(["n", ["a", "b"], [], [1]]))),
+        encode(Ext(2, encode(["n", ["a", "a"], [], [1, 2]]))),
     ],
     ids=lambda payload: payload[:12].hex(),
 )
@@ -204,7 +204,7 @@ def test_a_dataclass_as_a_key_is_refused():
     leaf = encode_entry(*freeze(Leaf(1)))
     pairs = b"\x91\x92" + leaf + b"\x01"
     with pytest.raises(BadBytes):
-        decode_entry(spell([Ext(7, pairs)]))
+        decode_entry(encode([Ext(7, pairs)]))
 
 
 def test_bytes_never_run_code():

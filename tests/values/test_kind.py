@@ -30,7 +30,7 @@ class Fixed:
 
 
 def elsewhere(name: str, fields: dict[str, Any], *above: str) -> tuple[Any, tuple[Any, ...]]:
-    """An entry as another program spelled it, whose class is not known here."""
+    """An entry as another program encoded it, whose class is not known here."""
     kind = kind_named(name, tuple(fields), (name, *above))
     values = tuple(fields.values())
     return decode_entry(encode_entry(shape_of(kind, tuple(map(type, values))), values))
@@ -99,9 +99,9 @@ def test_a_class_may_be_named_after_its_first_use():
 
 def test_an_unknown_class_is_kept_and_carried():
     shape, fields = elsewhere("away.Thing", {"a": 1, "b": [2]})
-    spelled = encode_entry(shape, fields)
-    again, same = decode_entry(spelled)
-    assert again is shape and same == fields and encode_entry(again, same) == spelled
+    encoded = encode_entry(shape, fields)
+    again, same = decode_entry(encoded)
+    assert again is shape and same == fields and encode_entry(again, same) == encoded
 
 
 def test_an_unknown_class_is_refused_when_it_would_have_to_be_built():

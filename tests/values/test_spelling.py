@@ -17,14 +17,14 @@ from tupelo.errors import BadTemplate
 from tupelo.values.codec import BadBytes, decode_entry, encode_entry
 from tupelo.values.entry import shape_of
 from tupelo.values.parts import OfKind
-from tupelo.values.spelling import (
+from tupelo.values.template import as_template
+from tupelo.values.template_encoding import (
+    encode_template,
     read_template,
     read_wire_extension,
-    spell_template,
     template_from_wire,
     template_to_wire,
 )
-from tupelo.values.template import as_template
 
 
 @dataclass
@@ -96,7 +96,7 @@ TEMPLATES: list[Any] = [
 
 def sent(template: Any) -> Template:
     """What arrives, through the bytes of an entry."""
-    payload = encode_entry(shape_of(None, (tuple,)), (spell_template(template),))
+    payload = encode_entry(shape_of(None, (tuple,)), (encode_template(template),))
     return read_template(decode_entry(payload)[1][0])
 
 
@@ -135,13 +135,13 @@ def test_what_arrives_over_a_link_and_is_no_template_is_refused(value):
 )
 def test_code_and_foreign_types_are_not_sent(template):
     with pytest.raises(BadTemplate, match="cannot be sent"):
-        spell_template(template)
+        encode_template(template)
 
 
 @pytest.mark.parametrize("raw", [[], 5, Named])
 def test_what_is_no_template_is_refused(raw):
     with pytest.raises(BadTemplate):
-        spell_template(raw)
+        encode_template(raw)
 
 
 tree = st.recursive(
@@ -152,10 +152,10 @@ tree = st.recursive(
 
 
 @given(tree)
-def test_anything_else_is_told_apart(spelled):
+def test_anything_else_is_told_apart(encoded):
     """Whatever arrives is a template or BadBytes, and nothing worse."""
     with suppress(BadBytes):
-        assert isinstance(read_template(spelled), Template)
+        assert isinstance(read_template(encoded), Template)
 
 
 SIGNS = ["any", "=", "type", "exactly", "between", "one of", "not", "both", "tuple", "typed"]

@@ -22,18 +22,18 @@ LISTEN = "127.0.0.1:7700"
 TRUST_FILE = "known_hosts"
 
 
-def trust_of(spelled: str | None) -> tupelo.Trust | None:
+def trust_of(encoded: str | None) -> tupelo.Trust | None:
     """How strangers are met: "first-use", "anyone", or a file with an identity on each line, and
     perhaps a moment until which it is trusted."""
-    if spelled is None:
+    if encoded is None:
         return None
-    if spelled == "anyone":
+    if encoded == "anyone":
         return tupelo.Trust.anyone()
-    if spelled == "first-use":
+    if encoded == "first-use":
         return tupelo.Trust.on_first_use(default_folder() / TRUST_FILE)
-    file = Path(spelled)
+    file = Path(encoded)
     if not file.is_file():
-        raise BadArgument("trust", '"first-use", "anyone" or a file of known identities', spelled)
+        raise BadArgument("trust", '"first-use", "anyone" or a file of known identities', encoded)
     until: dict[str, float] = {}
     keys: list[str] = []
     for line in file.read_text().splitlines():
@@ -45,12 +45,12 @@ def trust_of(spelled: str | None) -> tupelo.Trust | None:
     return tupelo.Trust.known(keys, until=until)
 
 
-def _moment(spelled: str, file: Path) -> float:
+def _moment(encoded: str, file: Path) -> float:
     try:
-        return datetime.fromisoformat(spelled).astimezone().timestamp()
+        return datetime.fromisoformat(encoded).astimezone().timestamp()
     except ValueError:
         expected = f'in {file}, after an identity, a moment such as "2027-01-31T12:00+01:00"'
-        raise BadArgument("trust", expected, spelled) from None
+        raise BadArgument("trust", expected, encoded) from None
 
 
 def run_host(
@@ -111,10 +111,10 @@ def run_host(
     print(f"{name} has left", flush=True)
 
 
-def _reload(host: tupelo.Host, spelled: str | None) -> None:
+def _reload(host: tupelo.Host, encoded: str | None) -> None:
     """Read again who is trusted. If that cannot be read, all stays as it is."""
     try:
-        trust = trust_of(spelled)
+        trust = trust_of(encoded)
     except (BadArgument, OSError, ValueError) as error:
         logging.getLogger("tupelo").error("who is trusted stays as it was: %s", error)
         return

@@ -27,7 +27,7 @@ from tupelo.apps.files import open_space
 from tupelo.apps.hosting import trust_of
 from tupelo.errors import LogTrimmed
 from tupelo.federation.client.services import connect_to_host
-from tupelo.space.either import at_once
+from tupelo.space.dual_api import run_sync
 from tupelo.values.entry import Typed, freeze
 from tupelo.values.kind import always_stand_in
 from tupelo.values.text import as_json, entry_text, read_entry, read_template, shape_text
@@ -235,7 +235,7 @@ def spaces(url: HostUrl, json: Json = None, trust: TrustHow = None) -> None:
     Example: tupelo spaces tupelo://127.0.0.1:7700
     """
     with clear_errors(), connect_to_host(url, **credentials(trust)) as host:
-        about = at_once(host.told)
+        about = run_sync(host.told)
         base = url.rstrip("/")
         rows = []
         for name in about["spaces"]:
@@ -254,7 +254,7 @@ def peers(url: HostUrl, json: Json = None, trust: TrustHow = None) -> None:
     Example: tupelo peers tupelo://127.0.0.1:7700
     """
     with clear_errors(), connect_to_host(url, **credentials(trust)) as host:
-        about = at_once(host.told)
+        about = run_sync(host.told)
         for name, id_ in sorted(about["hosts"].items()):
             print_row({"host": name, "id": id_}, json)
         for agent, name in sorted(about["clients"].items(), key=lambda item: item[1]):

@@ -23,7 +23,7 @@ from tupelo.federation.client.reach import RemoteOperations
 from tupelo.federation.commits.deciding import COORDINATOR, Told, branch_id, spanning_id
 from tupelo.federation.hosts.core import HostCore
 from tupelo.federation.links import wire
-from tupelo.space.either import finished
+from tupelo.space.dual_api import run_coroutine
 from tupelo.space.twophase import Outcome
 
 
@@ -35,7 +35,7 @@ class LoopBridge:
 
     def run(self, work: Coroutine[Any, Any, Any]) -> Any:
         if self._loop is None:
-            return finished(work)
+            return run_coroutine(work)
         if self.is_here() or self._loop.is_closed():
             work.close()
             raise BadInput("an event loop cannot wait for itself, nor can one that is closed")
@@ -125,7 +125,7 @@ class DeciderElsewhere(Decider):
         self._hop = LoopBridge(space)
         self._refused = False
         if not space.is_async and self._channel.awaits_link:
-            finished(space.told())  # Which comes with the next link, and so does our session.
+            run_coroutine(space.told())  # Which comes with the next link, and so does our session.
         self._serial = self._channel.serial
         self.id = spanning_id(space.host_id, space.peer, self._channel.session, uuid4().hex)
         self._own = branch_id(self.id, uuid4().hex)  # a secret, as those of the branches are

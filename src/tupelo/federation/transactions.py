@@ -33,7 +33,7 @@ from tupelo.federation.spanning.space import FederatedSpace
 from tupelo.space import asynchronous, blocking
 from tupelo.space.clock import Clock, SystemClock
 from tupelo.space.decisions import DecisionLog
-from tupelo.space.either import finished
+from tupelo.space.dual_api import run_coroutine
 from tupelo.space.port import Port, port_of
 from tupelo.space.shared import Branch, SharedTransaction
 from tupelo.space.twophase import Decisions, Participant, Vote
@@ -365,7 +365,7 @@ class SpanningTransaction(SharedTransaction, RemoteCapable):
             raise TypeError("the lease of a transaction over async spaces elsewhere is awaited")
         super().renew_lease(thing, seconds)
         for branch in list(self._elsewhere.values()):
-            finished(branch.renew(seconds))
+            run_coroutine(branch.renew(seconds))
 
     async def renew_lease_async(self, thing: object, seconds: float | None) -> None:
         super().renew_lease(thing, seconds)
@@ -396,7 +396,7 @@ class SpanningTransaction(SharedTransaction, RemoteCapable):
                     self._decider.forget(txn.id, port.id)
 
     def __enter__(self) -> Self:
-        finished(self._settle())
+        run_coroutine(self._settle())
         return self
 
     async def __aenter__(self) -> Self:

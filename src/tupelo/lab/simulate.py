@@ -23,7 +23,7 @@ from tupelo.lab.judge import Fault, judge_entries, judge_remains, judge_sessions
 from tupelo.lab.load import RandomAgent, RandomClient, listen
 from tupelo.lab.loop import LabError, VirtualLoop, run
 from tupelo.lab.trade import Trader
-from tupelo.lab.world import DOUBT_SECONDS, World, WorldHost, peace, trouble
+from tupelo.lab.world import DOUBT_SECONDS, World, WorldHost, heal, nemesis
 from tupelo.values.scope import HERE
 
 SETTLE_SECONDS = DOUBT_SECONDS + 5.0
@@ -117,14 +117,14 @@ class _Run:
         self._world = World(loop, self._seed)
         self._history = History(self._world)
         try:
-            await self._have_trouble()
-            await self._have_peace()
+            await self._have_nemesis()
+            await self._have_heal()
             await self._judge()
             await self._world.stop()
         finally:
             self._world.clear()
 
-    async def _have_trouble(self) -> None:
+    async def _have_nemesis(self) -> None:
         world = self._world
         world.populate = self._populate
         await world.start()
@@ -137,7 +137,7 @@ class _Run:
         if len(world.plan.durable) >= 2:
             self._trader = Trader(self._history, world)
             self._agents.append(self._trader.life.start(self._trader.run(), "trader"))
-        await trouble(world, self._rng, world.plan.load_seconds)
+        await nemesis(world, self._rng, world.plan.load_seconds)
         if self._trader is not None:
             await self._trader.life.kill([])
         if self._clients and self._rng.random() < 0.5:
@@ -154,9 +154,9 @@ class _Run:
         listening = listen(self._history, member)
         self._listeners.append(life.start(listening, f"{member.name} listens"))
 
-    async def _have_peace(self) -> None:
+    async def _have_heal(self) -> None:
         waiting = await self._wait_alone()
-        await peace(self._world)
+        await heal(self._world)
         if not await self._world.until(self._world.all_engaged):
             self.faults.append(Fault("apart", "not all hosts have met again"))
         await self._serve(waiting)

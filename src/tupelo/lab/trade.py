@@ -19,7 +19,7 @@ from tupelo.lab.history import Deal, History
 from tupelo.lab.life import ProgramLife
 from tupelo.lab.load import reach
 from tupelo.lab.world import SPACE, World, WorldHost
-from tupelo.values.codec import spell_entry
+from tupelo.values.codec import entry_to_wire
 from tupelo.values.entry import freeze
 
 TRADE = "trade"
@@ -80,8 +80,8 @@ class Trader:
 
     async def _write(self, space: RemoteSpace, serial: int, branch: str, entry: Any) -> None:
         await space.ask(wire.Begin(0, SPACE, None, None, branch), serial)
-        spelled = [spell_entry(*freeze(entry))]
-        await space.ask(wire.Write(0, SPACE, spelled, None, branch, None, 0.0, None), serial)
+        encoded = [entry_to_wire(*freeze(entry))]
+        await space.ask(wire.Write(0, SPACE, encoded, None, branch, None, 0.0, None), serial)
 
     async def _tell(self, branches: list[tuple[RemoteSpace, int, str]], commits: bool) -> None:
         """Who cannot be told asks the decider."""

@@ -12,10 +12,10 @@ from tupelo.federation.hosts.core import HostCore
 from tupelo.federation.hosts.doors import AsyncHost
 from tupelo.federation.spaces.hosted import Doubt, HostedSpace
 from tupelo.federation.spanning.space import AsyncFederatedSpaceLike
-from tupelo.lab.ground import Simulation
 from tupelo.lab.life import ProgramLife
 from tupelo.lab.loop import VirtualLoop
 from tupelo.lab.network import VirtualNetwork
+from tupelo.lab.simulation import Simulation
 from tupelo.space.asynchronous import Subscription
 from tupelo.space.port import Port, port_of
 from tupelo.space.tasks import Flusher
@@ -208,7 +208,7 @@ class World(Simulation[WorldHost]):
         return all(member.is_up and member.engaged == others for member in self.members)
 
 
-async def trouble(world: World, rng: Random, seconds: float) -> None:
+async def nemesis(world: World, rng: Random, seconds: float) -> None:
     """Faults, one after the other, as the seed will have them."""
     kinds = ("partition", "partition", "heal", "cut", "crash", "return", "slow")
     end = world.loop.time() + seconds
@@ -217,7 +217,7 @@ async def trouble(world: World, rng: Random, seconds: float) -> None:
         await world.befall(rng, kinds, slower=(1, 10, 100))
 
 
-async def peace(world: World) -> None:
+async def heal(world: World) -> None:
     """All faults are over, and everyone is back."""
     world.calm_down()
     for member in world.members:

@@ -44,12 +44,12 @@ from tupelo.federation.client.services import invoke
 from tupelo.federation.client.space import RemoteSpace
 from tupelo.federation.hosts.services import Caller, HandOver
 from tupelo.federation.links import wire
-from tupelo.federation.links.spelled import read_any, spell_any
+from tupelo.federation.links.encoding import encode_any, read_any
 from tupelo.federation.spanning.space import FederatedSpace
 from tupelo.space import asynchronous
 from tupelo.space.blocking import Space
 from tupelo.space.checks import check_wait
-from tupelo.space.either import Closing, either, finished, settled
+from tupelo.space.dual_api import Closing, dual_api, maybe_await, run_coroutine
 from tupelo.space.port import Port, port_of
 from tupelo.space.protocol import AsyncSpaceLike, SpaceLike
 from tupelo.space.reaction import Step
@@ -102,7 +102,7 @@ class LiveTuple:
     def done(self) -> bool:
         return self._outcome.done()
 
-    @either
+    @dual_api
     async def result(self, *, wait: float | None = None) -> Fields:
         """The tuple that was written. EvalFailed if it could not be; TimeoutError if not yet."""
         if not self.is_async:
@@ -151,10 +151,10 @@ class TupleSpace(Closing, OnDoor[DoorT]):
         self._eval_on = eval_on
         self._processes: ProcessPoolExecutor | None = None
 
-    @either
+    @dual_api
     async def out(self, fields: Fields) -> None:
         """Add a tuple."""
-        await settled(self.space.write(fields))
+        await maybe_await(self.space.write(fields))
 
     @either_one
     def in_(self, template: object) -> Any:
@@ -186,30 +186,30 @@ class TupleSpace(Closing, OnDoor[DoorT]):
         """Copy all matching tuples, in one step: a list."""
         return self.space.read_all(template)
 
-    @either
+    @dual_api
     async def collect(self, destination: TupleSpace[Any], template: object) -> int:
         """Move all matching tuples to another space; how many were moved.
 
         If the destination refuses them, they stay here.
         """
         target = self._door(destination)
-        txn = await settled(self.space.transaction())
+        txn = await maybe_await(self.space.transaction())
         try:
-            found = await settled(self.space.take_all(template, txn=txn))
+            found = await maybe_await(self.space.take_all(template, txn=txn))
             inside = txn if target.space is self.space else None
-            await settled(target.space.write_all(found, txn=inside))
+            await maybe_await(target.space.write_all(found, txn=inside))
         except BaseException:
-            await settled(txn.abort())
+            await maybe_await(txn.abort())
             raise
-        await settled(txn.commit())
+        await maybe_await(txn.commit())
         return len(found)
 
-    @either
+    @dual_api
     async def copy_collect(self, destination: TupleSpace[Any], template: object) -> int:
         """Copy all matching tuples to another space; how many were copied."""
         target = self._door(destination)
-        found = await settled(self.space.read_all(template))
-        await settled(target.space.write_all(found))
+        found = await maybe_await(self.space.read_all(template))
+        await maybe_await(target.space.write_all(found))
         return len(found)
 
     def _door(self, destination: object) -> TupleSpace[Any]:
@@ -221,10 +221,10 @@ class TupleSpace(Closing, OnDoor[DoorT]):
         """How many tuples match."""
         return self.space.count(template)
 
-    @either
+    @dual_api
     async def delete(self, template: object) -> bool:
         """Remove a matching tuple without getting it; was there one?"""
-        return await settled(self.space.take(template, wait=0)) is not None
+        return await maybe_await(self.space.take(template, wait=0)) is not None
 
     # Live tuples
 
@@ -246,7 +246,7 @@ class TupleSpace(Closing, OnDoor[DoorT]):
             outcome._task = asyncio.ensure_future(finish())
         else:
             threading.Thread(
-                target=lambda: finished(finish()), name="tupelo-eval", daemon=True
+                target=lambda: run_coroutine(finish()), name="tupelo-eval", daemon=True
             ).start()
         return outcome
 
@@ -277,7 +277,7 @@ class TupleSpace(Closing, OnDoor[DoorT]):
                 computed[i] = (
                     await asyncio.wrap_future(future) if self.is_async else future.result()
                 )
-            await settled(self.space.write(tuple(computed)))
+            await maybe_await(self.space.write(tuple(computed)))
         except BaseException as error:
             await self._fail(fields, error, outcome)
         else:
@@ -290,12 +290,12 @@ class TupleSpace(Closing, OnDoor[DoorT]):
         failure.__cause__ = error
         detail = "".join(traceback.format_exception(error))
         with suppress(TupeloError):  # Should the space be closed by now, the holder is told still.
-            await settled(self.space.write(EvalError(what, reason, detail)))
+            await maybe_await(self.space.write(EvalError(what, reason, detail)))
         outcome._outcome.set_exception(failure)
 
     # Exchange
 
-    @either
+    @dual_api
     async def exchange(self, fields: Fields, *, wait: float | None = None) -> Fields | None:
         """Offer a tuple, and get one of the same types that another offers; they are swapped.
 
@@ -307,9 +307,9 @@ class TupleSpace(Closing, OnDoor[DoorT]):
         check_wait(wait)
         if isinstance(self.space, FederatedSpace):
             raise BadArgument("space", "at one place for an exchange: give its .here", self.space)
-        await settled(self.space.count(fields))  # refuses what is no entry, and a closed space
+        await maybe_await(self.space.count(fields))  # refuses what is no entry, and a closed space
         if isinstance(self.space, RemoteSpace):
-            offered = spell_any(fields, "fields")
+            offered = encode_any(fields, "fields")
             name = self.space.name
             met = await invoke(
                 self.space,
@@ -324,7 +324,7 @@ class TupleSpace(Closing, OnDoor[DoorT]):
             asynchronous.Space(meeting) if self.is_async else meeting, fields, wait
         )
 
-    @either
+    @dual_api
     async def close(self) -> None:
         """Close the space, and whoever waits to exchange is told; processes are waited for. A space
         of `host.space` is let go of, and stays its host's."""
@@ -335,7 +335,7 @@ class TupleSpace(Closing, OnDoor[DoorT]):
                 meeting.close()
         if self._processes is not None:
             self._processes.shutdown()
-        await settled(self.space.close())
+        await maybe_await(self.space.close())
 
 
 async def _exchange(meeting: Any, fields: Fields, wait: float | None) -> Fields | None:
@@ -344,20 +344,20 @@ async def _exchange(meeting: Any, fields: Fields, wait: float | None) -> Fields 
     offer = ("offer", tuple([type(field).__qualname__ for field in fields]), mine, tuple)
     answer = ("answer", mine, tuple)
     try:
-        await settled(meeting.write((*offer[:3], fields)))
-        met = await settled(meeting.take(answer, wait=wait))
+        await maybe_await(meeting.write((*offer[:3], fields)))
+        met = await maybe_await(meeting.take(answer, wait=wait))
     except TupeloError:  # nothing was offered, or the space was closed
         raise
     except BaseException:
         # Interrupted: withdraw. If the swap has just happened, what was got is offered again.
-        if await settled(meeting.take(offer, wait=0)) is None:
-            met = await settled(meeting.take(answer, wait=0))
+        if await maybe_await(meeting.take(offer, wait=0)) is None:
+            met = await maybe_await(meeting.take(answer, wait=0))
             if met is not None:
-                await settled(_offer_again(meeting, met[2]))
+                await maybe_await(_offer_again(meeting, met[2]))
         raise
     if met is None:
-        withdrawn = await settled(meeting.take(offer, wait=0))
-        met = None if withdrawn else await settled(meeting.take(answer, wait=0))
+        withdrawn = await maybe_await(meeting.take(offer, wait=0))
+        met = None if withdrawn else await maybe_await(meeting.take(answer, wait=0))
     return None if met is None else met[2]
 
 
@@ -384,7 +384,7 @@ class Exchanges:
         if met is None:
             return None
         give_back = partial(_offer_again, meeting, met)
-        return HandOver(spell_any(met), None, give_back)
+        return HandOver(encode_any(met), None, give_back)
 
     def left(self, caller: Caller) -> None:
         """Its calls are cancelled, and hold nothing else."""

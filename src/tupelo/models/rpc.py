@@ -53,24 +53,24 @@ from tupelo.federation.brokers.standing import read_reply
 from tupelo.federation.brokers.tables import EncodedPattern, check_length
 from tupelo.federation.client.services import ServedDoor, ServiceMethod, check_client, plain
 from tupelo.federation.client.space import AsyncRemoteSpaceLike, RemoteSpace, RemoteSpaceLike
-from tupelo.federation.groups.roster import Membership
-from tupelo.federation.hosts.carrying import SilentExtension
+from tupelo.federation.groups.membership import Membership
 from tupelo.federation.hosts.core import HostCore
 from tupelo.federation.hosts.doors import AsyncHost, Host, HostDoor
+from tupelo.federation.hosts.extensions import SilentExtension
 from tupelo.federation.hosts.local import LocalDoor, open_door
 from tupelo.federation.hosts.services import DoorService
 from tupelo.federation.links.calls import InboundCall
-from tupelo.federation.links.spelled import read_any, read_error, spell_any, spell_error
+from tupelo.federation.links.encoding import encode_any, encode_error, read_any, read_error
 from tupelo.federation.spaces.hosted import HostedSpace
 from tupelo.models.pubsub import Replies
 from tupelo.models.pubsub.served import METHODS as BROKER_METHODS
 from tupelo.models.pubsub.served import HostBroker, HostedRequests, NoticeBacklog, Offers
 from tupelo.space.checks import check_wait
-from tupelo.space.either import Closing, either, settled
+from tupelo.space.dual_api import Closing, dual_api, maybe_await
 from tupelo.space.query import deadline_of
 from tupelo.space.tasks import timeout_at
 from tupelo.values.parts import ANY
-from tupelo.values.spelling import read_wire_extension
+from tupelo.values.template_encoding import read_wire_extension
 
 __all__ = ["GroupResult", "Invocation", "Outcome", "RemoteGroup", "RemoteObject", "Rpc"]
 
@@ -115,7 +115,7 @@ class Rpc(Closing):
             await self._door.served.broker().taking_part()
         return self
 
-    @either
+    @dual_api
     async def export(
         self, thing: object, *, name: str = "", methods: Iterable[str] | None = None
     ) -> None:
@@ -130,7 +130,7 @@ class Rpc(Closing):
         exported = Export(thing, _methods_of(thing, methods, door.is_async), door.host)
         await door.run(door.served.export, exported, name)
 
-    @either
+    @dual_api
     async def withdraw(self, thing: object) -> bool:
         """Export an object no more: whether it was. Calls that have begun go on."""
         door = self._local()
@@ -142,7 +142,7 @@ class Rpc(Closing):
             raise BadInput("a client exports nothing: use an Rpc at a tupelo.Host of your own")
         return self._door
 
-    @either
+    @dual_api
     async def find(
         self, cls: type | str, name: str | None = None, *, wait: float | None = None
     ) -> RemoteObject | None:
@@ -153,13 +153,13 @@ class Rpc(Closing):
         id = await self._door.call("collect", pattern, "single", "any", 1)
         found = Replies(self._door, id, partial(self._objects, title))
         try:
-            reply = await settled(found.get(wait=wait))
+            reply = await maybe_await(found.get(wait=wait))
         finally:
-            await settled(found.cancel())
+            await maybe_await(found.cancel())
         self._door.require_open()
         return None if reply is None else reply.items[0]
 
-    @either
+    @dual_api
     async def find_all(self, cls: type | str, name: str | None = None) -> RemoteGroup:
         """All objects of this class, or of subclasses, at the hosts that can be reached now."""
         title, pattern = _asked(cls, name)
@@ -174,7 +174,7 @@ class Rpc(Closing):
         ]
         return Reply(reply.host, objects, False)
 
-    @either
+    @dual_api
     async def close(self) -> None:
         """Export nothing more, or close the connection; whoever waits for an answer is told."""
         await self._door.close()
@@ -195,7 +195,7 @@ class RemoteGroup:
         self.lost = lost
         self._door = door
 
-    @either
+    @dual_api
     async def invoke(self, method: str, *args: Any, wait: float | None = None) -> GroupResult:
         """Call a method of all of them at once, and wait for all, or for `wait` seconds."""
         result = GroupResult(lost=self.lost)
@@ -206,7 +206,7 @@ class RemoteGroup:
                 result.errors[outcome.object] = outcome.error
         return result
 
-    @either
+    @dual_api
     async def start(
         self,
         method: str,
@@ -224,9 +224,9 @@ class RemoteGroup:
     ) -> list[Outcome]:
         invocation = await self._begin(method, args, wait)
         try:
-            outcomes = [await settled(invocation.get()) for _ in self.objects]
+            outcomes = [await maybe_await(invocation.get()) for _ in self.objects]
         except (asyncio.CancelledError, KeyboardInterrupt):
-            await settled(invocation.cancel())
+            await maybe_await(invocation.cancel())
             raise
         if None in outcomes:
             raise HostClosed("this Rpc was closed during a call: it may have been done or not")
@@ -243,7 +243,7 @@ class RemoteGroup:
         _check_text("method", method)
         if listener is not None and not callable(listener):
             raise BadArgument("listener", "a function, or None", listener)
-        spelled = _spell([spell_any(one, f"args[{at}]") for at, one in enumerate(args)], "args")
+        encoded = _encode([encode_any(one, f"args[{at}]") for at, one in enumerate(args)], "args")
         by_target = {one._target: one for one in self.objects}
 
         def read(reply: Reply) -> Reply:
@@ -256,7 +256,7 @@ class RemoteGroup:
                 outcome = Outcome(by_target[target], error=error)
             return Reply(reply.host, [outcome], False)
 
-        id = await self._door.call("begin", list(by_target), method, spelled, wait)
+        id = await self._door.call("begin", list(by_target), method, encoded, wait)
         return Invocation(self._door, id, read, listener)
 
 
@@ -283,7 +283,7 @@ class RemoteObject(RemoteGroup):
     def _key(self) -> tuple[str, str]:
         return self._target.host, self._target.object
 
-    @either
+    @dual_api
     async def invoke(self, method: str, *args: Any, wait: float | None = None) -> Any:
         """Call a method, and wait until it has ended, or for `wait` seconds: what it returns. The
         docstring of this module says what each error means."""
@@ -326,11 +326,11 @@ class Invocation(Replies):
     at the async door), or `get` one. It is over when all have come, or it was cancelled: what was
     begun then goes on where it runs."""
 
-    @either
+    @dual_api
     async def get(self, *, wait: float | None = None) -> Any:
         """The next Outcome; None if none came in time, or no more will come."""
         try:
-            reply = await settled(super().get(wait=wait))
+            reply = await maybe_await(super().get(wait=wait))
         except PeerLost as error:  # of a client, with its link
             raise PeerLost(error.peer, "a call", in_doubt=True) from error
         return None if reply is None else reply.items[0]
@@ -341,7 +341,7 @@ def _asked(cls: type | str, name: str | None) -> tuple[str, bytes]:
     title = cls.__name__ if isinstance(cls, type) else _check_text("cls", cls)
     if name is not None and not isinstance(name, str):
         raise BadArgument("name", "a text, or None", name)
-    return title, _EXPORTS.spell_pattern((title, ANY if name is None else name, str))
+    return title, _EXPORTS.encode_pattern((title, ANY if name is None else name, str))
 
 
 def _methods_of(
@@ -393,25 +393,25 @@ class CallDone(msgspec.Struct, array_like=True, tag="done"):
     failure: tuple[str, str, dict[str, Any]] | None = None
 
 
-def _read(spelled: bytes, kind: Any) -> Any:
-    """What another program has spelled. BadFrame if it is something else."""
+def _read(encoded: bytes, kind: Any) -> Any:
+    """What another program has encoded. BadFrame if it is something else."""
     try:
-        return msgspec.msgpack.decode(spelled, type=kind, ext_hook=read_wire_extension)
+        return msgspec.msgpack.decode(encoded, type=kind, ext_hook=read_wire_extension)
     except (msgspec.DecodeError, RecursionError) as error:
         raise BadFrame(f"a call cannot be read: {error}") from error
 
 
-def _spell(value: Any, what: str) -> bytes:
+def _encode(value: Any, what: str) -> bytes:
     try:
-        spelled = msgspec.msgpack.encode(value)
+        encoded = msgspec.msgpack.encode(value)
     except UnicodeEncodeError as error:
         raise CannotSend(f"a text in {what} is not valid Unicode: {error}") from error
-    check_length(spelled, what)
-    return spelled
+    check_length(encoded, what)
+    return encoded
 
 
 def _failed(call: str, error: TupeloError) -> CallDone:
-    return CallDone(call, failure=spell_error(error))
+    return CallDone(call, failure=encode_error(error))
 
 
 def _text_of(error: BaseException) -> str:
@@ -450,7 +450,7 @@ class ExportRegistry(SilentExtension):
         ] = {}  # and which life of the host was called
         self._running = 0
         self._voice = self._group.part(f"rpc calls {name}", self, asked=InvokeRequest | CallDone)
-        core.carriers[f"rpc calls {name}"] = self
+        core.extensions[f"rpc calls {name}"] = self
 
     async def call(
         self, target: Target, method: str, args: bytes, deadline: float | None
@@ -470,7 +470,7 @@ class ExportRegistry(SilentExtension):
             return _failed(id, error)
 
     async def _call(self, target: Target, invoke: InvokeRequest, during: str) -> CallDone:
-        member = self._group.roster.members.get(target.host)
+        member = self._group.membership.members.get(target.host)
         if member is None:
             raise PeerLost(f"the host {target.host!r}", during, "nothing was done")
         call = InboundCall(f"the host {member.name!r}", during, target.host)
@@ -503,7 +503,7 @@ class ExportRegistry(SilentExtension):
         if self._running >= CALLS_MAX:
             raise LimitReached("calls under way at this host", CALLS_MAX)
         self._running += 1
-        life = self._group.roster.members[source].incarnation
+        life = self._group.membership.members[source].incarnation
         export.host.run_apart(partial(self._run, export, message, args, source, life))
 
     async def _run(
@@ -519,7 +519,7 @@ class ExportRegistry(SilentExtension):
             done = _failed(invoke.call, RemoteError(title, type(error).__name__, _text_of(error)))
         else:
             try:
-                done = CallDone(invoke.call, _spell(spell_any(value, "its result"), "result"))
+                done = CallDone(invoke.call, _encode(encode_any(value, "its result"), "result"))
             except TupeloError as error:
                 text = f"{title} was done, but what it returned cannot be sent: {error}"
                 done = _failed(invoke.call, AnswerTooLarge(text))
@@ -529,26 +529,26 @@ class ExportRegistry(SilentExtension):
         """Tell this life of the caller's host, once it is in reach. If it is gone, nobody waits."""
         self._running -= 1
         with suppress(HostClosed):
-            roster = self._group.roster
-            while (member := roster.members.get(source)) and member.incarnation == life:
+            membership = self._group.membership
+            while (member := membership.members.get(source)) and member.incarnation == life:
                 try:
                     async with self._group.operating():
                         await self._voice.ask(source, done)
                     return
                 except (PeerLost, UnknownHost):
-                    await self._group.changed(roster)
-                    roster = self._group.roster
+                    await self._group.changed(membership)
+                    membership = self._group.membership
 
-    def card(self) -> None:
+    def metadata(self) -> None:
         """Nothing: what is exported is collected by those who ask for it."""
 
-    def install(self, roster: Membership) -> None:
+    def install(self, membership: Membership) -> None:
         for call, life in self._awaited.values():
-            member = roster.members.get(call.target)
+            member = membership.members.get(call.target)
             if member is None or member.incarnation != life:
                 call.lost("it has left", in_doubt=True)
 
-    async def settle(self, roster: Membership) -> None:
+    async def settle(self, membership: Membership) -> None:
         """Nothing is left to do: calls go on."""
 
     def heard(self, neighbour: str, source: str, message: Any) -> None:
@@ -567,7 +567,7 @@ class ExportRegistry(SilentExtension):
 
 def registry_of(core: HostCore, name: str) -> ExportRegistry:
     """The exported objects of this name at a host."""
-    found = core.carriers.get(f"rpc calls {name}")
+    found = core.extensions.get(f"rpc calls {name}")
     return found if isinstance(found, ExportRegistry) else ExportRegistry(core, name)
 
 
@@ -586,8 +586,8 @@ class Calls(HostedRequests):
         self._registry.exports[id] = export
         self._exported[id] = export.thing
         for cls in type(export.thing).__mro__[:-1]:
-            spelled = _EXPORTS.spell_update((cls.__name__, name, id))
-            await self.offer(self._registry.offers, spelled)
+            encoded = _EXPORTS.encode_update((cls.__name__, name, id))
+            await self.offer(self._registry.offers, encoded)
 
     async def recall(self, thing: object) -> bool:
         return self._recall([id for id, one in self._exported.items() if one is thing])

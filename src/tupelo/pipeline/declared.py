@@ -161,9 +161,9 @@ def _of_class(cls: type) -> Declared:
     hints = get_type_hints(cls)
     fields = []
     for name in kind.names:
-        spelled = _OF_PYTHON.get(plain_type(hints[name]))
-        if spelled is not None:  # The others are in `fields`, as JSON.
-            fields.append((name, spelled))
+        encoded = _OF_PYTHON.get(plain_type(hints[name]))
+        if encoded is not None:  # The others are in `fields`, as JSON.
+            fields.append((name, encoded))
     if not fields:
         raise BadArgument("entry", "a dataclass with fields such as str and int", cls)
     return Declared(tuple(fields), kind.name)

@@ -1,6 +1,6 @@
 """The schema of changes, version 1: one row a change, as Arrow batches and as the DDL of Spark.
 
-What an entry holds is there three times: `payload` is its faithful spelling (`values.codec`);
+What an entry holds is there three times: `payload` is its faithful encoding (`values.codec`);
 `fields` is the same as JSON, for people; and the struct `f` has typed columns, where a shape is
 declared. The JSON of a tuple is an array, and that of a dataclass an object. It cannot tell a
 tuple from a list or the name of a nested class; times, UUIDs and decimals are texts, bytes are
@@ -86,7 +86,7 @@ def check_columns(columns: Sequence[str] | None, entry: Declared | None = None) 
 
 
 def ddl_of(schema: pa.Schema) -> str:
-    """The schema as Spark spells it."""
+    """The schema as Spark encodes it."""
     return ", ".join(f"`{field.name}` {_spark_type(field.type)}" for field in schema)
 
 
@@ -209,7 +209,7 @@ class _Looks(dict[Any, int]):
 _TYPE_NAMES = {NoneType: "None", Typed: "dataclass"}
 _lines = msgspec.json.Encoder().encode_lines
 _decode_many = msgspec.msgpack.Decoder(list[Any], ext_hook=read_extension).decode
-_spelled_in = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
+_encoded_in = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
 
 
 def look_of(value: Any) -> Any:
@@ -229,19 +229,19 @@ def _looks_of(values: list[Any]) -> list[Any]:
 def about_entries(
     payloads: pa.Array, columns: Sequence[str], entry: Declared | None = None
 ) -> dict[str, pa.Array]:
-    """What these columns say of entries that are spelled so (null: of none). BadBytes if one of
-    them spells no entry."""
+    """What these columns say of entries that are encoded so (null: of none). BadBytes if one of
+    them encodes no entry."""
     found: dict[str, pa.Array] = {}
     if "bytes" in columns:
         found["bytes"] = pc.binary_length(payloads)
     if set(columns).isdisjoint({"type", "shape", "fields", TYPED}):
         return found
     # An entry that is written, read and taken is looked at once.
-    spelled = payloads.dictionary_encode()
+    encoded = payloads.dictionary_encode()
     with _no_collecting():
-        about = _about_distinct(spelled.dictionary, columns, entry)
-    if len(spelled.dictionary) < len(payloads):
-        about = {name: array.take(spelled.indices) for name, array in about.items()}
+        about = _about_distinct(encoded.dictionary, columns, entry)
+    if len(encoded.dictionary) < len(payloads):
+        about = {name: array.take(encoded.indices) for name, array in about.items()}
     return found | about
 
 
@@ -270,17 +270,17 @@ def _chosen(texts: list[str | None], places: pa.Array) -> pa.Array:
 
 
 def decode_many(payloads: pa.Array) -> list[Any]:
-    """The entries that are spelled so, of which none is null: lists of fields, or `Typed` ones.
-    All in one go, which costs a third of one by one. BadBytes if one of them spells no entry."""
+    """The entries that are encoded so, of which none is null: lists of fields, or `Typed` ones.
+    All in one go, which costs a third of one by one. BadBytes if one of them encodes no entry."""
     if not len(payloads):
         return []
-    _, places, spelled = payloads.buffers()
+    _, places, encoded = payloads.buffers()
     ends = np.frombuffer(places, np.int32)[payloads.offset : payloads.offset + len(payloads) + 1]
-    joined = b"\xdd" + len(payloads).to_bytes(4, "big") + memoryview(spelled)[ends[0] : ends[-1]]
+    joined = b"\xdd" + len(payloads).to_bytes(4, "big") + memoryview(encoded)[ends[0] : ends[-1]]
     try:
         values = _decode_many(joined)
         # One that is torn may go on in the next: each must end where its bytes end.
-        lengths = list(map(len, _spelled_in(joined)))
+        lengths = list(map(len, _encoded_in(joined)))
         if {list, Typed}.issuperset(map(type, values)) and lengths == np.diff(ends).tolist():
             return values
     except (msgspec.DecodeError, BadBytes, ValueError, TypeError, ArithmeticError, RecursionError):

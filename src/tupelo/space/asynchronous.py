@@ -16,7 +16,7 @@ from tupelo.errors import BadArgument, ListenerFailed, SpaceClosed, TupeloError
 from tupelo.space import blocking, handles
 from tupelo.space.capacity import Capacity
 from tupelo.space.clock import Clock
-from tupelo.space.either import awaited
+from tupelo.space.dual_api import await_at_once
 from tupelo.space.engine import Damaged, Engine
 from tupelo.space.matchset import MatchSetState, Skipped
 from tupelo.space.order import Order
@@ -100,7 +100,7 @@ class Space(AsyncSpaceLike):
     ) -> AsyncLease:
         port = self._port
         if lease is None and txn is None and at is None and wait == 0 and to is None:
-            granted: AsyncLease | None = port.write_plainly(entry, None, AsyncLease)
+            granted: AsyncLease | None = port.write_fast(entry, None, AsyncLease)
             if granted is not None:
                 if port.journaled:
                     await port.flusher.flush(granted.thing.arrival)
@@ -157,7 +157,7 @@ class Space(AsyncSpaceLike):
             and coverage is None
             and session is None
         ):
-            got = port.get_plainly(template, take, TaskSignal if wait is None else None)
+            got = port.get_fast(template, take, TaskSignal if wait is None else None)
             if type(got) is Waiter:
                 (entry,), _ = await port.answer_of(got)
                 return value_of(entry)
@@ -273,7 +273,7 @@ class Transaction(TransactionHandle):
         return Transaction(self._port, self._port.begin(lease, self._state))
 
     def __await__(self) -> Generator[Any, None, Self]:
-        return awaited(self)
+        return await_at_once(self)
 
     async def __aenter__(self) -> Self:
         return self
@@ -317,7 +317,7 @@ class Session(AsyncSessionLike):
         self._space._port.end_session(self._state)
 
     def __await__(self) -> Generator[Any, None, Self]:
-        return awaited(self)
+        return await_at_once(self)
 
     async def __aenter__(self) -> Self:
         return self
@@ -381,7 +381,7 @@ class Subscription(handles.SubscriptionHandle):
         self._port.end_subscription(self._state)
 
     def __await__(self) -> Generator[Any, None, Self]:
-        return awaited(self)
+        return await_at_once(self)
 
     async def __aenter__(self) -> Self:
         return self

@@ -84,8 +84,8 @@ class Space(ClosingHandle, SpaceLike):
         )
         port = self._port
         self._flush = port.flush
-        self._get_plainly = port.get_plainly
-        self._write_plainly = self._write_durably if port.journaled else port.write_plainly
+        self._get_fast = port.get_fast
+        self._write_fast = self._write_durably if port.journaled else port.write_fast
 
     @property
     def name(self) -> str:
@@ -94,7 +94,7 @@ class Space(ClosingHandle, SpaceLike):
     # Writing
 
     def _write_durably(self, entry: object) -> Lease | None:
-        granted: Lease | None = self._port.write_plainly(entry)
+        granted: Lease | None = self._port.write_fast(entry)
         if granted is not None:
             self._flush(granted.thing.arrival)
         return granted

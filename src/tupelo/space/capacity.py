@@ -8,18 +8,18 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tupelo.errors import BadArgument, SpaceFull
-from tupelo.space.lasting import is_lasting
+from tupelo.space.protected import is_protected
 from tupelo.values.codec import encode_entry
 from tupelo.values.entry import Entry
 
 
 @dataclass(frozen=True)
 class Capacity:
-    """Bounds by number of entries and by bytes (as they are spelled on disk and on the wire).
+    """Bounds by number of entries and by bytes (as they are encoded on disk and on the wire).
 
     When full, a write is refused with SpaceFull; or, with `evict="fifo"`, the oldest entries give
     way, and with `evict="lru"` the ones read longest ago. What a transaction holds stays, and what
-    is `lasting`.
+    is protected.
     """
 
     entries: int | None = None
@@ -91,7 +91,7 @@ class CapacityLimit:
         candidates = (
             e
             for e in order
-            if e.txn is None and not e.readers and e not in kept and not is_lasting(e.shape)
+            if e.txn is None and not e.readers and e not in kept and not is_protected(e.shape)
         )
         while self._exceeds(count, size):
             victim = next(candidates, None) if capacity.evict else None

@@ -25,8 +25,8 @@ from tupelo.space.order import Fifo, Order
 from tupelo.space.query import Query
 from tupelo.space.reaction import ReactionState
 from tupelo.space.session import Pruning, SessionState, read_unread
+from tupelo.space.sliced_search import SlicedSearch
 from tupelo.space.subscription import Subscriptions, SubscriptionState
-from tupelo.space.survey import SlicedSearch
 from tupelo.space.transaction import Txn
 from tupelo.space.waiting import Signal, Waiting
 from tupelo.space.writers import Asked, Items, Places, WriteOutcome
@@ -51,7 +51,7 @@ class Core:
         capacity: Capacity | None = None,
         lease_policy: LeasePolicy | None = None,
         logging: bool = False,
-        spells: bool = False,
+        encodes: bool = False,
         log_reads: bool = False,
         reactions_max: int = 10_000,
     ) -> None:
@@ -87,7 +87,7 @@ class Core:
         # Who must be heeded when an entry comes: how many wait, listen or react.
         self.watched = 0
         self._logs = logging
-        self._spells = spells  # into bytes, for the journal: what has no spelling is refused
+        self._encodes = encodes  # into bytes, for the journal: what has no encoding is refused
         self._has_policy = (
             self.order is not None
             or capacity is not None
@@ -127,7 +127,7 @@ class Core:
 
     # Writing
 
-    def write_plainly(
+    def write_fast(
         self,
         shape: Shape,
         fields: tuple[Any, ...],
@@ -164,9 +164,9 @@ class Core:
             self.waiting.hand_over(taker, entry)
         return entry
 
-    def first_plainly(self, raw: Any, take: bool, actor: Actor | None) -> Any:
-        """A match in a plain space, or None, or NotImplemented: see `Store.first_plainly`."""
-        entry = self.store.first_plainly(raw, take)
+    def first_fast(self, raw: Any, take: bool, actor: Actor | None) -> Any:
+        """A match in a plain space, or None, or NotImplemented: see `Store.first_fast`."""
+        entry = self.store.first_fast(raw, take)
         if take and entry is not None and entry is not NotImplemented:
             if self.log.on:
                 self.log.add("taken", entry, actor=actor)
@@ -187,7 +187,7 @@ class Core:
         now = self.expire()
         if txn is not None:
             txn.require("active")
-        payloads = [encode_entry(*item) for item in items] if self._spells else None
+        payloads = [encode_entry(*item) for item in items] if self._encodes else None
         asked = lease if isinstance(lease, list) else [lease] * len(items)
         expires = leases.grant_entries(self.lease_policy, items, asked, now)
         entries = []

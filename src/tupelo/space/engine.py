@@ -101,7 +101,7 @@ class Engine:
             capacity=capacity,
             lease_policy=lease_policy,
             logging=self.journal is not None,
-            spells=self.saved is not None,
+            encodes=self.saved is not None,
             log_reads=log_reads,
             reactions_max=reactions_max,
         )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from tupelo.space.order import Order, arranged, needed
 from tupelo.space.query import Query
-from tupelo.space.survey import SlicedSearch
+from tupelo.space.sliced_search import SlicedSearch
 from tupelo.space.transaction import Txn, may_take
 from tupelo.store.index import Accept, Store
 from tupelo.values.entry import Entry

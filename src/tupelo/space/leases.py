@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Literal
 from tupelo.errors import LeaseLost
 from tupelo.space import session, transaction
 from tupelo.space.deadlines import HasDeadline
-from tupelo.space.lasting import is_lasting
 from tupelo.space.matchset import MatchSetState
+from tupelo.space.protected import is_protected
 from tupelo.space.session import SessionState
 from tupelo.space.subscription import SubscriptionState
 from tupelo.space.transaction import Txn
@@ -48,11 +48,11 @@ def grant(policy: LeasePolicy | None, kind: str, asked: float | None, now: float
 def grant_entries(
     policy: LeasePolicy | None, items: Items, asked: list[float | None], now: float
 ) -> list[float | None]:
-    """Until when each of these entries lives; the policy has no say about what is lasting."""
+    """Until when each of these entries lives; the policy has no say about protected entries."""
     expires = [grant(policy, "entry", seconds, now) for seconds in asked]
     if policy is not None:
         for i, (shape, _) in enumerate(items):
-            if is_lasting(shape):
+            if is_protected(shape):
                 expires[i] = grant(None, "entry", asked[i], now)
     return expires
 

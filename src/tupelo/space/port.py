@@ -25,7 +25,15 @@ from tupelo.errors import (
     Refused,
     TupeloError,
 )
-from tupelo.space import leases, matchset, reaction, session, subscription, survey, transaction
+from tupelo.space import (
+    leases,
+    matchset,
+    reaction,
+    session,
+    sliced_search,
+    subscription,
+    transaction,
+)
 from tupelo.space.checks import check_count, check_limit, check_order, check_wait
 from tupelo.space.clock import Clock
 from tupelo.space.delivery import Deliveries, Delivery, Got, Prepared, ReservedDelivery
@@ -38,8 +46,8 @@ from tupelo.space.protocol import TransactionLike, names_of
 from tupelo.space.query import NOW, Query, deadline_of
 from tupelo.space.reaction import ReactionState
 from tupelo.space.session import Seen, SessionState
+from tupelo.space.sliced_search import SlicedSearch, Unfinished
 from tupelo.space.subscription import SubscriptionState
-from tupelo.space.survey import SlicedSearch, Unfinished
 from tupelo.space.tasks import Flusher, NowFlusher, TaskSignal, turn
 from tupelo.space.transaction import Txn, Vote
 from tupelo.space.undoing import undo
@@ -128,7 +136,7 @@ class Port:
         self._lock = engine.lock
         self._acquire = engine.lock.acquire
         self._release = engine.lock.release
-        self._spells = engine.saved is not None
+        self._encodes = engine.saved is not None
         self.deliveries = Deliveries(engine)
         engine.on_close = self.deliveries.take_all_back
         self.clock: Clock = engine.clock
@@ -279,7 +287,7 @@ class Port:
     # The short way, which most operations on most spaces can take. The lock's bound methods cost
     # half of what a `with` does.
 
-    def write_plainly(
+    def write_fast(
         self, entry: object, actor: Actor | None = None, handle: type[Leased] = Lease
     ) -> Any:
         """Write to a plain space, and return its lease, as a `handle` for one of the doors. None:
@@ -294,12 +302,12 @@ class Port:
             shape, fields = freeze(entry)
         else:
             return None
-        payload = encode_entry(shape, fields) if self._spells else None
+        payload = encode_entry(shape, fields) if self._encodes else None
         self._acquire()
         try:
             if not core.plain:
                 return None
-            written = core.write_plainly(shape, fields, payload, actor)
+            written = core.write_fast(shape, fields, payload, actor)
             if core.woken:
                 if core.woken[0].wake():  # There is one at most: the plain taker.
                     core.woken.clear()
@@ -311,7 +319,7 @@ class Port:
             self._release()
         return None if written is None else handle(self, written)
 
-    def get_plainly(
+    def get_fast(
         self, template: Any, take: bool, signal: Callable[[], Signal] | None = None
     ) -> Any:
         """The fields of a match in a plain space; if there is none, a waiter with such a `signal`,
@@ -323,7 +331,7 @@ class Port:
         try:
             if not core.plain:
                 return NotImplemented
-            entry = core.store.first_plainly(template, take)
+            entry = core.store.first_fast(template, take)
             if core.books is not None and take and isinstance(entry, Entry):
                 core.books.forget(entry)
             if entry is None and signal is not None:
@@ -382,7 +390,7 @@ class Port:
         check_wait(wait)
         core = self._core
         size = 0
-        if self._spells and len(items) > _FEW:
+        if self._encodes and len(items) > _FEW:
             size = sum(about_bytes(fields) for _, fields in items)
         with self._lock:
             self._engine.begin()
@@ -485,7 +493,7 @@ class Port:
                 and not query.test
                 and not (reserve and core.books is not None)
             ):
-                entry = core.first_plainly(query.template, query.take, query.actor)
+                entry = core.first_fast(query.template, query.take, query.actor)
                 if entry is not NotImplemented:
                     if entry is not None:
                         if not self.journaled:
@@ -641,7 +649,7 @@ class Port:
         core, order = self._core, query.order or self._core.order
         stores = stores_of(core, query.txn)
         if plain:  # Whatever the order, and whoever holds them: all count.
-            return survey.begin(core, stores, query.template, None, None)
+            return sliced_search.begin(core, stores, query.template, None, None)
         if order is not None and order.head_only:
             return None
         after, state = 0, query.session
@@ -652,7 +660,9 @@ class Port:
         enough = query.limit if order is None else needed(order, query.limit)
         backwards = order is not None and order.backwards
         rank = order if type(order) is Key else None
-        return survey.begin(core, stores, query.template, accept, enough, backwards, after, rank)
+        return sliced_search.begin(
+            core, stores, query.template, accept, enough, backwards, after, rank
+        )
 
     async def _in_slices(
         self,
@@ -1139,14 +1149,14 @@ class Port:
         limit: int | None,
         agent: str | None,
         bytes_max: int | None,
-        survey: SlicedSearch | None = None,
+        sliced_search: SlicedSearch | None = None,
     ) -> tuple[list[Entry], bool, int]:
         """What a session has not seen, whether there is more than has room, and the position to
         make durable before it is shown."""
 
         def work() -> tuple[list[Entry], bool, int]:
             found, cut = session.unread(
-                self._core, template, state, limit, agent, bytes_max, survey
+                self._core, template, state, limit, agent, bytes_max, sliced_search
             )
             return found, cut, self._engine.position_for(found)
 

@@ -50,12 +50,12 @@ NOT_AT_ALL = 0  # to be told by `is`, which is quicker
 
 
 def takes_longer(template: object, take: bool) -> Any:
-    """`_get_plainly` of a kind of space without a short way."""
+    """`_get_fast` of a kind of space without a short way."""
     return NotImplemented
 
 
 def takes_longer_to_write(entry: object) -> Any:
-    """`_write_plainly` of a kind of space without a short way."""
+    """`_write_fast` of a kind of space without a short way."""
     return None
 
 
@@ -83,10 +83,10 @@ class SpaceLike(Protocol):
     _react: Callable[..., ReactionLike]
     """(template, function, once, existing, scope)."""
     # No defaults: an attribute of the class would slow down the one of the instance.
-    _get_plainly: Callable[[Any, bool], Any]
-    """(template, take): the short way of `Port.get_plainly`, or `takes_longer`."""
-    _write_plainly: Callable[[object], Lease | None]
-    """(entry): the short way of `Port.write_plainly`, or `takes_longer_to_write`."""
+    _get_fast: Callable[[Any, bool], Any]
+    """(template, take): the short way of `Port.get_fast`, or `takes_longer`."""
+    _write_fast: Callable[[object], Lease | None]
+    """(entry): the short way of `Port.write_fast`, or `takes_longer_to_write`."""
 
     @property
     def name(self) -> str: ...
@@ -108,7 +108,7 @@ class SpaceLike(Protocol):
         the agent that the entry is for; where spaces span hosts it goes there.
         """
         if lease is None and txn is None and at is None and wait is NOT_AT_ALL and to is None:
-            granted = self._write_plainly(entry)
+            granted = self._write_fast(entry)
             if granted is not None:
                 return granted
         return self._write(entry, lease, txn, at, wait, to)
@@ -154,7 +154,7 @@ class SpaceLike(Protocol):
             and scope is None
             and coverage is None
         ):
-            fields = self._get_plainly(template, False)
+            fields = self._get_fast(template, False)
             if fields is not NotImplemented and (fields is not None or wait == 0):
                 return fields
         return self._get(template, False, wait, False, 1, txn, order, if_exists, scope, coverage)
@@ -179,7 +179,7 @@ class SpaceLike(Protocol):
             and scope is None
             and coverage is None
         ):
-            fields = self._get_plainly(template, True)
+            fields = self._get_fast(template, True)
             if fields is not NotImplemented and (fields is not None or wait == 0):
                 return fields
         return self._get(template, True, wait, False, 1, txn, order, if_exists, scope, coverage)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tupelo.space.log import Actor
     from tupelo.space.order import Order
     from tupelo.space.session import SessionState
-    from tupelo.space.survey import SlicedSearch
+    from tupelo.space.sliced_search import SlicedSearch
     from tupelo.space.transaction import Txn
     from tupelo.store.index import Accept
 

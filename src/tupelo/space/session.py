@@ -18,7 +18,7 @@ from tupelo.values.size import fitting
 if TYPE_CHECKING:
     from tupelo.space.core import Core
     from tupelo.space.query import Query
-    from tupelo.space.survey import SlicedSearch
+    from tupelo.space.sliced_search import SlicedSearch
 
 _PRUNE_AFTER = 1_024
 _CURSORS_MAX = 256

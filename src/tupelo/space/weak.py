@@ -10,7 +10,7 @@ from inspect import isawaitable
 from typing import Any, Self
 
 from tupelo.errors import HostClosed, SpaceClosed
-from tupelo.space.either import awaited, either, settled
+from tupelo.space.dual_api import await_at_once, dual_api, maybe_await
 from tupelo.values.parts import ANY
 
 logger = logging.getLogger("tupelo")
@@ -63,7 +63,7 @@ class WeakReaction:
         self._error: Exception | None = None
 
     def __await__(self) -> Generator[Any, None, Self]:
-        return awaited(self)
+        return await_at_once(self)
 
     @property
     def active(self) -> bool:
@@ -75,16 +75,16 @@ class WeakReaction:
         """What its function raised the last time that it did."""
         return self._error
 
-    @either
+    @dual_api
     async def cancel(self) -> None:
-        await settled(self._listening.close())
+        await maybe_await(self._listening.close())
 
     async def run(self) -> None:
         """React until it is cancelled, has reacted once, or its space or host is closed."""
         with suppress(SpaceClosed, HostClosed):
-            while (notice := await settled(self._listening.get())) is not None:
+            while (notice := await maybe_await(self._listening.get())) is not None:
                 if await self._react(notice.entry) and self._once:
-                    await settled(self._listening.close())
+                    await maybe_await(self._listening.close())
                     return
 
     async def _react(self, entry: Any) -> bool:
@@ -93,10 +93,10 @@ class WeakReaction:
             answer = self._function(entry, WeakStep(self._space, txn))
             if self.is_async and isawaitable(answer):
                 await answer
-            await settled(txn.commit())
+            await maybe_await(txn.commit())
         except Exception as error:
             self._error = error
             logger.warning("a reaction raised, and what it did is undone: %r", error)
-            await settled(txn.abort())
+            await maybe_await(txn.abort())
             return False
         return True

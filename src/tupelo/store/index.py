@@ -261,7 +261,7 @@ class Store:
                 return entry
         return None
 
-    def first_plainly(self, raw: Any, take: bool) -> Any:
+    def first_fast(self, raw: Any, take: bool) -> Any:
         """The oldest match of a template without functions, read or taken: the everyday operation.
 
         NotImplemented says that the template, or the entry, needs the longer way.

@@ -1,6 +1,6 @@
 """The log in columns: what whoever reads a log in bulk is given, without a change being built.
 
-Entries stay as they are spelled. The file is read beside its space: nobody who writes waits.
+Entries stay as they are encoded. The file is read beside its space: nobody who writes waits.
 """
 
 from __future__ import annotations

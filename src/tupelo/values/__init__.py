@@ -1,1 +1,1 @@
-"""What is said: entries, templates, leases, changes, and how they are spelled in bytes."""
+"""What is said: entries, templates, leases, changes, and how they are encoded in bytes."""

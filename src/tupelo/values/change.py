@@ -47,7 +47,7 @@ class Change(msgspec.Struct, frozen=True, eq=False):
     `position` numbers the changes of a space without gaps. `arrival` names the entry within its
     space, (`origin`, `n`) names it anywhere. `agent` acted, in `session` and transaction `txn` if
     there were any, after it had `waited` so many seconds. `expires` is the lease after the change.
-    `shape` and `fields` are the entry's, as they are kept; `payload` is their spelling in bytes.
+    `shape` and `fields` are the entry's, as they are kept; `payload` is their encoding in bytes.
     `to` is the agent that the entry is for.
     """
 

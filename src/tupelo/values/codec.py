@@ -36,69 +36,69 @@ _ARRAY_STARTS = frozenset([*range(0x90, 0xA0), 0xDC, 0xDD])
 
 
 class BadBytes(TupeloError):
-    """These bytes do not spell an entry."""
+    """These bytes do not encode an entry."""
 
 
 def encode_entry(shape: Shape, fields: tuple[Any, ...]) -> bytes:
     try:
         if shape.kind is not None:
-            return _encoder.encode(_spell_typed(shape.kind, fields))
+            return _encoder.encode(_encode_typed(shape.kind, fields))
         if shape.native:
             try:
                 return _encoder.encode(fields)
             except OverflowError:  # an integer beyond 64 bits
                 pass
-        return _encoder.encode([_spell(value) for value in fields])
+        return _encoder.encode([_encode(value) for value in fields])
     except UnicodeEncodeError as error:
-        where = _where_unspellable(shape, fields)
+        where = _where_unencodable(shape, fields)
         raise BadEntry(f"{where} is not valid Unicode: {error}", where=where, found=str) from error
 
 
-def spell_entry(shape: Shape, fields: tuple[Any, ...]) -> Any:
+def entry_to_wire(shape: Shape, fields: tuple[Any, ...]) -> Any:
     """An entry as msgpack can hold it within something larger; `read_entry` reads it again."""
     if shape.kind is not None:
-        return _spell_typed(shape.kind, fields)
+        return _encode_typed(shape.kind, fields)
     if shape.native:
         for value in fields:
             if type(value) is int and value not in _INT64:
                 break
         else:
             return fields
-    return [_spell(value) for value in fields]
+    return [_encode(value) for value in fields]
 
 
-def read_entry(spelled: Any) -> tuple[Shape, tuple[Any, ...]]:
-    """The entry that was spelled so, its extensions having been read. BadBytes if it is none."""
-    if type(spelled) is list:
-        fields = tuple(spelled)
+def read_entry(encoded: Any) -> tuple[Shape, tuple[Any, ...]]:
+    """The entry that was encoded so, its extensions having been read. BadBytes if it is none."""
+    if type(encoded) is list:
+        fields = tuple(encoded)
         types = types_of(fields)
         shape = plain_shapes.get(types)
         if shape is None:
             _check_values(fields)
             shape = shape_of(None, types)
         return shape, fields
-    if type(spelled) is Typed:
-        _check_values(spelled.values)
-        return shape_of(spelled.kind, types_of(spelled.values)), spelled.values
-    raise BadBytes(f"an entry expected, not a {type(spelled).__name__}")
+    if type(encoded) is Typed:
+        _check_values(encoded.values)
+        return shape_of(encoded.kind, types_of(encoded.values)), encoded.values
+    raise BadBytes(f"an entry expected, not a {type(encoded).__name__}")
 
 
-def spell_value(value: Any) -> Any:
+def encode_value(value: Any) -> Any:
     """One frozen value as msgpack can hold it within something larger."""
-    return _spell(value)
+    return _encode(value)
 
 
 def read_value(value: Any) -> Any:
-    """One value that was spelled so, its extensions having been read. BadBytes if it is none."""
+    """One value that was encoded so, its extensions having been read. BadBytes if it is none."""
     _check_values((value,))
     return value
 
 
-def _where_unspellable(shape: Shape, fields: tuple[Any, ...]) -> str:
+def _where_unencodable(shape: Shape, fields: tuple[Any, ...]) -> str:
     names = shape.kind.names if shape.kind else range(len(fields))
     for name, value in zip(names, fields, strict=True):
         try:
-            _encoder.encode(_spell(value))
+            _encoder.encode(_encode(value))
         except UnicodeEncodeError:
             return f"field {name!r}"
     return "a name"
@@ -152,22 +152,22 @@ def _check_keys(keys: Iterable[Any], depth: int) -> None:
             raise BadBytes(f"a {type(key).__name__} is not a key")
 
 
-def _spell(value: Any) -> Any:
+def _encode(value: Any) -> Any:
     cls = type(value)
     if cls is int and value not in _INT64:
         return Ext(BIGINT, value.to_bytes(value.bit_length() // 8 + 1, "little", signed=True))
     if cls in NATIVE:
         return value
     if cls is list:
-        return [_spell(v) for v in value]
+        return [_encode(v) for v in value]
     if cls is tuple:
-        return Ext(TUPLE, _encoder.encode([_spell(v) for v in value]))
+        return Ext(TUPLE, _encoder.encode([_encode(v) for v in value]))
     if cls is dict:
         if all(type(k) is str for k in value):
-            return {k: _spell(v) for k, v in value.items()}
-        return Ext(DICT, _encoder.encode([[_spell(k), _spell(v)] for k, v in value.items()]))
+            return {k: _encode(v) for k, v in value.items()}
+        return Ext(DICT, _encoder.encode([[_encode(k), _encode(v)] for k, v in value.items()]))
     if cls is Typed:
-        return _spell_typed(value.kind, value.values)
+        return _encode_typed(value.kind, value.values)
     if cls is datetime:
         return Ext(DATETIME, value.isoformat().encode())
     if cls is UUID:
@@ -177,8 +177,8 @@ def _spell(value: Any) -> Any:
     raise TypeError(f"{cls.__name__} has no spelling")
 
 
-def _spell_typed(kind: Any, values: tuple[Any, ...]) -> Ext:
-    parts = [kind.name, kind.names, kind.lineage[1:], [_spell(v) for v in values]]
+def _encode_typed(kind: Any, values: tuple[Any, ...]) -> Ext:
+    parts = [kind.name, kind.names, kind.lineage[1:], [_encode(v) for v in values]]
     return Ext(TYPED, _encoder.encode(parts))
 
 

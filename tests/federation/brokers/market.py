@@ -63,7 +63,7 @@ class Stall(Resident):
         await self.do(self._offer(list(ware)))
 
     async def _offer(self, ware: Any) -> None:
-        async with self.group.operating():  # Its state changes, and tells of it, in one roster.
+        async with self.group.operating():  # Its state changes, and tells of it, in one membership.
             self.wares.wares.append(ware)
             await self.broker.publish(ware)
 

@@ -11,11 +11,11 @@ import pytest
 
 from tests.federation.brokers.market import LINE, Market, Wares, play
 from tupelo.errors import BadArgument, CannotSend, Refused
-from tupelo.federation.brokers import cards, local, messages, probing, tables
+from tupelo.federation.brokers import local, messages, metadata, probing, tables
 from tupelo.federation.brokers.broker import Broker
 from tupelo.federation.brokers.messages import HostResult
 from tupelo.federation.brokers.tables import Tree
-from tupelo.federation.groups.roster import Member, Membership
+from tupelo.federation.groups.membership import Member, Membership
 
 
 def test_a_large_state_comes_in_portions(monkeypatch):
@@ -84,7 +84,7 @@ def test_an_answer_that_never_ends_is_not_heard_for_ever(monkeypatch):
         market.network.slow("c", "d", 100.0)
         stall = market["d"]
         assert stall.life is not None
-        part = HostResult("d", [spelled(["pear", "x" * 1_000])])
+        part = HostResult("d", [encoded(["pear", "x" * 1_000])])
         basket = market["c"].collect("pear", "single", "any")
         standing = messages.CollectResult("c", market["c"].broker._numbers, part, more=True)
         probe = market["c"].do(market["c"].broker.probe(PEAR, "all"))
@@ -233,8 +233,8 @@ def test_an_application_whose_updates_tell_all_is_not_asked_again():
 # What other hosts may send
 
 
-def spelled(pattern: Any) -> bytes:
-    return messages.spell(pattern)
+def encoded(pattern: Any) -> bytes:
+    return messages.encode(pattern)
 
 
 PEAR = ["pear", "full"]
@@ -243,13 +243,13 @@ GARBAGE: dict[str, Any] = {
     "no message": b"\xc1",
     "an unknown message": [99, 1],
     "a field of a wrong type": [6, "one", b"", "all", None],
-    "an unknown extent": [6, 1, spelled(PEAR), "some", None],
+    "an unknown extent": [6, 1, encoded(PEAR), "some", None],
     "a pattern that is no value": messages.SubscribeTo(b"\xc1"),
     "an update that is no value": messages.PublishedUpdate(0, "d", b"\xc1"),
-    "an update of someone else": messages.PublishedUpdate(0, "a", spelled(["pear", 1])),
-    "a collect of someone else": messages.CollectRequest("a", 1, "single any", spelled(PEAR)),
+    "an update of someone else": messages.PublishedUpdate(0, "a", encoded(["pear", 1])),
+    "a collect of someone else": messages.CollectRequest("a", 1, "single any", encoded(PEAR)),
     "a result of someone else": messages.CollectResult(
-        "c", 1, HostResult("a", [spelled(["pear", 1])])
+        "c", 1, HostResult("a", [encoded(["pear", 1])])
     ),
 }
 
@@ -272,7 +272,7 @@ def test_garbage_closes_the_link_it_came_over_and_no_other(what):
 
 def test_what_one_neighbour_may_ask_for_is_bounded(monkeypatch):
     monkeypatch.setattr(tables, "PATTERNS_MAX", 10)
-    monkeypatch.setattr(cards, "PATTERNS_MAX", 10)
+    monkeypatch.setattr(metadata, "PATTERNS_MAX", 10)
 
     async def scene(market: Market) -> None:
         talk = market["c"].core.peers["d"].talk
@@ -286,13 +286,13 @@ def test_what_one_neighbour_may_ask_for_is_bounded(monkeypatch):
             stall.collect("one too many", "single", "any")
         await market.quiet()
         assert not talk.over
-        pattern = spelled(["one too many", "full"])
+        pattern = encoded(["one too many", "full"])
         stall.life.call(stall.broker._voice.send, "c", messages.SubscribeTo(pattern))
         await market.quiet()
         assert talk.over
         await market.agreed("abcd")
-        card = cards.BrokerMetadata(None, [bytes([number]) for number in range(11)])
-        stall.broker.card = lambda: spelled(card)
+        full = metadata.BrokerMetadata(None, [bytes([number]) for number in range(11)])
+        stall.broker.metadata = lambda: encoded(full)
         await stall.do(stall.group.renew())
         assert (await market["a"].probe("pear", "all")).empty == frozenset("abc")
 
@@ -302,12 +302,12 @@ def test_what_one_neighbour_may_ask_for_is_bounded(monkeypatch):
 def test_an_answer_that_nobody_waits_for_is_not_heard():
     async def scene(market: Market) -> None:
         said = [
-            messages.ProbeAnswer(77, [HostResult("d", [spelled(["pear", 1])])]),
+            messages.ProbeAnswer(77, [HostResult("d", [encoded(["pear", 1])])]),
             messages.ProbeCancel(77),
             messages.UpdateAck(77),
             messages.CollectCancel("d", 77),
             messages.CollectResult("d", 77, HostResult("d", [])),
-            messages.UnsubscribeFrom(spelled(PEAR)),
+            messages.UnsubscribeFrom(encoded(PEAR)),
             messages.RevokePromise(0, ["no key"]),
         ]
         for message in said:
@@ -320,9 +320,9 @@ def test_an_answer_that_nobody_waits_for_is_not_heard():
     play(scene, *LINE)
 
 
-def test_a_card_that_cannot_be_read_is_that_of_a_host_that_takes_no_part(caplog):
+def test_a_metadata_that_cannot_be_read_is_that_of_a_host_that_takes_no_part(caplog):
     async def scene(market: Market) -> None:
-        market["b"].broker.card = lambda: b"\xc1"  # type: ignore[method-assign]
+        market["b"].broker.metadata = lambda: b"\xc1"  # type: ignore[method-assign]
         await market["b"].do(market["b"].group.renew())
         found = await market["a"].probe("pear", "all")
         assert found.empty == frozenset("acd")
@@ -340,9 +340,9 @@ def test_those_who_take_part_are_a_tree_whoever_does_not(seed):
     rng = Random(seed)
     hosts = [f"{number:02}" for number in rng.sample(range(100), rng.randint(2, 15))]
     edges = [(rng.choice(hosts[:place]), hosts[place]) for place in range(1, len(hosts))]
-    roster = Membership((1, "x"), [Member(host, host, "1", {}) for host in hosts], edges)
+    membership = Membership((1, "x"), [Member(host, host, "1", {}) for host in hosts], edges)
     part = rng.sample(hosts, rng.randint(1, len(hosts)))
-    trees = {me: Tree(me, roster, part) for me in part}
+    trees = {me: Tree(me, membership, part) for me in part}
     assert sum(len(tree.neighbours) for tree in trees.values()) == 2 * (len(part) - 1)
     for me, tree in trees.items():
         behind = [host for edge in tree.neighbours for host in tree.beyond(edge)]
@@ -352,6 +352,6 @@ def test_those_who_take_part_are_a_tree_whoever_does_not(seed):
             assert tree.beyond(edge) == frozenset(part) - trees[edge].beyond(me)
             assert {tree.toward(host) for host in tree.beyond(edge)} == {edge}
         if len(part) == len(hosts):
-            assert sorted(tree.neighbours) == sorted(roster.neighbours(me))
-    stranger = Tree("not there", roster, part)
+            assert sorted(tree.neighbours) == sorted(membership.neighbours(me))
+    stranger = Tree("not there", membership, part)
     assert (stranger.neighbours, stranger.hosts) == ([], frozenset({"not there"}))

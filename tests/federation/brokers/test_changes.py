@@ -267,7 +267,7 @@ def test_what_was_under_way_over_a_link_that_breaks_is_told_when_the_tree_has_me
         basket = market["a"].collect("pear", "persistent", "all")
         await market.quiet()
         for number in range(20):
-            hop = market["c"].group.roster.toward("c", "a")
+            hop = market["c"].group.membership.toward("c", "a")
             assert hop is not None
             offering = market["c"].do(market["c"].offer("pear", number))
             await asyncio.sleep(0)

@@ -228,7 +228,7 @@ class Trader:
             self.numbers += 1
             await self.stall.offer(sort, f"{self.stall.name}{self.numbers}")
             return
-        members = set(self.stall.group.roster.members)
+        members = set(self.stall.group.membership.members)
         found = await self.stall.probe(sort, "all")
         have = {reply.host for reply in found.replies if not reply.is_update}
         assert not have & found.empty and not have & found.lost and not found.empty & found.lost

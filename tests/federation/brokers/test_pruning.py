@@ -213,7 +213,7 @@ def test_a_host_that_is_cut_off_is_lost_and_not_empty():
         market.network.cut("c", "d")
         while "d" in market["c"].core.peers:
             await asyncio.sleep(0)
-        found = await market["c"].probe("pear", "all")  # before there is a new roster
+        found = await market["c"].probe("pear", "all")  # before there is a new membership
         assert (found.empty, found.lost) == (frozenset("abc"), frozenset("d"))
         await market.agreed("abc", "d")
         found = await market["a"].probe("pear", "all")

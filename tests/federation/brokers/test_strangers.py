@@ -10,8 +10,8 @@ import pytest
 
 from tests.federation.brokers.market import LINE, Market, play
 from tupelo.errors import HostClosed
-from tupelo.federation.brokers.cards import BrokerMetadata, StandingCollect
-from tupelo.federation.brokers.messages import CollectResult, HostResult, SubscribeTo, spell
+from tupelo.federation.brokers.messages import CollectResult, HostResult, SubscribeTo, encode
+from tupelo.federation.brokers.metadata import BrokerMetadata, StandingCollect
 
 NO_VALUE = b"\xc1"
 DEEP = b"\x91" * 100_000 + b"\x01"
@@ -28,14 +28,14 @@ def say(market: Market, name: str, target: str, body: Any) -> None:
 
 
 @pytest.mark.parametrize("garbage", [NO_VALUE, DEEP], ids=["no value", "deep"])
-def test_a_pattern_on_a_card_that_cannot_be_read_is_ignored(garbage, monkeypatch, caplog):
+def test_a_pattern_on_a_metadata_that_cannot_be_read_is_ignored(garbage, monkeypatch, caplog):
     async def scene(market: Market) -> None:
         subscribed = market["c"].subscribe("plum")
         collected = market["d"].collect("plum", "single", "any")
-        card = BrokerMetadata(
+        metadata = BrokerMetadata(
             None, [garbage], [StandingCollect(1, "single any", garbage, [], None)]
         )
-        monkeypatch.setattr(market["a"].broker, "card", lambda: spell(card))
+        monkeypatch.setattr(market["a"].broker, "metadata", lambda: encode(metadata))
         with caplog.at_level(logging.WARNING):
             await market["a"].do(market["a"].group.renew())
         await market["b"].offer("plum", 2)
@@ -52,7 +52,10 @@ def test_a_result_that_cannot_be_read_ends_no_link(caplog):
         basket = market["a"].collect("pear", "single", "all")
         await market.quiet()
         say(
-            market, "d", "c", CollectResult("a", 1, HostResult("d", [NO_VALUE, spell(["pear", 4])]))
+            market,
+            "d",
+            "c",
+            CollectResult("a", 1, HostResult("d", [NO_VALUE, encode(["pear", 4])])),
         )
         await market["b"].offer("pear", 1)
         await market.quiet()

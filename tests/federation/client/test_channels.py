@@ -22,7 +22,7 @@ from tupelo.errors import (
 )
 from tupelo.federation.client.connect import connect_async
 from tupelo.federation.links import wire
-from tupelo.values.codec import spell_entry
+from tupelo.values.codec import entry_to_wire
 from tupelo.values.entry import shape_of
 from tupelo.values.kind import kind_named
 
@@ -184,9 +184,9 @@ def test_what_is_read_or_not_found_is_not_confirmed(met, later):
 def test_what_cannot_be_built_here_goes_back(met, later):
     space, line = met()
     strange = kind_named("of.another.program", ("x",), ("of.another.program",))
-    spelled = spell_entry(shape_of(strange, (int,)), (1,))
+    encoded = entry_to_wire(shape_of(strange, (int,)), (1,))
     call = later(space.take)
-    message = line.answer(wire.Get, [spelled])
+    message = line.answer(wire.Get, [encoded])
     with pytest.raises(UnknownType):
         call.result()
     assert line.hear() == wire.Cancel([message.call])
@@ -196,7 +196,7 @@ def test_what_cannot_be_built_here_goes_back(met, later):
 def test_what_cannot_be_built_here_is_undone_in_what_holds_it(met, later, verb):
     space, line = met()
     strange = kind_named("of.another.program", ("x",), ("of.another.program",))
-    spelled = spell_entry(shape_of(strange, (int,)), (1,))
+    encoded = entry_to_wire(shape_of(strange, (int,)), (1,))
     if verb == "read in a session":
         call = later(space.session)
         line.answer(wire.OpenSession, ["s", None])
@@ -205,7 +205,7 @@ def test_what_cannot_be_built_here_is_undone_in_what_holds_it(met, later, verb):
         call = later(space.transaction)
         line.answer(wire.Begin, ["t", None])
         call = later(space.take, txn=call.result())
-    message = line.answer(wire.Get, [spelled])
+    message = line.answer(wire.Get, [encoded])
     with pytest.raises(UnknownType):
         call.result()
     assert line.hear() == wire.Cancel([message.call])

@@ -15,7 +15,7 @@ import tupelo
 from tests.federation.client.hosting import Hosting
 from tupelo.federation.client.blocking_channel import BlockingChannel
 from tupelo.federation.links import wire
-from tupelo.space.either import either
+from tupelo.space.dual_api import dual_api
 
 INTERRUPTED = object()
 
@@ -101,7 +101,7 @@ def test_what_an_interrupt_kept_from_its_taker_is_there_again(host):
 class Counter:
     is_async = False
 
-    @either
+    @dual_api
     async def add(self, *, one: int = 1) -> int:
         return await self._sum(one, one)
 

@@ -28,7 +28,7 @@ from tupelo.federation.client.services import (
 from tupelo.federation.hosts.services import Caller, HandOver
 from tupelo.federation.identity.access import Access
 from tupelo.federation.links import wire
-from tupelo.space.either import at_once
+from tupelo.space.dual_api import run_sync
 
 
 class Till:
@@ -68,19 +68,19 @@ def till():
 def test_a_method_is_called_and_answers(till):
     host, service = till
     with connect_to_host(host.url) as shop:
-        answer = at_once(lambda: invoke(shop, "till", "echo", 1, "two", again=True))
+        answer = run_sync(lambda: invoke(shop, "till", "echo", 1, "two", again=True))
         assert answer == [shop.agent, 1, "two"]
         with pytest.raises(BadArgument, match="method= must be echo"):
-            at_once(lambda: invoke(shop, "till", "sing"))
+            run_sync(lambda: invoke(shop, "till", "sing"))
         with pytest.raises(UnknownService, match=f"{host.address} offers no 'bank' service"):
-            at_once(lambda: invoke(shop, "bank", "rob"))
+            run_sync(lambda: invoke(shop, "bank", "rob"))
     until_true(lambda: service.gone, "the service hears that the client left")
 
 
 def test_what_is_handed_over_is_kept_when_it_has_arrived(till):
     host, service = till
     with connect_to_host(host.url) as shop:
-        assert at_once(lambda: invoke(shop, "till", "take", handed_over=True)) == 1
+        assert run_sync(lambda: invoke(shop, "till", "take", handed_over=True)) == 1
         until_true(lambda: service.kept == [1], "the answer is confirmed")
         assert service.free == [3, 2]
 
@@ -89,7 +89,7 @@ def test_what_is_handed_over_and_not_confirmed_goes_back(till):
     host, service = till
     with connect_to_host(host.url) as shop:
         # An answer that is not confirmed before a goodbye has not arrived.
-        assert at_once(lambda: invoke(shop, "till", "take")) == 1
+        assert run_sync(lambda: invoke(shop, "till", "take")) == 1
         assert service.free == [3, 2]
     until_true(lambda: service.free == [3, 2, 1], "it is given back")
     assert not service.kept
@@ -102,7 +102,7 @@ def test_a_call_that_waits_ends_with_the_connection(till):
 
     def call() -> None:
         try:
-            at_once(lambda: invoke(shop, "till", "wait", wait=None))
+            run_sync(lambda: invoke(shop, "till", "wait", wait=None))
         except BaseException as error:
             ended.append(error)
 
@@ -143,12 +143,12 @@ def test_a_service_is_offered_with_rules_of_its_own():
         hidden = offer(host, access=Access(take=[]))
         assert hidden.name == "tupelo.till" and not hidden.shared
         with connect_to_host(host.url) as shop:
-            assert at_once(lambda: invoke(shop, "till", "echo", again=True)) == [shop.agent]
+            assert run_sync(lambda: invoke(shop, "till", "echo", again=True)) == [shop.agent]
         with pytest.raises(NotAllowed):
             hidden.access.check("take", "tupelo.till", None, True)
         offer(host, access=Access(password="open sesame"))
         with connect_to_host(host.url, about="tupelo.till", password="open sesame") as shop:
-            assert at_once(lambda: invoke(shop, "till", "echo", again=True)) == [shop.agent]
+            assert run_sync(lambda: invoke(shop, "till", "echo", again=True)) == [shop.agent]
         with pytest.raises(WrongPassword):
             connect_to_host(host.url, about="tupelo.till", password="sesame")
         with pytest.raises(BadArgument, match="access="):
@@ -166,11 +166,11 @@ def test_what_cannot_be_built_is_given_back(till):
     with connect_to_host(host.url) as shop:
         ask = partial(invoke, shop, "till", "take", handed_over=True, build=build)
         with pytest.raises(UnknownType):
-            at_once(ask)
+            run_sync(ask)
         until_true(lambda: service.free == [3, 2, 1], "it is given back")
         service.free.remove(1)
-        assert at_once(ask) == "number 2"
-        assert at_once(lambda: invoke(shop, "till", "echo", build=len, again=True)) == 1
+        assert run_sync(ask) == "number 2"
+        assert run_sync(lambda: invoke(shop, "till", "echo", build=len, again=True)) == 1
 
 
 def test_bad_options_and_an_address_where_nobody_is():

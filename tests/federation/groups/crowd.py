@@ -1,4 +1,4 @@
-"""A crowd of waves without time: links that keep the order, and a seed that decides what happens
+"""A crowd of rounds without time: links that keep the order, and a seed that decides what happens
 next. It watches what must hold at every moment."""
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from random import Random
 from typing import Any
 
 from tupelo.federation.groups import messages
-from tupelo.federation.groups.roster import Member, Membership, RosterId
-from tupelo.federation.groups.wave import (
+from tupelo.federation.groups.membership import Member, Membership, MembershipId
+from tupelo.federation.groups.protocol import (
     DelayBegin,
     HaltOperations,
     InstallMembership,
@@ -25,9 +25,9 @@ STEPS_MAX = 100_000
 
 @dataclass
 class Parcel:
-    """What a part has said in a roster, on its way from one host to another."""
+    """What a part has said in a membership, on its way from one host to another."""
 
-    roster: RosterId
+    membership: MembershipId
     source: str
     target: str
     number: int
@@ -35,34 +35,34 @@ class Parcel:
 
 @dataclass
 class Person:
-    """One life of a host: its wave, and what is under way there."""
+    """One life of a host: its round, and what is under way there."""
 
     crowd: Crowd
     name: str
     life: int
-    card: int = 0
+    metadata: int = 0
     operations: int = 0
-    settling: RosterId | None = None
+    settling: MembershipId | None = None
     ending: bool = False
     halted: bool = False
     paused: bool = False
-    said_card: int = 0
-    installed: list[RosterId] = field(default_factory=list)
+    said_metadata: int = 0
+    installed: list[MembershipId] = field(default_factory=list)
     early: list[tuple[str, Parcel]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.wave = MembershipProtocol(
+        self.protocol = MembershipProtocol(
             self.member, lambda: self.operations > 0 or self.settling is not None
         )
 
     def member(self) -> Member:
-        self.said_card = self.card
-        return Member(self.name, self.name, f"life {self.life}", {"card": self.card})
+        self.said_metadata = self.metadata
+        return Member(self.name, self.name, f"life {self.life}", {"card": self.metadata})
 
     def tell(self, event: Any, *args: Any) -> None:
         event(*args)
-        while self.wave.outbox:
-            self._follow(self.wave.outbox.popleft())
+        while self.protocol.outbox:
+            self._follow(self.protocol.outbox.popleft())
 
     def _follow(self, instruction: Any) -> None:
         match instruction:
@@ -75,38 +75,38 @@ class Person:
                 self.ending = self.settling is not None
             case MarkUnreachable():
                 pass
-            case InstallMembership(roster):
-                self._install(roster)
+            case InstallMembership(membership):
+                self._install(membership)
             case ResumeOperations():
                 self._go_on()
 
-    def _install(self, roster: Membership) -> None:
+    def _install(self, membership: Membership) -> None:
         assert self.halted and not self.operations and self.settling is None
-        assert not self.installed or roster.id > self.installed[-1], "ids of rosters grow"
-        self.crowd.check_same(roster)
-        self.installed.append(roster.id)
-        self.settling = roster.id
+        assert not self.installed or membership.id > self.installed[-1], "ids of rosters grow"
+        self.crowd.check_same(membership)
+        self.installed.append(membership.id)
+        self.settling = membership.id
         early, self.early = self.early, []
         for neighbour, parcel in early:
             self.hear_parcel(neighbour, parcel)
 
     def _go_on(self) -> None:
         self.halted = False
-        self.crowd.check_all_installed(self.wave.roster)
-        if self.card > self.said_card:
-            self.tell(self.wave.want)
+        self.crowd.check_all_installed(self.protocol.membership)
+        if self.metadata > self.said_metadata:
+            self.tell(self.protocol.want)
 
     def hear(self, host: str, message: Any) -> None:
         if isinstance(message, Parcel):
             self.hear_parcel(host, message)
         elif not isinstance(message, messages.Unreachable):
-            self.tell(self.wave.heard, host, message)
+            self.tell(self.protocol.heard, host, message)
 
     def hear_parcel(self, neighbour: str, parcel: Parcel) -> None:
-        wave = self.wave
-        if wave.coming is not None and parcel.roster == wave.coming.id:
+        protocol = self.protocol
+        if protocol.coming is not None and parcel.membership == protocol.coming.id:
             self.early.append((neighbour, parcel))
-        elif parcel.roster != wave.roster.id:
+        elif parcel.membership != protocol.membership.id:
             self.crowd.check_was_cut(parcel)
         elif parcel.target == self.name:
             self.crowd.delivered.add(parcel.number)
@@ -114,7 +114,7 @@ class Person:
             self.pass_on(parcel)
 
     def pass_on(self, parcel: Parcel) -> None:
-        hop = self.wave.roster.toward(self.name, parcel.target)
+        hop = self.protocol.membership.toward(self.name, parcel.target)
         assert hop is not None
         self.crowd.send(self.name, hop, parcel)
 
@@ -133,25 +133,25 @@ class Person:
 
     def begin(self) -> None:
         self.paused = False
-        self.tell(self.wave.begin)
+        self.tell(self.protocol.begin)
 
     def end_operation(self) -> None:
         self._talk()
         self.operations -= 1
         if not self.operations and self.halted:
-            self.tell(self.wave.quiet)
+            self.tell(self.protocol.quiet)
 
     def end_settling(self) -> None:
         self.settling = None
         ended, self.ending = self.ending, False
         if not ended or self.crowd.rng.random() < 0.5:  # It may have come to its end just before.
-            self.tell(self.wave.settled)
-        self.tell(self.wave.quiet)
+            self.tell(self.protocol.settled)
+        self.tell(self.protocol.quiet)
 
     def renew(self) -> None:
-        self.card += 1
-        if self.wave.idle:
-            self.tell(self.wave.want)
+        self.metadata += 1
+        if self.protocol.idle:
+            self.tell(self.protocol.want)
 
     def operate(self) -> None:
         if not self.halted:
@@ -160,19 +160,19 @@ class Person:
 
     def _talk(self) -> None:
         """Part of an operation: something goes to other hosts of the group."""
-        roster = self.wave.roster
-        others = [host for host in roster.members if host != self.name]
+        membership = self.protocol.membership
+        others = [host for host in membership.members if host != self.name]
         for host in others:
             self.crowd.post(self, host)
 
     def join_or_leave(self) -> None:
-        if self.wave.leaving:  # It does not wait until the group has come to rest.
+        if self.protocol.leaving:  # It does not wait until the group has come to rest.
             self.crowd.break_edges(self.name)
-            self.tell(self.wave.depart)
-        elif self.wave.joined:
-            self.tell(self.wave.leave)
+            self.tell(self.protocol.depart)
+        elif self.protocol.joined:
+            self.tell(self.protocol.leave)
         else:
-            self.tell(self.wave.join)
+            self.tell(self.protocol.join)
 
 
 class Crowd:
@@ -186,10 +186,10 @@ class Crowd:
         self.lines: dict[tuple[str, str], deque[Any]] = {}
         self.links: set[tuple[str, str]] = set()
         """As each end knows it: one may hear later than the other that it is lost."""
-        self.rosters: dict[RosterId, tuple[Any, Any]] = {}
+        self.memberships: dict[MembershipId, tuple[Any, Any]] = {}
         self.broken: dict[frozenset[str], int] = {}
-        self.installed: dict[RosterId, set[str]] = {}
-        self.moments: dict[RosterId, int] = {}
+        self.installed: dict[MembershipId, set[str]] = {}
+        self.moments: dict[MembershipId, int] = {}
         self.now = 0
         self.parcels = 0
         self.delivered: set[int] = set()
@@ -215,7 +215,7 @@ class Crowd:
                 self.speeds[near, far] = self.rng.choice((0.05, 1.0, 1.0))
                 self.links.add((near, far))
             for near, far in ((one, other), (other, one)):
-                self.people[near].tell(self.people[near].wave.engaged, far)
+                self.people[near].tell(self.people[near].protocol.engaged, far)
 
     def linked(self, one: str, other: str) -> bool:
         return (one, other) in self.links or (other, one) in self.links
@@ -240,7 +240,7 @@ class Crowd:
             self.links.discard((near, far))
             person = self.people.get(near)
             if person is not None:
-                person.tell(person.wave.departed, far)
+                person.tell(person.protocol.departed, far)
 
     def break_edge(self, one: str, other: str) -> None:
         self.broken[frozenset((one, other))] = self.now
@@ -255,7 +255,7 @@ class Crowd:
         if name not in self.people and not any(name in link for link in self.links):
             self.lives[name] = self.lives.get(name, 0) + 1
             self.people[name] = Person(self, name, self.lives[name])
-            self.note_installed(self.people[name].wave.roster, name)
+            self.note_installed(self.people[name].protocol.membership, name)
 
     def crash(self, name: str) -> None:
         if self.people.pop(name, None) is not None:
@@ -269,43 +269,43 @@ class Crowd:
 
     # What must hold
 
-    def note_installed(self, roster: Membership, name: str) -> None:
-        self.installed.setdefault(roster.id, set()).add(name)
-        self.moments.setdefault(roster.id, self.now)
+    def note_installed(self, membership: Membership, name: str) -> None:
+        self.installed.setdefault(membership.id, set()).add(name)
+        self.moments.setdefault(membership.id, self.now)
 
-    def check_same(self, roster: Membership) -> None:
-        known = self.rosters.setdefault(roster.id, (roster.members, roster.edges))
-        assert known == (roster.members, roster.edges), f"two rosters are {roster.id}"
-        assert len(roster.edges) == len(roster.members) - 1
-        for name in roster.members:
+    def check_same(self, membership: Membership) -> None:
+        known = self.memberships.setdefault(membership.id, (membership.members, membership.edges))
+        assert known == (membership.members, membership.edges), f"two rosters are {membership.id}"
+        assert len(membership.edges) == len(membership.members) - 1
+        for name in membership.members:
             assert len(
-                {name}.union(*(roster.beyond(name, n) for n in roster.neighbours(name)))
-            ) == len(roster.members), "the tree spans the group"
+                {name}.union(*(membership.beyond(name, n) for n in membership.neighbours(name)))
+            ) == len(membership.members), "the tree spans the group"
 
-    def check_all_installed(self, roster: Membership) -> None:
-        """Who goes on in a roster knows that everyone in it has it."""
+    def check_all_installed(self, membership: Membership) -> None:
+        """Who goes on in a membership knows that everyone in it has it."""
         missing = {
             name
-            for name, member in roster.members.items()
+            for name, member in membership.members.items()
             if name in self.people
             and member.incarnation == f"life {self.people[name].life}"
-            and roster.id not in self.people[name].installed
+            and membership.id not in self.people[name].installed
         }
-        assert not missing, f"operations go on in {roster}, but {missing} have not installed it"
+        assert not missing, f"operations go on in {membership}, but {missing} have not installed it"
 
     def post(self, person: Person, target: str) -> None:
         self.parcels += 1
-        parcel = Parcel(person.wave.roster.id, person.name, target, self.parcels)
-        self.sent_at[self.parcels] = (person.wave.roster, self.now)
+        parcel = Parcel(person.protocol.membership.id, person.name, target, self.parcels)
+        self.sent_at[self.parcels] = (person.protocol.membership, self.now)
         person.pass_on(parcel)
 
     def check_was_cut(self, parcel: Parcel) -> None:
-        roster, _ = self.sent_at[parcel.number]
+        membership, _ = self.sent_at[parcel.number]
         here = parcel.source
         while here != parcel.target:
-            hop = roster.toward(here, parcel.target)
+            hop = membership.toward(here, parcel.target)
             assert hop is not None
-            if self.broken.get(frozenset((here, hop)), -1) >= self.moments[roster.id]:
+            if self.broken.get(frozenset((here, hop)), -1) >= self.moments[membership.id]:
                 return
             here = hop
         raise AssertionError(f"{parcel} was lost though its way was whole")
@@ -339,7 +339,7 @@ class Crowd:
 
     def note(self) -> None:
         for name, person in self.people.items():
-            self.note_installed(person.wave.roster, name)
+            self.note_installed(person.protocol.membership, name)
 
     def happen(self) -> None:
         """Something from outside."""
@@ -382,7 +382,7 @@ class Crowd:
 
     def groups(self) -> list[set[str]]:
         """Who reaches whom."""
-        left = {name for name, person in self.people.items() if person.wave.joined}
+        left = {name for name, person in self.people.items() if person.protocol.joined}
         groups = [{name} for name in set(self.people) - left]
         while left:
             group, ahead = set[str](), [left.pop()]
@@ -397,14 +397,14 @@ class Crowd:
 
     def check_agreed(self) -> None:
         for group in self.groups():
-            rosters = {self.people[name].wave.roster.id for name in group}
-            assert len(rosters) == 1, f"{group} have {rosters}"
+            memberships = {self.people[name].protocol.membership.id for name in group}
+            assert len(memberships) == 1, f"{group} have {memberships}"
             for name in group:
                 person = self.people[name]
-                roster = person.wave.roster
-                assert set(roster.members) == group
-                assert person.wave.idle and not person.halted
+                membership = person.protocol.membership
+                assert set(membership.members) == group
+                assert person.protocol.idle and not person.halted
                 for other in group:
-                    member = roster.members[other]
+                    member = membership.members[other]
                     assert member.incarnation == f"life {self.people[other].life}"
-                    assert member.cards == {"card": self.people[other].card}
+                    assert member.metadata_of == {"card": self.people[other].metadata}

@@ -8,7 +8,7 @@ from random import Random
 from typing import Any
 
 from tupelo.federation.groups.group import Group, group_of
-from tupelo.federation.groups.roster import Membership
+from tupelo.federation.groups.membership import Membership
 from tupelo.federation.groups.routing import PartSender
 from tupelo.federation.hosts.core import HostCore
 from tupelo.lab.life import ProgramLife
@@ -27,7 +27,7 @@ class Recorder:
     def __init__(self, name: str) -> None:
         self.name = name
         self.value: Any = 0
-        self.rosters: list[Membership] = []
+        self.memberships: list[Membership] = []
         self.settled: list[Membership] = []
         self.abandoned: list[Membership] = []
         self.heard_bodies: list[tuple[str, str, Any]] = []
@@ -36,20 +36,20 @@ class Recorder:
         self.on_asked: Callable[[str, Any], Awaitable[Any]] | None = None
         self.on_heard: Callable[[str, Any], None] | None = None
 
-    def card(self) -> Any:
+    def metadata(self) -> Any:
         return self.value
 
-    def install(self, roster: Membership) -> None:
-        self.rosters.append(roster)
+    def install(self, membership: Membership) -> None:
+        self.memberships.append(membership)
 
-    async def settle(self, roster: Membership) -> None:
+    async def settle(self, membership: Membership) -> None:
         try:
             if self.on_settle is not None:
-                await self.on_settle(roster)
+                await self.on_settle(membership)
         except asyncio.CancelledError:
-            self.abandoned.append(roster)
+            self.abandoned.append(membership)
             raise
-        self.settled.append(roster)
+        self.settled.append(membership)
 
     def heard(self, neighbour: str, source: str, body: Any) -> None:
         self.heard_bodies.append((neighbour, source, body))
@@ -128,10 +128,12 @@ class Resident:
         return self.life.start(work, f"at {self.name}")
 
     def members(self) -> str:
-        return "".join(self.group.roster.members)
+        return "".join(self.group.membership.members)
 
-    def cards(self) -> dict[str, Any]:
-        return {host: one.cards.get(PART) for host, one in self.group.roster.members.items()}
+    def metadata_of(self) -> dict[str, Any]:
+        return {
+            host: one.metadata_of.get(PART) for host, one in self.group.membership.members.items()
+        }
 
 
 class Neighbourhood:
@@ -161,14 +163,14 @@ class Neighbourhood:
             if all(self.is_agreed(group) for group in groups):
                 return
             await asyncio.sleep(0.05)
-        found = {name: one.group.roster for name, one in self.residents.items() if one.is_up}
+        found = {name: one.group.membership for name, one in self.residents.items() if one.is_up}
         raise AssertionError(f"they do not agree on {groups}: {found}")
 
     def is_agreed(self, names: str) -> bool:
         residents = [self[name] for name in names]
         return (
             all(one.members() == "".join(sorted(names)) for one in residents)
-            and len({one.group.roster.id for one in residents}) == 1
+            and len({one.group.membership.id for one in residents}) == 1
             and not any(one.group.halted for one in residents)
         )
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.federation.groups.neighbourhood import Neighbourhood, Resident, play
 from tupelo.errors import BadTemplate, CannotSend, HostClosed, PeerLost, TupeloError, UnknownHost
-from tupelo.federation.groups.roster import Membership
+from tupelo.federation.groups.membership import Membership
 
 LINE = ("ab", "bc", "cd")
 RING = ("ab", "bc", "cd", "da")
@@ -33,15 +33,15 @@ class Held:
         self.resident = resident
         self.begun = asyncio.Event()
         self.may_end = asyncio.Event()
-        self.roster: Membership | None = None
+        self.membership: Membership | None = None
         self.task = resident.do(self._run())
 
     async def _run(self) -> None:
         async with self.resident.group.operating():
-            self.roster = self.resident.group.roster
+            self.membership = self.resident.group.membership
             self.begun.set()
             await self.may_end.wait()
-            assert self.resident.group.roster is self.roster
+            assert self.resident.group.membership is self.membership
 
     async def end(self) -> None:
         self.may_end.set()
@@ -50,7 +50,7 @@ class Held:
 
 async def operation(resident: Resident) -> Membership:
     async with resident.group.operating():
-        return resident.group.roster
+        return resident.group.membership
 
 
 # Who is in the group
@@ -58,20 +58,22 @@ async def operation(resident: Resident) -> Membership:
 
 @pytest.mark.parametrize("edges", [LINE, ("ba", "ca", "da"), RING, MESH])
 @pytest.mark.parametrize("seed", range(3))
-def test_all_who_reach_each_other_have_one_roster(edges, seed):
+def test_all_who_reach_each_other_have_one_membership(edges, seed):
     async def scene(near: Neighbourhood) -> None:
         for number, one in enumerate(near.residents.values()):
             one.part.value = number
             await one.do(one.group.renew())
         await near.agreed("abcd")
         for one in near.residents.values():
-            roster = one.group.roster
-            assert one.cards() == {"a": 0, "b": 1, "c": 2, "d": 3}
-            assert len(roster.edges) == 3
-            reached = [roster.beyond(one.name, side) for side in roster.neighbours(one.name)]
+            membership = one.group.membership
+            assert one.metadata_of() == {"a": 0, "b": 1, "c": 2, "d": 3}
+            assert len(membership.edges) == 3
+            reached = [
+                membership.beyond(one.name, side) for side in membership.neighbours(one.name)
+            ]
             assert frozenset().union(*reached) == frozenset("abcd") - {one.name}
-            assert all({one_end, other} in map(set, edges) for one_end, other in roster.edges)
-            assert one.part.rosters[-1] is roster and one.part.settled[-1] is roster
+            assert all({one_end, other} in map(set, edges) for one_end, other in membership.edges)
+            assert one.part.memberships[-1] is membership and one.part.settled[-1] is membership
 
     play(scene, *edges, seed=seed)
 
@@ -98,14 +100,14 @@ def test_groups_merge():
 def test_a_group_splits_where_a_host_vanishes_and_is_one_again_when_it_returns():
     async def scene(near: Neighbourhood) -> None:
         await near.agreed("abcde")
-        before = near["a"].group.roster.members["c"].incarnation
+        before = near["a"].group.membership.members["c"].incarnation
         await near["c"].crash()
         await near.agreed("ab", "de")
         assert near["a"].part.cut_hosts == [frozenset("cde")]
         await near["c"].start()
         await near.agreed("abcde")
-        after = near["a"].group.roster.members["c"].incarnation
-        assert after == near["e"].group.roster.members["c"].incarnation != before
+        after = near["a"].group.membership.members["c"].incarnation
+        assert after == near["e"].group.membership.members["c"].incarnation != before
 
     play(scene, "ab", "bc", "cd", "de")
 
@@ -124,11 +126,11 @@ def test_a_group_splits_in_silence_and_heals():
 def test_a_link_that_is_lost_is_gone_around():
     async def scene(near: Neighbourhood) -> None:
         await near.agreed("abcd")
-        edge = near["a"].group.roster.edges[0]
+        edge = near["a"].group.membership.edges[0]
         near[edge[0]].core.undial(edge[1])
         near[edge[1]].core.undial(edge[0])
         near.network.cut(*edge)
-        await until(lambda: edge not in near["a"].group.roster.edges)
+        await until(lambda: edge not in near["a"].group.membership.edges)
         await near.agreed("abcd")
 
     play(scene, *RING)
@@ -142,19 +144,19 @@ def test_a_host_that_is_back_before_it_was_missed_is_known_as_new(seed):
         await near["b"].start()
         born = near["b"].core.incarnation
         await near.agreed("abcd")
-        assert near["d"].group.roster.members["b"].incarnation == born
+        assert near["d"].group.membership.members["b"].incarnation == born
 
     play(scene, *MESH, seed=seed)
 
 
 def test_a_part_that_comes_later_is_known_everywhere():
     class Late:
-        def card(self) -> Any:
+        def metadata(self) -> Any:
             return {"late": (1, b"2")}
 
-        def install(self, roster: Membership) -> None: ...
+        def install(self, membership: Membership) -> None: ...
 
-        async def settle(self, roster: Membership) -> None: ...
+        async def settle(self, membership: Membership) -> None: ...
 
         def heard(self, neighbour: str, source: str, body: Any) -> None: ...
 
@@ -173,8 +175,8 @@ def test_a_part_that_comes_later_is_known_everywhere():
 
         await near["a"].do(begin())
         await near.agreed("abc")
-        for one in near.residents.values():  # The same at the one whose card it is.
-            assert one.group.roster.members["a"].cards["late"] == {"late": [1, b"2"]}
+        for one in near.residents.values():  # The same at the one whose metadata it is.
+            assert one.group.membership.members["a"].metadata_of["late"] == {"late": [1, b"2"]}
 
     play(scene, "ab", "bc")
 
@@ -182,7 +184,7 @@ def test_a_part_that_comes_later_is_known_everywhere():
 # What operations see
 
 
-def test_an_operation_under_way_keeps_its_roster_and_its_hosts_and_new_ones_wait():
+def test_an_operation_under_way_keeps_its_membership_and_its_hosts_and_new_ones_wait():
     async def scene(near: Neighbourhood) -> None:
         await near.agreed("abc")
         held = Held(near["a"])
@@ -195,9 +197,9 @@ def test_an_operation_under_way_keeps_its_roster_and_its_hosts_and_new_ones_wait
         assert await near["a"].do(near["a"].voice.ask("c", 1)) == ["c", "a", 1]
         assert not any(task.done() for task in waiting)
         await held.end()
-        rosters = [await task for task in waiting]
-        assert {roster.id for roster in rosters} == {near["a"].group.roster.id}
-        assert "".join(rosters[0].members) == "abcd"
+        memberships = [await task for task in waiting]
+        assert {membership.id for membership in memberships} == {near["a"].group.membership.id}
+        assert "".join(memberships[0].members) == "abcd"
         assert max(near["b"].group.held) > 5
 
     play(scene, "ab", "bc", names="d")
@@ -240,23 +242,23 @@ def test_what_is_inside_an_operation_does_not_wait():
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_all_that_was_said_in_a_roster_arrives_in_it(seed):
+def test_all_that_was_said_in_a_membership_arrives_in_it(seed):
     async def scene(near: Neighbourhood) -> None:
         await near.agreed("abcd")
         near.network.slow("b", "c", 50.0)
         held = Held(near["a"])
         await held.begun.wait()
-        near["a"].core.dial("e")  # The wave has another way around the slow line.
+        near["a"].core.dial("e")  # The round has another way around the slow line.
         near["d"].core.dial("e")
         await until(lambda: all(near[name].group.halted for name in "abcde"))
-        roster = near["d"].group.roster
+        membership = near["d"].group.membership
         for number in range(20):
             near["a"].voice.send("d", number)
-        held_at = len(near["d"].part.rosters)
+        held_at = len(near["d"].part.memberships)
         await held.end()
         await near.agreed("abcde")
         assert [body for _, _, body in near["d"].part.heard_bodies] == list(range(20))
-        assert near["d"].part.rosters[held_at - 1] is roster
+        assert near["d"].part.memberships[held_at - 1] is membership
 
     play(scene, *LINE, names="e", seed=seed)
 
@@ -335,7 +337,9 @@ def test_who_asks_one_that_is_lost_is_told_at_once(how):
         near["d"].part.on_asked = never()
 
         async def ask() -> None:
-            async with near["a"].group.operating():  # The roster does not change before it ends.
+            async with near[
+                "a"
+            ].group.operating():  # The membership does not change before it ends.
                 await near["a"].voice.ask("d", "")
 
         asking = near["a"].do(ask())
@@ -377,7 +381,7 @@ def test_who_is_known_to_be_cut_off_is_not_asked():
     play(scene, "ab", "bc")
 
 
-def test_a_request_of_a_roster_that_is_gone_is_cancelled():
+def test_a_request_of_a_membership_that_is_gone_is_cancelled():
     async def scene(near: Neighbourhood) -> None:
         await near.agreed("ab")
         ended = []
@@ -402,12 +406,12 @@ def test_a_request_of_a_roster_that_is_gone_is_cancelled():
 # Renewing
 
 
-def test_who_renews_comes_back_when_the_card_is_in_force_everywhere():
+def test_who_renews_comes_back_when_the_metadata_is_in_force_everywhere():
     async def scene(near: Neighbourhood) -> None:
         await near.agreed("abcd")
         near["a"].part.value = "new"
         await near["a"].do(near["a"].group.renew())
-        assert all(one.cards()["a"] == "new" for one in near.residents.values())
+        assert all(one.metadata_of()["a"] == "new" for one in near.residents.values())
         assert not near["a"].group.halted
 
     play(scene, *LINE)
@@ -416,34 +420,34 @@ def test_who_renews_comes_back_when_the_card_is_in_force_everywhere():
 def test_many_who_renew_at_once_are_one_change():
     async def scene(near: Neighbourhood) -> None:
         await near.agreed("abcd")
-        before = len(near["b"].part.rosters)
+        before = len(near["b"].part.memberships)
         async with asyncio.TaskGroup() as tasks:
             for number in range(50):
                 near["a"].part.value = number
                 tasks.create_task(near["a"].group.renew())
-        assert near["d"].cards()["a"] == 49
-        assert len(near["b"].part.rosters) == before + 1
+        assert near["d"].metadata_of()["a"] == 49
+        assert len(near["b"].part.memberships) == before + 1
 
     play(scene, *LINE)
 
 
-def test_a_card_that_changes_during_a_change_is_in_the_next():
+def test_a_metadata_that_changes_during_a_change_is_in_the_next():
     async def scene(near: Neighbourhood) -> None:
         await near.agreed("abcd")
         near["d"].part.value = 1
         first = near["d"].do(near["d"].group.renew())
         await until(lambda: near["b"].group.halted)
-        held = len(near["a"].part.rosters)
+        held = len(near["a"].part.memberships)
         renewals = []
-        for number in range(2, 30):  # in every phase of the wave
+        for number in range(2, 30):  # in every phase of the round
             near["a"].part.value = number
             renewals.append(near["a"].do(near["a"].group.renew()))
             await asyncio.sleep(0.003)
         await first
         for task in renewals:
             await task
-        assert near["d"].cards() == {"a": 29, "b": 0, "c": 0, "d": 1}
-        assert len(near["a"].part.rosters) - held < 6
+        assert near["d"].metadata_of() == {"a": 29, "b": 0, "c": 0, "d": 1}
+        assert len(near["a"].part.memberships) - held < 6
 
     play(scene, *LINE)
 
@@ -454,7 +458,7 @@ def test_alone_it_is_renewed_at_once():
         begun = near.loop.time()
         await near["a"].do(near["a"].group.renew())
         assert near.loop.time() == begun
-        assert near["a"].cards() == {"a": "new"}
+        assert near["a"].metadata_of() == {"a": "new"}
 
     play(scene, names="a")
 
@@ -479,7 +483,7 @@ def test_who_renews_while_hosts_are_lost_comes_back(how):
                     await near["b"].do(near["b"].group.leave())
                     await renewing
                     await near["b"].do(near["b"].group.join())
-            assert near["b"].cards()["b"] == after
+            assert near["b"].metadata_of()["b"] == after
 
     play(scene, *LINE)
 
@@ -492,12 +496,12 @@ def test_operations_go_on_when_everyone_has_settled():
         await near.agreed("abc")
         may_end = asyncio.Event()
 
-        async def settle(roster: Membership) -> None:
+        async def settle(membership: Membership) -> None:
             await may_end.wait()
 
         near["c"].part.on_settle = settle
         renewing = near["a"].do(near["a"].group.renew())
-        await until(lambda: len({one.group.roster.id for one in near.residents.values()}) == 1)
+        await until(lambda: len({one.group.membership.id for one in near.residents.values()}) == 1)
         await asyncio.sleep(1)
         assert all(one.group.halted for one in near.residents.values())
         may_end.set()
@@ -507,13 +511,13 @@ def test_operations_go_on_when_everyone_has_settled():
     play(scene, "ab", "bc")
 
 
-def test_what_was_not_settled_ends_before_the_next_roster():
+def test_what_was_not_settled_ends_before_the_next_membership():
     async def scene(near: Neighbourhood) -> None:
         await near.agreed("abc")
         errors: list[BaseException] = []
         ended: list[int] = []
 
-        async def settle(roster: Membership) -> None:
+        async def settle(membership: Membership) -> None:
             try:
                 await asyncio.Event().wait()
             finally:
@@ -522,18 +526,18 @@ def test_what_was_not_settled_ends_before_the_next_roster():
                 except TupeloError as error:
                     errors.append(error)
                 await asyncio.sleep(1)
-                ended.append(len(near["b"].part.rosters))
+                ended.append(len(near["b"].part.memberships))
 
         near["b"].part.on_settle = settle
         renewing = near["a"].do(near["a"].group.renew())
-        rosters = len(near["b"].part.rosters)
-        await until(lambda: len(near["b"].part.rosters) > rosters)
+        memberships = len(near["b"].part.memberships)
+        await until(lambda: len(near["b"].part.memberships) > memberships)
         near["b"].part.on_settle = None
         near.network.cut("b", "c")
         await renewing
         await near.agreed("abc")
         assert [type(error) for error in errors] == [PeerLost]
-        assert ended == [rosters + 1]
+        assert ended == [memberships + 1]
         assert len(near["b"].part.abandoned) == 1
         assert await near["b"].do(near["b"].voice.ask("a", 1)) == ["a", "b", 1]
 
@@ -567,7 +571,7 @@ def test_who_leaves_waits_until_nothing_is_under_way_anywhere():
         assert await asking == [0, 1, 2]
         assert asked == ["abcd"] * 3
         assert near["b"].members() == "b"
-        assert (await near["b"].do(operation(near["b"]))) is near["b"].group.roster
+        assert (await near["b"].do(operation(near["b"]))) is near["b"].group.membership
         await near.agreed("a", "b", "cd")
         await near["b"].do(near["b"].group.join())
         await near.agreed("abcd")
@@ -592,12 +596,12 @@ def test_who_leaves_during_a_change_leaves_after_it():
 def test_operations_that_beget_operations_keep_nobody_from_leaving():
     async def scene(near: Neighbourhood) -> None:
         await near.agreed("abc")
-        rosters: list[str] = []
+        memberships: list[str] = []
 
         async def feed(one: Resident) -> None:
-            while len(rosters) < 1_000:
+            while len(memberships) < 1_000:
                 async with one.group.operating():
-                    rosters.append(one.members())
+                    memberships.append(one.members())
                     if one.members() == "abc":
                         await one.voice.ask("a" if one.name != "a" else "c", "more")
                     else:
@@ -608,7 +612,7 @@ def test_operations_that_beget_operations_keep_nobody_from_leaving():
         await near["b"].do(near["b"].group.leave())
         for task in feeding:
             await task
-        assert set(rosters) == {"abc", "a", "b", "c"}
+        assert set(memberships) == {"abc", "a", "b", "c"}
 
     play(scene, "ab", "bc")
 
@@ -715,13 +719,13 @@ def test_a_host_stops_while_it_settles():
     async def scene(near: Neighbourhood) -> None:
         await near.agreed("ab")
 
-        async def settle(roster: Membership) -> None:
+        async def settle(membership: Membership) -> None:
             await asyncio.Event().wait()
 
         near["b"].part.on_settle = settle
         renewing = near["a"].do(near["a"].group.renew())
         await asyncio.sleep(0.5)
-        assert near["b"].part.settled[-1] is not near["b"].group.roster
+        assert near["b"].part.settled[-1] is not near["b"].group.membership
         await near["b"].stop()
         await renewing
         assert near["a"].members() == "a"

@@ -15,7 +15,7 @@ PATIENCE_SECONDS = 20.0
 async def agreed(*groups: Group) -> None:
     async with asyncio.timeout(PATIENCE_SECONDS):
         while True:
-            members = [set(group.roster.members) for group in groups]
+            members = [set(group.membership.members) for group in groups]
             if all(
                 one == {group._core.id for group in groups} and not group.halted
                 for one, group in zip(members, groups, strict=True)
@@ -37,11 +37,11 @@ async def row_of_three() -> None:
         await agreed(*groups)
         parts[0].value = {"bytes": b"\0\xff", "list": [1, 2.5, None, "ä"]}
         await groups[0].renew()
-        assert groups[2].roster.members[one.id].cards[PART] == parts[0].value
+        assert groups[2].membership.members[one.id].metadata_of[PART] == parts[0].value
         answer = await voices[2].ask(one.id, [b"far", {"away": 1}])
         assert answer == ["one", three.id, [b"far", {"away": 1}]]
         await groups[1].leave()
-        assert [len(group.roster.members) for group in groups] == [1, 1, 1]
+        assert [len(group.membership.members) for group in groups] == [1, 1, 1]
         await groups[1].join()
         await agreed(*groups)
         await two.close()
@@ -67,6 +67,6 @@ def test_hosts_at_the_blocking_door_are_one_group():
 
         async def operate() -> list[str]:
             async with groups[1].operating():
-                return sorted(groups[1].roster.members)
+                return sorted(groups[1].membership.members)
 
         assert two.now(operate()) == sorted([one.id, two.id])

@@ -1,8 +1,7 @@
 """Groups in a storm: hosts crash, leave, return and lose each other while operations go on.
 
-Every operation asks all hosts of its roster which roster they are in. They must be in the same: no
-operation sees half of a change. When the storm is over, all are one group again.
-"""
+Every operation asks all hosts of its membership which membership they are in. They must be in the
+same: no operation sees half of a change. When the storm is over, all are one group again."""
 
 from __future__ import annotations
 
@@ -31,23 +30,25 @@ class Storm:
         self.tasks: list[asyncio.Task[Any]] = []
 
     def populate(self, one: Resident) -> None:
-        async def roster_there(source: str, body: Any) -> Any:
+        async def membership_there(source: str, body: Any) -> Any:
             await asyncio.sleep(self.rng.choice((0.0, 0.0, 0.02)))
-            return list(one.group.roster.id)
+            return list(one.group.membership.id)
 
-        async def settle(roster: Any) -> None:
-            for host in roster.members:
+        async def settle(membership: Any) -> None:
+            for host in membership.members:
                 if host > one.name:
                     answer = await one.voice.ask(host, "settle")
-                    assert answer == list(roster.id), "who settles finds everyone in the new roster"
+                    assert answer == list(membership.id), (
+                        "who settles finds everyone in the new roster"
+                    )
 
-        async def settle_quietly(roster: Any) -> None:
+        async def settle_quietly(membership: Any) -> None:
             try:
-                await settle(roster)
+                await settle(membership)
             except PeerLost:
                 self.lost += 1
 
-        one.part.on_asked = roster_there
+        one.part.on_asked = membership_there
         one.part.on_settle = settle_quietly
         for _ in range(2):
             self.tasks.append(one.do(self._operate(one)))
@@ -63,16 +64,16 @@ class Storm:
                 return
 
     async def _look_around(self, one: Resident) -> None:
-        roster = one.group.roster
-        for host in roster.members:
+        membership = one.group.membership
+        for host in membership.members:
             try:
                 answer = await one.voice.ask(host, "roster?")
             except PeerLost:
                 self.lost += 1
             else:
                 self.asked += 1
-                assert answer == list(roster.id), "half of a change was seen"
-            assert one.group.roster is roster
+                assert answer == list(membership.id), "half of a change was seen"
+            assert one.group.membership is membership
 
     async def _renew(self, one: Resident) -> None:
         while not self.over:
@@ -83,7 +84,7 @@ class Storm:
                 await one.group.renew()
             except HostClosed:
                 return
-            assert one.cards()[one.name] >= wanted
+            assert one.metadata_of()[one.name] >= wanted
 
     async def rage(self, seconds: float) -> None:
         near, rng = self.near, self.rng
@@ -138,7 +139,7 @@ class Storm:
                 task.result()
         await near.agreed(NAMES)
         for one in near.residents.values():
-            assert one.cards() == {name: near[name].part.value for name in NAMES}
+            assert one.metadata_of() == {name: near[name].part.value for name in NAMES}
 
 
 async def weather(loop: VirtualLoop) -> Storm:

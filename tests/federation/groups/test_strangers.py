@@ -10,7 +10,7 @@ import pytest
 from tests.federation.groups.neighbourhood import PART, Neighbourhood, play
 from tupelo.federation.groups import messages
 from tupelo.federation.groups.group import CHANNEL
-from tupelo.federation.groups.roster import Member
+from tupelo.federation.groups.membership import Member
 from tupelo.federation.hosts.peer import Peer
 from tupelo.federation.links import wire
 
@@ -62,23 +62,23 @@ class Stranger:
         """Take part as the rules will have it, up to the moment when all are asked."""
         self.say(messages.Join("life", (0, "x life")))
         probe = await self.hears(messages.Probe)
-        return probe.wave, Member("x", "x", "life", {PART: None})
+        return probe.protocol, Member("x", "x", "life", {PART: None})
 
     async def take_part(self) -> Any:
-        """Take part until operations go on; the roster's id."""
-        wave, me = await self.join()
-        self.say(messages.Echo(wave, [messages.FoundHost(me, "a", (0, "x life"))]))
+        """Take part until operations go on; the membership's id."""
+        protocol, me = await self.join()
+        self.say(messages.Echo(protocol, [messages.FoundHost(me, "a", (0, "x life"))]))
         await self.hears(messages.Commit)
-        self.say(messages.Settled(wave))
+        self.say(messages.Settled(protocol))
         await self.hears(messages.Resume)
-        return wave
+        return protocol
 
 
 async def meet(near: Neighbourhood) -> Stranger:
     """The host x, which has no group, but someone who speaks on its channel."""
     await near.agreed("ab")
     stranger = Stranger()
-    near["x"].core.carriers.listen(CHANNEL, stranger, wire.reader(messages.Said), stranger.heard)
+    near["x"].core.extensions.listen(CHANNEL, stranger, wire.reader(messages.Said), stranger.heard)
     near["x"].core.dial("a")
     while stranger.peer is None:
         await asyncio.sleep(0.01)
@@ -139,7 +139,7 @@ def test_a_channel_that_nobody_listens_to_is_ignored():
 def test_an_echo_that_cannot_be_closes_the_link(what):
     async def scene(near: Neighbourhood) -> None:
         stranger = await meet(near)
-        wave, me = await stranger.join()
+        protocol, me = await stranger.join()
         was = (0, "x life")
         other = Member("y", "y", "life", {})
         found = {
@@ -153,7 +153,7 @@ def test_an_echo_that_cannot_be_closes_the_link(what):
             ],
             "another life": [messages.FoundHost(Member("x", "x", "another", {}), "a", was)],
         }[what]
-        stranger.say(messages.Echo(wave, found))
+        stranger.say(messages.Echo(protocol, found))
         await stranger.is_parted()
         await go_on(near)
 
@@ -163,12 +163,12 @@ def test_an_echo_that_cannot_be_closes_the_link(what):
 @pytest.mark.parametrize(
     "what", ["without us", "another tree", "one twice", "no root", "another roster"]
 )
-def test_a_roster_that_cannot_be_closes_the_link(what):
+def test_a_membership_that_cannot_be_closes_the_link(what):
     async def scene(near: Neighbourhood) -> None:
         stranger = await meet(near)
         _, me = await stranger.join()
-        wave = (1_000, "x life")
-        stranger.say(messages.Probe(wave))
+        protocol = (1_000, "x life")
+        stranger.say(messages.Probe(protocol))
         echo = await stranger.hears(messages.Echo)
         between = near["a"].core.peers["b"]
         root = messages.FoundHost(me, None, (0, "x life"))
@@ -181,7 +181,7 @@ def test_a_roster_that_cannot_be_closes_the_link(what):
             "no root": [messages.FoundHost(me, "nobody", root.was), a, b],
             "another roster": [root, a, messages.FoundHost(b.member, "a", (7, "b"))],
         }[what]
-        stranger.say(messages.Commit(wave, found))
+        stranger.say(messages.Commit(protocol, found))
         await stranger.is_parted()
         assert near["a"].core.peers["b"] is between
         await go_on(near)
@@ -193,13 +193,13 @@ def test_a_roster_that_cannot_be_closes_the_link(what):
 def test_a_lie_along_the_tree_closes_the_link(what):
     async def scene(near: Neighbourhood) -> None:
         stranger = await meet(near)
-        roster = await stranger.take_part()
+        membership = await stranger.take_part()
         said = wire.PartNotice(PART, wire.body(1))
         stranger.put(
             {
-                "false source": wire.Routed(roster, "b", "a", said),
-                "no target": wire.Routed(roster, "x", "nobody", said),
-                "cut": wire.PartNotice(CHANNEL, wire.body(messages.Unreachable(roster, ["a"]))),
+                "false source": wire.Routed(membership, "b", "a", said),
+                "no target": wire.Routed(membership, "x", "nobody", said),
+                "cut": wire.PartNotice(CHANNEL, wire.body(messages.Unreachable(membership, ["a"]))),
             }[what]
         )
         await stranger.is_parted()
@@ -224,18 +224,18 @@ def test_who_stays_silent_holds_the_group_no_longer_than_its_link_lives():
 def test_who_contradicts_others_again_and_again_is_parted():
     async def scene(near: Neighbourhood) -> None:
         stranger = await meet(near)
-        wave, me = await stranger.join()
+        protocol, me = await stranger.join()
         was = (0, "x life")
         lie = messages.FoundHost(Member("b", "b", "another life", {}), "x", was)
-        waves = 0
+        rounds = 0
         while not stranger.departures:
-            stranger.say(messages.Echo(wave, [messages.FoundHost(me, "a", was), lie]))
-            waves += 1
+            stranger.say(messages.Echo(protocol, [messages.FoundHost(me, "a", was), lie]))
+            rounds += 1
             while not stranger.departures and not stranger.heard_messages:
                 await asyncio.sleep(0.01)
             if not stranger.departures:
-                wave = (await stranger.hears(messages.Probe)).wave
-        assert 1 < waves < 20
+                protocol = (await stranger.hears(messages.Probe)).protocol
+        assert 1 < rounds < 20
         await go_on(near)
 
     play_with_stranger(scene)
@@ -262,6 +262,6 @@ def test_rounds_may_be_far_ahead():
         await stranger.hears(messages.Probe)
         await near["x"].stop()
         await go_on(near)
-        assert near["b"].group.roster.id[0] > 2**32
+        assert near["b"].group.membership.id[0] > 2**32
 
     play_with_stranger(scene)

@@ -1,10 +1,11 @@
-"""The wave: whatever happens, all hosts that reach each other end in one roster."""
+"""The round: whatever happens, all hosts that reach each other end in one membership."""
 
 from __future__ import annotations
 
 import pytest
 
 from tests.federation.groups.crowd import Crowd
+from tupelo.federation.groups.membership import Member, Membership
 from tupelo.federation.groups.messages import (
     Commit,
     Echo,
@@ -14,8 +15,7 @@ from tupelo.federation.groups.messages import (
     Probe,
     Settled,
 )
-from tupelo.federation.groups.roster import Member, Membership
-from tupelo.federation.groups.wave import DelayBegin, MembershipProtocol, SendMessage
+from tupelo.federation.groups.protocol import DelayBegin, MembershipProtocol, SendMessage
 
 SEEDS = 15
 
@@ -47,22 +47,24 @@ def member(host: str, life: str = "life 1") -> Member:
     return Member(host, host, life, {})
 
 
-def said(wave: MembershipProtocol) -> list[tuple[str, GroupMessage]]:
+def said(protocol: MembershipProtocol) -> list[tuple[str, GroupMessage]]:
     """What it has said since it was last asked."""
-    sayings = [(one.neighbour, one.message) for one in wave.outbox if isinstance(one, SendMessage)]
-    wave.outbox.clear()
+    sayings = [
+        (one.neighbour, one.message) for one in protocol.outbox if isinstance(one, SendMessage)
+    ]
+    protocol.outbox.clear()
     return sayings
 
 
 def host_with_neighbours(*names: str) -> MembershipProtocol:
-    wave = MembershipProtocol(lambda: member("r"), lambda: False)
+    protocol = MembershipProtocol(lambda: member("r"), lambda: False)
     for name in names:
-        wave.engaged(name)
-        wave.heard(name, Join("life 1", (0, name)))
-    return wave
+        protocol.engaged(name)
+        protocol.heard(name, Join("life 1", (0, name)))
+    return protocol
 
 
-def test_a_host_that_was_found_in_two_lives_is_in_no_roster():
+def test_a_host_that_was_found_in_two_lives_is_in_no_membership():
     root = host_with_neighbours("p", "q")
     root.begin()
     old, new = member("h", "life 1"), member("h", "life 2")
@@ -75,12 +77,12 @@ def test_a_host_that_was_found_in_two_lives_is_in_no_roster():
             ),
         )
     assert not any(isinstance(message, Commit) for _, message in said(root))
-    assert list(root.roster.members) == ["r"]
+    assert list(root.membership.members) == ["r"]
     root.begin()
     assert {host for host, message in said(root) if isinstance(message, Probe)} == {"p", "q"}
 
 
-def test_who_comes_in_the_middle_of_a_wave_is_asked_as_long_as_others_are():
+def test_who_comes_in_the_middle_of_a_protocol_is_asked_as_long_as_others_are():
     root = host_with_neighbours("p")
     root.begin()
     said(root)
@@ -89,7 +91,7 @@ def test_who_comes_in_the_middle_of_a_wave_is_asked_as_long_as_others_are():
     assert ("q", Probe(root.id)) in said(root)
 
 
-def test_who_comes_too_late_for_a_wave_is_in_the_next():
+def test_who_comes_too_late_for_a_protocol_is_in_the_next():
     root = host_with_neighbours("p")
     root.begin()
     root.heard("p", Echo(root.id, [FoundHost(member("p"), "r", (0, "p"))]))
@@ -104,7 +106,7 @@ def test_who_comes_too_late_for_a_wave_is_in_the_next():
     assert {host for host, message in said(root) if isinstance(message, Probe)} == {"p", "q"}
 
 
-def test_who_returns_in_the_middle_of_a_wave_is_answered_anew():
+def test_who_returns_in_the_middle_of_a_protocol_is_answered_anew():
     host = host_with_neighbours("p", "q")
     host.heard("p", Probe((9, "p")))
     host.heard("q", Probe((9, "p")))
@@ -116,22 +118,22 @@ def test_who_returns_in_the_middle_of_a_wave_is_answered_anew():
     assert said(host) == [("q", Probe((9, "p")))]
 
 
-def test_what_was_settled_for_one_roster_does_not_count_for_the_next():
+def test_what_was_settled_for_one_membership_does_not_count_for_the_next():
     host = host_with_neighbours("p", "c")
-    wave = (9, "p")
-    host.heard("p", Probe(wave))
-    host.settled()  # It came to its end just as the wave began.
-    host.heard("c", Echo(wave, [FoundHost(member("c"), "r", (0, "c"))]))
+    protocol = (9, "p")
+    host.heard("p", Probe(protocol))
+    host.settled()  # It came to its end just as the round began.
+    host.heard("c", Echo(protocol, [FoundHost(member("c"), "r", (0, "c"))]))
     echo = said(host)[-1][1]
     assert isinstance(echo, Echo)
-    host.heard("p", Commit(wave, [FoundHost(member("p"), None, (0, "p")), *echo.found]))
-    host.heard("c", Settled(wave))
-    assert ("p", Settled(wave)) not in said(host)
+    host.heard("p", Commit(protocol, [FoundHost(member("p"), None, (0, "p")), *echo.found]))
+    host.heard("c", Settled(protocol))
+    assert ("p", Settled(protocol)) not in said(host)
     host.settled()
-    assert said(host) == [("p", Settled(wave))]
+    assert said(host) == [("p", Settled(protocol))]
 
 
-def test_the_greater_wave_goes_on():
+def test_the_greater_protocol_goes_on():
     host = host_with_neighbours("p", "q")
     host.begin()
     said(host)
@@ -140,20 +142,20 @@ def test_the_greater_wave_goes_on():
     host.heard("p", Probe((9, "p")))
     assert said(host) == [("q", Probe((9, "p")))]
     host.heard("q", Probe((9, "p")))
-    assert said(host) == [("p", Echo((9, "p"), [FoundHost(member("r"), "p", host.roster.id)]))]
+    assert said(host) == [("p", Echo((9, "p"), [FoundHost(member("r"), "p", host.membership.id)]))]
 
 
-# The roster
+# The membership
 
 
-def test_a_roster_knows_its_ways():
+def test_a_membership_knows_its_ways():
     names = "abcdef"
-    roster = Membership(
+    membership = Membership(
         (1, "a"), map(member, names), [("a", "b"), ("b", "c"), ("b", "d"), ("e", "d")]
     )
-    assert list(roster.members) == list(names)
-    assert sorted(roster.neighbours("b")) == ["a", "c", "d"]
-    assert roster.toward("a", "e") == "b" and roster.toward("b", "e") == "d"
-    assert roster.toward("a", "a") is None and roster.toward("a", "f") is None
-    assert roster.beyond("b", "d") == {"d", "e"} and roster.beyond("a", "b") == set("bcde")
-    assert roster.beyond("a", "e") == frozenset() and roster.neighbours("x") == []
+    assert list(membership.members) == list(names)
+    assert sorted(membership.neighbours("b")) == ["a", "c", "d"]
+    assert membership.toward("a", "e") == "b" and membership.toward("b", "e") == "d"
+    assert membership.toward("a", "a") is None and membership.toward("a", "f") is None
+    assert membership.beyond("b", "d") == {"d", "e"} and membership.beyond("a", "b") == set("bcde")
+    assert membership.beyond("a", "e") == frozenset() and membership.neighbours("x") == []

@@ -37,11 +37,11 @@ class Shelf:
     def drop(self, stream: Stream) -> None:
         self.came.pop(stream.source, None)
 
-    def spell(self, item: Any) -> bytes | None:
+    def encode(self, item: Any) -> bytes | None:
         return msgspec.msgpack.encode(item)
 
-    def read(self, spelled: Any) -> Any:
-        return spelled
+    def read(self, encoded: Any) -> Any:
+        return encoded
 
     def content(self, item: Any) -> bytes:
         return msgspec.msgpack.encode(item)
@@ -124,7 +124,7 @@ class Crowd:
             for stream in before.saved.values():
                 person.exchange.load(stream)
                 person.shelf.came[stream.source] = list(stream.items)
-            person.exchange.own.deaths += 1_000
+            person.exchange.own.tombstones += 1_000
 
     def crash(self, name: str) -> None:
         person = self.people.pop(name, None)
@@ -199,8 +199,8 @@ class Crowd:
             own = person.exchange.own
             chosen = self.rng.sample(list(own.items), min(count, len(own.items)))
             for place, number in enumerate(chosen):
-                self.truths[person.source].removed[number] = own.deaths + place + 1
-            person.exchange.bury(chosen)
+                self.truths[person.source].removed[number] = own.tombstones + place + 1
+            person.exchange.mark_removed(chosen)
 
     def hold_or_drop(self, name: str, other: str) -> None:
         """It takes the stream of another, or takes it no more."""
@@ -297,7 +297,7 @@ class Crowd:
                 assert number in truth.removed, f"{person.name} has a hole at {source} {number}"
             for number, item in stream.items.items():
                 assert item == truth.written[number]
-                assert truth.removed.get(number, 2**60) > stream.deaths, "it is dead"
+                assert truth.removed.get(number, 2**60) > stream.tombstones, "it is dead"
             assert {n for n in stream.alive if n <= stream.upto} == stream.items.keys()
             assert stream.upto <= stream.known
             assert all(number > stream.known for number in stream.dead)

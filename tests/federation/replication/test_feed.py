@@ -179,10 +179,10 @@ def test_removals_that_are_known_before_the_items_outlive_a_crash(tmp_path):
         await b.crash()
         await b.start()
         stream = b.feed.exchange.streams["y/1"]
-        assert (stream.upto, stream.known, stream.deaths) == (0, 9, 9)
-        spelled = [(n, [["n", n], n, "y", None, None]) for n in (2, 3, 9, 12, 13)]
+        assert (stream.upto, stream.known, stream.tombstones) == (0, 9, 9)
+        encoded = [(n, [["n", n], n, "y", None, None]) for n in (2, 3, 9, 12, 13)]
         b.call(b.feed.exchange.heard, "z", here)
-        parcel = said.ItemBatch(FEED, "y/1", 0, 13, 9, spelled, False)
+        parcel = said.ItemBatch(FEED, "y/1", 0, 13, 9, encoded, False)
         b.call(b.feed.exchange.heard, "z", parcel)
         assert b.copies("y") == [("n", 3), ("n", 13)]
         await asyncio.sleep(1)  # until it is on disk

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import pytest
 
 from tests.federation.replication.town import Citizen, Town, play
-from tupelo.federation.replication.placing import CopySome, LaneRules
+from tupelo.federation.replication.placement import CopySome, LaneRules
 from tupelo.federation.replication.sources import base_of, host_of, lane_name, lane_of, spreads
 from tupelo.space.capacity import Capacity
 from tupelo.values.entry import Entry

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.federation.replication.town import FEED, Citizen, Town, play
-from tupelo.federation.replication.placing import NOTHING, CopyAll, CopySome
+from tupelo.federation.replication.placement import NOTHING, CopyAll, CopySome
 from tupelo.space.capacity import Capacity
 from tupelo.values.entry import Entry
 
@@ -111,8 +111,8 @@ def test_the_oldest_of_all_streams_give_way():
 
 @pytest.mark.parametrize("restarts", [False, True], ids=["stays", "restarts"])
 def test_what_gave_way_at_one_holder_is_not_dead_at_another(tmp_path: Path, restarts: bool) -> None:
-    """c has all; b has the newest, and knows of more deaths. d gets what b has, and passes on to c
-    that some are dead, but not that those are that gave way at b."""
+    """c has all; b has the newest, and knows of more tombstones. d gets what b has, and passes on
+    to c that some are dead, but not that those are that gave way at b."""
 
     async def scene(town: Town) -> None:
         a, b, c, d = (town[name] for name in "abcd")

@@ -13,9 +13,9 @@ import tupelo
 from tupelo import aio
 from tupelo.errors import NotAllowed
 from tupelo.federation.identity.access import Access
-from tupelo.federation.replication.carrier import replication_of
 from tupelo.federation.replication.feed import Feed
-from tupelo.federation.replication.placing import CopyAll
+from tupelo.federation.replication.feeds import replication_of
+from tupelo.federation.replication.placement import CopyAll
 
 FEED = "news"
 PATIENCE_SECONDS = 30.0

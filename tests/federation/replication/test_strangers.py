@@ -13,7 +13,7 @@ from tests.federation.replication.town import FEED, Town, play
 from tupelo.federation.hosts.peer import Peer
 from tupelo.federation.links import wire
 from tupelo.federation.replication import messages as said
-from tupelo.federation.replication.carrier import CHANNEL
+from tupelo.federation.replication.feeds import CHANNEL
 
 NONE = BitMap64().serialize()
 
@@ -51,7 +51,7 @@ async def meet(town: Town) -> Stranger:
     stranger = Stranger()
     x = town["x"]
     x.call(x.feed.close)
-    x.core.carriers.listen(CHANNEL, stranger, said.read, stranger.heard)
+    x.core.extensions.listen(CHANNEL, stranger, said.read, stranger.heard)
     x.core.dial("a")
     await town.until(lambda: stranger.peer is not None)
     return stranger

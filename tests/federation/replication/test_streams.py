@@ -17,13 +17,13 @@ from tupelo.federation.replication.streams import Numbered, Stream
 WINDOW = 40
 
 
-def spell(item: Any) -> bytes:
+def encode(item: Any) -> bytes:
     return msgspec.msgpack.encode(item)
 
 
 def parcel(stream: Stream, after: int, bytes_max: int = WINDOW) -> tuple[ItemBatch, Numbered]:
     """As it arrives, with the items that it brings."""
-    sent = stream.parcel("feed", after, bytes_max, spell, answers=True)
+    sent = stream.parcel("feed", after, bytes_max, encode, answers=True)
     arrived = read(msgspec.msgpack.encode(sent))
     assert isinstance(arrived, ItemBatch)
     return arrived, [(number, item) for number, item in arrived.items]
@@ -31,7 +31,7 @@ def parcel(stream: Stream, after: int, bytes_max: int = WINDOW) -> tuple[ItemBat
 
 def give(source: Stream, copy: Stream, bytes_max: int = WINDOW) -> None:
     """One parcel, and what died before that."""
-    if source.deaths > copy.deaths:
+    if source.tombstones > copy.tombstones:
         copy.outlive(source.living("feed"))
     sent, items = parcel(source, copy.upto, bytes_max)
     copy.keep(copy.receive(sent, items) or [])
@@ -82,27 +82,27 @@ def test_what_was_received_before_is_dropped():
 def test_what_has_died_before_it_comes_does_not_come():
     source, copy = made(1, 2, 3), Stream("a/1")
     late, items = parcel(source, 0, 1_000)
-    numbers, _ = source.bury([2])
+    numbers, _ = source.mark_removed([2])
     assert copy.died(0, numbers) == []
     assert copy.receive(late, items) == [(1, "item 1"), (3, "item 3")]
     assert copy.mark == source.mark
     assert copy.alive == source.alive
 
 
-def test_who_has_missed_deaths_is_told_what_lives():
+def test_who_has_missed_tombstones_is_told_what_lives():
     source, copy = made(*range(1, 10)), Stream("a/1")
     give(source, copy, 1_000)
-    source.bury([2])
-    numbers, _ = source.bury([5, 6])
+    source.mark_removed([2])
+    numbers, _ = source.mark_removed([5, 6])
     assert copy.died(1, numbers) is None
     assert copy.outlive(source.living("feed")) == ["item 2", "item 5", "item 6"]
     assert copy.mark == source.mark
     assert copy.died(0, [2]) == []
 
 
-def test_a_parcel_after_deaths_that_were_not_told_is_refused():
+def test_a_parcel_after_tombstones_that_were_not_told_is_refused():
     source, copy = made(1, 2), Stream("a/1")
-    source.bury([1])
+    source.mark_removed([1])
     sent, items = parcel(source, 0)
     assert copy.receive(sent, items) is None
 
@@ -157,7 +157,7 @@ def test_what_is_no_message_is_refused(body):
 
 Act = st.one_of(
     st.tuples(st.just("write"), st.integers(1, 5)),
-    st.tuples(st.just("bury"), st.integers(0, 30)),
+    st.tuples(st.just("mark_removed"), st.integers(0, 30)),
     st.tuples(st.just("give"), st.integers(0, 2), st.integers(0, 2)),
     st.tuples(st.just("late parcel"), st.integers(0, 2), st.integers(0, 2)),
     st.tuples(st.just("late deaths"), st.integers(0, 2)),
@@ -177,11 +177,11 @@ def test_copies_of_copies_never_have_holes_nor_what_is_dead(acts):
                 number = source.upto + 1 + len(removed) % 3
                 written[number] = f"item {number}"
                 source.append([(number, written[number])])
-        elif act == "bury":
+        elif act == "mark_removed":
             chosen = [number for number in source.items if number % 7 == args[0] % 7][:3]
-            under_way.append((source.deaths, chosen))
+            under_way.append((source.tombstones, chosen))
             removed += chosen
-            source.bury(chosen)
+            source.mark_removed(chosen)
         elif act == "give" and args[1]:
             give(streams[args[0]], streams[args[1]])
         elif act == "late parcel" and args[1]:
@@ -192,7 +192,7 @@ def test_copies_of_copies_never_have_holes_nor_what_is_dead(acts):
             streams[args[0]].died(*under_way[-1])
         for copy in streams:
             due = {number for number in written if number <= copy.upto}
-            assert due - set(removed) <= copy.items.keys() <= due - set(removed[: copy.deaths])
+            assert due - set(removed) <= copy.items.keys() <= due - set(removed[: copy.tombstones])
             assert list(copy.items) == sorted(copy.items)
             assert {number for number in copy.alive if number <= copy.upto} == copy.items.keys()
     for _ in range(100):
@@ -211,4 +211,4 @@ def test_removals_of_what_has_not_come_yet_cost_nothing():
     assert copy.outlive(AliveNumbers("feed", "a/1", 2**32, 1, many.serialize(), none)) == []
     assert copy.outlive(AliveNumbers("feed", "a/1", 2**32, 2, none, none)) == []
     assert not copy.alive
-    assert copy.deaths == 2
+    assert copy.tombstones == 2

@@ -11,9 +11,9 @@ from typing import Any, TypeVar
 from tupelo.federation.hosts.core import HostCore
 from tupelo.federation.identity.ids import id_of
 from tupelo.federation.identity.keys import Identity
-from tupelo.federation.replication.carrier import Replication, replication_of
 from tupelo.federation.replication.feed import Feed, host_of
-from tupelo.federation.replication.placing import CopyAll, LaneRules, Policy
+from tupelo.federation.replication.feeds import Replication, replication_of
+from tupelo.federation.replication.placement import CopyAll, LaneRules, Policy
 from tupelo.lab.life import ProgramLife
 from tupelo.lab.loop import VirtualLoop, run
 from tupelo.lab.network import VirtualNetwork
@@ -159,7 +159,7 @@ class Town:
                 {source: mark for source, mark in one.feed.marks.items() if mark.upto}
                 for one in citizens
             ]
-            drawn = all(not one.feed._tap.awake and not one.feed._drawing for one in citizens)
+            drawn = all(not one.feed._capture.awake and not one.feed._drawing for one in citizens)
             return drawn and all(mark == marks[0] for mark in marks)
 
         await self.until(are_alike, f"alike at {names}")

@@ -9,7 +9,7 @@ import pytest
 
 from tupelo.errors import BadFrame
 from tupelo.models.event_heap.ordering import Ordering, deliver
-from tupelo.models.event_heap.records import Placed, read_places, spell_places
+from tupelo.models.event_heap.records import Placed, encode_places, read_places
 
 
 def order_of(rng: Random, length: int) -> list[tuple[str, int]]:
@@ -80,9 +80,9 @@ def test_who_has_no_place_yet():
     assert unplaced == [("a", 4), ("a", 9), ("c", 2)]
 
 
-def test_an_order_survives_its_spelling_and_strangers_cannot_forge_nonsense():
+def test_an_order_survives_its_encoding_and_strangers_cannot_forge_nonsense():
     places = [("a/1", 3), ("b/2", 1), ("a/1", 4)]
-    assert read_places(spell_places("v", 5, places)) == places
+    assert read_places(encode_places("v", 5, places)) == places
     for placed in (
         Placed(),
         Placed("v", -1, ["a"], [0], [1]),

@@ -20,7 +20,7 @@ from tupelo.models.event_heap.records import (
     Placed,
     SessionMade,
     ViewMade,
-    spell_places,
+    encode_places,
 )
 from tupelo.models.event_heap.total import PERMITTED_MAX
 
@@ -173,7 +173,7 @@ def test_what_is_lost_has_no_place_in_a_clone_unless_it_turns_up():
         await room["c"].put(Event("late", i=1))
         replica = room["a"].heap._replica
         lost = [(room["c"].heap._replica.feed.source, 1), ("nobody/1", 7)]
-        await room["a"].do(replica.record(spell_places(views["a"].id, 1, lost)))
+        await room["a"].do(replica.record(encode_places(views["a"].id, 1, lost)))
         await room["a"].put(Event("n", i=2))
         await room.alike("ab")
         await room["a"].citizen.crash()

@@ -1,6 +1,6 @@
 """Appendix B.6: leases of entries, registrations and match sets, with the ids of the thesis."""
 
-# ruff: noqa: N802 (the ids are spelled as in the thesis)
+# ruff: noqa: N802 (the ids are encoded as in the thesis)
 
 from typing import Any
 

@@ -5,7 +5,7 @@ That no notification came is shown by the next one that does, whose number follo
 ending the registration and waiting until all that was due has been delivered.
 """
 
-# ruff: noqa: N802 (the ids are spelled as in the thesis)
+# ruff: noqa: N802 (the ids are encoded as in the thesis)
 
 import pytest
 

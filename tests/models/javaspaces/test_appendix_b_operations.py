@@ -4,7 +4,7 @@ Where the thesis throws an exception on timeout, an operation answers None here,
 B: that is what the JavaSpaces specification says.
 """
 
-# ruff: noqa: N802 (the ids are spelled as in the thesis)
+# ruff: noqa: N802 (the ids are encoded as in the thesis)
 
 import pytest
 

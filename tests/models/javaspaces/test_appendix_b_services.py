@@ -4,7 +4,7 @@ A transaction service is registered as well, as the appendix assumes, and must n
 the JavaSpace; an HTTP server has nothing to do here, where no code is downloaded.
 """
 
-# ruff: noqa: N802 (the ids are spelled as in the thesis)
+# ruff: noqa: N802 (the ids are encoded as in the thesis)
 
 from typing import Any
 

@@ -1,6 +1,6 @@
 """Appendix B.4: the operations under transactions, with the ids of the thesis."""
 
-# ruff: noqa: N802 (the ids are spelled as in the thesis)
+# ruff: noqa: N802 (the ids are encoded as in the thesis)
 
 from tests.models.javaspaces.doors import (
     SIMPLE,

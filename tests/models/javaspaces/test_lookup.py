@@ -829,7 +829,7 @@ def test_bad_listeners_are_refused(lookup):
 
 
 def test_a_slow_listener_has_a_bounded_backlog(lookup, until, monkeypatch):
-    monkeypatch.setattr("tupelo.models.javaspaces.courier.BACKLOG_MAX", 5)
+    monkeypatch.setattr("tupelo.models.javaspaces.event_sender.BACKLOG_MAX", 5)
     entered, go_on = threading.Event(), threading.Event()
     numbers: list[int] = []
 

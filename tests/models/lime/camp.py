@@ -78,12 +78,12 @@ class Tent(Resident):
 
     def system(self) -> list[Any]:
         """What LimeSystem says here of those who are there."""
-        store = self.server.system.ground.port._core.store
+        store = self.server.system.tuple_store.port._core.store
         return sorted(entry.fields for entry in store if not entry.fields[0].startswith("departed"))
 
     def departed(self) -> list[Any]:
         """What LimeSystem says here of those who have departed."""
-        store = self.server.system.ground.port._core.store
+        store = self.server.system.tuple_store.port._core.store
         return [entry.fields for entry in store if entry.fields[0].startswith("departed")]
 
 

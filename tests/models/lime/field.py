@@ -84,7 +84,7 @@ class Field:
 
         def is_grouped() -> bool:
             return self._is_linked() and all(
-                frozenset(self.servers[name].group.roster.members) == group
+                frozenset(self.servers[name].group.membership.members) == group
                 for name, group in groups.items()
             )
 

@@ -22,11 +22,11 @@ from tests.conftest import memory_folder, until_true
 from tests.kinds import KINDS, PLACES
 from tupelo import aio
 from tupelo.models import lime
-from tupelo.space.either import finished, settled
+from tupelo.space.dual_api import maybe_await, run_coroutine
 
 PATIENCE_SECONDS = 20.0
 
-do = settled
+do = maybe_await
 
 
 class Stage:
@@ -57,9 +57,9 @@ class Stage:
             host = lime.Host(name, over=over, agents=agents, packages=packages, **options)
             self._hosts.append((host, None))
         else:
-            ground = await aio.Host(name, **options).start()
-            host = lime.Host(ground, over=over, agents=agents, packages=packages)
-            self._hosts.append((host, ground))
+            tuple_store = await aio.Host(name, **options).start()
+            host = lime.Host(tuple_store, over=over, agents=agents, packages=packages)
+            self._hosts.append((host, tuple_store))
             await host.start()
         if near:
             await self.grouped(host, *near)
@@ -81,10 +81,10 @@ class Stage:
                 await asyncio.sleep(0.001)
 
     async def close(self) -> None:
-        for host, ground in reversed(self._hosts):
+        for host, tuple_store in reversed(self._hosts):
             await do(host.close())
-            if ground is not None:
-                await ground.close()
+            if tuple_store is not None:
+                await tuple_store.close()
 
 
 Scene = Callable[[Stage], Awaitable[None]]
@@ -100,7 +100,7 @@ async def _whole(scene: Scene, is_async: bool, folder: Path | None) -> None:
 
 
 def play_blocking(scene: Scene, folder: Path | None = None) -> None:
-    copy_context().run(finished, _whole(scene, False, folder))
+    copy_context().run(run_coroutine, _whole(scene, False, folder))
 
 
 def play_async(scene: Scene, folder: Path | None = None) -> None:

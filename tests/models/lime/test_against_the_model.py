@@ -211,7 +211,7 @@ class Run:
         data = (self.kind(), self.numbers)
         to = self.some_agent() if self.rng.random() < 0.4 else None
         self.say(f"{puppet.id}: out {data} in {space}" + (f" to {to}" if to else ""))
-        await self.server(puppet).out(puppet.its(space), data, spell(to))
+        await self.server(puppet).out(puppet.its(space), data, encode(to))
         await self.quiet()
         self.model.out(puppet.model, space, data, to)
         self.serve()
@@ -223,7 +223,7 @@ class Run:
         verb = self.rng.choice(("inp", "inp", "inp", "rdp", "rdp", "ing"))
         p, (x, y) = self.pattern(), self.projection()
         call = getattr(self.server(puppet), verb)
-        answer = await call(puppet.its(space), p, where_of(spell(x), spell(y)))
+        answer = await call(puppet.its(space), p, where_of(encode(x), encode(y)))
         self.say(f"{puppet.id}: {verb} {say_pattern(p)} {x, y} in {space} → {answer}")
         await self.quiet()
         self.oracle.answer = answer
@@ -242,7 +242,7 @@ class Run:
         p, (x, y) = self.pattern(), self.projection()
         self.say(f"{puppet.id}: {verb} {say_pattern(p)} {x, y} in {space}")
         work = getattr(self.server(puppet), verb)(
-            puppet.its(space), p, where_of(spell(x), spell(y))
+            puppet.its(space), p, where_of(encode(x), encode(y))
         )
         if space not in puppet.model.shared:
             with pytest.raises(PrivateSpace):
@@ -301,8 +301,8 @@ class Run:
             p,
             mode,
             is_weak,
-            spell(x),
-            spell(y),
+            encode(x),
+            encode(y),
             self.listener(label, consumes, to),
             tag=[label, consumes, to],
         )
@@ -478,7 +478,7 @@ class Run:
                 looks += [self._look(puppet, space, kind) for kind in kinds]
         await asyncio.gather(*looks)
         for name, server in self.field.servers.items():
-            entries = [entry.fields for entry in server.system.ground.port._core.store]
+            entries = [entry.fields for entry in server.system.tuple_store.port._core.store]
             entries = [entry for entry in entries if not entry[0].startswith("departed")]
             known = [entry[:4] if entry[0] == "space" else entry[:-1] for entry in entries]
             same(f"LimeSystem at {name}", known, self.model.lime_system(name))
@@ -489,7 +489,7 @@ class Run:
     async def _look(self, puppet: Puppet, space: str, kind: int) -> None:
         x, y = self.projection(kind)
         found = await self.server(puppet).rdg(
-            puppet.its(space), (str, int), where_of(spell(x), spell(y))
+            puppet.its(space), (str, int), where_of(encode(x), encode(y))
         )
         expected = self.model.rdg(puppet.model, space, (str, int), x, y)
         same(f"{puppet.id} in {space} at {x, y}", found, [theta.data for theta in expected])
@@ -499,7 +499,7 @@ def _is_over(rule: Rule) -> bool:
     return rule.model.mode == formal.ONCE and bool(rule.model.reacted_set)
 
 
-def spell(location: formal.Location) -> Any:
+def encode(location: formal.Location) -> Any:
     if location is None:
         return None
     return HostLocation(location.host) if isinstance(location, On) else AgentLocation(location)

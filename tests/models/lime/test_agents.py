@@ -275,8 +275,8 @@ def test_agents_end_when_their_host_is_closed():
     async def scene() -> None:
         from tupelo import aio
 
-        async with aio.Host("a") as ground:
-            async with lime.Host(ground) as host:
+        async with aio.Host("a") as tuple_store:
+            async with lime.Host(tuple_store) as host:
                 mine = await shared("board", await host.agent("ada"))
                 waiter = await host.load(AsyncWaiter)
                 await mine.in_(("waiting",), **PATIENCE)

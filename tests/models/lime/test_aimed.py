@@ -107,7 +107,7 @@ def test_who_stops_waiting_for_one_agent_stands_nowhere() -> None:
         two = await camp["b"].agent("two", "s")
         waiting = one.call("in_", ANY, two.location)
         await camp.quiet()
-        await camp["d"].do(camp["d"].group.renew())  # a roster in which all know of the collect
+        await camp["d"].do(camp["d"].group.renew())  # a membership in which all know of the collect
         await camp.quiet()
         assert not idle(camp)
         waiting.cancel()
@@ -136,7 +136,7 @@ def test_a_reaction_to_one_agent_asks_its_host_only() -> None:
 
 
 @pytest.mark.parametrize("verb", ["rd", "in_"])
-def test_who_waits_for_an_agent_whose_card_is_on_its_way_finds_it(verb: str) -> None:
+def test_who_waits_for_an_agent_whose_metadata_is_on_its_way_finds_it(verb: str) -> None:
     async def scene(camp: Camp) -> None:
         one = await camp["c"].agent("one", "s")
         camp.network.slow("a", "c", 100)
@@ -221,7 +221,7 @@ def test_what_may_be_read_but_not_taken_is_no_empty_branch() -> None:
         await agents["c"].out("x", 1)
         await agents["a"].react(X)
         await camp.quiet()
-        port = agents["c"].its().ground.port
+        port = agents["c"].its().tuple_store.port
         reading = port.begin(None)
         port.get_now(Query(X, txn=reading))
         assert await agents["a"].call("inp", X) is None  # Someone holds it.

@@ -97,13 +97,13 @@ def test_several_spaces_are_shared_in_one_step(play):
         b = await stage.host("b", near=[a])
         ada, ben = await do(a.agent("ada")), await do(b.agent("ben"))
         spaces = [LimeTupleSpace(name, ada) for name in ("x", "y", "z")]
-        rosters: list[set[str]] = []
+        memberships: list[set[str]] = []
         system = lime.LimeSystemTupleSpace(ben)
 
         def look(event: lime.ReactionEvent) -> None:
             assert event.step is not None
             found = event.step.rdg(("space", str, ada.id, str))
-            rosters.append({name for _, name, _, _ in found})
+            memberships.append({name for _, name, _, _ in found})
 
         await do(
             system.add_strong_reaction(
@@ -114,8 +114,8 @@ def test_several_spaces_are_shared_in_one_step(play):
         )
         await do(lime.set_shared(spaces, True))
         assert all(space.is_shared for space in spaces)
-        await stage.until(lambda: len(rosters) == 3, "ben hears of all three")
-        assert rosters == [{"x", "y", "z"}] * 3
+        await stage.until(lambda: len(memberships) == 3, "ben hears of all three")
+        assert memberships == [{"x", "y", "z"}] * 3
         await do(lime.set_shared(spaces, False))
         assert not any(space.is_shared for space in spaces)
         assert await do(system.rdp(("space", str, ada.id, str))) is None
@@ -360,7 +360,7 @@ def test_hosts_that_only_reach_each_other_through_another_are_one_group(play):
 
 
 @at_both_doors
-def test_a_host_that_is_closed_is_gone_from_the_roster(play):
+def test_a_host_that_is_closed_is_gone_from_the_membership(play):
     async def scene(stage: Stage) -> None:
         a = await stage.host("a")
         b = await stage.host("b", near=[a])
@@ -496,13 +496,13 @@ def test_what_agents_share_is_seen_by_other_doors_and_theirs_by_agents(play):
 
 
 def test_it_stands_on_a_host_that_is_given_and_leaves_it_open():
-    with tupelo.Host("a") as ground:
-        with lime.Host(ground) as host:
-            assert (host.host, host.name) == (ground, "a")
+    with tupelo.Host("a") as tuple_store:
+        with lime.Host(tuple_store) as host:
+            assert (host.host, host.name) == (tuple_store, "a")
             with pytest.raises(BadInput, match="already"):
-                lime.Host(ground)
-        assert ground.space("board").count() == 0
-        with lime.Host(ground) as again:
+                lime.Host(tuple_store)
+        assert tuple_store.space("board").count() == 0
+        with lime.Host(tuple_store) as again:
             space = LimeTupleSpace("board", again.agent("ada"))
             space.set_shared(True)
             space.out(("item", 1))
@@ -511,11 +511,11 @@ def test_it_stands_on_a_host_that_is_given_and_leaves_it_open():
 
 def test_an_async_host_must_be_begun():
     async def scene() -> None:
-        ground = aio.Host("a")
-        host = lime.Host(ground)
+        tuple_store = aio.Host("a")
+        host = lime.Host(tuple_store)
         with pytest.raises(BadInput, match="async with"):
             await host.start()
-        async with ground:
+        async with tuple_store:
             with pytest.raises(BadInput, match="async with"):
                 await host.agent("ada")
             with pytest.raises(BadInput, match="async with"), host:
@@ -608,8 +608,8 @@ def test_what_cannot_be_made_is_refused_by_name(call, names):
 
 
 def test_a_host_that_is_given_takes_no_options():
-    with tupelo.Host("a") as ground, pytest.raises(BadArgument, match="listen"):
-        lime.Host(ground, listen=0)
+    with tupelo.Host("a") as tuple_store, pytest.raises(BadArgument, match="listen"):
+        lime.Host(tuple_store, listen=0)
 
 
 @at_both_doors

@@ -351,8 +351,8 @@ def test_a_loss_hides_nobody_who_stays(verb: str, loss: str, over: str) -> None:
 
     async def scene(camp: Camp) -> None:
         agents = {name: await camp[name].agent(name, "s") for name in "abcd"}
-        roster = camp["a"].server.group.roster
-        middle = next(name for name in "abcd" if len(roster.neighbours(name)) > 1)
+        membership = camp["a"].server.group.membership
+        middle = next(name for name in "abcd" if len(membership.neighbours(name)) > 1)
         asker, *others = [name for name in "abcd" if name != middle]
         for name in others:
             await agents[name].out("of", name)
@@ -484,7 +484,7 @@ def test_spaces_that_are_shared_together_are_known_to_all_when_that_returns() ->
             await two.share()
             assert one.server.directory.sharers("s").get(two.state.id) == "b"
             assert ("for", two.state.id) in [
-                entry.fields for entry in two.its().ground.port.entries()
+                entry.fields for entry in two.its().tuple_store.port.entries()
             ]
 
         await asyncio.gather(*map(share, campers))

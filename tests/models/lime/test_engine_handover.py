@@ -146,7 +146,7 @@ def test_a_host_that_will_not_come_back_can_be_given_up() -> None:
         one, two = await camp["a"].agent("one", "s"), await camp["b"].agent("two", "s")
         await two.out(1)
         one.call("inp", ANY)
-        while two.its().ground.look(ANY, TuplePlace(), one=True):
+        while two.its().tuple_store.look(ANY, TuplePlace(), one=True):
             await asyncio.sleep(0.0005)
         await camp["a"].crash()
         await asyncio.sleep(LONG_SECONDS)
@@ -166,7 +166,7 @@ def test_who_never_comes_back_leaves_it_to_the_doubt_of_the_space(then: Any) -> 
         one, two = await camp["a"].agent("one", "s"), await camp["b"].agent("two", "s")
         await two.out(1)
         one.call("inp", ANY)
-        while two.its().ground.look(ANY, TuplePlace(), one=True):
+        while two.its().tuple_store.look(ANY, TuplePlace(), one=True):
             await asyncio.sleep(0.0005)
         await camp["a"].crash()
         await camp.agreed("b")
@@ -182,7 +182,7 @@ def test_what_a_crashed_taker_had_is_there_again_when_it_is_back() -> None:
         one, two = await camp["a"].agent("one", "s"), await camp["b"].agent("two", "s")
         await two.out(1)
         one.call("inp", ANY)
-        while two.its().ground.look(ANY, TuplePlace(), one=True):
+        while two.its().tuple_store.look(ANY, TuplePlace(), one=True):
             await asyncio.sleep(0.0005)
         await camp["a"].crash()
         await camp.agreed("b")
@@ -211,7 +211,7 @@ def test_a_durable_host_that_crashes_during_a_move(who: str, moment: int, tmp_pa
         await camp[who].start()
         await camp.agreed("ab")
         looking = await camp[who].agent("new", "s")
-        if who == "a":  # One more roster, for what is recovered with the space.
+        if who == "a":  # One more membership, for what is recovered with the space.
             await looking.do(looking.server.set_state(looking.state, "looking"))
         await camp.quiet()
         assert await looking.all() == [("x",)]
@@ -271,7 +271,7 @@ def test_a_tuple_of_an_unknown_class_is_not_taken() -> None:
         shape = shape_of(kind_named("far.Photo", ("name",), ("far.Photo",)), (str,))
         strange = Entry(("sunset",), shape, two.state.id, two.state.next_number(), 0)
         await one.out("of one")
-        two.its().ground.put([strange])
+        two.its().tuple_store.put([strange])
         await two.out("of two")
         for verb in ("in_", "inp", "ing", "rdg"):
             with pytest.raises(UnknownType):
@@ -281,13 +281,13 @@ def test_a_tuple_of_an_unknown_class_is_not_taken() -> None:
         await camp.quiet()
         assert await one.call("rdg", (str,)) == [("of one",), ("of two",)]
         assert await one.call("rdg", (str,), two.location) == [("of two",)]
-        there = two.its().ground.look(ANY, TuplePlace(), one=False, known=False)
+        there = two.its().tuple_store.look(ANY, TuplePlace(), one=False, known=False)
         assert [entry.fields for entry in there] == [("sunset",), ("of two",)]
 
     play(scene, "ab")
 
 
-def test_what_has_no_spelling_stays_where_it_is() -> None:
+def test_what_has_no_encoding_stays_where_it_is() -> None:
     """LIME does not write it where it is shared; another door may."""
 
     async def scene(camp: Camp) -> None:
@@ -295,7 +295,9 @@ def test_what_has_no_spelling_stays_where_it_is() -> None:
         for destination in (None, two.location):
             with pytest.raises(BadEntry, match="not valid Unicode"):
                 await one.out("\ud800", to=destination)
-        one.its().ground.port.write_items([freeze(("\ud800",))], None, None, None, TaskSignal, 0)
+        one.its().tuple_store.port.write_items(
+            [freeze(("\ud800",))], None, None, None, TaskSignal, 0
+        )
         await one.out("fine")
         assert await one.all(camp["a"].location) == [("fine",), ("\ud800",)]
         assert await two.all() == [("fine",)]

@@ -372,5 +372,5 @@ def told(events: list[ReactionCall]) -> list[int]:
 
 
 def known_hosts(stage: Stage, name: str) -> set[str]:
-    store = stage.servers[name].system.ground.port._core.store
+    store = stage.servers[name].system.tuple_store.port._core.store
     return {entry.fields[1] for entry in store if entry.fields[0] == "host"}

@@ -48,7 +48,7 @@ from tupelo.models.lime import (
     UbiquitousReaction,
     migrating,
 )
-from tupelo.models.lime.messages import spelled_template
+from tupelo.models.lime.messages import encoded_template
 from tupelo.space.loopclock import LoopClock
 
 ITEM = ("item", int)
@@ -674,7 +674,7 @@ def test_a_reaction_is_the_same_one_there_though_another_has_fired_on_the_way():
         here = b.lives[agent.id].agent
         assert isinstance(here, Watched)
         for kept, name in ((here.second, "second"), (here.third, "third")):
-            assert kept._registered.pattern().template == spelled_template((name, int))
+            assert kept._registered.pattern().template == encoded_template((name, int))
         await stage.until(lambda: len(Mover.heard) == 1)
         assert Mover.heard[0][1] == ("agent", agent.id, a.host.id, migrating.MIGRATING)
 
@@ -710,7 +710,7 @@ def test_a_listener_is_called_there_when_its_spaces_are_shared_again_and_may_end
         await stage.until(lambda: len(Mover.heard) == 3)
         assert Mover.heard[2] == ("shared: True", ("item", 1))
         await stage.until(lambda: agent.id not in b.lives, "it has ended")
-        await stage.until(lambda: agent.id not in b.server.directory.cards[b.host.id])
+        await stage.until(lambda: agent.id not in b.server.directory.metadata_of[b.host.id])
         assert await b.system.rdp(("agent", agent.id, str, str)) is None
 
     play_async(scene)
@@ -836,7 +836,7 @@ class Town:
         up = [place for place in self.places.values() if place.life is not None]
         wanted = {place.name for place in up}
         await self.until(
-            lambda: all(set(place.host.server.group.roster.members) == wanted for place in up),
+            lambda: all(set(place.host.server.group.membership.members) == wanted for place in up),
             "one group",
         )
         for place in up:
@@ -981,10 +981,10 @@ async def exactly_one(town: Town) -> None:
     await c.do(tell(c, ("item", 99)))
     await town.until(lambda: len(Resident.heard) == 7, "the new one is heard")
     assert Resident.heard[-1] == ("item", 99)
-    said = [place.host.server.system.ground for place in town.places.values()]
+    said = [place.host.server.system.tuple_store for place in town.places.values()]
     agents = [
-        [found.fields[2] for found in ground.port._core.store if found.fields[1] == agent.id]
-        for ground in said
+        [found.fields[2] for found in tuple_store.port._core.store if found.fields[1] == agent.id]
+        for tuple_store in said
     ]
     assert agents == [[where]] * 3
 

@@ -46,7 +46,7 @@ from tupelo.models.lime import (
     RegisteredReaction,
     UbiquitousReaction,
 )
-from tupelo.space.either import finished
+from tupelo.space.dual_api import run_coroutine
 
 ITEM = ("item", int)
 
@@ -707,7 +707,7 @@ def test_a_host_is_not_closed_nor_moved_inside_a_step_but_afterwards(play):
             uses: list[Callable[..., Any]] = [b.close, b.engage, b.disengage, b.agent]
             for use, args in zip(uses, ((), (), (), ("bea",)), strict=True):
                 with pytest.raises(BadInput) as error:
-                    finished(do(use(*args)))
+                    run_coroutine(do(use(*args)))
                 refused.append(str(error.value))
 
         await do(board.add_strong_reaction(localized(ben, strong)))
@@ -971,7 +971,7 @@ def test_of_several_reactions_a_strong_listener_registers_all_or_none(play):
         assert "it cannot tell" in str(errors[0])
         await do(board.out(("other", 2)))
         assert heard == [] and board.get_registered_reactions() == [first]
-        assert len(host.server.spaces.ground("board").port._core.reactions) == 1
+        assert len(host.server.spaces.tuple_store("board").port._core.reactions) == 1
 
     play(scene)
 

@@ -27,7 +27,7 @@ TOO_LONG = bytes(PAYLOAD_BYTES_MAX + 1)
 def write_many(agent: Camper, number: int, value: Any = None) -> None:
     """By another door, all at once."""
     items = [freeze((n, value)) for n in range(number)]
-    agent.its().ground.port.write_items(items, None, None, None, TaskSignal, 0)
+    agent.its().tuple_store.port.write_items(items, None, None, None, TaskSignal, 0)
 
 
 @pytest.mark.parametrize("verb", ["rdg", "ing"])

@@ -15,7 +15,7 @@ ROW = ("ba", "cb", "dc")
 STAR = ("ba", "ca", "da", "ea")
 
 
-def carriers(garden: Garden, *names: str) -> str:
+def extensions(garden: Garden, *names: str) -> str:
     """Those of these hosts that carry something."""
     return "".join(name for name in names if carried(garden[name]))
 
@@ -26,10 +26,10 @@ def test_so_many_carry_what_is_directed(directed: int) -> None:
         a, f = garden["a"], garden["f"]  # f is alone
         await a.store(("n", 1), to=f.key)
         await a.store(("n", 2), to=f.key)
-        await garden.until(lambda: len(carriers(garden, *"bcde")) == directed, "with so many")
+        await garden.until(lambda: len(extensions(garden, *"bcde")) == directed, "with so many")
         await asyncio.sleep(5)
-        assert len(carriers(garden, *"bcde")) == directed
-        for name in carriers(garden, *"bcde"):
+        assert len(extensions(garden, *"bcde")) == directed
+        for name in extensions(garden, *"bcde"):
             assert len(carried(garden[name])) == 2
 
     play(scene, *STAR, names="f", identities=True, copies=Copies(directed=directed))
@@ -39,14 +39,14 @@ def test_a_carrier_that_is_gone_is_replaced_and_one_too_many_let_go() -> None:
     async def scene(garden: Garden) -> None:
         a, f = garden["a"], garden["f"]
         await a.store(("n", 1), to=f.key)
-        await garden.until(lambda: len(carriers(garden, *"bcde")) == 1, "with one")
-        first = carriers(garden, *"bcde")
+        await garden.until(lambda: len(extensions(garden, *"bcde")) == 1, "with one")
+        first = extensions(garden, *"bcde")
         others = "".join(name for name in "abcdef" if name != first)
         await garden.parted(first, others)
-        await garden.until(lambda: len(carriers(garden, *"bcde")) == 2, "with another")
+        await garden.until(lambda: len(extensions(garden, *"bcde")) == 2, "with another")
         garden.network.heal()
         await garden.met(*STAR)
-        await garden.until(lambda: len(carriers(garden, *"bcde")) == 1, "with one again")
+        await garden.until(lambda: len(extensions(garden, *"bcde")) == 1, "with one again")
 
     play(scene, *STAR, names="f", identities=True, copies=Copies(directed=1))
 
@@ -111,7 +111,7 @@ def test_it_passes_through_hosts_in_the_middle() -> None:
 
 
 @pytest.mark.parametrize("directed", [1, None])
-def test_carriers_let_go_by_the_receipt_if_the_source_never_comes_back(
+def test_extensions_let_go_by_the_receipt_if_the_source_never_comes_back(
     directed: int | None,
 ) -> None:
     async def scene(garden: Garden) -> None:

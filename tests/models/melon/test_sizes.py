@@ -12,8 +12,8 @@ from tests.models.melon.kinds import play_on_kind
 from tests.models.melon.test_copies import held
 from tupelo import ANY
 from tupelo.errors import BadEntry, CannotSend
-from tupelo.federation.links import spelled, wire
-from tupelo.federation.replication.tap import ITEM_BYTES_MAX
+from tupelo.federation.links import encoding, wire
+from tupelo.federation.replication.change_capture import ITEM_BYTES_MAX
 from tupelo.models.melon import Copies
 
 LARGE = "x" * 20_000
@@ -22,7 +22,7 @@ UNSENDABLE = {"large": (LARGE, False), "on disk": (LARGE, True), "no Unicode": (
 
 @pytest.fixture
 def small_frames(monkeypatch):
-    monkeypatch.setattr(spelled, "ENTRIES_BYTES_MAX", 10_000)
+    monkeypatch.setattr(encoding, "ENTRIES_BYTES_MAX", 10_000)
 
 
 @pytest.fixture(params=["alone", "copies"])

@@ -71,7 +71,7 @@ from tupelo.models.xvsm import (
 )
 from tupelo.models.xvsm import serving as xvsm_serving
 from tupelo.models.xvsm.wire import METHODS
-from tupelo.space.either import at_once
+from tupelo.space.dual_api import run_sync
 from tupelo.values import kind
 
 HEARTBEAT_SECONDS = 2.0  # So that a busy machine loses no link.
@@ -377,7 +377,7 @@ def test_the_rules_of_access_are_those_of_the_offer(make_place, dial):
     token = [there.container().id, False, lease.thing.n, lease.thing.arrival]
     for how in ("renew", "cancel"):
         with pytest.raises(NotAllowed):
-            at_once(partial(invoke, connection, "xvsm", "lease", "queue", token, how, 1, None))
+            run_sync(partial(invoke, connection, "xvsm", "lease", "queue", token, how, 1, None))
     connection.__exit__(None, None, None)
 
 
@@ -561,7 +561,7 @@ def take_unconfirmed(there: Place, name: str = "queue") -> Any:
     """A client that takes, and has not confirmed what it got."""
     connection = connect_to_host(there.host.url)
     selectors = [["fifo", "fifo", None, 1, 1, None]]
-    answer = at_once(
+    answer = run_sync(
         lambda: invoke(connection, "xvsm", "take", [None, name], None, selectors, None)
     )
     return connection, answer
@@ -953,7 +953,7 @@ def test_nonsense_is_refused_and_harms_nobody(there, method):
                         args = [*args, 5]
                     ask = partial(invoke, connection, "xvsm", method, *args, again=True)
                     with suppress(TupeloError):
-                        at_once(ask)
+                        run_sync(ask)
     with Capi(site=there.uri) as capi:
         cref = capi.lookup_container(None, None, "queue")
         assert capi.read(cref, 0, None, AnySelector()) == [1]

@@ -111,7 +111,7 @@ def test_a_vector_is_opened_again_in_its_order(make_capi, place, wait_at):
     assert vector(capi, cref) == "unwsbl"
 
 
-def test_what_has_no_spelling_is_refused_by_a_vector_in_a_folder(make_capi, place):
+def test_what_has_no_encoding_is_refused_by_a_vector_in_a_folder(make_capi, place):
     if place[1] == "memory":
         return
     capi = make_capi()

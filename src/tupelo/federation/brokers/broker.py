@@ -1,13 +1,12 @@
 """A broker: publish, subscribe and collect among the hosts of a group.
 
-It is a part of the group: its tables follow the tree of the roster in force. What stands, that is
-subscriptions and collects, is on its card, so that a new roster begins with all tables in place;
-what is said within a roster only tells what has changed since.
+It is a part of the group: its tables follow the tree of the membership in force. What stands, that
+is subscriptions and collects, is on its metadata, so that a new membership begins with all tables
+in place; what is said within a membership only tells what has changed since.
 
 `probe` is an operation of the group: no change of it comes between. `publish` waits for none: what
-is published reaches all hosts of the roster in which it was said. `subscribe` and `collect` begin
-something that stands through all changes, and may be called at any time.
-"""
+is published reaches all hosts of the membership in which it was said. `subscribe` and `collect`
+begin something that stands through all changes, and may be called at any time."""
 
 from __future__ import annotations
 
@@ -21,9 +20,8 @@ import msgspec
 
 from tupelo.errors import BadArgument, HostClosed, Refused
 from tupelo.federation.brokers import tables
-from tupelo.federation.brokers.cards import BrokerMetadata, read_cards, spell_card
 from tupelo.federation.brokers.collecting import CollectId
-from tupelo.federation.brokers.inroster import BrokerEpoch
+from tupelo.federation.brokers.epoch import BrokerEpoch
 from tupelo.federation.brokers.local import IsEmpty, LocalApplication, Matching, OnlyAt
 from tupelo.federation.brokers.messages import (
     AnySaid,
@@ -32,8 +30,9 @@ from tupelo.federation.brokers.messages import (
     Extent,
     HostResult,
     Kind,
-    spell,
+    encode,
 )
+from tupelo.federation.brokers.metadata import BrokerMetadata, encode_metadata, read_metadata_of
 from tupelo.federation.brokers.probing import ProbeEvaluation
 from tupelo.federation.brokers.standing import (
     Collected,
@@ -46,11 +45,11 @@ from tupelo.federation.brokers.standing import (
     readable,
     reply,
 )
-from tupelo.federation.brokers.tables import Application, Tree, spell_checked
+from tupelo.federation.brokers.tables import Application, Tree, encode_checked
 
 if TYPE_CHECKING:
     from tupelo.federation.groups.group import Group
-    from tupelo.federation.groups.roster import Membership, RosterId
+    from tupelo.federation.groups.membership import Membership, MembershipId
 
 __all__ = ["Application", "Broker", "Collected", "Reply", "StandingRequest"]
 
@@ -94,16 +93,16 @@ class Broker:
         self._prune = prune
         self._asks_again = asks_again
         self._numbers = 0
-        self._since: RosterId | None = None
+        self._since: MembershipId | None = None
         self._watching: dict[bytes, dict[StandingSubscription, None]] = {}
         self._collections: dict[int, RunningCollect] = {}
         self._waiting: dict[asyncio.Future[None], None] = {}
         self._closed = False
         self._lives: dict[str, str] = {}
-        self._now = self._begin_roster(Tree(self._me, None, [self._me]))
+        self._now = self._begin_membership(Tree(self._me, None, [self._me]))
         self._voice = group.part(name, self, AnySaid)
 
-    def _begin_roster(self, tree: Tree) -> BrokerEpoch:
+    def _begin_membership(self, tree: Tree) -> BrokerEpoch:
         return BrokerEpoch(
             tree,
             self._local,
@@ -115,7 +114,7 @@ class Broker:
         )
 
     def _say(self, edge: str, message: BrokerMessage) -> None:
-        body = spell(message)
+        body = encode(message)
         kind = type(message).__name__
         self.sent[kind] += 1
         self.sent_bytes[kind] += len(body)
@@ -135,7 +134,7 @@ class Broker:
     async def publish(self, update: Any) -> None:
         """Tell every host that wants updates like this. When this returns it is on its way, and
         nobody believes any more that there is nothing here for it."""
-        body = spell_checked(update, "update")
+        body = encode_checked(update, "update")
         await self._group.flushed()
         number = self._local.published(body)
         if self._now.is_idle:
@@ -211,9 +210,9 @@ class Broker:
         return self._numbers
 
     def _watch(self, watching: StandingSubscription) -> StandingSubscription:
-        if watching.pattern.spelled not in self._watching:
+        if watching.pattern.encoded not in self._watching:
             self._require_room()
-        self._watching.setdefault(watching.pattern.spelled, {})[watching] = None
+        self._watching.setdefault(watching.pattern.encoded, {})[watching] = None
         watching.remove = lambda: self._unwatch(watching)
         self._now.routes.want(self._me, watching.pattern)
         return watching
@@ -225,12 +224,12 @@ class Broker:
     def _unwatch(self, watching: StandingSubscription) -> None:
         if watching.asking is not None:
             self._now.probing.quit(watching.asking)
-        spelled = watching.pattern.spelled
-        same = self._watching[spelled]
+        encoded = watching.pattern.encoded
+        same = self._watching[encoded]
         del same[watching]
         if not same:
-            del self._watching[spelled]
-            self._now.routes.unwant(self._me, spelled)
+            del self._watching[encoded]
+            self._now.routes.unwant(self._me, encoded)
 
     def _end_collection(self, number: int) -> None:
         del self._collections[number]
@@ -291,7 +290,7 @@ class Broker:
                 for one in watching.held
                 if one.host not in answered and (one.host, one.number) not in told
             ]
-            if not now.over:  # Else, and if it was cut off, the next roster asks again.
+            if not now.over:  # Else, and if it was cut off, the next membership asks again.
                 watching.tell_held(asked.lost - now.cut_off, self._life_of)
 
         only = None if missing == hosts else missing
@@ -300,33 +299,33 @@ class Broker:
 
     # As a part of the group
 
-    def card(self) -> bytes | None:
+    def metadata(self) -> bytes | None:
         if self._closed:
             return None
-        return spell_card(self._since, self._watching, self._collections.values())
+        return encode_metadata(self._since, self._watching, self._collections.values())
 
-    def install(self, roster: Membership) -> None:
+    def install(self, membership: Membership) -> None:
         before = self._now
         before.end()
-        self._lives = {host: member.incarnation for host, member in roster.members.items()}
-        cards = {} if self._closed else read_cards(roster, self.name)
-        mine = cards.get(self._me)
-        if mine is None:  # The roster does not know yet, or any more, that we take part.
-            mine, cards = BrokerMetadata(), {}
-        tree = Tree(self._me, roster, cards or [self._me])
-        self._since = roster.id if cards else None
-        now = self._now = self._begin_roster(tree)
-        for host, card in cards.items():
-            self._install_card(now, host, card)
+        self._lives = {host: member.incarnation for host, member in membership.members.items()}
+        metadata_of = {} if self._closed else read_metadata_of(membership, self.name)
+        mine = metadata_of.get(self._me)
+        if mine is None:  # The membership does not know yet, or any more, that we take part.
+            mine, metadata_of = BrokerMetadata(), {}
+        tree = Tree(self._me, membership, metadata_of or [self._me])
+        self._since = membership.id if metadata_of else None
+        now = self._now = self._begin_membership(tree)
+        for host, metadata in metadata_of.items():
+            self._install_metadata(now, host, metadata)
         self._say_changes(now, mine)
-        # With these we were in the same roster until now, and nothing that was said is lost.
+        # With these we were in the same membership until now, and nothing that was said is lost.
         kept = frozenset(
             host
-            for host, card in cards.items()
-            if card.since == mine.since is not None and host not in before.cut_off
+            for host, metadata in metadata_of.items()
+            if metadata.since == mine.since is not None and host not in before.cut_off
         )
-        for host, card in cards.items():
-            for one in card.collects:
+        for host, metadata in metadata_of.items():
+            for one in metadata.collects:
                 now.collecting.answer(CollectId(host, one.number), host not in kept)
         for watching in self._all_watching:
             watching.lost = frozenset()
@@ -334,23 +333,23 @@ class Broker:
                 watching.have &= kept | {self._me}
                 self._ask_missing(watching)
 
-    def _install_card(self, now: BrokerEpoch, host: str, card: BrokerMetadata) -> None:
+    def _install_metadata(self, now: BrokerEpoch, host: str, metadata: BrokerMetadata) -> None:
         """What stands for a host, as everyone knows it."""
         edge = now.tree.toward(host) or self._me
-        for pattern in self._local.read_patterns(host, card.wants):
+        for pattern in self._local.read_patterns(host, metadata.wants):
             if pattern is not None:
                 now.routes.install(edge, pattern)
-        patterns = self._local.read_patterns(host, [one.pattern for one in card.collects])
-        for one, pattern in zip(card.collects, patterns, strict=True):
+        patterns = self._local.read_patterns(host, [one.pattern for one in metadata.collects])
+        for one, pattern in zip(metadata.collects, patterns, strict=True):
             if pattern is not None:
                 collect_id = CollectId(host, one.number)
                 now.collecting.install(collect_id, one.kind, pattern, one.answered, one.chosen)
 
     def _say_changes(self, now: BrokerEpoch, mine: BrokerMetadata) -> None:
-        """What has changed here since our card was written."""
-        for spelled in mine.wants:
-            if spelled not in self._watching:
-                now.routes.unwant(self._me, spelled)
+        """What has changed here since our metadata was written."""
+        for encoded in mine.wants:
+            if encoded not in self._watching:
+                now.routes.unwant(self._me, encoded)
         for same in list(self._watching.values()):
             now.routes.want(self._me, next(iter(same)).pattern)
         known = {one.number: one for one in mine.collects}
@@ -367,7 +366,7 @@ class Broker:
                     number, collection.kind, collection.pattern, collection.answered
                 )
 
-    async def settle(self, roster: Membership) -> None:
+    async def settle(self, membership: Membership) -> None:
         """Nothing is left to do: the answers are on their way."""
 
     def heard(self, neighbour: str, source: str, message: AnySaid) -> None:

@@ -60,7 +60,7 @@ class CollectState:
 
 
 class Collecting:
-    """The collects that stand at one broker, in one roster."""
+    """The collects that stand at one broker, in one membership."""
 
     def __init__(
         self,
@@ -139,7 +139,7 @@ class Collecting:
     def _send_on(self, entry: CollectState, edge: str) -> None:
         entry.away[edge] = None
         answered = sorted(entry.answered & self._tree.beyond(edge))
-        self._say(edge, CollectRequest(*entry.id, entry.kind, entry.pattern.spelled, answered))
+        self._say(edge, CollectRequest(*entry.id, entry.kind, entry.pattern.encoded, answered))
 
     def _concerns(self, edge: str, pattern: EncodedPattern) -> bool:
         """Can there be something for this beyond this edge?"""
@@ -287,7 +287,7 @@ class Collecting:
 
     def cut(self, hosts: frozenset[str]) -> None:
         """These hosts are out of reach. What this means for those who collect is settled by the
-        next roster."""
+        next membership."""
         self._cut |= hosts
         for entry in list(self._entries.values()):
             if entry.id.host in hosts:
@@ -296,7 +296,7 @@ class Collecting:
                 entry.away.pop(edge, None)
                 entry.withheld.pop(edge, None)
 
-    # A new roster
+    # A new membership
 
     def install(
         self,
@@ -334,7 +334,7 @@ class Collecting:
             self._remove(entry)
 
     def answer(self, collect_id: CollectId, again: bool) -> None:
-        """Answer it in a new roster: what has settled here only if something may be missing."""
+        """Answer it in a new membership: what has settled here only if something may be missing."""
         entry = self._entries.get(collect_id)
         if entry is None or (
             entry.chosen is not None and (entry.chosen != self._tree.me or not again)

@@ -15,15 +15,15 @@ from tupelo.federation.brokers.tables import (
     ANSWER_BYTES_MAX,
     Application,
     EncodedPattern,
-    spell_checked,
+    encode_checked,
 )
 
 Matching = Callable[[EncodedPattern], bool | None]
 """Does an update match this pattern? None: it cannot be told here."""
 
 OnlyAt = Callable[[Any], str | None]
-"""The one host that can have something for a pattern, the same for all brokers in a roster; None if
-it could be any. A host that is not in the roster has nothing before the next one."""
+"""The one host that can have something for a pattern, the same for all brokers in a membership;
+None if it could be any. A host that is not in the membership has nothing before the next one."""
 
 IsEmpty = Callable[[Any], bool]
 """Is there nothing here, for anybody, for this pattern and all others of its key?"""
@@ -75,8 +75,8 @@ class LocalApplication:
         return self._forgotten
 
     def only_at(self, pattern: EncodedPattern) -> str | None:
-        """The one host of the roster in force that can have something for this; None if it could be
-        any."""
+        """The one host of the membership in force that can have something for this; None if it
+        could be any."""
         if self._only_at is None or not pattern.readable:
             return None
         return self._only_at(pattern.value)
@@ -84,21 +84,21 @@ class LocalApplication:
     def pattern(self, value: Any) -> EncodedPattern:
         """A pattern of this host's own; what the application says against it is raised."""
         key = self._application.key(value)
-        return EncodedPattern(spell_checked(value, "pattern"), value, _short(key))
+        return EncodedPattern(encode_checked(value, "pattern"), value, _short(key))
 
-    def read_pattern(self, spelled: bytes) -> EncodedPattern:
+    def read_pattern(self, encoded: bytes) -> EncodedPattern:
         """A pattern of someone else's."""
-        value = read_value(spelled)
+        value = read_value(encoded)
         try:
-            return EncodedPattern(spelled, value, _short(self._application.key(value)))
+            return EncodedPattern(encoded, value, _short(self._application.key(value)))
         except Exception as error:
             logger.warning("a pattern from elsewhere cannot be read: %r", error)
-            return EncodedPattern(spelled, value, _short(spelled.hex()), readable=False)
+            return EncodedPattern(encoded, value, _short(encoded.hex()), readable=False)
 
-    def read_patterns(self, host: str, spelled: Iterable[bytes]) -> list[EncodedPattern | None]:
-        """Those on a host's card; None for what is no value, which stands nowhere."""
+    def read_patterns(self, host: str, encoded: Iterable[bytes]) -> list[EncodedPattern | None]:
+        """Those on a host's metadata; None for what is no value, which stands nowhere."""
         patterns: list[EncodedPattern | None] = []
-        for one in spelled:
+        for one in encoded:
             try:
                 patterns.append(self.read_pattern(one))
             except BadFrame as error:
@@ -112,7 +112,7 @@ class LocalApplication:
             return []
         try:
             items = self._application.state(pattern.value)
-            return None if items is None else [spell_checked(item, "item") for item in items]
+            return None if items is None else [encode_checked(item, "item") for item in items]
         except CannotSend as error:
             logger.warning("what is here cannot be told: %s", error)
         except Exception:
@@ -143,9 +143,9 @@ class LocalApplication:
         known: dict[bytes, bool | None] = {}
 
         def matches(pattern: EncodedPattern) -> bool | None:
-            if pattern.spelled not in known:
-                known[pattern.spelled] = self._matches(pattern, update)
-            return known[pattern.spelled]
+            if pattern.encoded not in known:
+                known[pattern.encoded] = self._matches(pattern, update)
+            return known[pattern.encoded]
 
         return matches
 

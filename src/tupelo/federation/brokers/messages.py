@@ -1,6 +1,6 @@
 """What brokers say to their neighbours in the tree.
 
-Patterns, updates and items are spelled by msgpack once, by whoever makes them, and pass through
+Patterns, updates and items are encoded by msgpack once, by whoever makes them, and pass through
 other brokers as bytes. A message is a short array that begins with its number.
 """
 
@@ -137,12 +137,12 @@ AnySaid = (
     | CollectCancel
 )
 
-spell = msgspec.msgpack.Encoder().encode
+encode = msgspec.msgpack.Encoder().encode
 
 
-def read_value(spelled: bytes) -> Any:
+def read_value(encoded: bytes) -> Any:
     """A pattern, an update or an item; BadFrame if it is none."""
     try:
-        return msgspec.msgpack.decode(spelled)
+        return msgspec.msgpack.decode(encoded)
     except (msgspec.DecodeError, RecursionError) as error:
         raise BadFrame(f"this is no value: {error}") from error

@@ -80,7 +80,7 @@ class EdgeProbe:
 
 
 class Probing:
-    """The questions that are under way at one broker, in one roster."""
+    """The questions that are under way at one broker, in one membership."""
 
     def __init__(
         self,
@@ -237,7 +237,7 @@ class Probing:
         if edge in self._cut:
             evaluation.lost |= beyond if only is None else only
             return
-        key = (edge, evaluation.pattern.spelled, evaluation.extent, only)
+        key = (edge, evaluation.pattern.encoded, evaluation.extent, only)
         line = self._lines.get(key)
         if line is None:
             line = self._lines[key] = EdgeProbe(key, evaluation.pattern)
@@ -257,10 +257,10 @@ class Probing:
         self._numbers += 1
         line.number = self._numbers
         self._by_number[line.number] = line
-        edge, spelled, extent, only = line.key
+        edge, encoded, extent, only = line.key
         line.trusts = self._routes.is_asked_of(edge, line.pattern.key)
         self._say(
-            edge, ProbeRequest(line.number, spelled, extent, None if only is None else sorted(only))
+            edge, ProbeRequest(line.number, encoded, extent, None if only is None else sorted(only))
         )
 
     def heard_answer(self, edge: str, message: ProbeAnswer) -> None:
@@ -346,7 +346,7 @@ class Probing:
         self._hand_out(line.edge, waiting, [], lost)
 
     def end(self) -> None:
-        """The roster is over: who asked here is told what there is."""
+        """The membership is over: who asked here is told what there is."""
         for evaluation in self._asked.values():
             evaluation.done = lambda ended: None
         for line in list(self._lines.values()):

@@ -31,7 +31,7 @@ class UpdateInFlight:
 
 
 class Publishing:
-    """What is on its way from one broker, in one roster."""
+    """What is on its way from one broker, in one membership."""
 
     def __init__(self, tree: Tree, say: Say) -> None:
         self._tree = tree

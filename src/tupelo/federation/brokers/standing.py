@@ -89,7 +89,7 @@ class StandingSubscription(StandingRequest):
         self.collects = collects
         self.have: frozenset[str] = frozenset()
         self.lost: frozenset[str] = frozenset()
-        """The hosts that are known to be lost in this roster."""
+        """The hosts that are known to be lost in this membership."""
         self.asking: ProbeEvaluation | None = None
         self.held: list[HostResult] = []
         """Updates of hosts whose state is awaited, and will tell of them."""
@@ -161,7 +161,7 @@ class RunningCollect(StandingRequest):
         if self.kind == "persistent any":
             self.chosen = found.host
         elif found.host in self.answered:
-            return  # In a new roster it was asked once more.
+            return  # In a new membership it was asked once more.
         else:
             self.answered.add(found.host)
         told = reply(found)

@@ -18,11 +18,11 @@ from tupelo.federation.brokers.messages import (
     HostResult,
     SubscribeTo,
     UnsubscribeFrom,
-    spell,
+    encode,
 )
 
 if TYPE_CHECKING:
-    from tupelo.federation.groups.roster import Membership
+    from tupelo.federation.groups.membership import Membership
 
 PATTERNS_MAX = 100_000
 """So many subscriptions and collects may stand for one host, and so many of its questions and
@@ -40,7 +40,7 @@ Say = Callable[[str, BrokerMessage], None]
 
 class Application(Protocol):
     """Whose state is collected. What it is, what a pattern says, and what an update tells of it are
-    the application's own; all of them are values that msgpack can spell. Over a line tuples become
+    the application's own; all of them are values that msgpack can encode. Over a line tuples become
     lists."""
 
     def state(self, pattern: Any) -> list[Any] | None:
@@ -64,12 +64,12 @@ class Application(Protocol):
 
 
 class EncodedPattern:
-    """A pattern, and how it is spelled: two of one spelling are identical."""
+    """A pattern, and how it is encoded: two of one encoding are identical."""
 
-    __slots__ = ("key", "readable", "spelled", "value")
+    __slots__ = ("encoded", "key", "readable", "value")
 
-    def __init__(self, spelled: bytes, value: Any, key: str, readable: bool = True) -> None:
-        self.spelled = spelled
+    def __init__(self, encoded: bytes, value: Any, key: str, readable: bool = True) -> None:
+        self.encoded = encoded
         self.value = value
         self.key = key
         self.readable = readable
@@ -88,19 +88,20 @@ class PromiseKeeper(Protocol):
 
 
 class Tree:
-    """The tree of those hosts of a roster that take part, as one of them sees it.
+    """The tree of those hosts of a membership that take part, as one of them sees it.
 
-    A host of the roster that does not take part passes on what is said through it: the edges around
-    it become edges to whoever is nearest to the least of those that do.
-    """
+    A host of the membership that does not take part passes on what is said through it: the edges
+    around it become edges to whoever is nearest to the least of those that do."""
 
-    def __init__(self, me: str, roster: Membership | None, taking_part: Collection[str]) -> None:
+    def __init__(
+        self, me: str, membership: Membership | None, taking_part: Collection[str]
+    ) -> None:
         self.me = me
         self.hosts = frozenset(taking_part) if me in taking_part else frozenset({me})
         self._beyond: dict[str, frozenset[str]] = {}
         self._toward: dict[str, str] = {}
-        if roster is not None and len(self.hosts) > 1:
-            edges = _contract(roster, self.hosts)
+        if membership is not None and len(self.hosts) > 1:
+            edges = _contract(membership, self.hosts)
             for neighbour in sorted(edges[me]):
                 beyond = frozenset(_reach(edges, neighbour, me))
                 self._beyond[neighbour] = beyond
@@ -126,14 +127,14 @@ class Tree:
             raise BadFrame("a broker speaks for hosts that are not beyond it")
 
 
-def _contract(roster: Membership, hosts: Collection[str]) -> dict[str, set[str]]:
+def _contract(membership: Membership, hosts: Collection[str]) -> dict[str, set[str]]:
     """The edges between those who take part."""
     root = min(hosts)
     edges: dict[str, set[str]] = {host: set() for host in hosts}
     todo = deque([(root, root, root)])
     while todo:
         here, came_from, nearest = todo.popleft()
-        for other in roster.neighbours(here):
+        for other in membership.neighbours(here):
             if other == came_from:
                 continue
             if other in edges:
@@ -174,14 +175,14 @@ class Routes:
             self._tree.check_room(who, self._wanted_by[who].total())
         for edge in self._add(who, pattern):
             self._asked_of[edge][pattern.key] += 1
-            self._say(edge, SubscribeTo(pattern.spelled))
+            self._say(edge, SubscribeTo(pattern.encoded))
 
     def _add(self, who: str, pattern: EncodedPattern) -> list[str]:
         """The edges over which it was not wanted before."""
-        wanting = self._wanting.setdefault(pattern.spelled, {})
+        wanting = self._wanting.setdefault(pattern.encoded, {})
         if who in wanting:
             return []
-        self._patterns.setdefault(pattern.spelled, pattern)
+        self._patterns.setdefault(pattern.encoded, pattern)
         if who != self._tree.me:
             self._wanted_by[who][pattern.key] += 1
         edges = [
@@ -190,22 +191,22 @@ class Routes:
         wanting[who] = None
         return edges
 
-    def unwant(self, who: str, spelled: bytes) -> None:
+    def unwant(self, who: str, encoded: bytes) -> None:
         """They want it no more; if nobody else does, this is said."""
-        wanting = self._wanting.get(spelled)
+        wanting = self._wanting.get(encoded)
         if wanting is None or who not in wanting:
             return
         del wanting[who]
-        pattern = self._patterns[spelled]
+        pattern = self._patterns[encoded]
         if who != self._tree.me:
             _count_down(self._wanted_by[who], pattern.key)
             if pattern.key not in self._wanted_by[who]:
                 self._relying.wants_no_more(who, pattern.key)
         if not wanting:
-            del self._wanting[spelled], self._patterns[spelled]
+            del self._wanting[encoded], self._patterns[encoded]
         for edge in self._tree.neighbours:
             if edge != who and not wanting.keys() - {edge}:
-                self._say(edge, UnsubscribeFrom(spelled))
+                self._say(edge, UnsubscribeFrom(encoded))
                 _count_down(self._asked_of[edge], pattern.key)
                 if pattern.key not in self._asked_of[edge]:
                     self._relying.asks_no_more(edge, pattern.key)
@@ -232,10 +233,10 @@ class Routes:
         """The edges over which an update is to go; also if it cannot be told here whether it
         matches, for they can."""
         found: dict[str, None] = {}
-        for spelled, wanting in self._wanting.items():
+        for encoded, wanting in self._wanting.items():
             edges = [e for e in wanting if e != self._tree.me and e != came_from and e not in found]
             if edges:
-                pattern = self._patterns[spelled]
+                pattern = self._patterns[encoded]
                 allowed = [edge for edge in edges if allows(edge, pattern)]
                 if allowed and matches(pattern) is not False:
                     found.update(dict.fromkeys(allowed))
@@ -248,19 +249,19 @@ def _count_down(counted: Counter[str], key: str) -> None:
         del counted[key]
 
 
-def spell_checked(value: Any, what: str) -> bytes:
-    """A value for a line; CannotSend if it is too long or cannot be spelled."""
+def encode_checked(value: Any, what: str) -> bytes:
+    """A value for a line; CannotSend if it is too long or cannot be encoded."""
     try:
-        spelled = spell(value)
+        encoded = encode(value)
     except (TypeError, ValueError, OverflowError, msgspec.MsgspecError) as error:
         raise CannotSend(f"this {what} cannot be sent: {error}") from error
-    check_length(spelled, what)
-    return spelled
+    check_length(encoded, what)
+    return encoded
 
 
-def check_length(spelled: bytes, what: str) -> None:
-    if len(spelled) > ITEM_BYTES_MAX:
-        raise CannotSend(f"this {what} has {len(spelled)} bytes, more than {ITEM_BYTES_MAX}")
+def check_length(encoded: bytes, what: str) -> None:
+    if len(encoded) > ITEM_BYTES_MAX:
+        raise CannotSend(f"this {what} has {len(encoded)} bytes, more than {ITEM_BYTES_MAX}")
 
 
 def portions(items: list[bytes]) -> list[list[bytes]]:

@@ -1,20 +1,20 @@
-"""What is given to a remote space and what comes back: checked, and spelled to be sent."""
+"""What is given to a remote space and what comes back: checked, and encoded to be sent."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from tupelo.errors import BadArgument, BadFrame
-from tupelo.federation.links.spelled import read_spelled_entry
+from tupelo.federation.links.encoding import read_encoded_entry
 from tupelo.values.entry import thaw
 
 NUMBER_MAX = 2**63 - 1
 """The largest number that is sent; nothing is ever so many."""
 
 
-def built(spelled: Any) -> Any:
+def built(encoded: Any) -> Any:
     """What the reader of an entry gets."""
-    shape, fields = read_spelled_entry(spelled)
+    shape, fields = read_encoded_entry(encoded)
     return fields if shape.plain else thaw(shape, fields)
 
 

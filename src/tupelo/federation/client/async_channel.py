@@ -105,8 +105,8 @@ class AsyncChannel(Channel):
 
     is_async = True
 
-    def __init__(self, party: ConnectionConfig, chance: random.Random, network: Network) -> None:
-        super().__init__(party, chance)
+    def __init__(self, config: ConnectionConfig, chance: random.Random, network: Network) -> None:
+        super().__init__(config, chance)
         self._loop = asyncio.get_running_loop()
         self._network = network
         self._line: AsyncLine | None = None
@@ -118,8 +118,8 @@ class AsyncChannel(Channel):
         self._confirming: list[int] = []
 
     @classmethod
-    async def made(cls, party: ConnectionConfig, chance: random.Random, network: Network) -> Self:
-        channel = cls(party, chance, network)
+    async def made(cls, config: ConnectionConfig, chance: random.Random, network: Network) -> Self:
+        channel = cls(config, chance, network)
         channel._go_on(*await channel._dial(DIAL_SECONDS))
         return channel
 
@@ -230,7 +230,7 @@ class AsyncChannel(Channel):
         if self._tick is not None:
             self._tick.cancel()
         self.lose(reason, self._loop.time())
-        if self.closed or not self.party.reconnect:
+        if self.closed or not self.config.reconnect:
             self.give_up(None, reason)
         else:
             self._redial()
@@ -261,7 +261,7 @@ class AsyncChannel(Channel):
 
     async def _dial_again(self) -> None:
         now = self._loop.time
-        end = now() + self.party.reconnect
+        end = now() + self.config.reconnect
         pause = self._next_pause
         reason, error = "", None
         await asyncio.sleep(self.first_pause())
@@ -298,7 +298,7 @@ class AsyncChannel(Channel):
             async with asyncio.timeout(seconds):
                 link = await self._network.dial(self.peer, answer)
                 if link.identity is not None:
-                    self.party.recognise(link.identity)
+                    self.config.recognise(link.identity)
                 line = lines[0]
                 for content in self.greeting():
                     line.send(content)

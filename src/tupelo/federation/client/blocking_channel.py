@@ -32,7 +32,7 @@ from tupelo.federation.client.line import BlockingLine
 from tupelo.federation.links import wire
 from tupelo.federation.links.tcp import PLAIN, PREAMBLE, REFUSED, TLS
 from tupelo.federation.links.wire import encode
-from tupelo.space.either import at_once
+from tupelo.space.dual_api import run_sync
 
 logger = logging.getLogger("tupelo")
 
@@ -53,8 +53,8 @@ class BlockingChannel(Channel):
 
     is_async = False
 
-    def __init__(self, party: ConnectionConfig, chance: random.Random) -> None:
-        super().__init__(party, chance)
+    def __init__(self, config: ConnectionConfig, chance: random.Random) -> None:
+        super().__init__(config, chance)
         self._lock = threading.Lock()  # for what is sent, and for the books
         self._reading = threading.RLock()  # held by the one who reads for all
         self._led = False
@@ -133,7 +133,7 @@ class BlockingChannel(Channel):
             self.tell(wire.DescribeHost(0))
 
     def start(self, work: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
-        threading.Thread(target=lambda: at_once(work), name=name, daemon=True).start()
+        threading.Thread(target=lambda: run_sync(work), name=name, daemon=True).start()
 
     def time(self) -> float:
         return time.monotonic()
@@ -254,7 +254,7 @@ class BlockingChannel(Channel):
         self._dead.append(line)
         reason = line.reason or reason
         self.lose(reason, time.monotonic())
-        if not self.party.reconnect or self.closed:
+        if not self.config.reconnect or self.closed:
             self.give_up(None, reason)
         _ring(self._alarm)
 
@@ -268,7 +268,7 @@ class BlockingChannel(Channel):
             line = self._line
             if line is None:
                 self._bury()
-                if self.party.reconnect and (self.given_up is None or self._unsent):
+                if self.config.reconnect and (self.given_up is None or self._unsent):
                     self._dial_again()
                 silence = 0
                 continue
@@ -305,7 +305,7 @@ class BlockingChannel(Channel):
             self._hand_on()
 
     def _dial_again(self) -> None:
-        end = time.monotonic() + self.party.reconnect
+        end = time.monotonic() + self.config.reconnect
         pause = self._next_pause
         reason, error = "", None
         self._pause(self.first_pause())
@@ -343,7 +343,7 @@ class BlockingChannel(Channel):
 
     def _dial(self, seconds: float) -> tuple[BlockingLine, wire.Welcome]:
         """A link to the host, on which the spaces are open. CannotReach, or why it refuses us."""
-        address = self.party.address
+        address = self.config.address
         end = time.monotonic() + seconds
         try:
             sock = socket.create_connection((address.host, address.port), seconds)
@@ -372,7 +372,7 @@ class BlockingChannel(Channel):
 
     def _meet(self, line: BlockingLine, sock: socket.socket, end: float) -> None:
         """The first eight bytes, and TLS if it is wanted."""
-        wanted = PLAIN if self.party.context is None else TLS
+        wanted = PLAIN if self.config.context is None else TLS
         sock.sendall(PREAMBLE + wanted)
         first = b""
         while len(first) < 8 and (part := sock.recv(8 - len(first))):
@@ -382,7 +382,7 @@ class BlockingChannel(Channel):
         if first != PREAMBLE + wanted:
             raise CannotReach(self.peer, "it does not speak Tupelo, or another version of it")
         if wanted == TLS:
-            line.secure(self.party)
+            line.secure(self.config)
 
     def _reopen(self, line: BlockingLine, end: float) -> None:
         heard: list[wire.Message] = []

@@ -135,8 +135,8 @@ class Channel(ABC):
 
     is_async: ClassVar[bool]
 
-    def __init__(self, party: ConnectionConfig, chance: random.Random) -> None:
-        self.party = party
+    def __init__(self, config: ConnectionConfig, chance: random.Random) -> None:
+        self.config = config
         self.chance = chance
         self.serial = 0
         self.session = ""
@@ -164,7 +164,7 @@ class Channel(ABC):
 
     @property
     def peer(self) -> str:
-        return str(self.party.address)
+        return str(self.config.address)
 
     # What a space uses
 
@@ -252,13 +252,13 @@ class Channel(ABC):
     def greeting(self) -> list[bytes]:
         """The first words on a link; from now on nothing more is added to what was received."""
         self._resuming = True
-        party = self.party
+        config = self.config
         hello = wire.Hello(
             wire.VERSION,
             "client",
-            party.id,
-            party.name,
-            party.incarnation,
+            config.id,
+            config.name,
+            config.incarnation,
             resume=self.session,
             more=bool(self._received),
         )
@@ -311,7 +311,7 @@ class Channel(ABC):
             raise SpaceClosed("the link was closed")
         if asked.within is not None and asked.within != self.serial:
             raise self.loss(asked.message, "its link was lost")
-        if self.given_up is not None and not self.party.reconnect:
+        if self.given_up is not None and not self.config.reconnect:
             raise self.loss(asked.message, self._reason)
 
     def settle(self, asked: OutstandingCall) -> bool | None:
@@ -417,7 +417,7 @@ class Channel(ABC):
         for asked in reversed(under_way):
             if asked.lost_since is None or is_steady:
                 asked.lost_since = now
-            in_time = now - asked.lost_since <= self.party.reconnect
+            in_time = now - asked.lost_since <= self.config.reconnect
             if asked.within is None and may_ask_again(asked.message) and in_time:
                 asked.ask_again(now)
                 self._unsent.appendleft(asked)

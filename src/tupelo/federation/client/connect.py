@@ -25,7 +25,7 @@ from tupelo.federation.client.space import (
 from tupelo.federation.links.address import Address, is_loopback, parse_url
 from tupelo.federation.links.tcp import LinkSecurity, TcpNetwork
 from tupelo.space.checks import WAIT_MAX
-from tupelo.space.either import at_once
+from tupelo.space.dual_api import run_sync
 
 if TYPE_CHECKING:
     from tupelo.federation.identity.keys import Identity
@@ -48,9 +48,9 @@ def connect(
     hosts are met; `tls` decides otherwise. When the link is lost the host is dialled again for
     `reconnect` seconds.
     """
-    party, space = _party(url, identity, trust, tls, name, reconnect)
-    channel = BlockingChannel(party, random.Random())
-    made: RemoteSpaceLike = at_once(partial(opened, channel, space, password))
+    config, space = _config(url, identity, trust, tls, name, reconnect)
+    channel = BlockingChannel(config, random.Random())
+    made: RemoteSpaceLike = run_sync(partial(opened, channel, space, password))
     return made
 
 
@@ -65,16 +65,16 @@ async def connect_async(
     reconnect: float = 30.0,
 ) -> AsyncRemoteSpaceLike:
     """The space at a URL, for tasks of the running loop; see `tupelo.connect`."""
-    party, space = await asyncio.to_thread(
-        _party, url, identity, trust, tls, name, reconnect
+    config, space = await asyncio.to_thread(
+        _config, url, identity, trust, tls, name, reconnect
     )  # which may read files
-    channel = await AsyncChannel.made(party, random.Random(), network_of(party))
+    channel = await AsyncChannel.made(config, random.Random(), network_of(config))
     made: Any = await opened(channel, space, password)
     awaited: AsyncRemoteSpaceLike = made
     return awaited
 
 
-def _party(
+def _config(
     url: str,
     identity: Identity | None,
     trust: Trust | None,
@@ -103,13 +103,13 @@ def _party(
     recognise: Callable[[str], None] = _anyone
     if tls or known or (tls is None and not is_loopback(address.host)):
         agent, context, recognise = _credentials(address, identity, trust)
-    party = ConnectionConfig(
+    config = ConnectionConfig(
         address, agent, name or "", uuid4().hex, context, recognise, float(reconnect)
     )
-    return party, space
+    return config, space
 
 
-def party_of(url: str, options: dict[str, Any]) -> tuple[ConnectionConfig, str | None]:
+def config_of(url: str, options: dict[str, Any]) -> tuple[ConnectionConfig, str | None]:
     """For a connection to a host, of which the URL need not name a space; and the password."""
     address, _ = parse_url(url)
     known: dict[str, Any] = {
@@ -125,7 +125,7 @@ def party_of(url: str, options: dict[str, Any]) -> tuple[ConnectionConfig, str |
         raise BadArgument(unknown[0], f"left out: the options are {', '.join(known)}", "given")
     known.update(options)
     password = known.pop("password")
-    return _party(f"tupelo://{address}/-", **known)[0], password
+    return _config(f"tupelo://{address}/-", **known)[0], password
 
 
 def _credentials(
@@ -152,13 +152,13 @@ def _credentials(
     return identity.key, client_context(identity), meet
 
 
-def network_of(party: ConnectionConfig) -> TcpNetwork:
-    """How an async channel dials this party."""
-    if party.context is None:
+def network_of(config: ConnectionConfig) -> TcpNetwork:
+    """How an async channel dials this connection config."""
+    if config.context is None:
         return TcpNetwork()
     from tupelo.federation.identity.tls import key_of
 
-    return TcpNetwork(LinkSecurity(client=party.context, require_tls=True, key_of=key_of))
+    return TcpNetwork(LinkSecurity(client=config.context, require_tls=True, key_of=key_of))
 
 
 def _anyone(key: str) -> None:

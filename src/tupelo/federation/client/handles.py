@@ -16,7 +16,7 @@ import msgspec
 from tupelo.errors import LeaseLost, PeerLost, SpaceClosed, TransactionEnded, UnknownType
 from tupelo.federation.client.arguments import built, parts
 from tupelo.federation.links import wire
-from tupelo.space.either import at_once, either
+from tupelo.space.dual_api import dual_api, run_sync
 from tupelo.space.matchset import Skipped
 from tupelo.space.protocol import (
     MatchSetLike,
@@ -58,7 +58,7 @@ class DualHandle:
 
     def coming(self, work: Callable[..., Coroutine[Any, Any, Any]], *args: Any) -> Any:
         """What this work makes; on the async door, once it is awaited."""
-        return AwaitableHandle(work(*args)) if self.is_async else at_once(partial(work, *args))
+        return AwaitableHandle(work(*args)) if self.is_async else run_sync(partial(work, *args))
 
     def require_door(self, is_async: bool, instead: str) -> None:
         if self.is_async is not is_async:
@@ -69,7 +69,7 @@ class DualHandle:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        at_once(partial(self.leave, error))
+        run_sync(partial(self.leave, error))
 
     async def __aenter__(self) -> Self:
         self.require_door(True, "'with'")
@@ -121,10 +121,10 @@ class RemoteLandlord:
                 await self._space.told(self._space.serial)
 
     def renew_lease(self, thing: Any, seconds: float | None) -> None:
-        at_once(partial(self.renew_lease_async, thing, seconds))
+        run_sync(partial(self.renew_lease_async, thing, seconds))
 
     def cancel_lease(self, thing: Any) -> None:
-        at_once(partial(self.cancel_lease_async, thing))
+        run_sync(partial(self.cancel_lease_async, thing))
 
     def now(self) -> float:
         """The time at the host, as far as it is known from when it was last asked."""
@@ -204,10 +204,10 @@ class RemoteTransaction(RemoteHandle):
         """active, prepared, committed or aborted."""
         if not self.is_async:
             with suppress(SpaceClosed):
-                at_once(self._refresh)
+                run_sync(self._refresh)
         return self._state
 
-    @either
+    @dual_api
     async def refresh(self) -> None:
         """Ask the host how it stands."""
         await self._refresh()
@@ -216,12 +216,12 @@ class RemoteTransaction(RemoteHandle):
         if self._state in ("active", "prepared") and not self._is_lost():
             await self._end("state")
 
-    @either
+    @dual_api
     async def commit(self) -> None:
         self.require()
         await self._end("commit")
 
-    @either
+    @dual_api
     async def abort(self) -> None:
         await self._abort()
 
@@ -236,7 +236,7 @@ class RemoteTransaction(RemoteHandle):
                 if self._state == "prepared":
                     raise  # It stands until someone decides.
 
-    @either
+    @dual_api
     async def prepare(self) -> Vote:
         """Phase one: promise to commit, whatever comes. "not changed" needs no second phase."""
         self.require()
@@ -319,7 +319,7 @@ class RemoteSession(RemoteHandle, SessionLike):
     kind = "session"
     _seen = 0
 
-    @either
+    @dual_api
     async def _read(
         self,
         template: object,
@@ -343,10 +343,10 @@ class RemoteSession(RemoteHandle, SessionLike):
     def seen(self) -> int:
         """How many entries it remembers; those that are gone are forgotten in time."""
         if not self.is_async:
-            at_once(self._refresh)
+            run_sync(self._refresh)
         return self._seen
 
-    @either
+    @dual_api
     async def refresh(self) -> None:
         """Ask the host how it stands."""
         await self._refresh()
@@ -354,7 +354,7 @@ class RemoteSession(RemoteHandle, SessionLike):
     async def _refresh(self) -> None:
         _, self.expires, self._seen, _ = await self._told()
 
-    @either
+    @dual_api
     async def close(self) -> None:
         await self._close()
 
@@ -373,7 +373,7 @@ class RemoteMatchSet(RemoteHandle):
         self._skipped: list[Skipped] = []
         self._at_host: list[Skipped] = []
 
-    @either
+    @dual_api
     async def next(self) -> Any:
         """The next entry, or None at the end. MatchSetInvalid if one of its entries was taken."""
         while True:
@@ -392,7 +392,7 @@ class RemoteMatchSet(RemoteHandle):
         """What was left out so far, and why."""
         return [*self._at_host, *self._skipped]
 
-    @either
+    @dual_api
     async def close(self) -> None:
         """It is not needed any more."""
         await self._close()

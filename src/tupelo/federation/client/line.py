@@ -41,14 +41,14 @@ class BlockingLine:
         self.torn = False
         """Has only a part of a frame been sent? Then no other can follow."""
 
-    def secure(self, party: ConnectionConfig) -> None:
+    def secure(self, config: ConnectionConfig) -> None:
         """Go on with TLS, having recognised who answers."""
-        assert party.context is not None
-        secured = _TlsSocket(self._socket, party.context)
+        assert config.context is not None
+        secured = _TlsSocket(self._socket, config.context)
         self._seal, self.receive = secured.seal, secured.receive
         from tupelo.federation.identity.tls import key_of
 
-        party.recognise(key_of(secured.tls))
+        config.recognise(key_of(secured.tls))
 
     def send(self, content: bytes) -> None:
         data = len(content).to_bytes(4, "big") + content

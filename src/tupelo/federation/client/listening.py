@@ -13,9 +13,9 @@ from tupelo.errors import BadFrame, ListenerFailed, PeerLost, SpaceClosed, Tupel
 from tupelo.federation.client.arguments import listed
 from tupelo.federation.client.handles import RemoteHandle
 from tupelo.federation.links import wire
-from tupelo.federation.links.spelled import read_error, read_whole
+from tupelo.federation.links.encoding import read_error, read_whole
 from tupelo.space.checks import check_wait
-from tupelo.space.either import at_once, either
+from tupelo.space.dual_api import dual_api, run_sync
 from tupelo.space.session import Seen
 from tupelo.space.weak import WeakFunction, WeakStep
 from tupelo.values.entry import Entry, thaw
@@ -60,7 +60,7 @@ class RemoteSubscription(RemoteHandle):
         self._sequence = 0
         self._error: Exception | None = None
 
-    @either
+    @dual_api
     async def get(self, *, wait: float | None = None) -> Notice | None:
         """The next notice; None if none came in time, or if there will be no more."""
         check_wait(wait)
@@ -68,7 +68,7 @@ class RemoteSubscription(RemoteHandle):
 
     def __iter__(self) -> Iterator[Notice]:
         self.require_door(False, "'async for'")
-        while (notice := at_once(partial(self._next, None, AHEAD_MAX))) is not None:
+        while (notice := run_sync(partial(self._next, None, AHEAD_MAX))) is not None:
             yield notice
 
     async def __aiter__(self) -> AsyncIterator[Notice]:
@@ -90,7 +90,7 @@ class RemoteSubscription(RemoteHandle):
         """Ask for notices; did any come?"""
         try:
             message = wire.Next(0, self._space.name, self.id, wait, limit)
-            notices = [self._read(spelled) for spelled in listed(await self._ask(message))]
+            notices = [self._read(encoded) for encoded in listed(await self._ask(message))]
         except SpaceClosed:
             return False
         except TupeloError as error:
@@ -99,9 +99,9 @@ class RemoteSubscription(RemoteHandle):
         self._ahead.extend(notices)
         return bool(notices)
 
-    def _read(self, spelled: Any) -> Notice:
+    def _read(self, encoded: Any) -> Notice:
         try:
-            event_id, sequence, kind, subject, missed = spelled
+            event_id, sequence, kind, subject, missed = encoded
         except (TypeError, ValueError) as error:
             raise BadFrame(f"this is no notice: {error}") from error
         self._sequence = max(self._sequence, sequence)
@@ -155,9 +155,9 @@ class RemoteSubscription(RemoteHandle):
 
     def _look(self) -> None:
         if not self.is_async:
-            at_once(self._refresh)
+            run_sync(self._refresh)
 
-    @either
+    @dual_api
     async def refresh(self) -> None:
         """Ask the host how it stands."""
         await self._refresh()
@@ -176,7 +176,7 @@ class RemoteSubscription(RemoteHandle):
             if error is not None:
                 self._error = read_error(*error)
 
-    @either
+    @dual_api
     async def close(self) -> None:
         """No more notices; those that have come can still be had."""
         await self.finish()
@@ -231,7 +231,7 @@ class RemoteReaction:
         """What its function raised the last time that it did."""
         return self._error
 
-    @either
+    @dual_api
     async def cancel(self) -> None:
         self._active = False
         await self._subscription.finish()

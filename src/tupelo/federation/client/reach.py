@@ -21,18 +21,18 @@ from tupelo.federation.client.handles import (
 )
 from tupelo.federation.client.listening import RemoteSubscription
 from tupelo.federation.links import wire
-from tupelo.federation.links.spelled import read_leases, read_whole, spell_order
+from tupelo.federation.links.encoding import encode_order, read_leases, read_whole
 from tupelo.space.checks import check_limit, check_order, check_wait
-from tupelo.space.either import at_once
+from tupelo.space.dual_api import run_sync
 from tupelo.space.order import Order
 from tupelo.space.port import Spanning, Transactional
-from tupelo.values.codec import encode_entry, spell_entry
+from tupelo.values.codec import encode_entry, entry_to_wire
 from tupelo.values.coverage import Coverage, check_coverage
 from tupelo.values.entry import Shape
 from tupelo.values.lease import AsyncLease, Lease, check_lease
 from tupelo.values.notice import Notice
 from tupelo.values.scope import Scope, check_scope
-from tupelo.values.spelling import template_to_wire
+from tupelo.values.template_encoding import template_to_wire
 
 Txn = RemoteTransaction | Transactional | None
 
@@ -106,7 +106,7 @@ class RemoteOperations(DualHandle):
         blocking door asks the host, if there is a link."""
         if not self.is_async and not self._channel.awaits_link:
             with suppress(TupeloError):
-                now: float = at_once(partial(self.told, self.serial))["now"]
+                now: float = run_sync(partial(self.told, self.serial))["now"]
                 return now
         return self._channel.time() + self._ahead
 
@@ -166,9 +166,9 @@ class RemoteOperations(DualHandle):
         """What was written; who does not want the leases spares the host the remembering."""
         check_wait(wait)
         check_to(to)
-        spelled = [spell_entry(shape, fields) for shape, fields in items]
+        encoded = [entry_to_wire(shape, fields) for shape, fields in items]
         branch = None if txn is None else await self.branch(txn)
-        message = wire.Write(0, self._name, spelled, lease, id_of(branch), at, wait, to, leases)
+        message = wire.Write(0, self._name, encoded, lease, id_of(branch), at, wait, to, leases)
         try:
             if branch is None:
                 self.require_open()
@@ -218,7 +218,7 @@ class RemoteOperations(DualHandle):
             many,
             limit,
             None,
-            None if order is None else spell_order(order),
+            None if order is None else encode_order(order),
             bool(if_exists),
             None if session is None else session.id,
             scope,

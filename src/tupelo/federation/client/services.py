@@ -23,17 +23,17 @@ from tupelo.errors import (
 from tupelo.federation.client.arguments import built, listed
 from tupelo.federation.client.async_channel import AsyncChannel
 from tupelo.federation.client.blocking_channel import BlockingChannel
-from tupelo.federation.client.connect import network_of, party_of
+from tupelo.federation.client.connect import config_of, network_of
 from tupelo.federation.client.reach import RemoteOperations
 from tupelo.federation.client.space import RemoteSpace
 from tupelo.federation.links import wire
 from tupelo.federation.links.address import parse_url
-from tupelo.federation.links.spelled import read_spelled_entry
+from tupelo.federation.links.encoding import read_encoded_entry
 from tupelo.federation.names import PRESENCE
-from tupelo.space.either import at_once
+from tupelo.space.dual_api import run_sync
 from tupelo.space.port import value_of
-from tupelo.values.codec import spell_entry
-from tupelo.values.spelling import template_from_wire, template_to_wire
+from tupelo.values.codec import entry_to_wire
+from tupelo.values.template_encoding import template_from_wire, template_to_wire
 
 
 class HostConnection(RemoteOperations):
@@ -48,9 +48,9 @@ def connect_to_host(url: str, *, about: str = PRESENCE, **options: Any) -> HostC
     """A connection to the host at a URL such as tupelo://host:7700, with the options of
     `tupelo.connect`. A space that the URL names does not matter; a password is that of the space
     `about`, such as the hidden one of a service."""
-    party, password = party_of(url, options)
-    channel = BlockingChannel(party, random.Random())
-    made: HostConnection = at_once(partial(_opened, channel, about, password))
+    config, password = config_of(url, options)
+    channel = BlockingChannel(config, random.Random())
+    made: HostConnection = run_sync(partial(_opened, channel, about, password))
     return made
 
 
@@ -58,8 +58,8 @@ async def connect_to_host_async(
     url: str, *, about: str = PRESENCE, **options: Any
 ) -> HostConnection:
     """`connect_to_host`, for tasks of the running loop."""
-    party, password = await asyncio.to_thread(party_of, url, options)  # which may read files
-    channel = await AsyncChannel.made(party, random.Random(), network_of(party))
+    config, password = await asyncio.to_thread(config_of, url, options)  # which may read files
+    channel = await AsyncChannel.made(config, random.Random(), network_of(config))
     return await _opened(channel, about, password)
 
 
@@ -131,7 +131,7 @@ class ServiceCodec(NamedTuple):
     """How an argument or an answer is sent, and what the other end makes of it. `here` makes of an
     answer what a program gets that is the host itself."""
 
-    spell: Callable[[Any], Any]
+    encode: Callable[[Any], Any]
     read: Callable[[Any], Any]
     here: Callable[[Any], Any]
 
@@ -149,12 +149,12 @@ def _as_it_is(value: Any) -> Any:
 
 
 ENTRIES = ServiceCodec(
-    lambda entries: [spell_entry(entry.shape, entry.fields) for entry in entries],
+    lambda entries: [entry_to_wire(entry.shape, entry.fields) for entry in entries],
     lambda found: [built(one) for one in listed(found)],
     lambda entries: [value_of(entry) for entry in entries],
 )
 """For an answer of entries, of which the caller gets the values."""
-ITEM = ServiceCodec(lambda item: spell_entry(*item), read_spelled_entry, _as_it_is)
+ITEM = ServiceCodec(lambda item: entry_to_wire(*item), read_encoded_entry, _as_it_is)
 """For an entry that is to be written: its shape and fields."""
 TEMPLATE = ServiceCodec(template_to_wire, template_from_wire, _as_it_is)
 
@@ -230,9 +230,9 @@ class ServedDoor:
         self, name: str, args: tuple[Any, ...], build: Callable[[Any], Any], **options: Any
     ) -> Any:
         codecs = self._methods[name].arguments
-        spelled = [codec.spell(one) for codec, one in zip(codecs, args, strict=True)]
+        encoded = [codec.encode(one) for codec, one in zip(codecs, args, strict=True)]
         return await invoke(
-            *(self.space, self._service, name, self._id, *spelled),
+            *(self.space, self._service, name, self._id, *encoded),
             about=self.space.name,
             build=build,
             **options,

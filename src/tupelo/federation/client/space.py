@@ -18,9 +18,9 @@ from tupelo.federation.client.handles import RemoteMatchSet, RemoteTransaction
 from tupelo.federation.client.listening import BACKLOG_MAX, RemoteReaction
 from tupelo.federation.client.reach import RemoteOperations, Txn, id_of
 from tupelo.federation.links import wire
-from tupelo.federation.links.spelled import read_change
+from tupelo.federation.links.encoding import read_change
 from tupelo.space.checks import check_count, check_limit, check_position
-from tupelo.space.either import either
+from tupelo.space.dual_api import dual_api
 from tupelo.space.order import Fifo, Order
 from tupelo.space.port import check_entries
 from tupelo.space.protocol import (
@@ -38,7 +38,7 @@ from tupelo.values.entry import freeze
 from tupelo.values.lease import AsyncLease, Lease, check_lease
 from tupelo.values.notice import Notice
 from tupelo.values.scope import HERE, Scope, check_scope
-from tupelo.values.spelling import template_to_wire
+from tupelo.values.template_encoding import template_to_wire
 
 
 class RemoteSpaceLike(SpaceLike, Protocol):
@@ -81,8 +81,8 @@ class RemoteSpace(RemoteOperations, SpaceLike):
     only asks is asked again; see `PeerLost` for the rest.
     """
 
-    _get_plainly = staticmethod(takes_longer)
-    _write_plainly = staticmethod(takes_longer_to_write)
+    _get_fast = staticmethod(takes_longer)
+    _write_fast = staticmethod(takes_longer_to_write)
 
     @property
     def host(self) -> Any:
@@ -95,7 +95,7 @@ class RemoteSpace(RemoteOperations, SpaceLike):
 
     # Writing
 
-    @either
+    @dual_api
     async def _write(
         self,
         entry: object,
@@ -111,7 +111,7 @@ class RemoteSpace(RemoteOperations, SpaceLike):
         place = None if at is None else [at]
         return (await self.written([item], lease, txn, place, wait, to))[0]
 
-    @either
+    @dual_api
     async def _write_all(
         self,
         entries: Iterable[object],
@@ -129,7 +129,7 @@ class RemoteSpace(RemoteOperations, SpaceLike):
 
     # Reading and taking
 
-    @either
+    @dual_api
     async def _get(
         self,
         template: object,
@@ -150,7 +150,7 @@ class RemoteSpace(RemoteOperations, SpaceLike):
         found = await self.got(message, branch, coverage)
         return found if many else found[0] if found else None
 
-    @either
+    @dual_api
     async def _count(
         self, template: object, txn: Txn, scope: Scope | None, coverage: Coverage | None
     ) -> int:
@@ -168,7 +168,7 @@ class RemoteSpace(RemoteOperations, SpaceLike):
         count: int = answer
         return count
 
-    @either
+    @dual_api
     async def _match_set(
         self, template: object, limit: int | None, txn: Txn, lease: float | None
     ) -> RemoteMatchSet:
@@ -186,7 +186,7 @@ class RemoteSpace(RemoteOperations, SpaceLike):
     def transaction(self, *, lease: float | None = None) -> Any:
         return self.coming(self.begin, lease)
 
-    @either
+    @dual_api
     async def in_doubt(self) -> list[RemoteTransaction]:
         asked = await self.asked(wire.ListPrepared(0, self._name))
         known = {held.id: held for held in self.held if isinstance(held, RemoteTransaction)}
@@ -230,7 +230,7 @@ class RemoteSpace(RemoteOperations, SpaceLike):
         )
         return self.coming(self.listened, message, callback, txn, handback)
 
-    @either
+    @dual_api
     async def _react(
         self,
         template: object,
@@ -260,24 +260,24 @@ class RemoteSpace(RemoteOperations, SpaceLike):
 
     # The log, closing
 
-    @either
+    @dual_api
     async def changes(self, *, since: int = 0, limit: int | None = None) -> list[Change]:
         check_position("since", since)
         check_limit(limit)
         most = None if limit is None else min(limit, NUMBER_MAX)
         message = wire.Changes(0, self._name, min(since, NUMBER_MAX), most)
-        return [read_change(spelled) for spelled in listed(await self.ask(message))]
+        return [read_change(encoded) for encoded in listed(await self.ask(message))]
 
-    @either
+    @dual_api
     async def trim(self, *, before: int) -> None:
         check_position("before", before)
         await self.ask(wire.Trim(0, self._name, min(before, NUMBER_MAX)))
 
-    @either
+    @dual_api
     async def compact(self) -> None:
         await self.ask(wire.Trim(0, self._name))
 
-    @either
+    @dual_api
     async def close(self) -> None:
         await self.leave(None)
 

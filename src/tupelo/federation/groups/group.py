@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from tupelo.errors import BadFrame, CannotSend, HostClosed
-from tupelo.federation.groups import wave
+from tupelo.federation.groups import protocol
 from tupelo.federation.groups.gate import Gate, GatedOperation, GatedRequest
+from tupelo.federation.groups.membership import Member, Membership
 from tupelo.federation.groups.messages import GroupMessage, Said, Unreachable
-from tupelo.federation.groups.roster import Member, Membership
 from tupelo.federation.groups.routing import GroupPart, PartSender, Routing
 from tupelo.federation.links import wire
-from tupelo.values.spelling import read_wire_extension
+from tupelo.values.template_encoding import read_wire_extension
 
 if TYPE_CHECKING:
     from tupelo.federation.hosts.core import HostCore
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
 
 CHANNEL = "group"
 PAUSE_SECONDS = 0.005
-"""What happens within this time is for one wave."""
+"""What happens within this time is for one round."""
 DOUBLED_MAX = 10
-"""So often the pause is doubled, while waves are in vain."""
+"""So often the pause is doubled, while rounds are in vain."""
 
-_read_card = msgspec.msgpack.Decoder(ext_hook=read_wire_extension).decode
-_spell_card = msgspec.msgpack.Encoder().encode
+_read_metadata = msgspec.msgpack.Decoder(ext_hook=read_wire_extension).decode
+_encode_metadata = msgspec.msgpack.Encoder().encode
 
 
 def group_of(core: HostCore) -> Group:
     """The group that this host is in."""
-    found = core.carriers.get(CHANNEL)
+    found = core.extensions.get(CHANNEL)
     return found if isinstance(found, Group) else Group(core)
 
 
@@ -51,30 +51,32 @@ class Group:
         self._loop = asyncio.get_running_loop()
         self._peers: dict[str, Peer] = {}
         self._parts: dict[str, GroupPart] = {}
-        self._cards = 0  # how often a card has changed
-        self._cards_said = 0
-        self._cards_in_force = 0
+        self._metadata_version = 0  # counts changes of this host's metadata
+        self._announced_version = 0
+        self._metadata_of_in_force = 0
         self._gate = Gate(self._quiet)
         self.held = self._gate.held
-        self._wave = wave.MembershipProtocol(self._member, self._busy)
-        self._routing = Routing(core.id, self._wave.roster, self._parts, self._gate, self._say)
+        self._protocol = protocol.MembershipProtocol(self._member, self._busy)
+        self._routing = Routing(
+            core.id, self._protocol.membership, self._parts, self._gate, self._say
+        )
         self._early: list[tuple[Peer, Unreachable | wire.Routed]] = []
         self._settling: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._news = asyncio.Event()
         self._acting = False
         self._closed = False
-        core.carriers.listen(CHANNEL, self, wire.reader(Said), self._heard)
+        core.extensions.listen(CHANNEL, self, wire.reader(Said), self._heard)
         core.from_hosts.now[wire.Routed] = self._hear
         for peer in list(core.peers.values()):
             self._peers[peer.id] = peer
-            self._do(self._wave.engaged, peer.id, True)
+            self._do(self._protocol.engaged, peer.id, True)
 
     # What is used
 
     @property
-    def roster(self) -> Membership:
-        return self._routing.roster
+    def membership(self) -> Membership:
+        return self._routing.membership
 
     @property
     def halted(self) -> bool:
@@ -93,9 +95,9 @@ class Group:
         self._closed = True
 
     def part(self, name: str, part: GroupPart, said: Any = Any, asked: Any = Any) -> PartSender:
-        """Take part, under this name. The part is told of the next roster, which comes at once;
+        """Take part, under this name. The part is told of the next membership, which comes at once;
         what is said to it and asked of it is of these types."""
-        self._cards += 1
+        self._metadata_version += 1
         self._loop.call_soon(self._refresh)
         return self._routing.part(name, part, said, asked)
 
@@ -106,56 +108,58 @@ class Group:
         return GatedOperation(self._gate)
 
     def within_change(self) -> GatedRequest:
-        """`async with group.within_change()`: what a part does to settle a roster. It is a part of
-        the change, which waits for it, and operations inside do not wait."""
+        """`async with group.within_change()`: what a part does to settle a membership. It is a part
+        of the change, which waits for it, and operations inside do not wait."""
         return GatedRequest(self._gate)
 
     @property
     def is_flushing(self) -> bool:
-        """Is the next roster agreed on, and not in force here yet? What is said now would be too
-        late for the one in force."""
-        return self._wave.coming is not None
+        """Is the next membership agreed on, and not in force here yet? What is said now would be
+        too late for the one in force."""
+        return self._protocol.coming is not None
 
     async def flushed(self) -> None:
-        """Come back when something can be said: in the roster in force, before the change has come
-        so far, or in the next. Unlike an operation this does not wait for other hosts to settle."""
+        """Come back when something can be said: in the membership in force, before the change has
+        come so far, or in the next. Unlike an operation this does not wait for other hosts to
+        settle."""
         await self._until(lambda: not self.is_flushing)
 
     async def renew(self) -> None:
-        """A card of this host has changed: come back when a roster that has it is in force."""
-        self._cards += 1
-        wanted = self._cards
+        """A metadata of this host has changed: come back when a membership that has it is in
+        force."""
+        self._metadata_version += 1
+        wanted = self._metadata_version
         self._refresh()
-        await self._until(lambda: self._cards_in_force >= wanted)
+        await self._until(lambda: self._metadata_of_in_force >= wanted)
 
-    async def changed(self, roster: Membership) -> None:
-        """Come back when another roster than this one is in force. It must not be called within an
-        operation, for which the change would wait."""
-        await self._until(lambda: self.roster is not roster)
+    async def changed(self, membership: Membership) -> None:
+        """Come back when another membership than this one is in force. It must not be called within
+        an operation, for which the change would wait."""
+        await self._until(lambda: self.membership is not membership)
 
     async def join(self) -> None:
         """Take part with the hosts we are engaged with, after we left."""
-        if not self._wave.joined:
-            self._do(self._wave.join)
+        if not self._protocol.joined:
+            self._do(self._protocol.join)
             await self.renew()
 
     async def leave(self) -> None:
         """Take part no more. Everyone in the group comes to rest before, so that nobody loses what
         is under way; but for so long only as answers are waited for."""
-        if not self._wave.joined:
+        if not self._protocol.joined:
             return
-        self._do(self._wave.leave)
+        self._do(self._protocol.leave)
         try:
             async with asyncio.timeout(self._core.answer_seconds):
                 await self._until(self._has_left)
         except TimeoutError:
-            self._do(self._wave.depart)
+            self._do(self._protocol.depart)
             await self._until(self._has_left)
         finally:
-            self._wave.leaving = False
+            self._protocol.leaving = False
 
     def _has_left(self) -> bool:
-        return not self._wave.joined and self._wave.idle
+        return not self._protocol.joined and self._protocol.idle
 
     async def _until(self, condition: Callable[[], bool]) -> None:
         while not condition():
@@ -167,18 +171,18 @@ class Group:
 
     def engaged(self, peer: Peer) -> None:
         self._peers[peer.id] = peer
-        self._do(self._wave.engaged, peer.id)
+        self._do(self._protocol.engaged, peer.id)
 
     def departed(self, peer: Peer) -> None:
         if self._peers.get(peer.id) is peer:
             del self._peers[peer.id]
-            self._do(self._wave.departed, peer.id)
+            self._do(self._protocol.departed, peer.id)
 
     def _heard(self, peer: Peer, message: Said) -> None:
         if isinstance(message, Unreachable):
             self._hear(peer, message)
         else:
-            self._do(self._wave.heard, peer.id, message)
+            self._do(self._protocol.heard, peer.id, message)
 
     async def stop(self) -> None:
         self._closed = True
@@ -192,21 +196,23 @@ class Group:
             await asyncio.wait([settling])
         await self._routing.stop()
 
-    # What the wave asks, and what it wants done
+    # What the round asks, and what it wants done
 
     def _member(self) -> Member:
-        self._cards_said = self._cards
-        cards = {name: part.card() for name, part in self._parts.items()}
+        self._announced_version = self._metadata_version
+        metadata_of = {name: part.metadata() for name, part in self._parts.items()}
         core = self._core
         # Everyone reads the same, this host as well.
-        return Member(core.id, core.name, core.incarnation, _read_card(_spell_card(cards)))
+        return Member(
+            core.id, core.name, core.incarnation, _read_metadata(_encode_metadata(metadata_of))
+        )
 
     def _busy(self) -> bool:
         return self._gate.under_way > 0 or self._settling is not None
 
     def _do(self, event: Callable[..., None], *args: Any) -> None:
-        """Tell the wave what has happened, and do what it says. A link may end while we speak: then
-        the wave is told of that, and the one who speaks goes on."""
+        """Tell the round what has happened, and do what it says. A link may end while we speak:
+        then the round is told of that, and the one who speaks goes on."""
         if self._closed:
             return
         try:
@@ -219,50 +225,50 @@ class Group:
             return
         self._acting = True
         try:
-            while self._wave.outbox and not self._closed:
-                self._follow(self._wave.outbox.popleft())
+            while self._protocol.outbox and not self._closed:
+                self._follow(self._protocol.outbox.popleft())
         finally:
             self._acting = False
 
-    def _follow(self, instruction: wave.Instruction) -> None:
+    def _follow(self, instruction: protocol.Instruction) -> None:
         match instruction:
-            case wave.SendMessage(neighbour, message):
+            case protocol.SendMessage(neighbour, message):
                 self._say_or_part(neighbour, message)
-            case wave.DelayBegin():
+            case protocol.DelayBegin():
                 if self._timer is None:
-                    pause = PAUSE_SECONDS * 2 ** min(self._wave.vain, DOUBLED_MAX)
+                    pause = PAUSE_SECONDS * 2 ** min(self._protocol.vain, DOUBLED_MAX)
                     self._timer = self._loop.call_later(pause, self._begin)
-            case wave.HaltOperations():
+            case protocol.HaltOperations():
                 self._gate.halt()
                 self._tell()
                 if self._settling is not None and not self._settling.cancelling():
                     self._settling.cancel()  # once: it may take a while to end
                     self._routing.abandon()
-            case wave.MarkUnreachable(hosts):
+            case protocol.MarkUnreachable(hosts):
                 self._routing.cut(hosts)
-            case wave.InstallMembership(roster):
-                self._install(roster)
-            case wave.ResumeOperations():
+            case protocol.InstallMembership(membership):
+                self._install(membership)
+            case protocol.ResumeOperations():
                 self._go_on()
-            case wave.DropNeighbour(neighbour):
+            case protocol.DropNeighbour(neighbour):
                 if neighbour in self._peers:
                     self._peers[neighbour].talk.end("it contradicts what others say")
 
     def _begin(self) -> None:
         self._timer = None
-        self._do(self._wave.begin)
+        self._do(self._protocol.begin)
 
     def _refresh(self) -> None:
-        """A card is not in force: another wave, after the one that is under way."""
-        if self._cards > self._cards_said and self._wave.idle:
-            self._do(self._wave.want)
+        """A metadata is not in force: another round, after the one that is under way."""
+        if self._metadata_version > self._announced_version and self._protocol.idle:
+            self._do(self._protocol.want)
 
     def _quiet(self) -> None:
-        self._do(self._wave.quiet)
+        self._do(self._protocol.quiet)
 
-    def _install(self, roster: Membership) -> None:
-        self._routing.install(roster)
-        self._settling = self._loop.create_task(self._settle(roster))
+    def _install(self, membership: Membership) -> None:
+        self._routing.install(membership)
+        self._settling = self._loop.create_task(self._settle(membership))
         self._settling.add_done_callback(self._settled)
         self._tell()
         early, self._early = self._early, []
@@ -272,22 +278,22 @@ class Group:
             except BadFrame as error:
                 peer.talk.end(f"garbage: {error}")
 
-    async def _settle(self, roster: Membership) -> None:
+    async def _settle(self, membership: Membership) -> None:
         for part in list(self._parts.values()):
             try:
-                await part.settle(roster)
+                await part.settle(membership)
             except Exception as error:
                 self._routing.report(part, error)
 
     def _settled(self, task: asyncio.Task[None]) -> None:
         self._settling = None
         if not task.cancelled():
-            self._do(self._wave.settled)
+            self._do(self._protocol.settled)
         self._quiet()
 
     def _go_on(self) -> None:
         self._gate.open()
-        self._cards_in_force = self._cards_said
+        self._metadata_of_in_force = self._announced_version
         self._refresh()
         self._tell()
 
@@ -307,17 +313,17 @@ class Group:
                 peer.talk.say(wire.PartNotice(CHANNEL, wire.body(message)))
 
     def _say_or_part(self, host: str, message: GroupMessage) -> None:
-        """The wave cannot go on without this being said."""
+        """The round cannot go on without this being said."""
         try:
             self._say(host, message)
         except CannotSend as error:
             self._peers[host].talk.end(f"the group cannot be described: {error}")
 
     def _hear(self, peer: Peer, message: Unreachable | wire.Routed) -> None:
-        coming = self._wave.coming
-        if coming is not None and message.roster == coming.id:
+        coming = self._protocol.coming
+        if coming is not None and message.membership == coming.id:
             self._early.append((peer, message))
-        elif message.roster == self.roster.id and not self._closed:
+        elif message.membership == self.membership.id and not self._closed:
             if isinstance(message, Unreachable):
                 self._hear_cut(peer.id, message)
             else:
@@ -325,7 +331,7 @@ class Group:
 
     def _hear_cut(self, neighbour: str, message: Unreachable) -> None:
         hosts = frozenset(message.hosts)
-        if not hosts <= self.roster.beyond(self._core.id, neighbour):
+        if not hosts <= self.membership.beyond(self._core.id, neighbour):
             raise BadFrame("a host can only be cut off from those behind it")
         self._routing.cut(hosts)
-        self._do(self._wave.tell_cut, neighbour, hosts)
+        self._do(self._protocol.tell_cut, neighbour, hosts)

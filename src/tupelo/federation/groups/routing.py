@@ -1,4 +1,4 @@
-"""Routing: what parts of hosts say to each other along the tree of the roster in force."""
+"""Routing: what parts of hosts say to each other along the tree of the membership in force."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import msgspec
 
 from tupelo.errors import BadFrame, PeerLost, TupeloError, UnknownHost
 from tupelo.federation.groups.gate import Gate, GatedRequest
-from tupelo.federation.groups.roster import Membership
+from tupelo.federation.groups.membership import Membership
 from tupelo.federation.links import wire
 from tupelo.federation.links.calls import Handlers, InboundCall, InboundCalls, PendingCalls
 from tupelo.values.codec import BadBytes
@@ -22,19 +22,20 @@ Read = Callable[[msgspec.Raw], Any]
 
 
 class GroupPart(Protocol):
-    """A layer that takes part in the group. It is told of a roster before anything said in it."""
+    """A layer that takes part in the group. It is told of a membership before anything said in
+    it."""
 
-    def card(self) -> Any:
+    def metadata(self) -> Any:
         """What everyone must know of this host. It can be said in msgpack, and is read as such."""
         ...
 
-    def install(self, roster: Membership) -> None:
-        """A new roster is in force. Nothing of an older one is heard any more."""
+    def install(self, membership: Membership) -> None:
+        """A new membership is in force. Nothing of an older one is heard any more."""
         ...
 
-    async def settle(self, roster: Membership) -> None:
+    async def settle(self, membership: Membership) -> None:
         """Do what must be done before operations go on. It ends by itself if hosts are lost. It is
-        cancelled if the roster is replaced before; what it asks fails then at once."""
+        cancelled if the membership is replaced before; what it asks fails then at once."""
         ...
 
     def heard(self, neighbour: str, source: str, message: Any) -> None:
@@ -47,7 +48,7 @@ class GroupPart(Protocol):
         ...
 
     def cut(self, hosts: frozenset[str]) -> None:
-        """These hosts of the roster in force are out of reach."""
+        """These hosts of the membership in force are out of reach."""
         ...
 
 
@@ -59,7 +60,7 @@ class PartSender:
         self._part = part
 
     def send(self, host: str, message: Any) -> None:
-        """To any host of the group. What is said within an operation arrives before the roster
+        """To any host of the group. What is said within an operation arrives before the membership
         changes, or the host is cut off; what is said back, if the operation waits for it."""
         self._routing.send(self._part, host, message)
 
@@ -70,18 +71,18 @@ class PartSender:
 
 
 class RemoteAsker:
-    """Another host, as one that asks this one in a roster: its answers go along the tree."""
+    """Another host, as one that asks this one in a membership: its answers go along the tree."""
 
-    def __init__(self, routing: Routing, roster: Membership, host: str) -> None:
+    def __init__(self, routing: Routing, membership: Membership, host: str) -> None:
         self.host = host
-        self.label = f"the host {roster.members[host].name!r}"
+        self.label = f"the host {membership.members[host].name!r}"
         self.talk = self
         self.requests: InboundCalls[RemoteAsker] = InboundCalls(self, routing.handlers)
         self._routing = routing
-        self._roster = roster
+        self._membership = membership
 
     def say(self, message: wire.Message) -> None:
-        self._routing.say(self._roster, self.host, message)
+        self._routing.say(self._membership, self.host, message)
 
     def end(self, reason: str) -> None:
         """Whoever has passed on what it said could not read it."""
@@ -99,12 +100,12 @@ class Routing:
     def __init__(
         self,
         me: str,
-        roster: Membership,
+        membership: Membership,
         parts: dict[str, GroupPart],
         gate: Gate,
         say: Callable[[str, wire.Routed], None],
     ) -> None:
-        self.roster = roster
+        self.membership = membership
         self.handlers: Handlers[RemoteAsker] = Handlers()
         self.handlers.now[wire.PartNotice] = self._hear
         self.handlers.later[wire.PartRequest] = self._answer
@@ -114,13 +115,13 @@ class Routing:
         self._gate = gate
         self._say = say
         self._loop = asyncio.get_running_loop()
-        self._present: dict[str, GroupPart] = {}  # those that know the roster in force
+        self._present: dict[str, GroupPart] = {}  # those that know the membership in force
         self._unreachable: set[str] = set()
         self._abandoned = False
         self._calls = 0
         self._pending: PendingCalls[InboundCall] = PendingCalls()
         self._askers: dict[str, RemoteAsker] = {}
-        self._ending: dict[asyncio.Task[None], None] = {}  # requests of rosters before
+        self._ending: dict[asyncio.Task[None], None] = {}  # requests of memberships before
 
     def part(self, name: str, part: GroupPart, said: Any, asked: Any) -> PartSender:
         """A part of this name, and the types of what is said to it and asked of it."""
@@ -128,18 +129,18 @@ class Routing:
         self._readers[name] = wire.reader(said), wire.reader(asked)
         return PartSender(self, name)
 
-    # The roster changes
+    # The membership changes
 
-    def install(self, roster: Membership) -> None:
+    def install(self, membership: Membership) -> None:
         self._end("the group has changed")
-        self.roster = roster
+        self.membership = membership
         self._unreachable.clear()
         self._abandoned = False
         self._present = dict(self._parts)
-        self._tell_parts(lambda part: part.install(roster))
+        self._tell_parts(lambda part: part.install(membership))
 
     def abandon(self) -> None:
-        """The roster is replaced before all are settled: whoever asks must not wait for it."""
+        """The membership is replaced before all are settled: whoever asks must not wait for it."""
         self._abandoned = True
         self._lose("the group changes again")
 
@@ -191,43 +192,43 @@ class Routing:
             if part in self._present:
                 self._present[part].heard(host, host, message)
         else:
-            self.say(self.roster, host, wire.PartNotice(part, wire.body(message)))
+            self.say(self.membership, host, wire.PartNotice(part, wire.body(message)))
 
     async def ask(self, part: str, host: str, message: Any) -> Any:
         if host == self._me:
             return await self._parts[part].asked(host, host, message)
-        if host not in self.roster.members:
+        if host not in self.membership.members:
             raise UnknownHost(host)
-        peer, during = f"the host {self.roster.members[host].name!r}", f"a request of {part}"
+        peer, during = f"the host {self.membership.members[host].name!r}", f"a request of {part}"
         if host in self._unreachable or self._abandoned:
             raise PeerLost(peer, during, "out of reach", in_doubt=False)
         self._calls += 1
         number = self._calls
         call = self._pending[number] = InboundCall(peer, during, host)
         try:
-            self.say(self.roster, host, wire.PartRequest(number, part, wire.body(message)))
+            self.say(self.membership, host, wire.PartRequest(number, part, wire.body(message)))
             return await call.answer
         finally:
             self._pending.pop(number, None)
 
-    def say(self, roster: Membership, host: str, message: wire.Message) -> None:
-        """To another host of this roster. CannotSend if it cannot be said."""
-        self._pass_on(wire.Routed(roster.id, self._me, host, message))  # type: ignore[arg-type]
+    def say(self, membership: Membership, host: str, message: wire.Message) -> None:
+        """To another host of this membership. CannotSend if it cannot be said."""
+        self._pass_on(wire.Routed(membership.id, self._me, host, message))  # type: ignore[arg-type]
 
     def _pass_on(self, routed: wire.Routed) -> None:
         """One step on its way. Who is cut off is not told anything more."""
-        hop = self.roster.toward(self._me, routed.target)
+        hop = self.membership.toward(self._me, routed.target)
         if hop is not None and routed.target not in self._unreachable:
             self._say(hop, routed)
 
     # Hearing
 
     def heard(self, neighbour: str, routed: wire.Routed) -> None:
-        """Something of the roster in force."""
+        """Something of the membership in force."""
         source, message = routed.source, routed.message
-        if source not in self.roster.beyond(self._me, neighbour):
+        if source not in self.membership.beyond(self._me, neighbour):
             raise BadFrame(f"{source!r} is not behind the one who passes this on")
-        if routed.target not in self.roster.members:
+        if routed.target not in self.membership.members:
             raise BadFrame(f"{routed.target!r} is not in this group")
         if routed.target != self._me:
             self._pass_on(routed)
@@ -238,7 +239,7 @@ class Routing:
         else:
             asker = self._askers.get(source)
             if asker is None:
-                asker = self._askers[source] = RemoteAsker(self, self.roster, source)
+                asker = self._askers[source] = RemoteAsker(self, self.membership, source)
             try:
                 asker.requests.serve(message)
             except BadFrame as error:
@@ -270,4 +271,4 @@ class Routing:
             raise TupeloError(f"it failed: {error!r}") from error
 
     def _neighbour(self, asker: RemoteAsker) -> str:
-        return self.roster.toward(self._me, asker.host) or ""
+        return self.membership.toward(self._me, asker.host) or ""

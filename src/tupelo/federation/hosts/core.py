@@ -17,14 +17,14 @@ from typing import Any
 from tupelo.errors import BadArgument, HostClosed, LimitReached, NotAllowed, Stranger
 from tupelo.federation.commits.deciding import TransactionDecisions
 from tupelo.federation.hosts.archiving import Archiver
-from tupelo.federation.hosts.carrying import Extensions
+from tupelo.federation.hosts.client_resources import ClientResources
 from tupelo.federation.hosts.dialling import Dialler
+from tupelo.federation.hosts.extensions import Extensions
 from tupelo.federation.hosts.folder import Folder, check_space_name
-from tupelo.federation.hosts.guesses import PasswordGuard
 from tupelo.federation.hosts.limits import AGENTS_MAX, Budget, Limits
-from tupelo.federation.hosts.parked import AnsweredCalls
+from tupelo.federation.hosts.parked_calls import AnsweredCalls
+from tupelo.federation.hosts.passwords import PasswordGuard
 from tupelo.federation.hosts.peer import Peer
-from tupelo.federation.hosts.possessions import ClientResources
 from tupelo.federation.hosts.presence import PresenceBoard
 from tupelo.federation.hosts.services import Service, Services
 from tupelo.federation.hosts.serving import ClientServer
@@ -99,7 +99,7 @@ class HostCore:
         self.servings: dict[str, ClientServer] = {}
         self.from_clients: Handlers[ClientServer] = Handlers()
         self.from_hosts: Handlers[Peer] = Handlers()
-        self.carriers = Extensions()
+        self.extensions = Extensions()
         self.services = Services(self)
         self.doubts = DoubtfulDeliveries(lambda name: self.spaces.get(name))
         self.all_doubts = {self.doubts}
@@ -169,7 +169,7 @@ class HostCore:
         self.deciding.register(self.from_hosts, lambda peer: peer.holder.id)
         self.from_hosts.later[wire.MoveEntry] = self.mover.come
         self.from_hosts.later[wire.DescribeHost] = hear
-        self.from_hosts.now[wire.PartNotice] = self.carriers.heard
+        self.from_hosts.now[wire.PartNotice] = self.extensions.heard
 
     # Coming and going
 
@@ -208,7 +208,7 @@ class HostCore:
         await self._dialler.stop()
         self.deciding.stop()
         await self.federation.settle_all()
-        await self.carriers.stop()
+        await self.extensions.stop()
         for peer in list(self.peers.values()):
             peer.talk.goodbye(reason)
         for serving in list(self.servings.values()):
@@ -721,7 +721,7 @@ class HostCore:
         for serving in list(self.servings.values()):
             serving.engaged()
         self.mover.arrived()
-        self.carriers.engaged(peer)
+        self.extensions.engaged(peer)
 
     def _returned(self) -> list[tuple[str, str, list[int]]]:
         """The clients of this host that have come back to it, and what they have received."""
@@ -755,7 +755,7 @@ class HostCore:
             if not peer.replaced:
                 self.presence.departed(peer.id, peer.name, peer.address, how)
         self.federation.departed(peer)
-        self.carriers.departed(peer)
+        self.extensions.departed(peer)
 
     def told_presence(self, peer: Peer, spaces: list[str], agents: list[str]) -> None:
         """A host says which spaces and agents it has now."""

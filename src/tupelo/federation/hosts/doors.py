@@ -14,7 +14,7 @@ from typing import Any, Self, TypeVar
 
 from tupelo.errors import BadArgument, BadInput, HostClosed
 from tupelo.federation.hosts.archiving import Archiving
-from tupelo.federation.hosts.building import HostConfig, plan_host
+from tupelo.federation.hosts.config import HostConfig, plan_host
 from tupelo.federation.hosts.core import HostCore
 from tupelo.federation.hosts.limits import Limits
 from tupelo.federation.hosts.services import Service
@@ -30,7 +30,7 @@ from tupelo.federation.spanning.space import (
 )
 from tupelo.space import asynchronous, blocking
 from tupelo.space.clock import Clock
-from tupelo.space.either import finished
+from tupelo.space.dual_api import run_coroutine
 from tupelo.values.lease import check_lease
 
 CLOSING_SECONDS = 10.0
@@ -371,7 +371,7 @@ class Host(HostDoor):
     def run_apart(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         def run() -> None:
             with suppress(HostClosed):
-                finished(work())
+                run_coroutine(work())
 
         threading.Thread(target=run, name="tupelo-notices", daemon=True).start()
 

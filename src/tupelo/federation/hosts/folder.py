@@ -11,7 +11,7 @@ from tupelo.federation.names import RESERVED, is_reserved
 SPACE_FILE = ".tupelo"
 OWN_FILE = ".own"
 SPACE_NAME_MAX = 80
-"""In bytes: with every one of them spelled as three letters it is still the name of a file."""
+"""In bytes: with every one of them encoded as three letters it is still the name of a file."""
 
 
 class Folder:

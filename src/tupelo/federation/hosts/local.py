@@ -14,7 +14,7 @@ from tupelo.federation.client.space import RemoteSpace
 from tupelo.federation.hosts.core import HostCore
 from tupelo.federation.hosts.doors import HostDoor
 from tupelo.federation.hosts.services import HandOver, ServedObject
-from tupelo.space.either import at_once
+from tupelo.space.dual_api import run_sync
 
 D = TypeVar("D", bound=ServedObject)
 
@@ -31,7 +31,7 @@ def open_door(
     if isinstance(host, RemoteSpace):
         door = ServedDoor(host, service, title, methods)
         if not host.is_async:
-            at_once(door.open)
+            run_sync(door.open)
         return door
     if not isinstance(host, HostDoor):
         raise BadArgument("host", "a Host, of either door, or a connection to one", host)

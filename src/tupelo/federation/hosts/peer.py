@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from tupelo.errors import AccessError, BadFrame, CannotSend
-from tupelo.federation.hosts.noted import PeerSession, PeerSessionCache
+from tupelo.federation.hosts.peer_sessions import PeerSession, PeerSessionCache
 from tupelo.federation.links import wire
 from tupelo.federation.links.calls import Handlers, InboundCalls
 from tupelo.federation.links.conversation import Conversation
-from tupelo.federation.links.spelled import (
+from tupelo.federation.links.encoding import (
+    encode_answer,
+    encode_seen,
+    encode_whole,
     read_numbers,
     read_order,
-    spell_answer,
-    spell_seen,
-    spell_whole,
 )
 from tupelo.federation.spaces.doubts import give_back
 from tupelo.federation.spaces.hosted import HostedSpace
@@ -35,7 +35,7 @@ from tupelo.space.session import Seen
 from tupelo.store.index import Accept
 from tupelo.values.entry import Entry
 from tupelo.values.holder import Holder
-from tupelo.values.spelling import template_from_wire
+from tupelo.values.template_encoding import template_from_wire
 
 if TYPE_CHECKING:
     from tupelo.federation.hosts.core import HostCore
@@ -208,14 +208,14 @@ class Peer:
         watching = None if number is None else self._watches.get(number)
         if number is not None and (watching is None or isinstance(watching, SpaceAwaited)):
             order = read_order(message.order)
-            entries, spelled = await self._look_or_watch(number, hosted, template, order, look)
+            entries, encoded = await self._look_or_watch(number, hosted, template, order, look)
         else:
             if isinstance(watching, SpaceWatch):
                 watching.arm()  # before it is looked, so that nothing comes between
-            entries, spelled = await look()
+            entries, encoded = await look()
         if message.how == "peek":
             return [None] if entries else []
-        return spelled
+        return encoded
 
     async def _look_or_watch(
         self,
@@ -229,18 +229,18 @@ class Peer:
         self._require_room()
         self._watches[number] = PlannedWatch()
         try:
-            entries, spelled = await look()
+            entries, encoded = await look()
             if not entries and number in self._watches:  # It may have been called off meanwhile.
                 self._watches[number] = SpaceWatch(
                     hosted, template, lambda: self.talk.say(wire.Hint(number)), order
                 )
-                entries, spelled = await look()  # Something may have come between.
+                entries, encoded = await look()  # Something may have come between.
         except BaseException:
             self._end_watch(number)
             raise
         if entries:
             self._end_watch(number)
-        return entries, spelled
+        return entries, encoded
 
     def _await_space(self, number: int, space: str, made: Callable[[HostedSpace], None]) -> None:
         if number not in self._watches:
@@ -277,7 +277,7 @@ class Peer:
             entries, cut = await self._get(message, hosted, template, session, actor, limit)
             cut = cut or limit != message.limit
             try:
-                return entries, spell_answer(entries, hosted.clock.now(), cut)
+                return entries, encode_answer(entries, hosted.clock.now(), cut)
             except CannotSend as error:
                 self.give_back(message.call)
                 if len(entries) > 1:  # Fewer may have room.
@@ -368,7 +368,7 @@ class Peer:
         query = Query(template, many=True, limit=None, order=Fifo(), known=False, in_slices=True)
         for entry in await hosted.port.fetch(query):
             passed.add(entry)
-        return spell_seen(passed)
+        return encode_seen(passed)
 
     def _stand_later(self, template: Any, message: wire.WatchRequest, hosted: HostedSpace) -> None:
         """The space was made after it was to be watched."""
@@ -387,7 +387,7 @@ class Peer:
             message,
             None if message.seen is None else choosing(_seen(message.seen), None),
             lambda kind, entry, missed: self.talk.say(
-                wire.Hint(message.watch, [[kind, spell_whole(entry, hosted.clock.now())]], missed)
+                wire.Hint(message.watch, [[kind, encode_whole(entry, hosted.clock.now())]], missed)
             ),
         )
         self._watches[message.watch] = telling

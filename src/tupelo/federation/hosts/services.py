@@ -4,7 +4,7 @@ A model registers a service with a host (`core.services["lookup"] = service`, or
 rules of access of its own), or names it in the entry point group "tupelo.services": then every host
 makes it when a client first asks for it, by calling what is named there with its core. A client
 calls the methods of a service over its link (`federation.client.services`). Arguments and answers
-are what msgpack can hold; `spell_any` and `read_any` turn values of entries into that and back.
+are what msgpack can hold; `encode_any` and `read_any` turn values of entries into that and back.
 
 A service may answer with a `HandOver`: what it took for the caller is kept when the caller has
 confirmed that it received the answer, and given back if the caller vanishes first.
@@ -217,9 +217,9 @@ async def _called(door: Any, method: ServiceMethod, args: list[Any], message: wi
     options = {"wait": message.wait} if method.waits else {}
     answer = await getattr(door, message.method)(*read, **options)
     if isinstance(answer, HandOver):
-        answer.value = method.answer.spell(answer.value)
+        answer.value = method.answer.encode(answer.value)
         return answer
-    return method.answer.spell(answer)
+    return method.answer.encode(answer)
 
 
 def _hosted_for_anything(caller: Caller, space: str) -> HostedSpace:

@@ -10,18 +10,18 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tupelo.errors import AccessError, CannotSend, TupeloError, WrongPassword
-from tupelo.federation.hosts.given import ClientDeliveries
-from tupelo.federation.hosts.parked import ParkedCall
-from tupelo.federation.hosts.possessions import ClientResources
+from tupelo.federation.hosts.client_deliveries import ClientDeliveries
+from tupelo.federation.hosts.client_resources import ClientResources
+from tupelo.federation.hosts.parked_calls import ParkedCall
 from tupelo.federation.hosts.writing import ClientWrites
 from tupelo.federation.links import wire
 from tupelo.federation.links.calls import Handlers, InboundCalls
 from tupelo.federation.links.conversation import Conversation
-from tupelo.federation.links.spelled import (
+from tupelo.federation.links.encoding import (
+    encode_change,
+    encode_in_slices,
+    encode_whole,
     read_order,
-    spell_change,
-    spell_in_slices,
-    spell_whole,
 )
 from tupelo.federation.spaces.hosted import HostedSpace
 from tupelo.federation.spanning.question import FederatedResult
@@ -29,10 +29,10 @@ from tupelo.space.delivery import Delivery
 from tupelo.space.log import Actor
 from tupelo.space.query import Query, deadline_of
 from tupelo.space.waiting import Waiter
-from tupelo.values.codec import spell_entry
+from tupelo.values.codec import entry_to_wire
 from tupelo.values.entry import Entry
 from tupelo.values.holder import Holder
-from tupelo.values.spelling import template_from_wire
+from tupelo.values.template_encoding import template_from_wire
 
 if TYPE_CHECKING:
     from tupelo.federation.hosts.core import HostCore
@@ -73,7 +73,7 @@ class ClientServer:
         self._address = address
         self.holder = Holder("client", agent, session)
         self.talk: Conversation
-        self.possessions = ClientResources(self.actor, who, host.limits, host.held)
+        self.resources = ClientResources(self.actor, who, host.limits, host.held)
         self._host = host
         self._allowed: dict[tuple[str, str], HostedSpace] = {}
         self._shown: set[str] = set()
@@ -217,8 +217,8 @@ class ClientServer:
 
     def _query(self, hosted: HostedSpace, message: wire.Get) -> Query:
         """What the client asks; its deadline is on the clock of the space."""
-        txn = self.possessions.transaction(hosted, message.txn)
-        session = self.possessions.session(hosted, message.session)
+        txn = self.resources.transaction(hosted, message.txn)
+        session = self.resources.session(hosted, message.session)
         return Query(
             template_from_wire(message.template),
             message.take,
@@ -240,7 +240,7 @@ class ClientServer:
         if message.take:
             self._given.hold(call, hosted.port.reserved_now(entry, query))
         try:
-            self.talk.say(wire.Answer(call, self._spelled(message, [entry])))
+            self.talk.say(wire.Answer(call, self._encoded(message, [entry])))
         except TupeloError:
             self._given.give_back(call)
             raise
@@ -270,7 +270,7 @@ class ClientServer:
         self, hosted: HostedSpace, message: wire.Get, entry: Entry, position: int
     ) -> list[Any]:
         await hosted.flush(position)
-        return self._spelled(message, [entry])
+        return self._encoded(message, [entry])
 
     async def _get_slowly(self, hosted: HostedSpace, message: wire.Get, query: Query) -> Any:
         call = message.call
@@ -290,7 +290,7 @@ class ClientServer:
         """CannotSend if more would be taken than one request may."""
         most = query.limit
         if message.take and message.many and (most is None or most > wire.BULK_MAX):
-            txn = self.possessions.transaction(hosted, message.txn)
+            txn = self.resources.transaction(hosted, message.txn)
             if await hosted.port.count_in_slices(query.template, txn) > wire.BULK_MAX:
                 raise CannotSend(
                     f"more than {wire.BULK_MAX:,} entries match, and so many can be taken at a "
@@ -312,17 +312,17 @@ class ClientServer:
     async def _answer(
         self, message: wire.Get, entries: list[Entry], taken: FederatedResult | None = None
     ) -> Any:
-        spell = spell_whole if message.whole else _spell_fields
-        spelled = await spell_in_slices(entries, spell)
+        encode = encode_whole if message.whole else _encode_fields
+        encoded = await encode_in_slices(entries, encode)
         if not message.coverage:
-            return spelled
+            return encoded
         if taken is None:
-            return [spelled, [self._host.name], []]
-        return [spelled, list(taken.covered), list(taken.missing)]
+            return [encoded, [self._host.name], []]
+        return [encoded, list(taken.covered), list(taken.missing)]
 
     @staticmethod
-    def _spelled(message: wire.Get, entries: list[Entry]) -> list[Any]:
-        return list(map(spell_whole if message.whole else _spell_fields, entries))
+    def _encoded(message: wire.Get, entries: list[Entry]) -> list[Any]:
+        return list(map(encode_whole if message.whole else _encode_fields, entries))
 
     def confirm(self, message: wire.Confirm) -> None:
         for call in message.calls:
@@ -379,14 +379,14 @@ class ClientServer:
             taken = FederatedResult(hosted)
             number = await federation.count(hosted, template, message.scope, taken)
             return [number, list(taken.covered), list(taken.missing)]
-        txn = self.possessions.transaction(hosted, message.txn)
+        txn = self.resources.transaction(hosted, message.txn)
         number = await hosted.port.count_in_slices(template, txn)
         return [number, [self._host.name], []] if message.coverage else number
 
     async def changes(self, message: wire.Changes) -> list[Any]:
         door = self.hosted(message.space, "read").door
         changes = await door.changes(since=message.since, limit=message.limit)
-        return [spell_change(change) for change in changes]
+        return [encode_change(change) for change in changes]
 
     async def log(self, message: wire.ReadLog) -> list[Any]:
         port = self.hosted(message.space, "read").port
@@ -411,10 +411,10 @@ class ClientServer:
         self._alone.clear()
         self.requests.stop()
         self.writing.stop_all()
-        self.possessions.free()
+        self.resources.free()
         self._host.services.left(self)
         self._host.doubts.leave(self.holder.owner, self._given.leave(), reason)
 
 
-def _spell_fields(entry: Entry) -> Any:
-    return spell_entry(entry.shape, entry.fields)
+def _encode_fields(entry: Entry) -> Any:
+    return entry_to_wire(entry.shape, entry.fields)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from tupelo.errors import AnswerTooLarge, BadArgument, BadFrame, LimitReached
 from tupelo.federation.links import wire
-from tupelo.federation.links.spelled import SPELLED_AT_ONCE, read_spelled_entry, spell_leases
+from tupelo.federation.links.encoding import SPELLED_AT_ONCE, encode_leases, read_encoded_entry
 from tupelo.federation.spaces.hosted import HostedSpace
 from tupelo.space.tasks import TaskSignal, turn
 from tupelo.space.writers import Items, WriteOutcome, Writer
@@ -48,7 +48,7 @@ class ClientWrites:
             and message.leases
             and type(entries[0]) is list
         ):
-            lease = hosted.port.write_plainly(tuple(entries[0]), serving.actor)
+            lease = hosted.port.write_fast(tuple(entries[0]), serving.actor)
             if lease is not None:
                 self._wrote(message.call, hosted, [lease], lease.thing.arrival)
                 return
@@ -59,7 +59,7 @@ class ClientWrites:
         if len(entries) > SPELLED_AT_ONCE:
             serving.requests.spawn(message.call, self._write_many(message, hosted))
             return
-        items = [read_spelled_entry(entry) for entry in entries]
+        items = [read_encoded_entry(entry) for entry in entries]
         if message.wait != 0:
             serving.requests.require_new(message.call)
         outcome, position = self._write_items(message, hosted, items)
@@ -75,7 +75,7 @@ class ClientWrites:
         for start in range(0, len(message.entries), SPELLED_AT_ONCE):
             async with turn():
                 some = message.entries[start : start + SPELLED_AT_ONCE]
-                items += [read_spelled_entry(entry) for entry in some]
+                items += [read_encoded_entry(entry) for entry in some]
                 await asyncio.sleep(0)
         outcome, position = self._write_items(message, hosted, items)
         if isinstance(outcome, Writer):
@@ -97,7 +97,7 @@ class ClientWrites:
             asked = check_lease(leases)
         if message.at is not None and len(message.at) != len(items):
             raise BadFrame("a place for each entry")
-        txn = serving.possessions.transaction(hosted, message.txn)
+        txn = serving.resources.transaction(hosted, message.txn)
         with hosted.port.acting(serving.actor):
             outcome, position = hosted.port.write_items(
                 items,
@@ -115,7 +115,7 @@ class ClientWrites:
     def _require_known_shapes(self, hosted: HostedSpace, entries: list[Any]) -> None:
         """LimitReached if the space would learn a shape: it never forgets one."""
         shapes = hosted.port.shapes
-        if any(read_spelled_entry(entry)[0] not in shapes for entry in entries):
+        if any(read_encoded_entry(entry)[0] not in shapes for entry in entries):
             raise LimitReached(f"shapes of entries in {hosted.name!r}", self._shapes_max)
 
     def _wanted(self, hosted: HostedSpace, message: wire.Write, leases: list[Lease]) -> list[Lease]:
@@ -125,7 +125,7 @@ class ClientWrites:
         if not message.leases:
             return []
         if message.txn is not None:
-            self._serving.possessions.wrote(hosted, leases)
+            self._serving.resources.wrote(hosted, leases)
         return leases
 
     def _wrote(self, call: int, hosted: HostedSpace, leases: list[Lease], position: int) -> None:
@@ -166,7 +166,7 @@ def _answer(leases: list[Lease]) -> list[list[Any]]:
     things = [lease.thing for lease in leases]
     if len(things) == 1:  # as most are
         return [[things[0].n, things[0].arrival, things[0].expires]]
-    runs = spell_leases((one.n, one.arrival, one.expires) for one in things)
+    runs = encode_leases((one.n, one.arrival, one.expires) for one in things)
     if len(runs) * RUN_BYTES > wire.FRAME_MAX:
         raise AnswerTooLarge(
             f"all {len(leases):,} entries were written, but their leases do not fit in an answer "

@@ -139,9 +139,9 @@ def _call(who: str | None) -> str:
 
 
 def _scramble(password: str, salt: bytes) -> bytes:
-    # Every text has a spelling so, even one that is no proper Unicode.
-    spelled = password.encode("utf-8", "surrogatepass")
-    return hashlib.scrypt(spelled, salt=salt, n=2**14, r=8, p=1)
+    # Every text has a encoding so, even one that is no proper Unicode.
+    encoded = password.encode("utf-8", "surrogatepass")
+    return hashlib.scrypt(encoded, salt=salt, n=2**14, r=8, p=1)
 
 
 NOBODY: Final = Access(read=(), write=(), take=(), subscribe=(), administer=())

@@ -4,7 +4,7 @@ The address is the addressee's key itself: nothing else has to be fetched or bel
 something is sealed. What carries a message can neither read it, nor alter it, nor give it to
 another, nor pass it off as another message; it does not even learn who sent it.
 
-An Ed25519 key and an X25519 key are points of the same curve in two spellings, so the identity's
+An Ed25519 key and an X25519 key are points of the same curve in two encodings, so the identity's
 own key serves for the exchange as well. That one key pair may do both is shown by E. Thormarker,
 "On using the same key pair for Ed25519 and an X25519 based KEM" (2021); the two never hash the
 same input, for what is signed here and what is derived here begin with different words.
@@ -96,7 +96,7 @@ def unseal(identity: Identity, sealed: bytes, context: Context) -> tuple[str, by
 
 
 def _bind(head: bytes, context: Context) -> bytes:
-    """What the message belongs to, spelled so that no two contexts look alike."""
+    """What the message belongs to, encoded so that no two contexts look alike."""
     for part in context:
         if type(part) not in (str, int):
             raise BadArgument("context", "texts and numbers", part)

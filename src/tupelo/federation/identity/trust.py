@@ -144,37 +144,37 @@ class Trust:
             raise
 
     def _compare(self, path: Path, name: str, key: str) -> None:
-        spelled = _spell(name)
+        encoded = _encode(name)
         try:
             if key in _refused(path):
                 raise Stranger(
                     f"{name!r} has the identity {key}, which was withdrawn: {path} refuses it"
                 )
             remembered = _read(path)
-            if spelled not in remembered:
+            if encoded not in remembered:
                 if len(remembered) >= NAMES_MAX:
                     raise Stranger(
                         f"{name!r} is not known, and {path} remembers {NAMES_MAX} names already; "
                         "remove lines from it, or use another file"
                     )
-                _append(path, f"{spelled} {key}\n")
-                logger.info("first met %s, which has the identity %s", spelled, key)
+                _append(path, f"{encoded} {key}\n")
+                logger.info("first met %s, which has the identity %s", encoded, key)
                 # Another program may have met another under this name just now. The first line
                 # counts, and everybody sees the lines in the same order.
                 remembered = _read(path)
         except OSError as error:
             raise IdentityUnusable(f"{path} cannot be used: {error}") from error
         # Missing if an editor has replaced the file just now: then the next time is the first.
-        before = remembered.get(spelled, key)
+        before = remembered.get(encoded, key)
         if before != key:
             raise IdentityChanged(
                 f"{name!r} was {before} and is now {key}: it has a new identity, or "
                 f"somebody else answers in its place. If you know that it has a new identity, "
-                f"remove the line that begins with {spelled} from {path}, and try again"
+                f"remove the line that begins with {encoded} from {path}, and try again"
             )
 
 
-def _spell(name: str) -> str:
+def _encode(name: str) -> str:
     """A name as a word of the file: no spaces, no line ends, and no beginning of a remark."""
     try:
         if isinstance(name, str) and 0 < len(name) <= NAME_MAX:

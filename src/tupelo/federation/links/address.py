@@ -88,7 +88,7 @@ def _split(text: str) -> tuple[str, int]:
             raise ValueError("the bracket is not closed")
         if rest and not rest.startswith(":"):
             raise ValueError("a port stands behind a colon")
-        # A URL spells the % before an interface's name as %25.
+        # A URL encodes the % before an interface's name as %25.
         host = str(ipaddress.IPv6Address(inside.replace("%25", "%")))
         return host, _port(rest[1:]) if rest else DEFAULT_PORT
     host, colon, port = text.partition(":")

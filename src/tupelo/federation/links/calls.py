@@ -2,10 +2,9 @@
 along the tree of a group.
 
 A call is a message with a number, chosen by the caller, and gets one Answer or one Failure of that
-number. The caller keeps what it has asked in `PendingCalls`. Whoever is called has `InboundCalls` for
-each caller, and a table of `Handlers`, filled by the features that own the messages. Nothing here
-knows of links: what is said goes through a function, or a method of the caller.
-"""
+number. The caller keeps what it has asked in `PendingCalls`. Whoever is called has `InboundCalls`
+for each caller, and a table of `Handlers`, filled by the features that own the messages. Nothing
+here knows of links: what is said goes through a function, or a method of the caller."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
 from tupelo.errors import BadFrame, CannotSend, LimitReached, PeerLost, TupeloError
-from tupelo.federation.links.spelled import read_error, spell_error
+from tupelo.federation.links.encoding import encode_error, read_error
 from tupelo.federation.links.turns import TurnScheduler
 from tupelo.federation.links.wire import Answer, Failure, Message
 from tupelo.values.codec import BadBytes
@@ -303,7 +302,7 @@ class InboundCalls(Generic[C]):
 
     def fail(self, call: int, error: BaseException) -> None:
         """The answer of this call is an error."""
-        kind, message, data = spell_error(error)
+        kind, message, data = encode_error(error)
         try:
             self._caller.talk.say(Failure(call, kind, message, data))
         except CannotSend:  # It speaks of what cannot be said.

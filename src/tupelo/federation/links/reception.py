@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 from tupelo.errors import BadFrame, CannotReach, TupeloError
 from tupelo.federation.links.conversation import Conversation
+from tupelo.federation.links.encoding import encode_error, read_error
 from tupelo.federation.links.link import FrameReceiver, Link, Network
-from tupelo.federation.links.spelled import read_error, spell_error
 from tupelo.federation.links.wire import (
     VERSION,
     Goodbye,
@@ -60,7 +60,7 @@ class Reception:
                 self._timer.cancel()
                 logger.warning("%s was refused: %s", self._link.label, error)
                 if not isinstance(error, BadFrame):
-                    self._link.send(encode(Refusal(*spell_error(error))))
+                    self._link.send(encode(Refusal(*encode_error(error))))
                 self._link.close()
                 return
             if self._inside is not None:

@@ -18,8 +18,8 @@ from typing import Any
 
 from tupelo.errors import BadFrame, CannotReach, TupeloError
 from tupelo.federation.links.address import Address, is_loopback
+from tupelo.federation.links.encoding import encode_error, read_error
 from tupelo.federation.links.link import Answering, FrameReceiver
-from tupelo.federation.links.spelled import read_error, spell_error
 from tupelo.federation.links.wire import (
     FRAME_MAX,
     HELLO_MAX,
@@ -480,6 +480,6 @@ def _set_no_delay(transport: asyncio.BaseTransport) -> None:
 
 def _refuse(transport: Any, error: TupeloError) -> None:
     """Say why, and hang up."""
-    kind, message, data = spell_error(error)
+    kind, message, data = encode_error(error)
     transport.write(PREAMBLE + REFUSED + frame(encode(Refusal(kind, message, data))))
     transport.close()

@@ -2,7 +2,7 @@
 
 A frame is four bytes of length and one message. Every message is a short array that begins with
 its number; its types are checked as it is read, and what does not fit is a BadFrame. Entries and
-templates are spelled as `values` spells them; nothing is ever unpickled, and code never travels.
+templates are encoded as `values` encodes them; nothing is ever unpickled, and code never travels.
 
 A call has a number, chosen by the caller, and gets one Answer or one Failure (see `calls`). What is
 taken stays reserved under the number of its call until it is confirmed.
@@ -21,7 +21,7 @@ from tupelo.errors import BadFrame, CannotSend
 from tupelo.values.codec import BadBytes
 from tupelo.values.holder import ClientCall
 from tupelo.values.scope import Scope
-from tupelo.values.spelling import read_wire_extension
+from tupelo.values.template_encoding import read_wire_extension
 
 VERSION = 2
 FRAME_MAX = 16 * 2**20
@@ -142,7 +142,7 @@ class Open(Message, tag=22):
 
 
 class Write(Message, tag=23):
-    """Answer: a list of the leases, as `spell_leases` spells them; nothing if nobody wants the
+    """Answer: a list of the leases, as `encode_leases` encodes them; nothing if nobody wants the
     `leases`."""
 
     call: int
@@ -157,8 +157,8 @@ class Write(Message, tag=23):
 
 
 class Get(Message, tag=24):
-    """Read or take; one entry unless `many`. Answer: a list of entries, spelled, or of `whole` ones
-    (see `spell_whole`). With `coverage` an answer of part of the hosts will do, and it is [that
+    """Read or take; one entry unless `many`. Answer: a list of entries, encoded, or of `whole` ones
+    (see `encode_whole`). With `coverage` an answer of part of the hosts will do, and it is [that
     list, the names of the hosts that were reached, and of those that were not]."""
 
     call: int
@@ -298,7 +298,7 @@ class Match(Message, tag=41):
 
 class NextMatches(Message, tag=42):
     """The next entries of a match set; an empty list at its end. Answer: [a list of entries,
-    spelled, a list of [origin, n, reason] of those that were left out so far]."""
+    encoded, a list of [origin, n, reason] of those that were left out so far]."""
 
     call: int
     space: str
@@ -307,7 +307,7 @@ class NextMatches(Message, tag=42):
 
 
 class Changes(Message, tag=36):
-    """Answer: a list of changes (see `spell_change`)."""
+    """Answer: a list of changes (see `encode_change`)."""
 
     call: int
     space: str
@@ -506,9 +506,9 @@ class PartRequest(Message, tag=59):
 
 
 class Routed(Message, tag=64):
-    """What the host `source` says to `target`, along the tree of this roster of their group."""
+    """What the host `source` says to `target`, along the tree of this membership of their group."""
 
-    roster: tuple[int, str]
+    membership: tuple[int, str]
     source: str
     target: str
     message: PartNotice | PartRequest | Answer | Failure

@@ -2,9 +2,8 @@
 
 They are entries like any other, under the identity that they have, so that whoever reads copies,
 waits for them or subscribes to them does so as everywhere else. On disk it stands between them, in
-the same step, how far each stream is: a `BatchRecord` before the items that came with it, whose arrivals
-follow its own, and a `StreamProgress` when a stream has moved on otherwise.
-"""
+the same step, how far each stream is: a `BatchRecord` before the items that came with it, whose
+arrivals follow its own, and a `StreamProgress` when a stream has moved on otherwise."""
 
 from __future__ import annotations
 
@@ -19,13 +18,13 @@ from pyroaring import BitMap64
 
 from tupelo.errors import BadArgument, BadFrame
 from tupelo.federation.hosts.core import HostCore
-from tupelo.federation.links.spelled import read_spelled_entry
+from tupelo.federation.links.encoding import read_encoded_entry
 from tupelo.federation.replication.messages import Chunk
 from tupelo.federation.replication.proofs import decode_statement, encode_statement
-from tupelo.federation.replication.streams import Numbered, Stream, read_bits, spell_bits, up_to
+from tupelo.federation.replication.streams import Numbered, Stream, encode_bits, read_bits, up_to
 from tupelo.federation.spaces.hosted import HostedSpace
 from tupelo.space.session import Seen
-from tupelo.values.codec import spell_entry
+from tupelo.values.codec import entry_to_wire
 from tupelo.values.entry import Entry, freeze, thaw
 from tupelo.values.kind import kind_of
 
@@ -46,7 +45,7 @@ class BatchRecord:
 
     source: str
     upto: int
-    deaths: int
+    tombstones: int
     numbers: bytes
 
 
@@ -56,7 +55,7 @@ class StreamProgress:
 
     source: str
     upto: int
-    deaths: int
+    tombstones: int
     known: int
     ahead: bytes
     dead: bytes
@@ -151,7 +150,7 @@ class CopyStore:
         del self._bytes[stream.source]
 
     def size_of(self, item: Entry) -> int:
-        return len(spell_item(item, None))
+        return len(encode_item(item, None))
 
     def bytes_of(self, source: str) -> int:
         """How many bytes the items of a stream need, if that is measured."""
@@ -159,7 +158,7 @@ class CopyStore:
 
     def _measure(self, source: str, entries: Iterable[Entry], sign: int) -> None:
         if self._measured:
-            size = sum(len(spell_item(entry, None)) for entry in entries)
+            size = sum(len(encode_item(entry, None)) for entry in entries)
             self._bytes[source] += sign * size
 
     def _step(self, come: list[Entry], ended: list[Entry]) -> None:
@@ -181,7 +180,7 @@ class CopyStore:
         return self._port.new_entry(*freeze(record))
 
     def _batch(self, stream: Stream, numbers: list[int], come: list[Entry]) -> Entry:
-        record = BatchRecord(stream.source, stream.upto, stream.deaths, _encode(numbers))
+        record = BatchRecord(stream.source, stream.upto, stream.tombstones, _encode(numbers))
         batch = _LiveBatch(self._own(record), len(come))
         self._batches.update(dict.fromkeys(come, batch))
         return batch.entry
@@ -200,10 +199,10 @@ class CopyStore:
             StreamProgress(
                 stream.source,
                 stream.upto,
-                stream.deaths,
+                stream.tombstones,
                 stream.known,
-                spell_bits(ahead),
-                spell_bits(stream.dead),
+                encode_bits(ahead),
+                encode_bits(stream.dead),
             )
         )
         return [new], [] if old is None else [old]
@@ -255,7 +254,7 @@ class CopyStore:
                     self._batches[here[place]] = behind[-1]
                     stream.append([(number, here[place])])
             stream.upto = stream.known = max(stream.upto, batch.upto)
-            stream.deaths = max(stream.deaths, batch.deaths)
+            stream.tombstones = max(stream.tombstones, batch.tombstones)
         for record in kept.values():
             stream = found.setdefault(record.source, Stream(record.source))
             _restore(stream, record)
@@ -268,13 +267,13 @@ class CopyStore:
             self._step(new, [*old, one.entry])
         for stream in found.values():
             stream.chunks.sort(key=lambda chunk: chunk.upto)
-            stream.removals.sort(key=lambda removal: removal.deaths)
+            stream.removals.sort(key=lambda removal: removal.tombstones)
             self._measure(stream.source, stream.items.values(), 1)
             yield stream
 
-    # Spelling
+    # Encoding
 
-    def spell(self, item: Entry) -> bytes | None:
+    def encode(self, item: Entry) -> bytes | None:
         """Fields, number, origin, seconds that it has left, and the agent that it is for."""
         lease = None
         if item.expires is not None:
@@ -283,17 +282,17 @@ class CopyStore:
                 return None
         if item.ended:
             return None
-        return spell_item(item, lease)
+        return encode_item(item, lease)
 
     def content(self, item: Entry) -> bytes:
-        return spell_item(item, None if item.expires is None else 0.0)
+        return encode_item(item, None if item.expires is None else 0.0)
 
     def lease(self, item: Entry) -> float:
         return 0.0 if item.expires is None else item.expires - self._now()
 
-    def read(self, spelled: Any) -> Entry:
+    def read(self, encoded: Any) -> Entry:
         try:
-            fields, n, origin, lease, to = spelled
+            fields, n, origin, lease, to = encoded
         except (TypeError, ValueError) as error:
             raise BadFrame(f"this is no item: {error}") from error
         if not (
@@ -304,7 +303,7 @@ class CopyStore:
             and (to is None or type(to) is str)
         ):
             raise BadFrame("this is no item: its identity cannot be")
-        shape, values = read_spelled_entry(fields)
+        shape, values = read_encoded_entry(fields)
         expires = None if lease is None else self._now() + lease
         return Entry(values, shape, origin, n, 0, expires, to=to)
 
@@ -317,9 +316,9 @@ class _LiveBatch:
     left: int
 
 
-def spell_item(entry: Entry, lease: float | None) -> bytes:
+def encode_item(entry: Entry, lease: float | None) -> bytes:
     """UnicodeEncodeError, if there is a text in it that is none."""
-    fields = spell_entry(entry.shape, entry.fields)
+    fields = entry_to_wire(entry.shape, entry.fields)
     return _encode((fields, entry.n, entry.origin, lease, entry.to))
 
 
@@ -332,7 +331,7 @@ def _looks_ahead(stream: Stream) -> bool:
 
 
 def _restore(stream: Stream, kept: StreamProgress) -> None:
-    stream.deaths = max(stream.deaths, kept.deaths)
+    stream.tombstones = max(stream.tombstones, kept.tombstones)
     if kept.upto >= stream.upto:
         stream.upto = kept.upto
         stream.known = max(kept.known, kept.upto)

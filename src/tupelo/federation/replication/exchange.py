@@ -30,7 +30,7 @@ from tupelo.federation.replication.messages import NOTHING, SOURCES_MAX, Chunk, 
 from tupelo.federation.replication.partners import FeedPartner, FetchesInFlight
 from tupelo.federation.replication.proofs import digest_of, is_proved, sign
 from tupelo.federation.replication.sources import base_of, host_of, is_signed
-from tupelo.federation.replication.streams import Item, Numbered, Stream, read_bits, spell_bits
+from tupelo.federation.replication.streams import Item, Numbered, Stream, encode_bits, read_bits
 
 logger = logging.getLogger("tupelo")
 
@@ -58,11 +58,11 @@ class ItemStore(Protocol):
         """Forget the whole stream."""
         ...
 
-    def spell(self, item: Item) -> bytes | None:
+    def encode(self, item: Item) -> bytes | None:
         """An item in msgpack; None if its time has come."""
         ...
 
-    def read(self, spelled: Any) -> Item:
+    def read(self, encoded: Any) -> Item:
         """BadFrame if it is none."""
         ...
 
@@ -186,7 +186,7 @@ class FeedExchange:
         """To be asked before the stream moves on."""
         fresh = self._fresh.get(stream.source)
         if fresh is None:
-            fresh = self._fresh[stream.source] = UnsentChanges(stream.upto, stream.deaths)
+            fresh = self._fresh[stream.source] = UnsentChanges(stream.upto, stream.tombstones)
         return fresh
 
     # What happens here
@@ -207,12 +207,12 @@ class FeedExchange:
                 (list(self.far), said.MarksChanged(self.feed, {stream.source: stream.mark}))
             )
 
-    def bury(self, numbers: Iterable[int], source: str | None = None) -> None:
+    def mark_removed(self, numbers: Iterable[int], source: str | None = None) -> None:
         """These items of this host's own stream, or of a lane of it, are no more."""
         stream = self.own if source is None else self._stream(source)
         fresh = self._news_of(stream)
-        buried, items = stream.bury(numbers)
-        fresh.numbers += buried
+        marked_removed, items = stream.mark_removed(numbers)
+        fresh.numbers += marked_removed
         self._shelf.remove(stream, items)
 
     def hold(self, source: str) -> None:
@@ -354,15 +354,15 @@ class FeedExchange:
             empty = said.ItemBatch(self.feed, want.source, 0, 0, 0, [], True)
             self.outbox.append(([far.id], empty))
             return
-        deaths = -1 if self._has_hole(parcel) else want.mark.deaths
-        if deaths < stream.deaths:
-            self.outbox += [([far.id], one) for one in self._removals(stream, deaths)]
+        tombstones = -1 if self._has_hole(parcel) else want.mark.tombstones
+        if tombstones < stream.tombstones:
+            self.outbox += [([far.id], one) for one in self._removals(stream, tombstones)]
         self.outbox.append(([far.id], parcel))
-        far.has[want.source] = want.mark.or_more(StreamMark(parcel.upto, stream.deaths))
+        far.has[want.source] = want.mark.or_more(StreamMark(parcel.upto, stream.tombstones))
 
     def _hear_parcel(self, far: FeedPartner, parcel: said.ItemBatch) -> None:
         source = parcel.source
-        mark = StreamMark(parcel.upto, parcel.deaths)
+        mark = StreamMark(parcel.upto, parcel.tombstones)
         asked = parcel.answers and self.wants.answered(source, far.id)
         if not self._believes(far, source):
             self.wants.consider(source)
@@ -397,10 +397,10 @@ class FeedExchange:
     def _take_in(self, far: FeedPartner, stream: Stream, parcel: said.ItemBatch) -> bool:
         """Take in what is new. False if this host may not tell us something of it."""
         upto, read = stream.upto, self._shelf.read
-        if parcel.after > upto or parcel.deaths > stream.deaths:
+        if parcel.after > upto or parcel.tombstones > stream.tombstones:
             return True
         signed = is_signed(stream.source)
-        read_all = [(n, read(spelled)) for n, spelled in parcel.items if n > upto or signed]
+        read_all = [(n, read(encoded)) for n, encoded in parcel.items if n > upto or signed]
         items = [(number, item) for number, item in read_all if number > upto]
         proof = self._check(far, stream, parcel, dict(read_all)) if signed else []
         if proof is None:
@@ -418,14 +418,14 @@ class FeedExchange:
 
     def _hear_died(self, far: FeedPartner, died: said.Tombstones) -> None:
         source = died.source
-        mark = StreamMark(0, died.deaths)
+        mark = StreamMark(0, died.tombstones)
         if not self._believes(far, source) or not self._is_heeded(far, died):
             return
         stream = self._stream(source)
         far.got(source, mark)
-        if mark.deaths > stream.deaths >= died.before:
+        if mark.tombstones > stream.tombstones >= died.before:
             fresh = self._news_of(stream)
-            fresh.numbers += died.numbers[stream.deaths - died.before :]
+            fresh.numbers += died.numbers[stream.tombstones - died.before :]
             gone = stream.died(died.before, died.numbers) or []
             if died.signature:
                 stream.keep_removal(died)
@@ -437,16 +437,16 @@ class FeedExchange:
         if not self._believes(far, living.source) or not self._is_heeded(far, living):
             return
         stream = self._stream(living.source)
-        far.got(living.source, StreamMark(0, living.deaths))
+        far.got(living.source, StreamMark(0, living.tombstones))
         fresh = self._news_of(stream)
-        is_newer = living.deaths > stream.deaths
+        is_newer = living.tombstones > stream.tombstones
         if is_newer or (living.signature and living.known > stream.known):
             gone = stream.outlive(living)
             if living.signature:
                 stream.keep_removal(living)
             self._shelf.remove(stream, gone)
         if is_newer:
-            fresh.before = stream.deaths  # Which ones died is not known.
+            fresh.before = stream.tombstones  # Which ones died is not known.
             fresh.numbers.clear()
 
     # What is signed
@@ -478,11 +478,13 @@ class FeedExchange:
         """Whether there are no chunks for a part of it, since nothing is left there."""
         return is_signed(parcel.source) and not _is_covered(parcel, [])
 
-    def _removals(self, stream: Stream, deaths: int) -> list[said.Tombstones | said.AliveNumbers]:
+    def _removals(
+        self, stream: Stream, tombstones: int
+    ) -> list[said.Tombstones | said.AliveNumbers]:
         """What one is told of the removals who has heeded so many."""
         source = stream.source
         if is_signed(source) and not self.owns(source):
-            return [one for one in stream.removals if one.deaths > deaths]
+            return [one for one in stream.removals if one.tombstones > tombstones]
         living = stream.living(self.feed)
         if (identity := self._signs(source)) is not None:
             living.signature = sign(identity, self.feed, source, living)
@@ -522,7 +524,7 @@ class FeedExchange:
         if parcel.away:
             away = read_bits(parcel.away) & due
             due -= away
-            parcel.away = spell_bits(away)
+            parcel.away = encode_bits(away)
         is_right = (
             parcel.upto <= end
             and digests.keys() <= listed.keys()
@@ -575,7 +577,7 @@ class FeedExchange:
             if far.takes(source):
                 has = far.mark(source)
                 if mark.exceeds(has):
-                    in_step = has.upto >= fresh.after and has.deaths >= fresh.before
+                    in_step = has.upto >= fresh.after and has.tombstones >= fresh.before
                     (told if in_step and self._has_room(far.id) else behind).append(far.id)
         if not told:
             return behind
@@ -599,7 +601,7 @@ class FeedExchange:
         """What was removed since the others were told the last time, as it is signed."""
         source = stream.source
         if is_signed(source) and not self.owns(source):
-            return [one for one in stream.removals if one.deaths > fresh.before]
+            return [one for one in stream.removals if one.tombstones > fresh.before]
         died = said.Tombstones(self.feed, source, fresh.before, fresh.numbers)
         if (identity := self._signs(source)) is not None:
             self._unfolded[source] += len(fresh.numbers)
@@ -616,15 +618,15 @@ class FeedExchange:
             return None if window is None or window.more else window
         items = []
         late: list[int] = []
-        size, living, spell = 0, stream.items, self._shelf.spell
+        size, living, encode = 0, stream.items, self._shelf.encode
         for number, item in fresh.items:
             if number in living:
-                spelled = spell(item)
-                if spelled is None:
+                encoded = encode(item)
+                if encoded is None:
                     late.append(number)
                 else:
-                    size += len(spelled)
-                    items.append((number, msgspec.Raw(spelled)))
+                    size += len(encoded)
+                    items.append((number, msgspec.Raw(encoded)))
                     if size > self._window_bytes and len(items) > 1:
                         return None
         parcel = said.ItemBatch(
@@ -632,7 +634,7 @@ class FeedExchange:
             stream.source,
             fresh.after,
             stream.upto,
-            stream.deaths,
+            stream.tombstones,
             items,
             False,
             away=stream.away_since(fresh.after, stream.upto, late),
@@ -641,8 +643,8 @@ class FeedExchange:
 
     def _window(self, stream: Stream, after: int, *, answers: bool) -> said.ItemBatch | None:
         """What comes after a number, as much as is told at a time; None if it cannot be proved."""
-        spell = self._shelf.spell
-        parcel = stream.parcel(self.feed, after, self._window_bytes, spell, answers=answers)
+        encode = self._shelf.encode
+        parcel = stream.parcel(self.feed, after, self._window_bytes, encode, answers=answers)
         return self._proved(stream, parcel)
 
 

@@ -1,4 +1,4 @@
-"""A feed at one host: its tap, its copies, and its exchange with others that have it."""
+"""A feed at one host: its change capture, its copies, and its exchange with others that have it."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 from tupelo.errors import BadArgument, JournalError, SpaceClosed
 from tupelo.federation.hosts.core import HostCore
 from tupelo.federation.replication import messages as said
+from tupelo.federation.replication.change_capture import ChangeCapture
 from tupelo.federation.replication.copies import CopyStore
 from tupelo.federation.replication.exchange import FeedExchange
 from tupelo.federation.replication.messages import StreamMark
-from tupelo.federation.replication.placing import (
+from tupelo.federation.replication.placement import (
     CopyAll,
     CopyKeeper,
     CopySome,
@@ -23,13 +24,12 @@ from tupelo.federation.replication.placing import (
 )
 from tupelo.federation.replication.sources import host_of, is_signed, lane_name
 from tupelo.federation.replication.streams import Numbered, Stream
-from tupelo.federation.replication.tap import ChangeCapture
 from tupelo.federation.spaces.hosted import HostedSpace
 from tupelo.values.entry import Entry
 
 if TYPE_CHECKING:
     from tupelo.federation.hosts.peer import Peer
-    from tupelo.federation.replication.carrier import Replication
+    from tupelo.federation.replication.feeds import Replication
 
 logger = logging.getLogger("tupelo")
 
@@ -104,19 +104,19 @@ class Feed:
     def _begin(self, only: Callable[[Entry], bool] | None) -> None:
         for stream in self._shelf.streams():
             self.exchange.load(stream)
-        self._tap = ChangeCapture(self.space, only, self._draw_soon)
+        self._capture = ChangeCapture(self.space, only, self._draw_soon)
         owned = [self.exchange.own] if self._lanes is None else self.exchange.owned()
         for own in owned:
             # What was told in an earlier life may not have been kept: whoever listens asks anew.
-            own.deaths = max(own.deaths + 1, int(self._core.clock.now() * 1_000_000))
+            own.tombstones = max(own.tombstones + 1, int(self._core.clock.now() * 1_000_000))
             if self._lanes is not None:
                 self._lane_of.update(dict.fromkeys(own.items, own.source))
-        lost = self._tap.adopt({number for own in owned for number in own.items})
-        items, _, position = self._tap.draw(self._drawn_upto)
+        lost = self._capture.adopt({number for own in owned for number in own.items})
+        items, _, position = self._capture.draw(self._drawn_upto)
         if self.space.durable:
             self.space.port.flush(position)
-        self._write(items, self._tap.begun)
-        self._bury(sorted(lost))
+        self._write(items, self._capture.begun)
+        self._mark_removed(sorted(lost))
 
     # What is used
 
@@ -138,7 +138,7 @@ class Feed:
     @property
     def is_drawn(self) -> bool:
         """Is everything that was written in the space by now an item, if it can be one?"""
-        return self._drawing is None and not self._tap.awake
+        return self._drawing is None and not self._capture.awake
 
     @property
     def is_handed(self) -> bool:
@@ -162,7 +162,7 @@ class Feed:
 
     def original(self, number: int) -> Entry | None:
         """The entry of this host's own space that is the item of this number."""
-        return self._tap.entries.get(number)
+        return self._capture.entries.get(number)
 
     @property
     def offered(self) -> set[str]:
@@ -202,7 +202,7 @@ class Feed:
         """Tell the others what is new, now: it comes to them before all that is said later."""
         self._replication.tell(self)
 
-    # The tap
+    # The change capture
 
     @property
     def _drawn_upto(self) -> int:
@@ -221,15 +221,15 @@ class Feed:
             self.exchange.write(some, source=source)
         self._placing.review()
 
-    def _bury(self, numbers: list[int]) -> None:
+    def _mark_removed(self, numbers: list[int]) -> None:
         if self._lanes is None:
-            self.exchange.bury(numbers)
+            self.exchange.mark_removed(numbers)
             return
         parted: dict[str, list[int]] = {}
         for number in numbers:
             parted.setdefault(self._lane_of.pop(number), []).append(number)
         for source, some in parted.items():
-            self.exchange.bury(some, source)
+            self.exchange.mark_removed(some, source)
 
     def _draw_soon(self) -> None:
         if self._drawing is None and not self.closed:
@@ -239,19 +239,19 @@ class Feed:
     async def _draw(self) -> None:
         """What this host can tell others must not vanish in a crash."""
         while not self.closed:
-            items, numbers, position = self._tap.draw(self._drawn_upto)
+            items, numbers, position = self._capture.draw(self._drawn_upto)
             if items or numbers:
                 if self.space.durable:
                     await self.space.flush(position)
                 if items:
                     self._write(items)
                 if numbers:
-                    self._bury(numbers)
+                    self._mark_removed(numbers)
                 self._replication.soon(self)
                 self._call_listeners()
                 self._call_watchers()
                 await asyncio.sleep(0)  # What comes meanwhile is for the next turn.
-            elif not self._tap.awake:
+            elif not self._capture.awake:
                 return
 
     def _drawn(self, task: asyncio.Task[None]) -> None:
@@ -262,7 +262,7 @@ class Feed:
             if not isinstance(error, (SpaceClosed, JournalError)):
                 logger.error("the feed %r failed", self.name, exc_info=error)
             self.close()
-        elif self._tap.awake:  # since it was drawn the last time
+        elif self._capture.awake:  # since it was drawn the last time
             self._draw_soon()
         else:
             self._call_watchers()
@@ -271,7 +271,7 @@ class Feed:
         for watcher in list(self.watchers):
             watcher()
 
-    # For the carrier
+    # For the extension
 
     def may_partner(self, peer: Peer) -> bool:
         """May it have what is written here, and write here itself? Of what a model keeps for a
@@ -344,7 +344,7 @@ class Feed:
             for under_way in (self._drawing, self._patience):
                 if under_way is not None:
                     under_way.cancel()
-            self._tap.close()
+            self._capture.close()
             self._shelf.close()
             self._call_watchers()
 

@@ -29,14 +29,14 @@ class StreamMark(msgspec.Struct, array_like=True, frozen=True):
     """How much of a stream someone has: everything up to a number, after so many removals."""
 
     upto: Number = 0
-    deaths: Number = 0
+    tombstones: Number = 0
 
     def exceeds(self, other: StreamMark) -> bool:
         """Is there something here that is not there?"""
-        return self.upto > other.upto or self.deaths > other.deaths
+        return self.upto > other.upto or self.tombstones > other.tombstones
 
     def or_more(self, other: StreamMark) -> StreamMark:
-        return StreamMark(max(self.upto, other.upto), max(self.deaths, other.deaths))
+        return StreamMark(max(self.upto, other.upto), max(self.tombstones, other.tombstones))
 
 
 NOTHING = StreamMark()
@@ -97,14 +97,14 @@ class Chunk(msgspec.Struct, array_like=True, tag=11):
 
 
 class ItemBatch(FeedMessage, tag=6):
-    """These items come `after` a number; all else up to `upto` is dead after so many `deaths`, but
-    what is `away` (a roaring bitmap): it lives, and has given way where this comes from. It
+    """These items come `after` a number; all else up to `upto` is dead after so many `tombstones`,
+    but what is `away` (a roaring bitmap): it lives, and has given way where this comes from. It
     `answers` a Want, or is news; there may be `more`. `chunks` prove it, if its source signs."""
 
     source: Name
     after: Number
     upto: Number
-    deaths: Number
+    tombstones: Number
     items: list[tuple[Number, Any]]
     answers: bool
     more: bool = False
@@ -121,17 +121,17 @@ class Tombstones(FeedMessage, tag=7):
     signature: bytes = b""
 
     @property
-    def deaths(self) -> int:
+    def tombstones(self) -> int:
         return self.before + len(self.numbers)
 
 
 class AliveNumbers(FeedMessage, tag=8):
-    """Up to `known` these numbers are alive after so many `deaths`, and beyond that these are dead
-    (roaring bitmaps)."""
+    """Up to `known` these numbers are alive after so many `tombstones`, and beyond that these are
+    dead (roaring bitmaps)."""
 
     source: Name
     known: Number
-    deaths: Number
+    tombstones: Number
     living: bytes
     dead: bytes
     signature: bytes = b""

@@ -52,5 +52,5 @@ def _signed(feed: str, source: str, statement: Statement) -> bytes:
         said = ("removed", statement.before, statement.numbers)
     else:
         one = statement
-        said = ("living", one.known, one.deaths, one.living, one.dead)
+        said = ("living", one.known, one.tombstones, one.living, one.dead)
     return _encode(("tupelo stream", feed, source, said))

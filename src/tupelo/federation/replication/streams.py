@@ -2,9 +2,9 @@
 
 A source numbers its items, growing but not dense, and they travel in that order. So a copy of its
 stream needs few words: `upto` (everything up to there is here, or dead), and how many of the
-source's removals it has heeded, `deaths`. Two copies that say the same of both hold the same, but
-for what is `away`: where there is no room any more the oldest items give way, and it stays known
-that they live, so that nobody who hears of the stream from here takes them for dead.
+source's removals it has heeded, `tombstones`. Two copies that say the same of both hold the same,
+but for what is `away`: where there is no room any more the oldest items give way, and it stays
+known that they live, so that nobody who hears of the stream from here takes them for dead.
 
 Of removals it may be told before it has the items. It knows which numbers live up to `known`, which
 is never below `upto`, and beyond that some that are `dead`: these are not let in when they come.
@@ -44,10 +44,10 @@ Numbered = list[tuple[int, Item]]
 class Stream:
     """The stream of one source. `items` are those that are here, by number and in order."""
 
-    def __init__(self, source: str, upto: int = 0, deaths: int = 0) -> None:
+    def __init__(self, source: str, upto: int = 0, tombstones: int = 0) -> None:
         self.source = source
         self.upto = upto
-        self.deaths = deaths
+        self.tombstones = tombstones
         self.items: dict[int, Item] = {}
         self.alive = BitMap64()
         self.known = upto
@@ -61,11 +61,11 @@ class Stream:
         self.unneeded: list[Statement] = []
 
     def __repr__(self) -> str:
-        return f"<{self.source}: {len(self.items)} up to {self.upto}, {self.deaths} deaths>"
+        return f"<{self.source}: {len(self.items)} up to {self.upto}, {self.tombstones} deaths>"
 
     @property
     def mark(self) -> StreamMark:
-        return StreamMark(self.upto, self.deaths)
+        return StreamMark(self.upto, self.tombstones)
 
     def lacks(self, mark: StreamMark) -> bool:
         """Does someone who says this have something that is not here?"""
@@ -103,20 +103,20 @@ class Stream:
         self.upto = max(self.upto, upto)
         self.known = max(self.known, self.upto)
 
-    def bury(self, numbers: Iterable[int]) -> tuple[list[int], list[Item]]:
+    def mark_removed(self, numbers: Iterable[int]) -> tuple[list[int], list[Item]]:
         """The source has removed these: those that were alive, and their items."""
-        buried = [number for number in numbers if number in self.items]
-        items = [self.items.pop(number) for number in buried]
-        self.alive.difference_update(BitMap64(buried))
-        self.deaths += len(buried)
-        return buried, items
+        marked_removed = [number for number in numbers if number in self.items]
+        items = [self.items.pop(number) for number in marked_removed]
+        self.alive.difference_update(BitMap64(marked_removed))
+        self.tombstones += len(marked_removed)
+        return marked_removed, items
 
     # At others
 
     def receive(self, parcel: ItemBatch, items: Numbered) -> Numbered | None:
         """What is new in a parcel. None: it would leave a hole, or speaks of removals that were not
         told here, and nothing was done."""
-        if parcel.after > self.upto or parcel.deaths > self.deaths:
+        if parcel.after > self.upto or parcel.tombstones > self.tombstones:
             return None
         if parcel.upto <= self.upto:
             return []
@@ -149,11 +149,11 @@ class Stream:
     def died(self, before: int, numbers: list[int]) -> list[Item] | None:
         """So many removals `before`, and then these: the items that are no more. None: others were
         not told here, and nothing was done."""
-        if before > self.deaths:
+        if before > self.tombstones:
             return None
-        if before + len(numbers) <= self.deaths:
+        if before + len(numbers) <= self.tombstones:
             return []
-        self.deaths = before + len(numbers)
+        self.tombstones = before + len(numbers)
         known = self.known
         self.dead.update([number for number in numbers if number > known])
         gone = BitMap64(numbers)
@@ -164,14 +164,14 @@ class Stream:
     def outlive(self, living: AliveNumbers) -> list[Item]:
         """Which numbers live, as someone knows who has heeded more removals: the items that are no
         more."""
-        if living.deaths <= self.deaths and living.known <= self.known:
+        if living.tombstones <= self.tombstones and living.known <= self.known:
             return []
         lives, dead = read_bits(living.living), read_bits(living.dead)
         if (lives and lives.max() > living.known) or (dead and dead.min() <= living.known):
             raise BadFrame("these numbers can neither live nor be dead")
         if dead and dead.max() > NUMBER_MAX:
             raise BadFrame("these numbers are too great")
-        self.deaths = max(self.deaths, living.deaths)
+        self.tombstones = max(self.tombstones, living.tombstones)
         gone = self.alive - lives
         if living.known < self.known:
             gone.remove_range(living.known + 1, self.known + 1)
@@ -184,7 +184,7 @@ class Stream:
             self.alive |= lives - self.dead
             self.known = living.known
         self._forget_dead()
-        # What has not come yet is not here, and may be spelled in few bytes and be very many.
+        # What has not come yet is not here, and may be encoded in few bytes and be very many.
         return self._drop(takewhile(lambda number: number <= self.upto, gone))
 
     def outgrow(self, numbers: Iterable[int]) -> list[Item]:
@@ -211,7 +211,7 @@ class Stream:
         away = _between(self.away, after + 1, upto) if self.away else BitMap64()
         if is_signed(self.source):
             away.update(late)
-        return spell_bits(away) if away else b""
+        return encode_bits(away) if away else b""
 
     # What its source has signed
 
@@ -229,8 +229,8 @@ class Stream:
         if isinstance(statement, Tombstones):
             self.removals.append(statement)
             return
-        self._need_no_more([one for one in self.removals if one.deaths <= statement.deaths])
-        later = [one for one in self.removals if one.deaths > statement.deaths]
+        self._need_no_more([one for one in self.removals if one.tombstones <= statement.tombstones])
+        later = [one for one in self.removals if one.tombstones > statement.tombstones]
         self.removals = [statement, *later]
         empty = [
             chunk
@@ -281,7 +281,7 @@ class Stream:
         feed: str,
         after: int,
         bytes_max: int,
-        spell: Callable[[Item], bytes | None],
+        encode: Callable[[Item], bytes | None],
         *,
         answers: bool,
     ) -> ItemBatch:
@@ -294,17 +294,19 @@ class Stream:
             for number in self.alive.iter_equal_or_larger(after + 1):
                 if number > self.upto:
                     break
-                spelled = spell(self.items[number])
-                if spelled is None:  # Its time has come.
+                encoded = encode(self.items[number])
+                if encoded is None:  # Its time has come.
                     late.append(number)
                 else:
-                    size += len(spelled)
+                    size += len(encoded)
                     if items and size > bytes_max and self._end_of(items[-1][0]) < number:
                         upto = self._end_of(items[-1][0])
                         break
-                    items.append((number, msgspec.Raw(spelled)))
+                    items.append((number, msgspec.Raw(encoded)))
         more, away = upto < self.upto, self.away_since(after, upto, late)
-        return ItemBatch(feed, self.source, after, upto, self.deaths, items, answers, more, away)
+        return ItemBatch(
+            feed, self.source, after, upto, self.tombstones, items, answers, more, away
+        )
 
     def living(self, feed: str) -> AliveNumbers:
         """For one who has missed removals."""
@@ -312,9 +314,9 @@ class Stream:
             feed,
             self.source,
             self.known,
-            self.deaths,
-            spell_bits(self.alive | self.away),
-            spell_bits(self.dead),
+            self.tombstones,
+            encode_bits(self.alive | self.away),
+            encode_bits(self.dead),
         )
 
 
@@ -330,14 +332,14 @@ def _between(bits: BitMap64, first: int, last: int) -> BitMap64:
     return some
 
 
-def spell_bits(bits: BitMap64) -> bytes:
+def encode_bits(bits: BitMap64) -> bytes:
     copy = BitMap64(bits)
     copy.run_optimize()
     return copy.serialize()
 
 
-def read_bits(spelled: bytes) -> BitMap64:
+def read_bits(encoded: bytes) -> BitMap64:
     try:
-        return BitMap64.deserialize(spelled)
+        return BitMap64.deserialize(encoded)
     except (ValueError, TypeError) as error:
         raise BadFrame(f"these numbers cannot be read: {error}") from error

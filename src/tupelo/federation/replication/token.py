@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from tupelo.errors import PeerLost, TokenAway, UnknownHost
-from tupelo.federation.groups.roster import RosterId
+from tupelo.federation.groups.membership import MembershipId
 from tupelo.space.tasks import timeout_at
 from tupelo.values.kind import entry
 
@@ -116,7 +116,7 @@ class Token:
         self._where = TokenPlace(0, None)
         self._fleeting: str | None = None  # the holder, if it has no folder
         self._lost_at: float | None = None  # unless the holder comes back before
-        self._sole_in: RosterId | None = None  # Nobody else has it in this roster.
+        self._sole_in: MembershipId | None = None  # Nobody else has it in this membership.
         self._claim: Claim = (0, 0, "")  # the highest that was heard
 
     @property
@@ -135,8 +135,8 @@ class Token:
         holder, life = self._where.holder, self._where.life
         if self.here or holder is None:
             return False
-        member = self._tokens.roster.members.get(holder)
-        if member is None or self._tokens.part not in member.cards:
+        member = self._tokens.membership.members.get(holder)
+        if member is None or self._tokens.part not in member.metadata_of:
             return True
         return life is not None and member.incarnation != life
 
@@ -150,7 +150,7 @@ class Token:
     def is_lost_with_life(self) -> bool:
         """Has its holder, which keeps it in no folder, come back without it?"""
         life = self._where.life
-        member = self._tokens.roster.members.get(self._where.holder or "")
+        member = self._tokens.membership.members.get(self._where.holder or "")
         return (
             not self.here
             and life is not None
@@ -162,7 +162,7 @@ class Token:
         holder = self._where.holder
         if self.here or self.patience is None:
             return False
-        if holder in self._tokens.roster.members:
+        if holder in self._tokens.membership.members:
             return self.is_lost_with_life
         left = self._left(hope)
         return left is not None and left <= 0
@@ -177,8 +177,8 @@ class Token:
     def look(self) -> None:
         """Something has changed: is its holder in the group, and will it be lost with it?"""
         holder, life = self._where.holder, self._where.life
-        member = self._tokens.roster.members.get(holder or "")
-        if life is not None or (member and member.cards.get(self._tokens.part) is False):
+        member = self._tokens.membership.members.get(holder or "")
+        if life is not None or (member and member.metadata_of.get(self._tokens.part) is False):
             self._fleeting = holder
         if self.here or member is not None or holder is None or holder != self._fleeting:
             self._lost_at = None
@@ -267,7 +267,7 @@ class Token:
                 raise TokenAway(self.name, self.holder)
             if self._is_given_up(hope) and not is_replaced:
                 raise TokenAway(self.name, self.holder)
-            rings = tokens.bell.rings
+            rings = tokens.broadcast.rings
             before = self._where
             with suppress(PeerLost, UnknownHost):
                 if is_replaced and tokens.first == tokens.me:
@@ -277,7 +277,7 @@ class Token:
             if not self.here and self._where is before:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(RETRY_SECONDS if is_replaced else self._left(hope)):
-                        await tokens.bell.wait(rings)
+                        await tokens.broadcast.wait(rings)
 
     async def _ask(self, instead: str | None = None) -> None:
         """Ask the one that should have it; or who has given it to us, and was not heard; or, if it
@@ -299,8 +299,8 @@ class Token:
         match await tokens._voice.ask(host, question):
             case ["given", int(epoch), bytes(state), packed, is_sole]:
                 await self._receive(host, epoch, state, packed)
-                if self.here and is_sole == list(tokens.roster.id):
-                    self._sole_in = tokens.roster.id
+                if self.here and is_sole == list(tokens.membership.id):
+                    self._sole_in = tokens.membership.id
             case ["moved", int(epoch), str(holder), (str() | None) as giver]:
                 if epoch > where.epoch:
                     self.seen_at(epoch, holder, giver)
@@ -339,12 +339,12 @@ class Token:
     def is_contested(self) -> bool:
         """May it have been replaced, or have replaced another, which is at a host that is in the
         group now? Only one that has patience may."""
-        return self.patience is not None and self._sole_in != self._tokens.roster.id
+        return self.patience is not None and self._sole_in != self._tokens.membership.id
 
     async def _replace(self) -> None:
         """It is gone for good. If nobody in the group knows where it has gone, another one takes
         its place, with what is known here; what the others know comes when it is claimed."""
-        tokens, roster, luggage = self._tokens, self._tokens.roster, self.luggage
+        tokens, membership, luggage = self._tokens, self._tokens.membership, self.luggage
         assert luggage is not None  # Only tokens with luggage have patience.
         for host in tokens.others:
             match await tokens._voice.ask(host, ["where", self.name]):
@@ -353,7 +353,7 @@ class Token:
                 ):
                     self.seen_at(epoch, holder, giver)
                     return
-        if tokens.roster.id != roster.id or not self.is_away:
+        if tokens.membership.id != membership.id or not self.is_away:
             return
         lost = self._where.holder
         logger.warning("%s was lost with the host %s, and is replaced", self.name, lost)
@@ -371,17 +371,17 @@ class Token:
         """If it is here, until nobody else in the group has it; or it is not ours. Only whoever has
         the lock may call this."""
         while self.here and self.is_contested:
-            rings = self._tokens.bell.rings
+            rings = self._tokens.broadcast.rings
             with suppress(PeerLost, UnknownHost):
                 await self._claim_it()
             if self.here and self.is_contested:
-                await self._tokens.bell.wait(rings)
+                await self._tokens.broadcast.wait(rings)
 
     async def _claim_it(self) -> None:
         """Ask the hosts of the group whether it was replaced, or whether they have the one that it
         has replaced: the one that was replaced most often is kept. Those that have lost theirs, and
         those that may have used it, say what they know."""
-        tokens, roster, luggage = self._tokens, self._tokens.roster, self.luggage
+        tokens, membership, luggage = self._tokens, self._tokens.membership, self.luggage
         assert luggage is not None
         question = ["mine", self.name, *self._own_claim[:2]]
         others = tokens.others
@@ -395,7 +395,7 @@ class Token:
                 case ["yours", int(epoch), packed] if packed is not None:
                     epochs.append(epoch)
                     found.append(packed)
-        if tokens.roster.id != roster.id:
+        if tokens.membership.id != membership.id:
             return
         for packed in found:
             await luggage.unpack(packed)
@@ -405,7 +405,7 @@ class Token:
             if self.here:
                 await luggage.ready()
         if self.here:
-            self._sole_in = roster.id
+            self._sole_in = membership.id
 
     async def claimed(self, source: str, losses: int, epoch: int) -> Any:
         """Another host says that it has this token, which has replaced so many that were lost."""
@@ -482,7 +482,7 @@ class Token:
         if await self._is_noted():
             if self._given == host:
                 self._tokens._remind_of(self, host)
-            await self._tokens.bell.until(lambda: self._given is None)
+            await self._tokens.broadcast.until(lambda: self._given is None)
 
     async def _is_noted(self) -> bool:
         """Is it on disk that it is the other's? Who asks may go; it is noted nevertheless."""
@@ -511,7 +511,7 @@ class Token:
 
     # On disk
 
-    def spell(self) -> KeptToken:
+    def encode(self) -> KeptToken:
         feed, is_confirmed = self._tokens.feed, self._given is None
         return KeptToken(feed, self.name, self.epoch, self.state, self._to, is_confirmed)
 

@@ -15,9 +15,8 @@ without a folder that crashes takes its tokens with it: whoever wants one is tol
 Whoever knows that the holder is gone for good may say so, if the token has patience. Then the host
 with the lowest id makes another token in its place, with what the hosts of the group know. The old
 one may turn up again, or others may have replaced it too. So before such a token is used in a new
-roster, all hosts there are asked: they let go of theirs and say what they know, unless they have
-one that was replaced more often.
-"""
+membership, all hosts there are asked: they let go of theirs and say what they know, unless they
+have one that was replaced more often."""
 
 from __future__ import annotations
 
@@ -31,10 +30,10 @@ from typing import Any
 
 from tupelo.errors import BadFrame, HostClosed, NotAllowed, TupeloError
 from tupelo.federation.groups.group import group_of
-from tupelo.federation.groups.roster import Membership
+from tupelo.federation.groups.membership import Membership
 from tupelo.federation.hosts.core import HostCore
+from tupelo.federation.replication.broadcast import Broadcast, FeedCursor
 from tupelo.federation.replication.feed import Feed
-from tupelo.federation.replication.news import Broadcast, FeedCursor
 from tupelo.federation.replication.token import KeptToken, Token, TokenState
 from tupelo.federation.spaces.hosted import HostedSpace
 from tupelo.values.entry import thaw
@@ -73,7 +72,7 @@ class Tokens:
         """Makes the luggage of a token that is given to this host before it was used here."""
         self.part = f"tokens {feed.name}"
         self.feed = feed.space.former or feed.name  # as it stands on disk
-        self.bell = Broadcast()
+        self.broadcast = Broadcast()
         self._core = core
         self.clock = core.clock
         self._feed = feed
@@ -91,17 +90,19 @@ class Tokens:
         feed.watchers.append(self._look)
         self._look()
         self._voice = self._group.part(self.part, self)
-        core.carriers.leaving.append(self._leave)
+        core.extensions.leaving.append(self._leave)
 
     @property
-    def roster(self) -> Membership:
-        return self._group.roster
+    def membership(self) -> Membership:
+        return self._group.membership
 
     @property
     def others(self) -> list[str]:
         """The other hosts of the group that have these tokens."""
-        members = self.roster.members.values()
-        return sorted(one.host for one in members if one.host != self.me and self.part in one.cards)
+        members = self.membership.members.values()
+        return sorted(
+            one.host for one in members if one.host != self.me and self.part in one.metadata_of
+        )
 
     @property
     def first(self) -> str:
@@ -134,20 +135,20 @@ class Tokens:
             token.here = False
             if self._shelf.durable:
                 self._begin(self._unkeep(name))
-            self.bell.ring()
+            self.broadcast.ring()
 
     async def _unkeep(self, name: str) -> None:
         await self._shelf.door.take_all(KeptToken(feed=self.feed, token=name), wait=0)
 
     def close(self) -> None:
         self._closed = True
-        if self._leave in self._core.carriers.leaving:
-            self._core.carriers.leaving.remove(self._leave)
+        if self._leave in self._core.extensions.leaving:
+            self._core.extensions.leaving.remove(self._leave)
         if self._look in self._feed.watchers:
             self._feed.watchers.remove(self._look)
         for task in self._tasks:
             task.cancel()
-        self.bell.ring()
+        self.broadcast.ring()
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.ensure_future(work)
@@ -176,7 +177,7 @@ class Tokens:
                     and (said.life is None or type(said.life) is str)
                 ):
                     self._saw(said)
-        self.bell.ring()
+        self.broadcast.ring()
 
     def _saw(self, said: TokenAt) -> None:
         if said.token in self.tokens or len(self.tokens) < TOKENS_MAX:
@@ -190,7 +191,7 @@ class Tokens:
             async with door.transaction() as txn:
                 old = KeptToken(feed=self.feed, token=token.name)
                 await door.take_all(old, wait=0, txn=txn)
-                await door.write(kept or token.spell(), txn=txn)
+                await door.write(kept or token.encode(), txn=txn)
 
     async def _tell(self, token: Token) -> None:
         """Say that it is here, and no more where it was here before."""
@@ -213,7 +214,7 @@ class Tokens:
         for token in self.tokens.values():
             to = token.given
             if to is not None and not self._closed:
-                if to in self.roster.members:
+                if to in self.membership.members:
                     self._remind_of(token, to)
                 else:
                     self._begin(self._say(TokenAt(token.name, token.epoch, to)))
@@ -226,7 +227,7 @@ class Tokens:
     async def _leave(self) -> None:
         """The host is about to be stopped: hand what is here to one that stays."""
         self._leaving = True
-        self.bell.ring()
+        self.broadcast.ring()
         chosen = [
             token
             for token in self.tokens.values()
@@ -243,9 +244,9 @@ class Tokens:
     async def _heir(self) -> str | None:
         """One that stays. If the group changes while they are asked, they are asked again."""
         while True:
-            roster, is_answered = self.roster, True
-            for host, member in roster.members.items():
-                if host != self.me and self.part in member.cards:
+            membership, is_answered = self.membership, True
+            for host, member in membership.members.items():
+                if host != self.me and self.part in member.metadata_of:
                     try:
                         if await self._voice.ask(host, ["stays"]):
                             return host
@@ -253,24 +254,24 @@ class Tokens:
                         is_answered = False
             if is_answered:
                 return None
-            await self.bell.until(partial(self._has_changed_since, roster))
+            await self.broadcast.until(partial(self._has_changed_since, membership))
 
-    def _has_changed_since(self, roster: Membership) -> bool:
-        return self.roster.id != roster.id
+    def _has_changed_since(self, membership: Membership) -> bool:
+        return self.membership.id != membership.id
 
     # As a part of the group
 
-    def card(self) -> Any:
+    def metadata(self) -> Any:
         """Whether what is here outlives this host."""
         return self._shelf.durable
 
-    def install(self, roster: Membership) -> None:
+    def install(self, membership: Membership) -> None:
         for token in self.tokens.values():
             token.look()
-        self.bell.ring()
+        self.broadcast.ring()
         asyncio.get_running_loop().call_soon(self._remind)
 
-    async def settle(self, roster: Membership) -> None:
+    async def settle(self, membership: Membership) -> None:
         pass
 
     def cut(self, hosts: frozenset[str]) -> None:
@@ -291,7 +292,7 @@ class Tokens:
             case ["got", str(name), int(epoch)]:
                 if name in self.tokens:
                     self.tokens[name].confirmed(source, epoch)
-                    self.bell.ring()
+                    self.broadcast.ring()
             case ["yours", str(name), int(epoch)]:
                 self._heard_yours(source, name, epoch)
             case _:
@@ -305,7 +306,7 @@ class Tokens:
             self._confirm(giver, token)
         else:
             token.seen_at(epoch, self.me, giver)
-            self.bell.ring()  # Someone may wait for it already.
+            self.broadcast.ring()  # Someone may wait for it already.
             self._begin(token.take_up())
 
     async def asked(self, neighbour: str, source: str, body: Any) -> Any:

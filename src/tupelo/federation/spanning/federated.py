@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from tupelo.errors import BadFrame, HostClosed, NotAllAnswered, PeerLost, TupeloError, UnknownHost
 from tupelo.federation.links import wire
-from tupelo.federation.links.spelled import read_answer
+from tupelo.federation.links.encoding import read_answer
 from tupelo.federation.spaces.hosted import HostedSpace
 from tupelo.federation.spanning.gathering import gather
 from tupelo.federation.spanning.peers import EngagedPeer, ThisHost
@@ -34,7 +34,7 @@ from tupelo.space.query import NOW, Query
 from tupelo.values.entry import Entry
 from tupelo.values.holder import Holder
 from tupelo.values.scope import Scope
-from tupelo.values.spelling import template_to_wire
+from tupelo.values.template_encoding import template_to_wire
 
 if TYPE_CHECKING:
     from tupelo.federation.spanning.subscription import FederatedSubscription
@@ -278,7 +278,7 @@ class Federation:
         answer = peer.talk.call(message, "take")
         try:
             async with asyncio.timeout(self.host.answer_seconds):
-                spelled = await asyncio.shield(answer)
+                encoded = await asyncio.shield(answer)
         except TimeoutError:
             self._refuse_later(peer, hosted, message.call, answer)
             return None
@@ -288,7 +288,7 @@ class Federation:
             self._refuse_later(peer, hosted, message.call, answer)
             raise
         try:
-            entries, cut = read_answer(spelled, hosted.clock.now())
+            entries, cut = read_answer(encoded, hosted.clock.now())
         except BadFrame:
             return None
         if entries and question.accept is not None:

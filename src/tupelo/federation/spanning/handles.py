@@ -16,7 +16,7 @@ from tupelo.federation.spanning.leases import SpanningLease
 from tupelo.federation.spanning.records import SeenRecord
 from tupelo.federation.spanning.subscription import FederatedSubscription
 from tupelo.space.checks import check_limit, check_wait
-from tupelo.space.either import Closing, awaited, either, settled
+from tupelo.space.dual_api import Closing, await_at_once, dual_api, maybe_await
 from tupelo.space.log import Actor
 from tupelo.space.matchset import Skipped
 from tupelo.space.port import value_of
@@ -48,7 +48,7 @@ class _FederatedHandle(Closing):
         return kind(self._leased, self._leased)
 
     def __await__(self) -> Generator[Any, None, Self]:
-        return awaited(self)
+        return await_at_once(self)
 
 
 class FederatedSession(_FederatedHandle, SessionLike):
@@ -66,7 +66,7 @@ class FederatedSession(_FederatedHandle, SessionLike):
         self._leased = SpanningLease(space._port, "session", lease, self._end)
         space._given.add(self)
 
-    @either
+    @dual_api
     async def _read(
         self,
         template: object,
@@ -109,7 +109,7 @@ class FederatedSession(_FederatedHandle, SessionLike):
         """How many entries it remembers."""
         return len(self._record)
 
-    @either
+    @dual_api
     async def close(self) -> None:
         """Nothing need be remembered any more, here or elsewhere."""
         self._leased.end()
@@ -156,20 +156,20 @@ class FederatedNotices(_FederatedHandle):
 
     async def _call(self, callback: Callable[[Notice], object]) -> None:
         try:
-            while (notice := await settled(self.get())) is not None:
+            while (notice := await maybe_await(self.get())) is not None:
                 answer = callback(notice)
                 if self.is_async and isawaitable(answer):
                     await answer
         except Exception as error:
             self._error = error
             logger.exception("a subscription's callback raised; the subscription is closed")
-            await settled(self.close())
+            await maybe_await(self.close())
         except BaseException:  # It has ended its thread, or its task.
             self._leased.end()
             self._end()
             raise
 
-    @either
+    @dual_api
     async def get(self, *, wait: float | None = None) -> Notice | None:
         """The next notice; None if none came in time, or if there will be no more."""
         check_wait(wait)
@@ -194,7 +194,7 @@ class FederatedNotices(_FederatedHandle):
     def event_id(self) -> int:
         return self._subscription.event_id
 
-    @either
+    @dual_api
     async def close(self) -> None:
         self._leased.end()
 
@@ -241,12 +241,12 @@ class FederatedMatchSet(Closing):
         self._left = limit
         self._skipped: list[Skipped] = []
 
-    @either
+    @dual_api
     async def next(self) -> Any:
         """The next entry, or None at the end."""
         if self._left == 0:
             return None
-        value = await settled(self._here.next())
+        value = await maybe_await(self._here.next())
         while value is None and self._elsewhere:
             entry = self._elsewhere.pop(0)
             try:

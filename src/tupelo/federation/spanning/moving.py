@@ -14,7 +14,7 @@ from typing import Any
 
 from tupelo.errors import CannotSend, PeerLost, TupeloError
 from tupelo.federation.links import wire
-from tupelo.federation.links.spelled import read_whole, spell_whole
+from tupelo.federation.links.encoding import encode_whole, read_whole
 from tupelo.federation.spaces.doubts import confirm, give_back
 from tupelo.federation.spaces.hosted import HostedSpace
 from tupelo.federation.spanning.peers import EngagedPeer, ThisHost
@@ -225,4 +225,4 @@ class EntryMover:
 
 
 def _travelling(hosted: HostedSpace, entry: Entry) -> list[Any]:
-    return spell_whole(entry, hosted.clock.now())
+    return encode_whole(entry, hosted.clock.now())

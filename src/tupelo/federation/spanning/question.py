@@ -10,7 +10,7 @@ from typing import Any, Literal, Protocol
 
 from tupelo.errors import SpaceClosed, TransactionEnded
 from tupelo.federation.links import wire
-from tupelo.federation.links.spelled import read_answer, spell_order
+from tupelo.federation.links.encoding import encode_order, read_answer
 from tupelo.federation.spaces.doubts import give_back
 from tupelo.federation.spaces.hosted import HostedSpace
 from tupelo.federation.spanning.local import choosing, unread
@@ -21,7 +21,7 @@ from tupelo.space.query import NOW, Query
 from tupelo.space.session import SessionState
 from tupelo.values.entry import Entry
 from tupelo.values.holder import Holder
-from tupelo.values.spelling import template_to_wire
+from tupelo.values.template_encoding import template_to_wire
 
 Settling = Callable[[EngagedPeer, list[Entry]], Awaitable[None]]
 """Called with what a host has delivered, before it is ours; if it raises, that goes back."""
@@ -35,7 +35,7 @@ def nobody(peer: EngagedPeer) -> bool:
 class FederatedQuery:
     """A query over the federation, as this host asks it: `agent` narrows it to the entries of one
     agent, `holder` gets what is taken here, and `accept` has a say in what other hosts deliver. A
-    question that is `sent` to others must have a spelling."""
+    question that is `sent` to others must have a encoding."""
 
     def __init__(
         self,
@@ -54,8 +54,8 @@ class FederatedQuery:
         self.accept = accept
         self.session = query.session
         self.record = _record_of(query.session)
-        self.spelled = template_to_wire(query.template) if sent else None
-        self.spelled_order = spell_order(query.order) if sent else None
+        self.encoded = template_to_wire(query.template) if sent else None
+        self.encoded_order = encode_order(query.order) if sent else None
 
     @property
     def take(self) -> bool:
@@ -105,10 +105,10 @@ class FederatedQuery:
         return wire.Ask(
             call,
             self.hosted.name,
-            self.spelled,
+            self.encoded,
             how,
             limit,
-            self.spelled_order,
+            self.encoded_order,
             self.agent,
             notes,
             watch,

@@ -16,7 +16,7 @@ from pyroaring import BitMap64
 
 from tupelo.errors import BadFrame, TupeloError
 from tupelo.federation.links import wire
-from tupelo.federation.links.spelled import read_numbers, spell_numbers, spell_seen
+from tupelo.federation.links.encoding import encode_numbers, encode_seen, read_numbers
 from tupelo.space.session import Seen, seen_of
 from tupelo.values.entry import Entry
 
@@ -155,15 +155,15 @@ class SeenRecord(Seen):
         self._told[peer] = upto
         self._was_told = True
         if since < self._first:
-            return wire.SessionDelta(self._number, 0, upto, {**spell_seen(self)})
+            return wire.SessionDelta(self._number, 0, upto, {**encode_seen(self)})
         seen, unseen, gone = _summed(self._changes[since - self._first :])
         return wire.SessionDelta(
             self._number,
             since,
             upto,
-            spell_numbers(seen),
-            spell_numbers(unseen),
-            spell_numbers(gone),
+            encode_numbers(seen),
+            encode_numbers(unseen),
+            encode_numbers(gone),
         )
 
     def first_asked(self, peers: list[EngagedPeer]) -> EngagedPeer | None:
@@ -179,10 +179,10 @@ class SeenRecord(Seen):
 
     def all_notes(self) -> wire.SessionDelta:
         """All that was seen, for one who need not keep it."""
-        return wire.SessionDelta(0, 0, 0, {**spell_seen(self)})
+        return wire.SessionDelta(0, 0, 0, {**encode_seen(self)})
 
     def read_answer(self, peer: EngagedPeer, notes: wire.SessionDelta, answer: Any) -> Any:
-        """The entries of an answer, as they are spelled; None if the host has forgotten us, and is
+        """The entries of an answer, as they are encoded; None if the host has forgotten us, and is
         to be asked again. BadFrame if it says what cannot be."""
         if answer is None and notes.since:
             self._told.pop(peer, None)

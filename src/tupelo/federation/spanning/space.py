@@ -27,7 +27,7 @@ from tupelo.federation.spanning.records import SeenRecord
 from tupelo.federation.spanning.subscription import FederatedSubscription
 from tupelo.space import asynchronous, blocking
 from tupelo.space.checks import check_count, check_limit, check_order, check_wait
-from tupelo.space.either import Closing, either, settled
+from tupelo.space.dual_api import Closing, dual_api, maybe_await
 from tupelo.space.log import Actor
 from tupelo.space.order import Order
 from tupelo.space.port import Transactional, TransactionHandle, value_of
@@ -70,8 +70,8 @@ class AsyncFederatedSpaceLike(AsyncSpaceLike, Protocol):
 class FederatedSpace(Closing, SpaceLike):
     """One space of a host, and of all that are engaged with it."""
 
-    _get_plainly = staticmethod(takes_longer)
-    _write_plainly = staticmethod(takes_longer_to_write)
+    _get_fast = staticmethod(takes_longer)
+    _write_fast = staticmethod(takes_longer_to_write)
 
     def __init__(self, host: OnLoop, hosted: HostedSpace, is_async: bool) -> None:
         self.is_async = is_async
@@ -97,13 +97,13 @@ class FederatedSpace(Closing, SpaceLike):
 
     # Writing
 
-    @either
+    @dual_api
     async def _write(self, entry: object, *how: Any) -> Any:
         """It stays here, unless it is for an agent: to that it goes, when the agent is engaged;
         until then it is here, misplaced."""
         return await self._written("write", entry, *how)
 
-    @either
+    @dual_api
     async def _write_all(self, entries: Iterable[object], *how: Any) -> Any:
         return await self._written("write_all", entries, *how)
 
@@ -124,7 +124,7 @@ class FederatedSpace(Closing, SpaceLike):
         return written
 
     async def _at_once(self, verb: str, *args: Any, **how: Any) -> Any:
-        return await settled(getattr(self._local, verb)(*args, **how))
+        return await maybe_await(getattr(self._local, verb)(*args, **how))
 
     async def _patient(self, verb: str, *args: Any, **how: Any) -> Any:
         """A write that may wait, on the host's loop: it ends when this is closed."""
@@ -160,7 +160,7 @@ class FederatedSpace(Closing, SpaceLike):
 
     # Reading and taking
 
-    @either
+    @dual_api
     async def _get(
         self,
         template: object,
@@ -186,11 +186,11 @@ class FederatedSpace(Closing, SpaceLike):
         alone = scope is None and wait == 0 and not self._spans()
         if txn is not None or if_exists or alone or self._is_here(scope):
             self._covers_here(coverage)
-            return await settled(
+            return await maybe_await(
                 verb(template, wait=wait, txn=txn, order=order, if_exists=if_exists, **most)
             )
         if scope is None and not many:  # What is here is had without the host's loop.
-            value = await settled(verb(template, wait=0, order=order))
+            value = await maybe_await(verb(template, wait=0, order=order))
             if value is not None:
                 self._covers_here(coverage)
                 return value
@@ -257,7 +257,7 @@ class FederatedSpace(Closing, SpaceLike):
                 self._host.soon(taken.received)
         return [value_of(entry) for entry in taken.entries]
 
-    @either
+    @dual_api
     async def _count(
         self,
         template: object,
@@ -279,7 +279,7 @@ class FederatedSpace(Closing, SpaceLike):
             coverage.fill(taken.covered, taken.missing)
         return number
 
-    @either
+    @dual_api
     async def _match_set(
         self,
         template: object,
@@ -288,7 +288,7 @@ class FederatedSpace(Closing, SpaceLike):
         lease: float | None,
     ) -> Any:
         self._require_open()
-        here = await settled(self._local.match_set(template, limit=limit, txn=txn, lease=lease))
+        here = await maybe_await(self._local.match_set(template, limit=limit, txn=txn, lease=lease))
         if txn is not None or not self._spans():
             return here
         query = self._query(template, False, 0, None, None, many=True, limit=limit)
@@ -425,7 +425,7 @@ class FederatedSpace(Closing, SpaceLike):
         self._require_open()
         return self._local.compact()
 
-    @either
+    @dual_api
     async def close(self) -> None:
         """Let go of the space: who waits through this gets SpaceClosed, and transactions, sessions
         and subscriptions that were opened through it are over. The host keeps the space."""
@@ -444,7 +444,7 @@ class FederatedSpace(Closing, SpaceLike):
             for txn in list(self._txns):
                 self._port.leave(txn)
         for given in list(self._given):
-            await settled(given.close())
+            await maybe_await(given.close())
 
     def _require_open(self) -> None:
         self._port.refuse_inside()

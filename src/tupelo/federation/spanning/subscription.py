@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from tupelo.errors import BadFrame, CannotSend, TupeloError
 from tupelo.federation.links import wire
-from tupelo.federation.links.spelled import read_whole, spell_seen
+from tupelo.federation.links.encoding import encode_seen, read_whole
 from tupelo.federation.spaces.hosted import HostedSpace
 from tupelo.federation.spanning.peers import EngagedPeer
 from tupelo.federation.spanning.question import nobody
@@ -25,7 +25,7 @@ from tupelo.space.session import Seen
 from tupelo.space.tasks import alarm_at
 from tupelo.values.entry import Entry
 from tupelo.values.notice import Notice
-from tupelo.values.spelling import template_to_wire
+from tupelo.values.template_encoding import template_to_wire
 
 if TYPE_CHECKING:
     from tupelo.federation.spanning.federated import Federation
@@ -58,7 +58,7 @@ class FederatedSubscription:
         self.event_id = federation.host.next_call()
         self._federation = federation
         self._hosted = hosted
-        self._spelled = None if wanted is nobody else template_to_wire(template)
+        self._encoded = None if wanted is nobody else template_to_wire(template)
         self._existing = existing
         self._available = available
         self._returned = returned
@@ -107,12 +107,12 @@ class FederatedSubscription:
         message = wire.WatchRequest(
             self._federation.host.next_call(),
             hosted.name,
-            self._spelled,
+            self._encoded,
             number,
             existing,
             self._available,
             self._returned,
-            spell_seen(self._told) if existing else None,
+            encode_seen(self._told) if existing else None,
         )
         standing = peer.talk.call(message, "subscribe")
         self._watches[peer.id] = (peer, number)

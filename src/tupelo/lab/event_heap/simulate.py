@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from random import Random
 
-from tupelo.federation.replication.carrier import replication_of
+from tupelo.federation.replication.feeds import replication_of
 from tupelo.lab.event_heap.history import Remains
 from tupelo.lab.event_heap.judge import judge
 from tupelo.lab.event_heap.load import Artist
@@ -20,8 +20,8 @@ from tupelo.lab.event_heap.world import (
     HEAPS,
     HeapWorld,
     SimulatedHeapHost,
-    peace,
-    trouble,
+    heal,
+    nemesis,
 )
 from tupelo.lab.judge import Fault
 from tupelo.lab.loop import LabError, VirtualLoop
@@ -58,9 +58,9 @@ class _HeapRun:
         await world.start()
         for member in world.members:
             self._populate(member)
-        await trouble(world, Random(f"{self._seed} trouble"), world.plan.load_seconds)
+        await nemesis(world, Random(f"{self._seed} trouble"), world.plan.load_seconds)
         world.calm = True
-        await peace(world)
+        await heal(world)
         await self._end_load()
         if not await world.until(world.is_settled):
             self.faults.append(Fault("apart", "not all have what others have"))

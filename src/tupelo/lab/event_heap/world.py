@@ -10,14 +10,14 @@ from random import Random
 from tupelo.federation.hosts.core import HostCore
 from tupelo.federation.identity.ids import id_of
 from tupelo.federation.names import companion_name
-from tupelo.federation.replication.carrier import replication_of
+from tupelo.federation.replication.broadcast import FeedCursor
 from tupelo.federation.replication.feed import Feed
-from tupelo.federation.replication.news import FeedCursor
+from tupelo.federation.replication.feeds import replication_of
 from tupelo.lab.event_heap.history import HeapHistory
-from tupelo.lab.ground import Simulation
 from tupelo.lab.life import ProgramLife
 from tupelo.lab.loop import VirtualLoop
 from tupelo.lab.network import VirtualNetwork
+from tupelo.lab.simulation import Simulation
 from tupelo.lab.world import ANSWER_SECONDS, HEARTBEAT_SECONDS, PORT, SpaceUnderTest
 from tupelo.models.event_heap import Bridge, EventHeap
 from tupelo.models.event_heap.events import Event
@@ -103,12 +103,14 @@ class SimulatedHeapHost:
 
     @property
     def within_reach(self) -> frozenset[str]:
-        """The lives of hosts that are in one roster with this one."""
-        roster = self.replicas[BOARD].roster.id
+        """The lives of hosts that are in one membership with this one."""
+        membership = self.replicas[BOARD].membership.id
         return frozenset(
             one.life_name
             for one in self.world.members
-            if one.is_up and BOARD in one.replicas and one.replicas[BOARD].roster.id == roster
+            if one.is_up
+            and BOARD in one.replicas
+            and one.replicas[BOARD].membership.id == membership
         )
 
     @property
@@ -319,14 +321,14 @@ class HeapWorld(Simulation[SimulatedHeapHost]):
                 for name, token in (replica.tokens.tokens if replica else {}).items():
                     if token.here and not token.is_contested:
                         is_replaced = token.luggage is not None and token.luggage.lost
-                        where = replica.roster.id if replica and is_replaced else None
+                        where = replica.membership.id if replica and is_replaced else None
                         other = at.setdefault((name, where), member.name)
                         if other != member.name:
                             text = f"{name} is at {other} and at {member.name}"
                             self.history.fault("two owners", text)
 
 
-async def trouble(world: HeapWorld, rng: Random, seconds: float) -> None:
+async def nemesis(world: HeapWorld, rng: Random, seconds: float) -> None:
     """Faults, one after the other, as the seed will have them."""
     kinds = ("partition", "partition", "heal", "heal", "cut", "crash", "return", "return", "slow")
     end = world.loop.time() + seconds
@@ -335,7 +337,7 @@ async def trouble(world: HeapWorld, rng: Random, seconds: float) -> None:
         await world.befall(rng, kinds, slower=(1, 10, 30))
 
 
-async def peace(world: HeapWorld) -> None:
+async def heal(world: HeapWorld) -> None:
     """All faults are over, and everyone is back."""
     world.calm_down()
     for member in world.members:

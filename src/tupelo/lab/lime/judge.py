@@ -24,8 +24,10 @@ from tupelo.values.entry import Entry
 
 def judge(world: LimeWorld) -> list[Fault]:
     if not world.is_one_group():
-        rosters = ", ".join(f"{one.name}: {one.server.group.roster}" for one in world.members)
-        return [Fault("apart", f"not all are in one group, and go on: {rosters}")]
+        memberships = ", ".join(
+            f"{one.name}: {one.server.group.membership}" for one in world.members
+        )
+        return [Fault("apart", f"not all are in one group, and go on: {memberships}")]
     return [
         *world.history.faults,
         *(fault for claim in world.history.claims if (fault := claim()) is not None),
@@ -182,7 +184,7 @@ def judge_system(world: LimeWorld) -> Iterator[Fault]:
                 if its.shared:
                     expected.add(("space", its.name, agent.id, member.name))
     for member in world.members:
-        said = [entry.fields for entry in member.server.system.ground.port.entries()]
+        said = [entry.fields for entry in member.server.system.tuple_store.port.entries()]
         known = [fields for fields in said if not fields[0].startswith("departed")]
         if Counter(known) != Counter(expected) or any(
             (fields[0].removeprefix("departed "), fields[1]) in {one[:2] for one in expected}

@@ -223,10 +223,10 @@ class LimeWorker(lime.Agent):
 
     async def _count_marks(self) -> None:
         """The marks are those of all agents that share the space, each once: at every host of one
-        roster, and of each host as it was at one moment meanwhile."""
+        membership, and of each host as it was at one moment meanwhile."""
         if not self.main.is_shared or self._world.plan.over != "collect":
             return
-        first, begin = self._rosters_before(), self._world.loop.time()
+        first, begin = self._memberships_before(), self._world.loop.time()
         found = await self._record("rdg", MARK, "", self.main.rdg((MARK, str)))
         if found is None:
             return
@@ -234,7 +234,7 @@ class LimeWorker(lime.Agent):
         end = self._world.loop.time()
 
         def is_whole(watched: Watched) -> bool:
-            hosts = [one for one in self._world.members if one.name in watched.roster.members]
+            hosts = [one for one in self._world.members if one.name in watched.membership.members]
             states = {one.name: one.sharing(MAIN, begin, end) for one in hosts}
             near = [states[host] for host in states if host not in watched.cut]
             cut = [states[host] for host in states if host in watched.cut]
@@ -256,7 +256,7 @@ class LimeWorker(lime.Agent):
         if not astray or not self.main.is_shared:
             return
         destination = self._rng.choice(astray)
-        first = self._rosters_before()
+        first = self._memberships_before()
         found = await self._record(
             "rdg",
             MAIL,
@@ -269,7 +269,7 @@ class LimeWorker(lime.Agent):
         end = self._world.loop.time()
 
         def is_away(watched: Watched) -> bool:
-            host = sharers(member, watched.roster, MAIN).get(destination, member.name)
+            host = sharers(member, watched.membership, MAIN).get(destination, member.name)
             states = self._world.member(host).sharing(MAIN, watched.since, end)
             is_there = all(destination in agents for agents in states)
             return host == member.name or host in watched.cut or not is_there
@@ -292,11 +292,11 @@ class LimeWorker(lime.Agent):
         end = self._world.loop.time()
         if any(len(one.sharing(space.name, begin, end)) > 1 for one in self._world.members):
             return
-        there = self._member.in_roster(space.name)
+        there = self._member.in_membership(space.name)
         missed = sorted(there & written - set(found))
         if missed:
             text = f"{', '.join(map(name_of, missed))} by {self.id} at {self._member.name}"
-            last = len(self._member.watcher.rosters) - 1
+            last = len(self._member.watcher.memberships) - 1
             self._claim(last, lambda watched: bool(watched.cut), Fault("not seen", text))
 
     async def _halted(self) -> None:
@@ -307,16 +307,16 @@ class LimeWorker(lime.Agent):
                     while not self._member.server.group.halted:
                         await asyncio.sleep(0.002)
 
-    def _rosters_before(self) -> int:
-        return max(len(self._member.watcher.rosters) - 1, 0)
+    def _memberships_before(self) -> int:
+        return max(len(self._member.watcher.memberships) - 1, 0)
 
     def _claim(self, first: int, holds: Callable[[Watched], bool], fault: Fault) -> None:
-        """This was so in one of the rosters that an operation has met. Who is cut off in one may be
-        known a little later."""
-        rosters = self._member.watcher.rosters[first:]
+        """This was so in one of the memberships that an operation has met. Who is cut off in one
+        may be known a little later."""
+        memberships = self._member.watcher.memberships[first:]
 
         def judge() -> Fault | None:
-            return None if any(map(holds, rosters)) or not rosters else fault
+            return None if any(map(holds, memberships)) or not memberships else fault
 
         self._world.history.claims.append(judge)
 

@@ -13,7 +13,7 @@ from random import Random
 from tupelo.lab.judge import Fault
 from tupelo.lab.lime.judge import judge
 from tupelo.lab.lime.load import LATE, BlockedRead, LimeWorker, write_late
-from tupelo.lab.lime.world import LimeWorld, SimulatedLimeHost, peace, trouble
+from tupelo.lab.lime.world import LimeWorld, SimulatedLimeHost, heal, nemesis
 from tupelo.lab.loop import VirtualLoop
 from tupelo.lab.simulate import Report, bounded, played
 from tupelo.lab.world import DOUBT_SECONDS
@@ -47,10 +47,10 @@ class _LimeRun:
         await world.start()
         for member in world.members:
             await self._populate(member)
-        await trouble(world, Random(f"{self._seed} trouble"), world.plan.load_seconds)
+        await nemesis(world, Random(f"{self._seed} trouble"), world.plan.load_seconds)
         world.calm = True
         await self._wait_alone()
-        await peace(world)
+        await heal(world)
         if await world.until(world.is_one_group):
             await self._say_last()
             await self._serve()

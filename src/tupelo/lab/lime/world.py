@@ -9,22 +9,22 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, Literal
 
-from tupelo.federation.groups.roster import Membership
+from tupelo.federation.groups.membership import Membership
 from tupelo.federation.hosts.core import HostCore
 from tupelo.federation.spaces.hosted import Doubt
-from tupelo.lab.ground import Simulation
 from tupelo.lab.life import ProgramLife
 from tupelo.lab.lime.history import LimeHistory, Tuple
 from tupelo.lab.loop import VirtualLoop
 from tupelo.lab.network import VirtualNetwork
+from tupelo.lab.simulation import Simulation
 from tupelo.lab.world import ANSWER_SECONDS, DOUBT_SECONDS, HEARTBEAT_SECONDS, PORT, SpaceUnderTest
 from tupelo.models import lime
 from tupelo.models.lime.directory import AgentCard, Directory
-from tupelo.models.lime.handover import TupleBatch
 from tupelo.models.lime.locations import home_of
 from tupelo.models.lime.server import Server
 from tupelo.models.lime.sharing import Relocated
 from tupelo.models.lime.spaces import AgentState
+from tupelo.models.lime.transfer import TupleBatch
 from tupelo.space.port import port_of
 
 WORLD: ContextVar[LimeWorld] = ContextVar("world")
@@ -67,26 +67,26 @@ def plan_world(rng: Random) -> LimeConfig:
 
 @dataclass(frozen=True)
 class Watched:
-    """A roster of a host: since when it was in force there, and who was cut off in it."""
+    """A membership of a host: since when it was in force there, and who was cut off in it."""
 
-    roster: Membership
+    membership: Membership
     since: float
     cut: set[str]
 
 
 class Watcher:
-    """Takes part in the group to write down its rosters."""
+    """Takes part in the group to write down its memberships."""
 
     def __init__(self) -> None:
-        self.rosters: list[Watched] = []
+        self.memberships: list[Watched] = []
 
-    def card(self) -> None:
+    def metadata(self) -> None:
         return None
 
-    def install(self, roster: Membership) -> None:
-        self.rosters.append(Watched(roster, asyncio.get_running_loop().time(), set()))
+    def install(self, membership: Membership) -> None:
+        self.memberships.append(Watched(membership, asyncio.get_running_loop().time(), set()))
 
-    async def settle(self, roster: Membership) -> None:
+    async def settle(self, membership: Membership) -> None:
         pass
 
     def heard(self, neighbour: str, source: str, body: Any) -> None:
@@ -96,7 +96,7 @@ class Watcher:
         pass
 
     def cut(self, hosts: frozenset[str]) -> None:
-        self.rosters[-1].cut.update(hosts)
+        self.memberships[-1].cut.update(hosts)
 
 
 class SimulatedLimeHost:
@@ -190,9 +190,9 @@ class SimulatedLimeHost:
         install = server.sharing.install
 
         def watched(
-            agents: Mapping[str, AgentState], cards: Mapping[str, AgentCard]
+            agents: Mapping[str, AgentState], metadata_of: Mapping[str, AgentCard]
         ) -> tuple[list[TupleBatch], Relocated]:
-            installed = install(agents, cards)
+            installed = install(agents, metadata_of)
             note()
             return installed
 
@@ -213,17 +213,18 @@ class SimulatedLimeHost:
             if moment <= until
         } or {frozenset()}
 
-    def in_roster(self, space: str) -> set[Tuple]:
-        """What the hosts have of a space that are in one roster with this one; nothing if some are
-        cut off, or if the roster has just begun: what is asked now belongs to the one before."""
-        last = self.watcher.rosters[-1]
+    def in_membership(self, space: str) -> set[Tuple]:
+        """What the hosts have of a space that are in one membership with this one; nothing if some
+        are cut off, or if the membership has just begun: what is asked now belongs to the one
+        before."""
+        last = self.watcher.memberships[-1]
         if last.cut or last.since == self.world.loop.time():
             return set()
         return {
             entry.fields
             for member in self.world.members
             if member.is_up
-            and member.server.group.roster.id == last.roster.id
+            and member.server.group.membership.id == last.membership.id
             and space in member.core.spaces
             for entry in member.core.spaces[space].port.entries()
         }
@@ -343,13 +344,13 @@ class LimeWorld(Simulation[SimulatedLimeHost]):
         await self.until(self.is_one_group)
 
     def is_one_group(self) -> bool:
-        """Is everyone in the same roster, and nobody halted?"""
+        """Is everyone in the same membership, and nobody halted?"""
         if not all(member.is_up for member in self.members):
             return False
         groups = [member.server.group for member in self.members]
         return (
-            len({group.roster.id for group in groups}) == 1
-            and len(groups[0].roster.members) == len(self.members)
+            len({group.membership.id for group in groups}) == 1
+            and len(groups[0].membership.members) == len(self.members)
             and not any(group.halted for group in groups)
         )
 
@@ -393,15 +394,15 @@ def homes_away(member: SimulatedLimeHost, space: str, kind: str) -> set[str]:
     return homes - set(member.server.agents)
 
 
-def sharers(member: SimulatedLimeHost, roster: Membership, space: str) -> dict[str, str]:
-    """The agents that share a space in a roster of this host, and their hosts."""
-    return dict(Directory(roster, member.server.name).sharers(space))
+def sharers(member: SimulatedLimeHost, membership: Membership, space: str) -> dict[str, str]:
+    """The agents that share a space in a membership of this host, and their hosts."""
+    return dict(Directory(membership, member.server.name).sharers(space))
 
 
 # Faults
 
 
-async def trouble(world: LimeWorld, rng: Random, seconds: float) -> None:
+async def nemesis(world: LimeWorld, rng: Random, seconds: float) -> None:
     """Faults, one after the other, as the seed will have them."""
     often = ("partition", "partition", "heal", "cut", "cut")
     kinds = (*often, "crash", "return", "slow", "engage")
@@ -422,7 +423,7 @@ async def _engage(world: LimeWorld, member: SimulatedLimeHost, rng: Random) -> N
         await asyncio.wait([member.life.start(work, f"{member.name} engages")])
 
 
-async def peace(world: LimeWorld) -> None:
+async def heal(world: LimeWorld) -> None:
     """All faults are over, and everyone is back."""
     world.calm_down()
     for member in world.members:

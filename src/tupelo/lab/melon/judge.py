@@ -42,7 +42,7 @@ def judge(history: MelonHistory) -> list[Fault]:
         *judge_mail(case),
         *judge_readers(case),
         *judge_copies(case),
-        *judge_carriers(case),
+        *judge_extensions(case),
         *judge_waiting(case),
     ]
 
@@ -313,15 +313,15 @@ def judge_mail(case: Case) -> Iterator[Fault]:
     for message, adding in case.added.items():
         if adding.verb != "send":
             continue
-        carriers = case.found["sealed"].get(message, [])
+        extensions = case.found["sealed"].get(message, [])
         where = f"{name_of(message)}, for {adding.to}"
         if message in case.takers:
-            if adding.host in carriers and not _may_stay(case, message):
-                yield Fault("not let go", f"{where}, is at {carriers}")
-        elif carriers:
+            if adding.host in extensions and not _may_stay(case, message):
+                yield Fault("not let go", f"{where}, is at {extensions}")
+        elif extensions:
             near = {adding.to, *case.history.ending.near.get(adding.to or "", ())}
-            if not near.isdisjoint(carriers):
-                yield Fault("not delivered", f"{where}, is at {carriers}")
+            if not near.isdisjoint(extensions):
+                yield Fault("not delivered", f"{where}, is at {extensions}")
         elif adding.is_done and not case.is_sunk(message) and message not in case.history.evicted:
             if not collected[adding.host, adding.to or ""]:
                 yield Fault("lost", f"{where}, sent at {adding.host}")
@@ -385,7 +385,7 @@ def judge_copies(case: Case) -> Iterator[Fault]:
                 yield Fault("stale", f"{name_of(message)} is gone, and a copy is at {host}")
 
 
-def judge_carriers(case: Case) -> Iterator[Fault]:
+def judge_extensions(case: Case) -> Iterator[Fault]:
     """What a host holds that is engaged, and whose own host is not, is held here too, though nobody
     may read it: if there is room."""
     near = case.history.ending.near

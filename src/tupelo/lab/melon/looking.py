@@ -13,7 +13,7 @@ from tupelo.federation.replication.copies import PREFIX
 from tupelo.federation.replication.feed import host_of
 from tupelo.lab.melon.history import FoundMessage, Message, Plain
 from tupelo.lab.melon.world import SECRET, MelonHost, MelonWorld
-from tupelo.models.melon.post import MessageStore
+from tupelo.models.melon.message_store import MessageStore
 from tupelo.models.melon.sealed import Sealed, read_item
 from tupelo.values.codec import decode_entry
 from tupelo.values.entry import Entry
@@ -61,7 +61,7 @@ def secrets_in(content: bytes) -> set[int]:
 
 
 def post_of(member: MelonHost) -> MessageStore:
-    post = member.core.carriers[f"melon {NAME}"]
+    post = member.core.extensions[f"melon {NAME}"]
     assert isinstance(post, MessageStore)
     return post
 
@@ -135,7 +135,7 @@ def remains(member: MelonHost) -> dict[str, Any]:
     core, post = member.core, post_of(member)
     found: dict[str, Any] = {
         **core.under_way(),
-        "those who wait": list(post.stirring.waiting),
+        "those who wait": list(post.broadcast.waiting),
     }
     for name, hosted in core.spaces.items():
         under_way = hosted.port.under_way()

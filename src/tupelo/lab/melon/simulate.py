@@ -16,7 +16,7 @@ from tupelo.lab.melon.history import READS, TAKES, MelonQuery
 from tupelo.lab.melon.judge import judge
 from tupelo.lab.melon.load import JOBS, MAIL, NEWS, MelonProcess
 from tupelo.lab.melon.looking import look_at_last, watch
-from tupelo.lab.melon.world import MelonHost, MelonWorld, peace, trouble
+from tupelo.lab.melon.world import MelonHost, MelonWorld, heal, nemesis
 from tupelo.lab.simulate import Report, bounded, played
 from tupelo.lab.world import DOUBT_SECONDS
 
@@ -59,10 +59,10 @@ class _MelonRun:
         await world.start()
         for member in world.members:
             self._populate(member)
-        await trouble(world, Random(f"{self._seed} trouble"), world.plan.load_seconds)
+        await nemesis(world, Random(f"{self._seed} trouble"), world.plan.load_seconds)
         await self._end()
         late = await self._wait_alone()
-        await peace(world)
+        await heal(world)
         if not await world.until(world.all_engaged):
             self.faults.append(Fault("apart", "not all hosts have met again"))
         await self._serve(late)

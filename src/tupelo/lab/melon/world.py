@@ -12,11 +12,11 @@ from typing import Literal
 from tupelo.federation.hosts.core import HostCore
 from tupelo.federation.identity.ids import id_of
 from tupelo.federation.spaces.hosted import Doubt
-from tupelo.lab.ground import Simulation
 from tupelo.lab.life import ProgramLife
 from tupelo.lab.loop import VirtualLoop
 from tupelo.lab.melon.history import MelonHistory, MelonResult
 from tupelo.lab.network import VirtualNetwork
+from tupelo.lab.simulation import Simulation
 from tupelo.lab.world import (
     ANSWER_SECONDS,
     DOUBT_SECONDS,
@@ -280,7 +280,7 @@ class MelonWorld(Simulation[MelonHost]):
 # Faults
 
 
-async def trouble(world: MelonWorld, rng: Random, seconds: float) -> None:
+async def nemesis(world: MelonWorld, rng: Random, seconds: float) -> None:
     """Faults, one after the other, as the seed will have them."""
     kinds = ("groups", "groups", "heal", "cut", "cut", "crash", "return", "slow")
     end = world.loop.time() + seconds
@@ -302,7 +302,7 @@ async def trouble(world: MelonWorld, rng: Random, seconds: float) -> None:
         await asyncio.sleep(max(0.0, end - world.loop.time()))
 
 
-async def peace(world: MelonWorld) -> None:
+async def heal(world: MelonWorld) -> None:
     """All faults are over, and everyone is back."""
     world.history.faults.append(world.history.tick())
     world.calm_down()

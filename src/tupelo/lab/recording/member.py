@@ -1,9 +1,8 @@
 """A host of a recording: a process of its own, which may be killed at any moment.
 
-Its one argument spells its `HostOrder`. It says where it listens, and then answers every line that it
-is told: "count" with how many changes its logs have, "doubts" with what is not settled yet, and
-"stop" by leaving. If nobody can tell it anything any more, it ends.
-"""
+Its one argument encodes its `HostOrder`. It says where it listens, and then answers every line that
+it is told: "count" with how many changes its logs have, "doubts" with what is not settled yet, and
+"stop" by leaving. If nobody can tell it anything any more, it ends."""
 
 from __future__ import annotations
 

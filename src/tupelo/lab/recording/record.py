@@ -178,12 +178,12 @@ class Recording:
         self._workers: list[RecordingChild] = []
         self._lines: dict[str, Proxy] = {}
         self._changes = 0
-        self._troubles: list[asyncio.Task[None]] = []
+        self._faults: list[asyncio.Task[None]] = []
 
     async def run(self) -> Recorded:
         try:
             await self._begin()
-            await self._trouble()
+            await self._nemesis()
             await self._reach(self._plan.changes)
             await self._end()
         finally:
@@ -229,19 +229,19 @@ class Recording:
 
     # Trouble
 
-    async def _trouble(self) -> None:
+    async def _nemesis(self) -> None:
         """Kills and cuts, each after some part of what is to be recorded; they may overlap."""
         plan, rng = self._plan, self._rng
         kinds: list[Callable[[], Coroutine[Any, Any, None]]]
         kinds = [self._kill] * plan.kills + [self._cut] * plan.cuts
         rng.shuffle(kinds)
         moments = sorted(rng.uniform(0.05, 0.9) for _ in kinds)
-        for moment, trouble in zip(moments, kinds, strict=True):
+        for moment, nemesis in zip(moments, kinds, strict=True):
             await self._reach(int(moment * plan.changes))
             await asyncio.sleep(rng.uniform(0.0, LOOK_SECONDS))
-            self._troubles = [task for task in self._troubles if not _is_over(task)]
-            self._troubles.append(asyncio.ensure_future(trouble()))
-        await asyncio.gather(*self._troubles)
+            self._faults = [task for task in self._faults if not _is_over(task)]
+            self._faults.append(asyncio.ensure_future(nemesis()))
+        await asyncio.gather(*self._faults)
 
     async def _kill(self) -> None:
         there = [one for one in self._members if one.child is not None]
@@ -281,7 +281,7 @@ class Recording:
                 self._told(now)
             elif loop.time() - since > STILL_SECONDS:
                 raise RecordingFailed(f"nothing has happened for {STILL_SECONDS:.0f} s")
-            for task in self._troubles:
+            for task in self._faults:
                 _is_over(task)
 
     # Ending
@@ -308,9 +308,9 @@ class Recording:
         return all([await one.doubts() == at_rest for one in self._members])
 
     async def _clear_up(self) -> None:
-        for task in self._troubles:
+        for task in self._faults:
             task.cancel()
-        await asyncio.gather(*self._troubles, return_exceptions=True)
+        await asyncio.gather(*self._faults, return_exceptions=True)
         for child in [*self._workers, *(one.child for one in self._members)]:
             if child is not None:
                 await child.kill()

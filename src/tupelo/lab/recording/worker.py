@@ -1,9 +1,8 @@
 """A worker of a recording: a process with a few clients at every host, which do what agents do, at
 random, one thing after the other.
 
-Its one argument spells its `RecordingTask`. When it is told anything, or nobody can tell it any more, its
-clients end what they have begun; then it says what was done.
-"""
+Its one argument encodes its `RecordingTask`. When it is told anything, or nobody can tell it any
+more, its clients end what they have begun; then it says what was done."""
 
 from __future__ import annotations
 

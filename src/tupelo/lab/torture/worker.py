@@ -1,10 +1,9 @@
 """A process of a round: clients of hosts elsewhere, or a program with a host of its own.
 
-Its one argument is its `WorkerTask`. A program with a host says first where that listens. Every process
-begins when it is told which hosts there are (`Go`); "stop" ends its clients, and a program with a
-host then answers "drain" by looking what is there for it, until it is told to "leave". If nobody
-can tell it anything any more, it ends.
-"""
+Its one argument is its `WorkerTask`. A program with a host says first where that listens. Every
+process begins when it is told which hosts there are (`Go`); "stop" ends its clients, and a program
+with a host then answers "drain" by looking what is there for it, until it is told to "leave". If
+nobody can tell it anything any more, it ends."""
 
 from __future__ import annotations
 

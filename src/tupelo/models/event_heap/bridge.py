@@ -17,12 +17,12 @@ import asyncio
 from contextlib import suppress
 
 from tupelo.errors import BadArgument, CannotSend, HostClosed, Refused, TupeloError
-from tupelo.federation.replication.news import FeedCursor
+from tupelo.federation.replication.broadcast import FeedCursor
 from tupelo.models.event_heap.events import asked
 from tupelo.models.event_heap.heap import EventHeap
 from tupelo.models.event_heap.readings import HeapCopies
 from tupelo.models.event_heap.replica import Replica
-from tupelo.space.either import Closing, either
+from tupelo.space.dual_api import Closing, dual_api
 from tupelo.space.session import Seen
 from tupelo.space.writers import WriteOutcome
 from tupelo.values.entry import Entry
@@ -85,7 +85,7 @@ class Bridge(Closing):
             return
         self.carried += 1
 
-    @either
+    @dual_api
     async def close(self) -> None:
         """Carry no more."""
 

@@ -24,7 +24,7 @@ from tupelo.models.event_heap.served import METHODS, OWN, HostedHeap
 from tupelo.models.event_heap.sessions import Query, Reads, Session, View, check_order
 from tupelo.models.event_heap.uses import LEASE_SECONDS, check_unused
 from tupelo.space.checks import check_wait
-from tupelo.space.either import at_once, either
+from tupelo.space.dual_api import dual_api, run_sync
 from tupelo.space.writers import Items
 from tupelo.values.entry import freeze
 from tupelo.values.lease import check_lease
@@ -80,7 +80,7 @@ class EventHeap(Reads):
                 await host.on_loop(heaps_of(host.core).factory.ask(request))
             return cls(host, name, patience=patience)
 
-        return work() if host.is_async else at_once(work)
+        return work() if host.is_async else run_sync(work)
 
     @property
     def _local(self) -> LocalDoor[HostedHeap]:
@@ -103,16 +103,16 @@ class EventHeap(Reads):
         if isinstance(self._door, LocalDoor):
             return self._replica.feed.partners
         work = partial(self._door.call, "hosts")
-        return work() if self.is_async else at_once(work)
+        return work() if self.is_async else run_sync(work)
 
     # Putting
 
-    @either
+    @dual_api
     async def put(self, event: object, *, ttl: float | None = None) -> None:
         """Put an event in the heap, for so many seconds, or until it is removed."""
         await self._put([freeze(event)], ttl)
 
-    @either
+    @dual_api
     async def put_all(self, events: Iterable[object], *, ttl: float | None = None) -> None:
         """Put several events in the heap: all of them or none."""
         await self._put(freeze_all(events), ttl)
@@ -122,29 +122,29 @@ class EventHeap(Reads):
 
     # Reading what is there, and removing
 
-    @either
+    @dual_api
     async def snoop(self, template: object = ANY) -> Any:
         """An event that matches, seen or not; it does not count as seen."""
         return _first(await self._door.call("find", template, 1))
 
-    @either
+    @dual_api
     async def snoop_all(self, template: object = ANY) -> list[Any]:
         found: list[Any] = await self._door.call("find", template, None)
         return found
 
-    @either
+    @dual_api
     async def remove(self, template: object = ANY) -> Any:
         """Remove an event that matches, for everyone, and give it; None if there is none here.
         SourceAway, if there are only such as live at hosts out of reach."""
         return _first(await self._door.call("remove", template))
 
-    @either
+    @dual_api
     async def wait_to_remove(self, template: object = ANY, *, wait: float | None = None) -> Any:
         """The same, but wait for one, so long at most."""
         check_wait(wait)
         return _first(await self._door.call("remove", template, wait=wait))
 
-    @either
+    @dual_api
     async def adopt(self, host: str) -> None:
         """The host of this id, which `SourceAway` names, is gone for good: what it has put lives
         at this host from now on, as far as it is known here, and can be removed. To be called at
@@ -157,7 +157,7 @@ class EventHeap(Reads):
 
     # What stands
 
-    @either
+    @dual_api
     async def query(
         self, template: object = ANY, callback: Callable[[Any], object] | None = None
     ) -> Query:
@@ -169,14 +169,14 @@ class EventHeap(Reads):
         query = Query(self, await self._door.call("copies"), template)
         return query if callback is None else query._told_to(callback)
 
-    @either
+    @dual_api
     async def register(self, template: object, callback: Callable[[Any], object]) -> Query:
         """Be told of each event that matches and comes from now on."""
         if not callable(callback):
             raise BadArgument("callback", "a function", callback)
         return Query(self, await self._door.call("news", template), template)._told_to(callback)
 
-    @either
+    @dual_api
     async def session(self, id: str | None = None, *, wait: float | None = 0) -> Session:
         """A session that has seen nothing; or the shared one of this id, for which is waited so
         long if it is not known here yet."""
@@ -187,7 +187,7 @@ class EventHeap(Reads):
             raise BadArgument("id", "the id of a shared session", id)
         return Session(self, await self._door.call("shared", id, wait=wait), id)
 
-    @either
+    @dual_api
     async def view(
         self,
         id: str | None = None,
@@ -234,13 +234,13 @@ class EventHeap(Reads):
 
     # The end
 
-    @either
+    @dual_api
     async def destroy(self) -> None:
         """Destroy the heap, at every host that has it, with all its events: for those who may
         administer its space."""
         await self._door.call("destroy")
 
-    @either
+    @dual_api
     async def close(self) -> None:
         """Use it no more, nor the sessions, views and queries that were got from it: whoever waits
         is told (HostClosed). The replica stays, and goes on with the host; a connection is

@@ -29,7 +29,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from tupelo.errors import BadFrame, LeaseLost, TokenAway, TupeloError
-from tupelo.federation.groups.roster import RosterId
+from tupelo.federation.groups.membership import MembershipId
 from tupelo.models.event_heap.records import Folded, Placed, ViewMade, is_sound, read_places
 from tupelo.models.event_heap.total import TotalOrder
 
@@ -70,7 +70,7 @@ class TotalOrders:
         self.orders: dict[str, TotalOrder] = {}
         self._clones: dict[str, set[str]] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._cards = 0
+        self._metadata_version = 0
         self._closed = False
 
     def order(self, view: str) -> TotalOrder:
@@ -163,9 +163,9 @@ class TotalOrders:
         order.orphaned = order.wanted_elsewhere = False
         order.told = None
 
-    def card_changed(self) -> None:
-        self._cards += 1
-        self._start(f"card {self._cards}", self._replica.renew)
+    def metadata_changed(self) -> None:
+        self._metadata_version += 1
+        self._start(f"metadata {self._metadata_version}", self._replica.renew)
 
     def serve(self, order: TotalOrder) -> None:
         """There is something to be put through it."""
@@ -260,8 +260,8 @@ class TotalOrders:
             if first == self._replica.me:
                 if order.waiting or order.wanted_elsewhere or order.unplaced:
                     self._start(f"clone {order.id}", lambda: self._clone(order))
-            elif order.waiting and order.told != (first, self._replica.roster.id):
-                order.told = first, self._replica.roster.id
+            elif order.waiting and order.told != (first, self._replica.membership.id):
+                order.told = first, self._replica.membership.id
                 self._start(f"ask {order.id}", lambda: self._ask_for_clone(order, first))
         elif order.timer is None:
             loop = asyncio.get_running_loop()
@@ -274,7 +274,7 @@ class TotalOrders:
 
     def _clone_of(self, order: TotalOrder) -> TotalOrder | None:
         """A clone that was made by someone who is here."""
-        members = self._replica.roster.members
+        members = self._replica.membership.members
         for view in sorted(self._clones.get(order.id, ())):
             made = self.made[view]
             if made.host in members and len(self.order(view).ordering) >= (made.length or 0):
@@ -306,8 +306,8 @@ class TotalOrders:
 
     def _users(self, order: TotalOrder) -> list[str]:
         part = f"event heap {self._replica.name}"
-        members = self._replica.roster.members.values()
-        others = [one.host for one in members if order.id in (one.cards.get(part) or [])]
+        members = self._replica.membership.members.values()
+        others = [one.host for one in members if order.id in (one.metadata_of.get(part) or [])]
         return sorted({self._replica.me, *others})
 
     async def _ask_for_clone(self, order: TotalOrder, host: str) -> None:
@@ -323,11 +323,11 @@ class TotalOrders:
         """Collect what those within reach know of the order, and wait for what they have of its
         events. What none of them has may be lost, and has no place in the clone; it gets one later
         if it turns up. Nobody here has read beyond that."""
-        replica, roster = self._replica, self._replica.roster.id
+        replica, membership = self._replica, self._replica.membership.id
         marks: dict[str, int] = {}
         for host in replica.others:
             more = True
-            while more and replica.roster.id == roster:
+            while more and replica.membership.id == membership:
                 before = len(order.ordering)
                 answer = await replica.voice.ask(host, ["order", order.id, before])
                 if answer is None:
@@ -337,18 +337,18 @@ class TotalOrders:
                 for source, upto in there.items():
                     marks[source] = max(marks.get(source, 0), upto)
                 if start > len(order.ordering):  # It is folded there, which we have not heard yet.
-                    await replica.until(partial(self._has_heard, order, start, roster))
+                    await replica.until(partial(self._has_heard, order, start, membership))
                 more = len(order.ordering) > before
-        await replica.until(lambda: order.reaches(marks) or replica.roster.id != roster)
-        if replica.roster.id != roster:
+        await replica.until(lambda: order.reaches(marks) or replica.membership.id != membership)
+        if replica.membership.id != membership:
             return  # Some of them may be gone, or others here: it is looked again.
         if order.orphaned and self._clone_of(order) is None:
             lease, horizon = replica.uses.leases.get(order.id), order.horizon
             await self.make(replica.core.new_id(), "total", lease, order, horizon)
 
-    def _has_heard(self, order: TotalOrder, length: int, roster: RosterId) -> bool:
+    def _has_heard(self, order: TotalOrder, length: int, membership: MembershipId) -> bool:
         """Is so much of it known here, or has the group changed?"""
-        return len(order.ordering) >= length or self._replica.roster.id != roster
+        return len(order.ordering) >= length or self._replica.membership.id != membership
 
     def _switch(self, old: TotalOrder, new: TotalOrder) -> None:
         """Who uses the old one here uses the new one."""
@@ -356,7 +356,7 @@ class TotalOrders:
         users = self.used.pop(old.id)
         old.successor, new.successor = new, None
         old.token.abandoned, new.token.abandoned = True, False
-        self._replica.tokens.bell.ring()
+        self._replica.tokens.broadcast.ring()
         self.used.setdefault(new.id, []).extend(users)
         for user in users:
             user.switch(new, ViewCloned(old.id, new.id))

@@ -198,7 +198,7 @@ class Ordered:
         try:
             async with timeout_at(clock, deadline_of(clock, wait)):
                 while True:
-                    await self._replica.bell.wait(self._replica.bell.rings)
+                    await self._replica.broadcast.wait(self._replica.broadcast.rings)
                     for entry in self._ready(template):
                         return entry
         except TimeoutError:
@@ -231,7 +231,7 @@ class Ordered:
     def end(self) -> None:
         """Whoever waits in it is told."""
         self._closed = True
-        self._replica.bell.ring()
+        self._replica.broadcast.ring()
 
 
 class Shared:
@@ -315,7 +315,7 @@ class Shared:
         clock, patience = self._replica.core.clock, self._replica.patience
         deadline = deadline_of(clock, wait)
         while True:
-            rings = self._replica.bell.rings
+            rings = self._replica.broadcast.rings
             if wait == 0:
                 found = await self._get(template, 1, patience)
             else:
@@ -324,7 +324,7 @@ class Shared:
                 return found[0]
             try:
                 async with timeout_at(clock, deadline):
-                    await self._replica.bell.wait(rings)
+                    await self._replica.broadcast.wait(rings)
             except TimeoutError:
                 return None
 
@@ -370,7 +370,7 @@ class Shared:
             async with self._holding(None):
                 await self._record.ready()
                 await self._record.count(entries)
-        self._replica.bell.ring()
+        self._replica.broadcast.ring()
 
     def close(self) -> None:
         if self._closed:
@@ -382,7 +382,7 @@ class Shared:
             if not scope.expired():
                 scope.reschedule(0)  # Who waits for the token waits no more.
         self._copies.close()
-        self._replica.bell.ring()
+        self._replica.broadcast.ring()
 
 
 def news(replica: Replica, template: Template, *, known: bool = True) -> HeapCopies:

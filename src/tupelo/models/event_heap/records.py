@@ -137,7 +137,7 @@ OF_ONE = (ViewMade, Placed, Folded, SessionMade, SessionSeen, Ended, Adopted)
 """What is said of one generation, and means nothing to the next."""
 
 
-def spell_places(view: str, start: int, places: list[Place]) -> Placed:
+def encode_places(view: str, start: int, places: list[Place]) -> Placed:
     names = sorted({source for source, _ in places})
     index = {source: i for i, source in enumerate(names)}
     return Placed(
@@ -164,14 +164,14 @@ def read_places(placed: Placed) -> list[Place]:
     return [(sources[i], number) for i, number in zip(which, numbers, strict=True)]
 
 
-def spell_folded(
+def encode_folded(
     view: str, base: int, kept: list[tuple[int, Place]], last: dict[str, int]
 ) -> list[Folded]:
     """As many records as it takes."""
     some = [kept[begin : begin + PLACES_MAX] for begin in range(0, len(kept), PLACES_MAX)] or [[]]
     folded = []
     for part, pairs in enumerate(some):
-        placed = spell_places(view, 0, [place for _, place in pairs])
+        placed = encode_places(view, 0, [place for _, place in pairs])
         folded.append(
             Folded(
                 view,

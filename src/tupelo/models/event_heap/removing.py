@@ -14,7 +14,7 @@ from copy import copy
 from typing import TYPE_CHECKING
 
 from tupelo.errors import NotAllowed, PeerLost, SourceAway, TupeloError, UnknownHost
-from tupelo.federation.groups.roster import RosterId
+from tupelo.federation.groups.membership import MembershipId
 from tupelo.federation.replication.feed import host_of
 from tupelo.federation.spanning.federated import adopt
 from tupelo.models.event_heap.ordering import Place
@@ -51,7 +51,7 @@ class Removing:
         deadline = deadline_of(clock, wait)
         met = loop.time() + MEETING_SECONDS
         while True:
-            rings = self._replica.bell.rings
+            rings = self._replica.broadcast.rings
             away: set[str] = set()
             refusals: list[NotAllowed] = []
             for entry in self._matches(template, known):
@@ -61,7 +61,7 @@ class Removing:
             meeting = bool(away) and self._is_meeting and loop.time() < met
             try:  # Patience ends between questions: what was removed must not be lost.
                 async with asyncio.timeout_at(met) if meeting else timeout_at(clock, deadline):
-                    await self._replica.bell.wait(rings)
+                    await self._replica.broadcast.wait(rings)
             except TimeoutError:
                 if meeting:
                     continue
@@ -82,9 +82,9 @@ class Removing:
     @property
     def _is_meeting(self) -> bool:
         """Are there hosts whose events come here, and of which the group has not heard yet?"""
-        members = self._replica.roster.members
+        members = self._replica.membership.members
         return any(
-            host not in members or self._replica.part not in members[host].cards
+            host not in members or self._replica.part not in members[host].metadata_of
             for host in self._replica.feed.partners
         )
 
@@ -143,7 +143,7 @@ class Removing:
         life = replica.life_of(host)
         doubt: PeerLost | None = None
         while True:
-            roster = replica.roster.id
+            membership = replica.membership.id
             try:
                 return await replica.voice.ask(host, question)
             except (PeerLost, UnknownHost) as lost:
@@ -151,14 +151,14 @@ class Removing:
                     doubt = lost
                 elif doubt is None:
                     raise
-            await self._next_roster(roster)
-            if replica.life_of(host) != life or replica.roster.id == roster:
+            await self._next_membership(membership)
+            if replica.life_of(host) != life or replica.membership.id == membership:
                 raise doubt
 
-    async def _next_roster(self, roster: RosterId) -> None:
+    async def _next_membership(self, membership: MembershipId) -> None:
         with suppress(TimeoutError):
             async with asyncio.timeout(self._replica.patience):
-                await self._replica.until(lambda: self._replica.roster.id != roster)
+                await self._replica.until(lambda: self._replica.membership.id != membership)
 
     async def here(self, number: int, request: str) -> bool:
         if self._removed.get(request) != number:

@@ -31,14 +31,14 @@ from tupelo.errors import (
     UnknownHost,
 )
 from tupelo.federation.groups.group import group_of
-from tupelo.federation.groups.roster import Membership
-from tupelo.federation.hosts.carrying import SilentExtension
+from tupelo.federation.groups.membership import Membership
 from tupelo.federation.hosts.core import HostCore
+from tupelo.federation.hosts.extensions import SilentExtension
 from tupelo.federation.identity.access import NOBODY
-from tupelo.federation.replication.carrier import Replication, replication_of
+from tupelo.federation.replication.broadcast import Broadcast, FeedCursor
 from tupelo.federation.replication.feed import Feed, host_of
-from tupelo.federation.replication.news import Broadcast, FeedCursor
-from tupelo.federation.replication.placing import CopyAll
+from tupelo.federation.replication.feeds import Replication, replication_of
+from tupelo.federation.replication.placement import CopyAll
 from tupelo.federation.replication.token import TokenState
 from tupelo.federation.replication.tokens import TokenAt, Tokens
 from tupelo.federation.spaces.hosted import HostedSpace
@@ -70,7 +70,7 @@ _SYSTEM = {kind_of(cls) for cls in (*records.OF_ONE, records.HeapMade, records.D
 
 def heaps_of(core: HostCore) -> Heaps:
     """The heaps that this host has a replica of."""
-    found = core.carriers.get(CHANNEL)
+    found = core.extensions.get(CHANNEL)
     return found if isinstance(found, Heaps) else Heaps(core)
 
 
@@ -82,7 +82,7 @@ class Heaps(SilentExtension):
         self.replicas: dict[str, Replica] = {}
         self.core = core
         self.factory = Factory(self)
-        core.carriers[CHANNEL] = self
+        core.extensions[CHANNEL] = self
 
     def replica(self, name: str, patience: float) -> Replica:
         """HeapDestroyed, if it was, and nobody has made it anew."""
@@ -134,7 +134,7 @@ class Replica:
         self.core = core
         self.patience = patience
         self.me = core.id
-        self.bell = Broadcast()
+        self.broadcast = Broadcast()
         self.closed = False
         self.generation = 0
         """Which heap of this name it is: one that is made anew has nothing of the one before."""
@@ -178,14 +178,14 @@ class Replica:
         return 0 < self.generation <= self.gone
 
     @property
-    def roster(self) -> Membership:
-        return self._group.roster
+    def membership(self) -> Membership:
+        return self._group.membership
 
     @property
     def others(self) -> list[str]:
         """The other hosts within reach that have the heap."""
-        members = self.roster.members.values()
-        return [one.host for one in members if self.part in one.cards and one.host != self.me]
+        members = self.membership.members.values()
+        return [one.host for one in members if self.part in one.metadata_of and one.host != self.me]
 
     def shared_record(self, session: str) -> SharedRecord:
         """What was seen in a shared session."""
@@ -199,11 +199,11 @@ class Replica:
         return self.shared_record(id) if what == "session" else None
 
     def life_of(self, host: str) -> str | None:
-        member = self.roster.members.get(host)
+        member = self.membership.members.get(host)
         return None if member is None else member.incarnation
 
     async def renew(self) -> None:
-        """Tell the group of a card that has changed."""
+        """Announce changed metadata to the group."""
         await self._group.renew()
 
     @property
@@ -259,7 +259,7 @@ class Replica:
             self.close()
         if not self.closed:
             self.orders.look()
-            self.bell.ring()
+            self.broadcast.ring()
 
     def _forget_places(self) -> None:
         streams = self.feed.exchange.streams.values()
@@ -325,7 +325,7 @@ class Replica:
             self.require_open()
             return False
 
-        await self.bell.until(is_so)
+        await self.broadcast.until(is_so)
 
     # Events
 
@@ -391,7 +391,7 @@ class Replica:
         streams = [
             one for one in self.feed.exchange.streams.values() if host_of(one.source) == host
         ]
-        if host == self.me or host in self.roster.members or not streams:
+        if host == self.me or host in self.membership.members or not streams:
             raise BadArgument("host", "one that has put events here, and is out of reach", host)
         for stream in streams:
             living = [stream.items[number] for number in stream.numbers(0)]
@@ -483,27 +483,27 @@ class Replica:
         readings, self.readings = self.readings, {}
         for end in readings:
             end()
-        self.bell.ring()
+        self.broadcast.ring()
 
     # As a part of the group
 
-    def card(self) -> Any:
+    def metadata(self) -> Any:
         """The views and shared sessions that are in use here."""
         return [] if self.closed else self.uses.here
 
-    def install(self, roster: Membership) -> None:
+    def install(self, membership: Membership) -> None:
         if not self.closed:
-            self._note_names(roster)
-            self.uses.install(roster)
+            self._note_names(membership)
+            self.uses.install(membership)
             self.orders.look()
-            self.bell.ring()
+            self.broadcast.ring()
 
-    def _note_names(self, roster: Membership) -> None:
+    def _note_names(self, membership: Membership) -> None:
         if len(self.names) > NAMES_KEPT:
             self.names.clear()
-        self.names.update((one.host, one.name) for one in roster.members.values())
+        self.names.update((one.host, one.name) for one in membership.members.values())
 
-    async def settle(self, roster: Membership) -> None:
+    async def settle(self, membership: Membership) -> None:
         pass
 
     def cut(self, hosts: frozenset[str]) -> None:

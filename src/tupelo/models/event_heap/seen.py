@@ -72,16 +72,16 @@ class Record:
     def __bool__(self) -> bool:
         return bool(self.again or self.seen.bits)
 
-    def spell(self) -> bytes:
+    def encode(self) -> bytes:
         again = [[*key, count] for key, count in self.again.items()]
-        return msgspec.msgpack.encode([_spell(self.seen), again])
+        return msgspec.msgpack.encode([_encode(self.seen), again])
 
 
-def read_record(spelled: bytes) -> Record:
+def read_record(encoded: bytes) -> Record:
     """BadFrame if it is no record."""
     try:
         bits, again = msgspec.msgpack.decode(
-            spelled, type=tuple[dict[str, bytes], list[tuple[str, int, int]]]
+            encoded, type=tuple[dict[str, bytes], list[tuple[str, int, int]]]
         )
         record = Record(_read(bits))
         for origin, n, count in again:
@@ -93,12 +93,12 @@ def read_record(spelled: bytes) -> Record:
     return record
 
 
-def _spell(seen: Seen) -> dict[str, bytes]:
-    spelled = {}
+def _encode(seen: Seen) -> dict[str, bytes]:
+    encoded = {}
     for origin, bits in seen.bits.items():
         bits.run_optimize()
-        spelled[origin] = bits.serialize()
-    return spelled
+        encoded[origin] = bits.serialize()
+    return encoded
 
 
 def _read(bits: dict[str, bytes]) -> Seen:
@@ -107,15 +107,15 @@ def _read(bits: dict[str, bytes]) -> Seen:
     return seen
 
 
-def spell_seen(seen: Seen) -> bytes:
+def encode_seen(seen: Seen) -> bytes:
     """As a request to share a session has it."""
-    return msgspec.msgpack.encode(_spell(seen))
+    return msgspec.msgpack.encode(_encode(seen))
 
 
-def read_seen(spelled: bytes) -> Seen:
+def read_seen(encoded: bytes) -> Seen:
     """BadFrame if it is no such thing."""
     try:
-        return _read(msgspec.msgpack.decode(spelled or b"\x80", type=dict[str, bytes]))
+        return _read(msgspec.msgpack.decode(encoded or b"\x80", type=dict[str, bytes]))
     except (msgspec.DecodeError, ValueError, TypeError) as error:
         raise BadFrame(f"this is no record of a session: {error}") from error
 
@@ -153,9 +153,9 @@ class SharedRecord(TokenState):
         """BadFrame if a stranger has written what cannot be."""
         match told:
             case SessionSeen(
-                epoch=int(epoch), fold=int(fold), losses=int(losses), seen=bytes(spelled)
+                epoch=int(epoch), fold=int(fold), losses=int(losses), seen=bytes(encoded)
             ):
-                record = read_record(spelled)
+                record = read_record(encoded)
                 self._join(record)
                 self.losses = max(self.losses, losses)
             case _:
@@ -189,14 +189,14 @@ class SharedRecord(TokenState):
         """These were seen, or given back if they were seen before. The token must be held."""
         change = self.known.changed(entries)
         self._join(change)
-        spelled = change.spell()
-        self._recent.append((self.token.epoch, spelled))
-        await self._tell(spelled)
+        encoded = change.encode()
+        self._recent.append((self.token.epoch, encoded))
+        await self._tell(encoded)
         if len(self._recent) >= self._replica.folded_after:
             await self._fold()
 
-    async def _tell(self, spelled: bytes, *, whole: bool = False) -> None:
-        told = SessionSeen(self.id, *self.base, whole, len(self.lost), spelled)
+    async def _tell(self, encoded: bytes, *, whole: bool = False) -> None:
+        told = SessionSeen(self.id, *self.base, whole, len(self.lost), encoded)
         await self._replica.record(told)
 
     async def _fold(self) -> None:
@@ -204,7 +204,7 @@ class SharedRecord(TokenState):
         here = self.token.epoch
         self._found((here, fold + 1 if epoch == here else 0))
         self._is_whole = True
-        await self._tell(self.known.spell(), whole=True)
+        await self._tell(self.known.encode(), whole=True)
 
     # What goes with the token
 
@@ -214,11 +214,11 @@ class SharedRecord(TokenState):
         return _read_state(self.token.state)[1]
 
     def state(self) -> bytes:
-        return _spell_state(self.base, self.lost)
+        return _encode_state(self.base, self.lost)
 
     def revive(self, holder: str | None) -> bytes:
         self._is_whole = False
-        return _spell_state((0, 0), [*self.lost, *([] if holder is None else [holder])])
+        return _encode_state((0, 0), [*self.lost, *([] if holder is None else [holder])])
 
     def wish(self) -> Any:
         return [list(self.base), self._known_at]
@@ -233,27 +233,27 @@ class SharedRecord(TokenState):
             case [[int(epoch), int(fold)], int(known_at)] if (epoch, fold) == self.base:
                 recent = [list(one) for one in self._recent if one[0] > known_at]
                 return [list(self.base), None, recent]
-        return [list(self.base), self.known.spell(), [list(one) for one in self._recent]]
+        return [list(self.base), self.known.encode(), [list(one) for one in self._recent]]
 
     async def unpack(self, packed: Any) -> None:
         try:
             (epoch, fold), whole, told = packed
-            recent = [(int(at), bytes(spelled)) for at, spelled in told]
+            recent = [(int(at), bytes(encoded)) for at, encoded in told]
             base = int(epoch), int(fold)
         except (TypeError, ValueError) as error:
             raise BadFrame(f"this is no record of a session: {error}") from error
         lacking = Record()
-        for spelled in [*([] if whole is None else [whole]), *[one for _, one in recent]]:
-            lacking.join(self._join(read_record(spelled)))
+        for encoded in [*([] if whole is None else [whole]), *[one for _, one in recent]]:
+            lacking.join(self._join(read_record(encoded)))
         self._found(base)
         self._recent += recent
         self._is_whole = True
         if lacking:  # Whoever has told it may be gone before others have heard.
-            await self._tell(lacking.spell())
+            await self._tell(lacking.encode())
         await self._replica.keep(self._replica.system)
 
 
-def _spell_state(base: Base, lost: list[str]) -> bytes:
+def _encode_state(base: Base, lost: list[str]) -> bytes:
     return msgspec.msgpack.encode([base, lost])
 
 
@@ -265,4 +265,4 @@ def _read_state(state: bytes) -> tuple[Base, list[str]]:
         raise BadFrame(f"this is no token of a session: {error}") from error
 
 
-_NO_STATE = _spell_state((0, 0), [])
+_NO_STATE = _encode_state((0, 0), [])

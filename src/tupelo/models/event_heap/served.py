@@ -20,15 +20,15 @@ from tupelo.models.event_heap.factories import PATIENCE_SECONDS, check_heap
 from tupelo.models.event_heap.orders import ViewCloned
 from tupelo.models.event_heap.readings import EventReading, Ordered, Unordered
 from tupelo.models.event_heap.replica import heaps_of
-from tupelo.models.event_heap.seen import spell_seen
+from tupelo.models.event_heap.seen import encode_seen
 from tupelo.space.query import deadline_of
 from tupelo.space.tasks import timeout_at
 from tupelo.space.writers import Items
 from tupelo.values.entry import Entry
 from tupelo.values.lease import check_lease
 from tupelo.values.parts import ANY
-from tupelo.values.spelling import template_from_wire, template_to_wire
 from tupelo.values.template import Named
+from tupelo.values.template_encoding import template_from_wire, template_to_wire
 
 OWN = ""
 """The id of the reading of the heap itself, beside those of sessions, queries and views."""
@@ -116,7 +116,7 @@ class HostedHeap:
     async def share(self, id: str, lease: float | None) -> str:
         """The id of a shared session, which has seen what was seen in this reading."""
         self.replica.require_open()
-        record = spell_seen(await self._reading(id).record())
+        record = encode_seen(await self._reading(id).record())
         return await self._ask_factory(
             requests.SessionRequest(heap=self.replica.name, record=record, lease=lease)
         )
@@ -218,12 +218,12 @@ def _handed(entries: list[Entry], undo: Callable[[list[Entry]], object]) -> Hand
 # For clients
 
 
-def spell_asked(template: object) -> Any:
+def encode_asked(template: object) -> Any:
     """A template for events, as it is sent. BadTemplate if it cannot be."""
     if template is ANY:
         return None
     if isinstance(template, BothMatch):
-        return ["both", spell_asked(template.one), spell_asked(template.other)]
+        return ["both", encode_asked(template.one), encode_asked(template.other)]
     if type(template) is Event and isinstance(template.fields, dict):
         kind = ANY if template.type is None else template.type
         fields = template_to_wire(Named(**template.fields)) if template.fields else None
@@ -232,9 +232,9 @@ def spell_asked(template: object) -> Any:
     return ["entry", template_to_wire(template)]
 
 
-def read_asked(spelled: Any) -> Any:
+def read_asked(encoded: Any) -> Any:
     """What `asked` makes a template of."""
-    match spelled:
+    match encoded:
         case None:
             return ANY
         case ["both", one, other]:
@@ -246,14 +246,14 @@ def read_asked(spelled: Any) -> Any:
             return event
         case ["entry", template]:
             return template_from_wire(template)
-    raise BadArgument("template", "one for events", spelled)
+    raise BadArgument("template", "one for events", encoded)
 
 
 _ID = plain(str)
-_ASKED = ServiceCodec(spell_asked, read_asked, read_asked)
+_ASKED = ServiceCodec(encode_asked, read_asked, read_asked)
 _EVENTS = ServiceCodec(
-    lambda items: [ITEM.spell(item) for item in items],
-    lambda spelled: [ITEM.read(one) for one in listed(spelled)],
+    lambda items: [ITEM.encode(item) for item in items],
+    lambda encoded: [ITEM.read(one) for one in listed(encoded)],
     list,
 )
 

@@ -15,7 +15,7 @@ from tupelo.models.event_heap.orders import ViewCloned
 from tupelo.models.event_heap.readings import Ordered
 from tupelo.models.event_heap.uses import LEASE_SECONDS, check_unused
 from tupelo.space.checks import check_wait
-from tupelo.space.either import Closing, either, settled
+from tupelo.space.dual_api import Closing, dual_api, maybe_await
 from tupelo.space.port import value_of
 from tupelo.space.writers import Items
 from tupelo.values.entry import freeze
@@ -35,12 +35,12 @@ class Reads(Closing):
     _heap: EventHeap
     _reading: str
 
-    @either
+    @dual_api
     async def get(self, template: object = ANY) -> Any:
         """The next event that matches and was not seen; None if there is none here now."""
         return await self._next(template, 0)
 
-    @either
+    @dual_api
     async def wait(self, template: object = ANY, *, wait: float | None = None) -> Any:
         """The same, but wait for it, so long at most; None if none came in time."""
         return await self._next(template, wait)
@@ -51,7 +51,7 @@ class Reads(Closing):
         found = await self._heap._door.call("next", self._reading, asked, wait=wait)
         return found[0] if found else None
 
-    @either
+    @dual_api
     async def get_all(self, template: object = ANY) -> list[Any]:
         """All that match, are here and were not seen."""
         asked = self._asked(template)
@@ -84,12 +84,12 @@ class Session(Reads):
     def id(self) -> str | None:
         return self._id
 
-    @either
+    @dual_api
     async def clone(self) -> Session:
         """A session of its own, which has seen what this one has seen by now."""
         return Session(self._heap, await self._heap._door.call("clone", self._reading))
 
-    @either
+    @dual_api
     async def share(self, *, lease: float | None = LEASE_SECONDS) -> str:
         """The id of a shared session, which has seen what this one has seen by now. It ends for
         everyone when nobody within reach has used it for `lease` seconds: 0 to end with its last
@@ -97,7 +97,7 @@ class Session(Reads):
         made: str = await self._heap._door.call("share", self._reading, check_unused(lease))
         return made
 
-    @either
+    @dual_api
     async def resume(self) -> None:
         """Go on with a shared session whose host is gone for good, from what the hosts within reach
         know of it: the events that it got last, and told none of them, may be given again. The
@@ -106,13 +106,13 @@ class Session(Reads):
         shared."""
         await self._heap._door.call("resume", self._reading)
 
-    @either
+    @dual_api
     async def destroy(self) -> None:
         """End it for everyone who uses the same view or shared session: they are told (LeaseLost).
         Any other session is closed."""
         await self._heap._door.call("end_for_all", self._reading)
 
-    @either
+    @dual_api
     async def close(self) -> None:
         """Use it no more."""
         with suppress(HostClosed, HeapDestroyed):
@@ -144,7 +144,7 @@ class Query(Session):
 
     async def _call(self, callback: Callable[[Any], object]) -> None:
         try:
-            while (event := await settled(self.wait())) is not None:
+            while (event := await maybe_await(self.wait())) is not None:
                 answer = callback(event)
                 if self.is_async and isawaitable(answer):
                     await answer
@@ -152,7 +152,7 @@ class Query(Session):
             pass  # The query, the heap or the host was closed.
         except Exception:
             logger.exception("a listener raised; it is told no more")
-            await settled(self.close())
+            await maybe_await(self.close())
 
 
 class View(Session):
@@ -183,7 +183,7 @@ class View(Session):
         """Has this host the token of the view?"""
         return self._ordered is not None and self._ordered.order.token.here
 
-    @either
+    @dual_api
     async def put(
         self, event: object, *, ttl: float | None = None, wait: float | None = None
     ) -> None:
@@ -191,7 +191,7 @@ class View(Session):
         if the view cannot be owned in time, and nothing was done."""
         await self._put([freeze(event)], ttl, wait)
 
-    @either
+    @dual_api
     async def put_all(
         self, events: Iterable[object], *, ttl: float | None = None, wait: float | None = None
     ) -> None:
@@ -204,7 +204,7 @@ class View(Session):
         local = self._heap._local
         await local.run(local.served.put_through, self._reading, items, ttl, wait)
 
-    @either
+    @dual_api
     async def replay(self, template: object = ANY) -> list[Any]:
         """All events of the view that match, from its start, whoever has seen them. It does not
         count as seen."""
@@ -212,12 +212,12 @@ class View(Session):
         found = await local.run(local.served.replay, self._reading, template)
         return [value_of(entry) for entry in found]
 
-    @either
+    @dual_api
     async def session(self) -> View:
         """Another reading of the same view, which has seen nothing."""
         return await self._heap._open_view(self.id, self.order)
 
-    @either
+    @dual_api
     async def clone(self) -> View:
         """Another reading of the same view, which has seen the same."""
         return await self._heap._open_view(self.id, self.order, self._reading)

@@ -19,10 +19,10 @@ from tupelo.models.event_heap.records import (
     PLACES_MAX,
     Folded,
     Placed,
+    encode_folded,
+    encode_places,
     read_folded,
     read_places,
-    spell_folded,
-    spell_places,
 )
 from tupelo.space.tasks import timeout_at
 from tupelo.space.writers import Items
@@ -73,11 +73,11 @@ class TotalOrder(TokenState):
         self.successor: TotalOrder | None = None
         """The clone that is used here in its place."""
         self.wanted_elsewhere = False
-        self.told: object = None  # who was asked to clone it, and in which roster
+        self.told: object = None  # who was asked to clone it, and in which membership
         self.orphaned = False
         self.timer: asyncio.TimerHandle | None = None
         self._replica = replica
-        self._permit: object = None  # the owner that has allowed us to put, and in which roster
+        self._permit: object = None  # the owner that has allowed us to put, and in which membership
         self._permitted = 0  # so many times more
         self._turns: dict[str, int] = {}  # who has put since the token is here, and when
         self._turn = 0
@@ -133,7 +133,7 @@ class TotalOrder(TokenState):
             for position, place in self.ordering.listed(floor)
             if not self._replica.is_gone(place)
         ]
-        for folded in spell_folded(self.id, base, kept, dict(self.ordering.last)):
+        for folded in encode_folded(self.id, base, kept, dict(self.ordering.last)):
             await self._replica.record(folded)
         await self._replica.until(lambda: self.ordering.base >= base)
 
@@ -166,7 +166,7 @@ class TotalOrder(TokenState):
     async def tell(self, start: int, places: list[Place]) -> None:
         for begin in range(0, len(places), PLACES_MAX):
             part = places[begin : begin + PLACES_MAX]
-            await self._replica.record(spell_places(self.id, start + begin, part))
+            await self._replica.record(encode_places(self.id, start + begin, part))
         await self._replica.until(lambda: len(self.ordering) >= start + len(places))
 
     async def place_if_owned(self) -> None:
@@ -266,7 +266,7 @@ class TotalOrder(TokenState):
             return False
         if any(len(one.items) > 1 for one in self.waiting):
             return False
-        permit = holder, self._replica.roster.id
+        permit = holder, self._replica.membership.id
         if self._permit != permit or not self._permitted:
             try:
                 allowed = await self._replica.voice.ask(holder, ["put", self.id])
@@ -327,7 +327,7 @@ class TotalOrder(TokenState):
         self.is_near(wish)
         start = max(wish, self.ordering.base)  # What was before is told by records.
         rest = self.ordering.places[start - self.ordering.base :][:PACKED_MAX]
-        placed = spell_places(self.id, start, rest)
+        placed = encode_places(self.id, start, rest)
         return [placed.start, placed.sources, placed.which, placed.numbers]
 
     async def unpack(self, packed: Any) -> None:

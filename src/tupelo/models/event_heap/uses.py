@@ -16,7 +16,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from tupelo.errors import BadArgument, TokenAway, TupeloError
-from tupelo.federation.groups.roster import Membership
+from tupelo.federation.groups.membership import Membership
 from tupelo.models.event_heap.records import Ended
 from tupelo.values.lease import check_lease
 
@@ -76,18 +76,22 @@ class UsageLeases:
     def changed(self, id: str) -> None:
         """It is used here now, or is not any more."""
         self._review(id)
-        self._replica.orders.card_changed()
+        self._replica.orders.metadata_changed()
 
-    def install(self, roster: Membership) -> None:
-        """What the cards of the others say."""
-        cards = [
-            one.cards.get(self._replica.part)
-            for one in roster.members.values()
+    def install(self, membership: Membership) -> None:
+        """What the metadata of the others say."""
+        metadata_of = [
+            one.metadata_of.get(self._replica.part)
+            for one in membership.members.values()
             if one.host != self._replica.me
         ]
         before = self._elsewhere
         self._elsewhere = frozenset(
-            id for card in cards if isinstance(card, list) for id in card if type(id) is str
+            id
+            for metadata in metadata_of
+            if isinstance(metadata, list)
+            for id in metadata
+            if type(id) is str
         )
         for id in before ^ self._elsewhere:
             self._review(id)

@@ -29,7 +29,7 @@ class LookupLocator:
     """The address of a lookup service: "tupelo://host:7700", or one in this process such as
     "jini://127.0.0.1:4160" or "127.0.0.1:4160".
 
-    Addresses are compared as they are spelled: "localhost" is not "127.0.0.1".
+    Addresses are compared as they are encoded: "localhost" is not "127.0.0.1".
     """
 
     def __init__(self, address: str) -> None:

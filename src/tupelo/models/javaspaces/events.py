@@ -22,7 +22,7 @@ from tupelo.errors import BadArgument, InvalidIterator, ListenerFailed, UnknownE
 from tupelo.models.javaspaces.leases import Lease, LeaseNotice, lease_of
 from tupelo.space.checks import check_count, check_wait
 from tupelo.space.clock import Clock
-from tupelo.space.either import either, settled
+from tupelo.space.dual_api import dual_api, maybe_await
 from tupelo.space.handles import ThreadSignal
 from tupelo.space.tasks import TaskSignal
 from tupelo.values.kind import entry
@@ -103,7 +103,7 @@ class EventRegistration:
         """Ask the host of a space elsewhere whether it still stands."""
         refresh = getattr(self._subscription, "refresh", None)
         if refresh is not None:
-            await settled(refresh())
+            await maybe_await(refresh())
 
     @property
     def error(self) -> Exception | None:
@@ -140,7 +140,7 @@ class Notifier:
         """Bring nothing more, also not what waits."""
         self.cancelled = True
 
-    @either
+    @dual_api
     async def deliver(self, event: RemoteEvent) -> None:
         """ListenerFailed after the last try, or as soon as the listener says UnknownEvent."""
         while not (self.cancelled or await self.attempt(event)):
@@ -150,7 +150,7 @@ class Notifier:
         """Tell the listener once. False if it has failed, and is to be told again."""
         self._tries += 1
         try:
-            await settled(self._tell(event))
+            await maybe_await(self._tell(event))
         except UnknownEvent as error:
             self._tries = 0
             raise ListenerFailed(f"the listener does not want {event!r}") from error
@@ -188,14 +188,14 @@ class RemoteEventIterator:
         self._close = close
         self._wait = wait
 
-    @either
+    @dual_api
     async def next(self, timeout: float | None = 0) -> RemoteEvent | None:
         """The oldest event, which is removed from the mailbox; None if there was none within
         `timeout` seconds (None: for ever)."""
         check_wait(timeout, "timeout")
         return await self._fetch(timeout)
 
-    @either
+    @dual_api
     async def close(self) -> None:
         """Hand out no more events, also to one who waits for them."""
         await self._close()

@@ -22,7 +22,7 @@ from typing import Any, ClassVar, Protocol, cast
 import msgspec
 
 from tupelo.errors import BadArgument
-from tupelo.space.either import either, settled
+from tupelo.space.dual_api import dual_api, maybe_await
 from tupelo.values import lease as engine
 from tupelo.values.lease import LeasePolicy, check_lease
 
@@ -159,7 +159,7 @@ class LeaseMap(MutableMapping[Lease, float]):
     def is_async(self) -> bool:
         return any(isinstance(lease, AsyncLease) for lease in self._durations)
 
-    @either
+    @dual_api
     async def renew_all(self) -> LeaseOutcome:
         """Renew each one for its duration. Those that fail are in the map no more."""
         outcome = LeaseOutcome()
@@ -173,7 +173,7 @@ class LeaseMap(MutableMapping[Lease, float]):
                     self._durations.pop(lease, None)
         return outcome
 
-    @either
+    @dual_api
     async def cancel_all(self) -> LeaseOutcome:
         """Cancel each one. The map is empty afterwards: there is nothing left to renew."""
         outcome = LeaseOutcome()
@@ -249,7 +249,7 @@ async def _ask_landlord(
     errors = []
     for args in arguments:
         try:
-            await settled(one(*args))
+            await maybe_await(one(*args))
             errors.append(None)
         except Exception as error:
             errors.append(error)

@@ -26,8 +26,8 @@ from typing import Any
 from uuid import UUID, uuid4
 
 from tupelo.errors import BadArgument, UnknownType
-from tupelo.models.javaspaces.courier import target_of
 from tupelo.models.javaspaces.discovery import LookupLocator, claim, free
+from tupelo.models.javaspaces.event_sender import target_of
 from tupelo.models.javaspaces.events import EventRegistration, Retry, check_retry
 from tupelo.models.javaspaces.leases import FOREVER
 from tupelo.models.javaspaces.registry import Registry
@@ -48,7 +48,7 @@ from tupelo.models.javaspaces.services import (
 )
 from tupelo.space.blocking import Space
 from tupelo.space.clock import Clock
-from tupelo.space.either import either
+from tupelo.space.dual_api import dual_api
 from tupelo.space.handles import ClosingHandle
 from tupelo.space.typed import Blocking, DoorT, OnDoor
 from tupelo.values.kind import Kind, class_of
@@ -60,7 +60,7 @@ PUBLIC_GROUP = "public"
 class Registrar(OnDoor[DoorT]):
     """What programs use of a lookup service, in this program or elsewhere."""
 
-    @either
+    @dual_api
     async def register(
         self, item: ServiceItem, lease: float = FOREVER
     ) -> ServiceRegistration[DoorT]:
@@ -68,14 +68,14 @@ class Registrar(OnDoor[DoorT]):
         Without an id it gets the one of an equal service, if there is one, or a new one."""
         return ServiceRegistration(self, await self.grant("register", self.described(item), lease))
 
-    @either
+    @dual_api
     async def lookup(self, template: ServiceTemplate | None = None) -> Any:
         """A service that matches, the first that was registered; None if there is none, or if it
         cannot be reached from here."""
         found = await self.ask("first", wanted_by(template))
         return None if found is None else found.live()
 
-    @either
+    @dual_api
     async def lookup_all(
         self, template: ServiceTemplate | None = None, max_matches: int | None = None
     ) -> ServiceMatches:
@@ -88,14 +88,14 @@ class Registrar(OnDoor[DoorT]):
         found, total = await self.ask("find", wanted_by(template), max_matches)
         return ServiceMatches([one.item() for one in found], total)
 
-    @either
+    @dual_api
     async def get_entry_classes(self, template: ServiceTemplate | None = None) -> list[type | str]:
         """Of the services that match: the classes of the attributes by which more could be asked,
         because they match none of the template's, or are of a subclass of one that they match. A
         class that is not known here is named."""
         return list(map(_class_or_name, await self.ask("kinds", wanted_by(template))))
 
-    @either
+    @dual_api
     async def get_field_values(
         self, template: ServiceTemplate, index: int, field: str
     ) -> list[Any]:
@@ -106,7 +106,7 @@ class Registrar(OnDoor[DoorT]):
         check_field(template, index, field)
         return known_here(await self.ask("values", wanted, index, field))
 
-    @either
+    @dual_api
     async def get_service_types(
         self, template: ServiceTemplate | None = None, prefix: str = ""
     ) -> list[str]:
@@ -117,7 +117,7 @@ class Registrar(OnDoor[DoorT]):
         names: list[str] = await self.ask("types", wanted_by(template), prefix)
         return names
 
-    @either
+    @dual_api
     async def notify(
         self,
         template: ServiceTemplate | None,
@@ -186,22 +186,22 @@ class ServiceRegistration(OnDoor[DoorT]):
         on the async door."""
         return self._get_attributes()
 
-    @either
+    @dual_api
     async def _get_attributes(self) -> tuple[Any, ...]:
         return tuple(known_here(await self._registrar.ask("attributes", self._granted)))
 
-    @either
+    @dual_api
     async def add_attributes(self, attributes: object) -> None:
         """Add entries to those that describe the service; what is there is not repeated."""
         await self._change("add_attributes", frozen(attributes))
 
-    @either
+    @dual_api
     async def modify_attributes(self, templates: object, attributes: object) -> None:
         """For each template, give the attributes that match it those values of the entry in the
         same place that are not None; where that is None, remove them."""
         await self._change("modify_attributes", *changes_of(templates, attributes))
 
-    @either
+    @dual_api
     async def set_attributes(self, attributes: object) -> None:
         """Describe the service by these entries alone."""
         await self._change("set_attributes", frozen(attributes))

@@ -31,7 +31,7 @@ from tupelo.errors import (
     TransactionEnded,
     UnknownEvent,
 )
-from tupelo.models.javaspaces.courier import EventSender, target_of
+from tupelo.models.javaspaces.event_sender import EventSender, target_of
 from tupelo.models.javaspaces.events import (
     Notifier,
     RemoteEvent,
@@ -44,7 +44,7 @@ from tupelo.models.javaspaces.tenancy import Tenancy, Tenant
 from tupelo.space.blocking import Space, Transaction
 from tupelo.space.checks import check_count, check_wait
 from tupelo.space.clock import Clock
-from tupelo.space.either import at_once, settled
+from tupelo.space.dual_api import maybe_await, run_sync
 from tupelo.space.handles import ClosingHandle
 from tupelo.space.order import Fifo
 from tupelo.space.port import port_of
@@ -424,7 +424,7 @@ class IteratorTurn:
             self._txn = txn = registration.space.transaction(lease=lease)
         order = registration._mailbox._order
         try:
-            kept: KeptEvent | None = await settled(
+            kept: KeptEvent | None = await maybe_await(
                 space.take(registration._template, wait=wait, txn=txn, order=order)
             )
         except BaseException as error:
@@ -495,7 +495,7 @@ class _MailboxStore:
         """The oldest event. Those that came before it was said that they are not wanted go."""
         registration = self._registration
         fetch = partial(self._turn.fetch, 0, registration.space)
-        while at_once(fetch) is not None:
+        while run_sync(fetch) is not None:
             self._out = event = self._turn.built()
             if (event.source, event.event_id) not in registration._unwanted:
                 return event

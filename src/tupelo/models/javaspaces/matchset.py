@@ -7,7 +7,7 @@ from typing import Any
 
 from tupelo.models.javaspaces.entries import Snapshot
 from tupelo.models.javaspaces.leases import Lease, lease_of
-from tupelo.space.either import either, settled
+from tupelo.space.dual_api import dual_api, maybe_await
 from tupelo.space.matchset import Skipped
 from tupelo.values.entry import Shape, freeze, thaw
 
@@ -27,10 +27,10 @@ class MatchSet:
         self._matches = matches
         self._last: tuple[Shape, tuple[Any, ...]] | None = None
 
-    @either
+    @dual_api
     async def next(self) -> Any:
         """The next entry, or None at the end."""
-        entry = await settled(self._matches.next())
+        entry = await maybe_await(self._matches.next())
         if entry is not None:
             self._last = freeze(entry)  # The caller may change its own.
         return entry

@@ -13,7 +13,7 @@ from uuid import uuid4
 from weakref import WeakValueDictionary
 
 from tupelo.errors import BadArgument, BadTemplate, LeaseLost, SpaceClosed
-from tupelo.models.javaspaces.courier import ListenerThread
+from tupelo.models.javaspaces.event_sender import ListenerThread
 from tupelo.models.javaspaces.events import EventRegistration, Listener, RemoteEvent, Retry
 from tupelo.models.javaspaces.leases import seconds_asked
 from tupelo.models.javaspaces.services import (

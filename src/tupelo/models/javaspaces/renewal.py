@@ -39,7 +39,7 @@ from tupelo.models.javaspaces.leases import (
     seconds_asked,
 )
 from tupelo.space.clock import Clock, SystemClock, system_clock
-from tupelo.space.either import at_once
+from tupelo.space.dual_api import run_sync
 from tupelo.space.handles import ClosingHandle
 
 logger = logging.getLogger("tupelo")
@@ -305,7 +305,7 @@ class LeaseRenewalManager(ClosingHandle):
         leases, loop = [managed.lease for managed in group], group[0].loop
         if loop is None:
             here = [Lease(lease.granted) for lease in leases]
-            return at_once(partial(renew_many, here, asked))  # type: ignore[no-any-return]
+            return run_sync(partial(renew_many, here, asked))  # type: ignore[no-any-return]
         try:
             work = asyncio.run_coroutine_threadsafe(renew_many(leases, asked), loop)
             return work.result(ASYNC_SECONDS)

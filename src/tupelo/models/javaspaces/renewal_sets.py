@@ -20,7 +20,7 @@ from typing import Any
 from uuid import uuid4
 
 from tupelo.errors import BadArgument, LeaseLost, SpaceClosed
-from tupelo.models.javaspaces.courier import ListenerThread, target_of
+from tupelo.models.javaspaces.event_sender import ListenerThread, target_of
 from tupelo.models.javaspaces.events import (
     EventRegistration,
     Listener,

@@ -37,7 +37,7 @@ from tupelo.space import asynchronous
 from tupelo.space.blocking import Space
 from tupelo.space.checks import check_count
 from tupelo.space.clock import Clock, SystemClock
-from tupelo.space.either import either, settled
+from tupelo.space.dual_api import dual_api, maybe_await
 from tupelo.space.port import find_port
 from tupelo.space.protocol import OPERATIONS, AsyncSpaceLike, SpaceLike
 from tupelo.space.typed import Async, Blocking, DoorT, OnDoor, either_one
@@ -140,7 +140,7 @@ class JavaSpace(OnDoor[DoorT]):
         """Take, and wait only while a transaction may still reveal or release a match."""
         return self._get(self.space.take, check_template(template), txn, timeout, if_exists=True)
 
-    @either
+    @dual_api
     async def notify(
         self, template: Any, txn: Any, listener: object, lease: Any = FOREVER, handback: Any = None
     ) -> EventRegistration:
@@ -182,7 +182,7 @@ class JavaSpace(OnDoor[DoorT]):
                 wait = max(0.0, wait - (self.clock.now() - began))
             return self._get_known(operation, template, txn, wait, options)
 
-    @either
+    @dual_api
     async def _get_known(
         self,
         operation: Callable[..., Any],
@@ -196,7 +196,7 @@ class JavaSpace(OnDoor[DoorT]):
         while True:
             asked = self._unknown.left_out_of(template)
             try:
-                return await settled(operation(asked, wait=wait, txn=txn, **options))
+                return await maybe_await(operation(asked, wait=wait, txn=txn, **options))
             except UnknownType as error:
                 self._unknown.add(error)
             if wait:
@@ -221,7 +221,7 @@ class JavaSpace(OnDoor[DoorT]):
             notifier.missed += notice.missed
             return notifier.deliver(event_of(notice))
 
-        subscription = await settled(
+        subscription = await maybe_await(
             self.space.subscribe(
                 template,
                 deliver,
@@ -253,7 +253,7 @@ class JavaSpace(OnDoor[DoorT]):
         return self
 
     async def __aexit__(self, *error: object) -> None:
-        await settled(self.close())
+        await maybe_await(self.close())
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r})"
@@ -304,7 +304,7 @@ class JavaSpace05(JavaSpace[DoorT]):
         asked, limit = check_templates(template, "template"), _most(max_entries)
         return self._get(self.space.take_all, asked, txn, timeout, limit=limit)
 
-    @either
+    @dual_api
     async def contents(
         self,
         templates: Any,
@@ -315,12 +315,12 @@ class JavaSpace05(JavaSpace[DoorT]):
         """What matches any of the templates at this moment, to be read bit by bit. It does not
         wait: the set may be empty."""
         asked, limit = check_templates(templates), _most(max_entries)
-        matches = await settled(
+        matches = await maybe_await(
             self.space.match_set(asked, limit=limit, txn=txn, lease=seconds_asked(lease))
         )
         return MatchSet(matches, self.is_async)
 
-    @either
+    @dual_api
     async def register_for_availability_event(
         self,
         templates: Any,
@@ -354,7 +354,7 @@ class JavaSpace05(JavaSpace[DoorT]):
         available = not visibility_only
         return await self._register(asked, txn, listener, seconds, handback, event, available)
 
-    @either
+    @dual_api
     async def _write_many(self, entries: list[Any], txn: Any, lease: Any) -> list[Lease]:
         if not entries:
             raise BadArgument("entry", "an entry, or a list of one or more", entries)
@@ -364,7 +364,7 @@ class JavaSpace05(JavaSpace[DoorT]):
         written = [check_entry(entry) for entry in entries]
         asked = [seconds_asked(one, zero=True) for one in leases]
         one_for_all = asked[0] if len(set(asked)) == 1 else asked
-        granted = await settled(self.space.write_all(written, lease=one_for_all, txn=txn))
+        granted = await maybe_await(self.space.write_all(written, lease=one_for_all, txn=txn))
         return [lease_of(one) for one in granted]
 
 

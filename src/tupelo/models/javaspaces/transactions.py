@@ -51,7 +51,7 @@ from tupelo.models.javaspaces.space import JavaSpace
 from tupelo.space.blocking import Space
 from tupelo.space.checks import check_wait
 from tupelo.space.clock import Clock
-from tupelo.space.either import either, settled
+from tupelo.space.dual_api import dual_api, maybe_await
 from tupelo.space.handles import ThreadSignal
 from tupelo.space.leases import grant
 from tupelo.space.port import find_port, port_of
@@ -373,13 +373,13 @@ class TransactionManager:
         found = self._transaction(txn_id)
         return found.state if isinstance(found, Transaction) else found
 
-    @either
+    @dual_api
     async def commit(self, txn_id: str, wait: float | None = None) -> None:
         """Commit in all places, or in none (then CannotCommit is raised). With `wait`, everyone
         must have been told within so many seconds: else TimeoutExpired, and the decision stands."""
         await self._finish(txn_id, wait, committing=True)
 
-    @either
+    @dual_api
     async def abort(self, txn_id: str, wait: float | None = None) -> None:
         """Undo everything; CannotAbort if it was committed before."""
         await self._finish(txn_id, wait, committing=False)
@@ -388,7 +388,7 @@ class TransactionManager:
         check_wait(wait)
         found = self._transaction(txn_id)
         if isinstance(found, Transaction):
-            await settled(found.commit(wait) if committing else found.abort(wait))  # type: ignore[func-returns-value]
+            await maybe_await(found.commit(wait) if committing else found.abort(wait))  # type: ignore[func-returns-value]
         else:
             require_outcome(txn_id, found, committing, "")
 
@@ -417,7 +417,7 @@ class TransactionManager:
                 transaction.abort_because(f"{name} has crashed and lost what it did")
             raise CannotJoin(f"{name} has crashed since it joined transaction {txn_id}")
 
-    @either
+    @dual_api
     async def recover(self, *participants: Any) -> int:
         """Settle what participants that come back have in doubt; how many transactions that was.
 
@@ -505,9 +505,9 @@ class TransactionManager:
     def _recover(self, participant: Any) -> int:
         port = find_port(participant)
         if port is not None:
-            settled = self._decisions.settle(port, self._outcome)
+            maybe_await = self._decisions.settle(port, self._outcome)
             self._was_told(port.id)
-            return settled
+            return maybe_await
         check_participant(participant)
         missed = self._decisions.untold(participant.name)
         missed = [txn_id for txn_id in missed if self._outcome(txn_id) == "committed"]

@@ -14,7 +14,7 @@
 | current and destination [ω, λ]     | current=, destination= (UNSPECIFIED if left out)           |
 | AgentLocation, HostLocation        | the id of an agent, the id of a host                       |
 | misplaced tuple                    | an entry whose agent is away; it goes there when it comes  |
-| engagement, disengagement          | a new roster of the group, one step for all its hosts      |
+| engagement, disengagement          | a new membership, installed in one step at all hosts       |
 | strong reaction                    | a function inside the atomic step, at one host             |
 | weak reaction                      | a function after it, for entries of any host               |
 | ONCEPERTUPLE, ONCE                 | ONCE_PER_TUPLE, ONCE                                       |
@@ -25,7 +25,7 @@
 
 Where the paper leaves a choice, or its implementation stops short: of several matches the oldest
 here comes first, then those elsewhere; probes and bulk operations reach the whole federated space
-and say what they saw of it in one roster; a strong listener acts, and registers and removes
+and say what they saw of it in one membership; a strong listener acts, and registers and removes
 reactions, by `event.step`; enabling a reaction again forgets what it has reacted to (section 3.2);
 if an entry was written by another door than this one, its source is its host.
 """

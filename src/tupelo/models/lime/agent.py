@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tupelo.errors import BadInput, NotOwner
-from tupelo.models.lime.life import AgentMoved, AgentRuntime, require_outside_step, role_for
 from tupelo.models.lime.locations import AgentLocation, HostLocation
-from tupelo.space.either import either
+from tupelo.models.lime.runtime import AgentMoved, AgentRuntime, require_outside_step, role_for
+from tupelo.space.dual_api import dual_api
 
 if TYPE_CHECKING:
     from tupelo.models.lime.host import Host
@@ -77,7 +77,7 @@ class Agent:
         """It has arrived: make of the state what it was. `__init__` is not called again."""
         vars(self).update(state)
 
-    @either
+    @dual_api
     async def migrate(self, host: HostLocation) -> None:
         """Move to another host, and do not return: there `run` begins anew. A weak listener that is
         under way comes to its end first; events whose turn has not come travel along.
@@ -93,7 +93,7 @@ class Agent:
         await life.host._door.on_loop(life.host.journeys.leave(life, host, role))
         raise AgentMoved(life.state.id)
 
-    @either
+    @dual_api
     async def end(self) -> None:
         """Be no more: its spaces are disengaged, and go with it."""
         require_outside_step()

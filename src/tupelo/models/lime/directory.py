@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from tupelo.federation.groups.roster import Membership
+from tupelo.federation.groups.membership import Membership
 
 
 class AgentCard(msgspec.Struct, frozen=True, array_like=True):
@@ -19,21 +19,23 @@ class AgentCard(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Directory:
-    """Who is where in one roster, of those who take part under a name, and what they share now. A
-    host that says what cannot be read is there without agents."""
+    """Who is where in one membership, of those who take part under a name, and what they share now.
+    A host that says what cannot be read is there without agents."""
 
-    def __init__(self, roster: Membership | None = None, part: str = "") -> None:
-        members = {} if roster is None else roster.members
-        cards = {host: one.cards.get(part) for host, one in members.items()}
-        self.cards = {host: _read(card) for host, card in cards.items() if card is not None}
-        self.hosts = {host: members[host].name for host in self.cards}
-        self._lives = {host: members[host].incarnation for host in self.cards}
+    def __init__(self, membership: Membership | None = None, part: str = "") -> None:
+        members = {} if membership is None else membership.members
+        metadata_of = {host: one.metadata_of.get(part) for host, one in members.items()}
+        self.metadata_of = {
+            host: _read(metadata) for host, metadata in metadata_of.items() if metadata is not None
+        }
+        self.hosts = {host: members[host].name for host in self.metadata_of}
+        self._lives = {host: members[host].incarnation for host in self.metadata_of}
         self._index()
 
-    def with_card(self, host: str, card: Any) -> Directory:
+    def with_metadata(self, host: str, metadata: Any) -> Directory:
         """The same, but for what this host, which takes part, says of its agents."""
         renewed = Directory()
-        renewed.cards = {**self.cards, host: _read(card)}
+        renewed.metadata_of = {**self.metadata_of, host: _read(metadata)}
         renewed.hosts, renewed._lives = self.hosts, self._lives
         renewed._index()
         return renewed
@@ -41,10 +43,10 @@ class Directory:
     def _index(self) -> None:
         self._where: dict[str, str] = {}
         self._sharers: dict[str, dict[str, str]] = {}
-        for host, agents in self.cards.items():
-            for agent, card in agents.items():
+        for host, agents in self.metadata_of.items():
+            for agent, metadata in agents.items():
                 self._where[agent] = host
-                for space in card.shared:
+                for space in metadata.shared:
                     self._sharers.setdefault(space, {})[agent] = host
 
     def life_of(self, host: str) -> str:
@@ -67,10 +69,10 @@ class Directory:
     def tuples(self) -> list[tuple[str, ...]]:
         """What LimeSystem says."""
         said: list[tuple[str, ...]] = [("host", host, self.hosts[host]) for host in self.hosts]
-        for host, agents in self.cards.items():
-            for agent, card in agents.items():
-                said.append(("agent", agent, host, card.state))
-                said += [("space", space, agent, host) for space in card.shared]
+        for host, agents in self.metadata_of.items():
+            for agent, metadata in agents.items():
+                said.append(("agent", agent, host, metadata.state))
+                said += [("space", space, agent, host) for space in metadata.shared]
         return said
 
     def departures(self) -> list[tuple[str, ...]]:
@@ -79,8 +81,8 @@ class Directory:
         return [*hosts, *(("departed agent", agent, host) for agent, host in self._where.items())]
 
 
-def _read(card: Any) -> dict[str, AgentCard]:
+def _read(metadata: Any) -> dict[str, AgentCard]:
     try:
-        return msgspec.convert(card, dict[str, AgentCard])
+        return msgspec.convert(metadata, dict[str, AgentCard])
     except msgspec.ValidationError:
         return {}

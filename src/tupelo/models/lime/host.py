@@ -15,13 +15,19 @@ from tupelo.federation.hosts import doors
 from tupelo.federation.hosts.core import HostCore
 from tupelo.federation.hosts.doors import HostDoor
 from tupelo.models.lime.agent import Agent
-from tupelo.models.lime.life import AgentRuntime, require_outside_step, speak_for, speaker, speaking
 from tupelo.models.lime.locations import AgentLocation, HostLocation
 from tupelo.models.lime.migrating import Migrations
 from tupelo.models.lime.packages import AgentPackages
+from tupelo.models.lime.runtime import (
+    AgentRuntime,
+    require_outside_step,
+    speak_for,
+    speaker,
+    speaking,
+)
 from tupelo.models.lime.server import Server
 from tupelo.models.lime.tuplespace import LimeSystemTupleSpace
-from tupelo.space.either import either
+from tupelo.space.dual_api import dual_api
 
 A = TypeVar("A", bound=Agent)
 
@@ -148,14 +154,14 @@ class Host:
 
     # Groups
 
-    @either
+    @dual_api
     async def engage(self) -> None:
         """Take part in the group of the hosts that this one can reach. It does so from the start,
         until it disengages."""
         require_outside_step()
         await self._door.on_loop(self.server.engage())
 
-    @either
+    @dual_api
     async def disengage(self) -> None:
         """Leave the group in an orderly way: what is under way is ended first, and nobody sees
         half of it. Its agents are among themselves until it engages again."""
@@ -190,14 +196,14 @@ class Host:
                 logger.warning("%r of a package is no class of agents: %s", name, error)
         return self._classes.get(name)
 
-    @either
+    @dual_api
     async def agent(self, name: str) -> Agent:
         """A stationary agent, for which whoever asks for it speaks: this thread, or this task."""
         life = await self._enter(Agent(), name, None)
         speak_for(life)
         return life.agent
 
-    @either
+    @dual_api
     async def load(self, cls: type[A], *args: Any, name: str | None = None) -> A:
         """Make an agent of this class and let it run, on a thread (or task) of its own."""
         if not isinstance(cls, type) or not issubclass(cls, Agent):
@@ -221,7 +227,7 @@ class Host:
         life.start()
         return agent
 
-    @either
+    @dual_api
     async def load_at(
         self, host: HostLocation, cls: type[Agent] | str, *args: Any, name: str | None = None
     ) -> AgentLocation:
@@ -268,7 +274,7 @@ class Host:
 
     # The end
 
-    @either
+    @dual_api
     async def close(self) -> None:
         """Leave the group, with all agents; a host of its own is closed as well."""
         require_outside_step()

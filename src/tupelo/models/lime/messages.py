@@ -13,8 +13,8 @@ from tupelo.errors import BadEntry, BadFrame
 from tupelo.models.lime.locations import AgentLocation, HostLocation, Location, home_of
 from tupelo.values.codec import BadBytes, decode_entry, encode_entry
 from tupelo.values.entry import Entry, Shape, shape_of, types_of
-from tupelo.values.spelling import read_template, spell_template
 from tupelo.values.template import Template
+from tupelo.values.template_encoding import encode_template, read_template
 
 PAYLOAD_BYTES_MAX = 7 * 2**20
 """The longest tuple that is sent. LIME writes no longer one in a shared space; what another door
@@ -73,7 +73,7 @@ class TuplePattern(msgspec.Struct, frozen=True, array_like=True):
         return msgspec.msgpack.encode(asked).decode("latin-1")
 
     def matches(self, entry: Entry) -> bool:
-        return read_spelled_template(self.template).admits(entry.shape, entry.fields)
+        return read_encoded_template(self.template).admits(entry.shape, entry.fields)
 
 
 class CarriedTuple(msgspec.Struct, frozen=True, array_like=True):
@@ -179,10 +179,10 @@ class Journey(msgspec.Struct, frozen=True, array_like=True, tag="journey"):
 
 
 class Renewed(msgspec.Struct, frozen=True, array_like=True, tag="renewed"):
-    """This is my card from now on. The answer says whether all is in place: the receiver knows me,
-    and has no tuples that must go to an agent of mine because of it."""
+    """This is my metadata from now on. The answer says whether all is in place: the receiver knows
+    me, and has no tuples that must go to an agent of mine because of it."""
 
-    card: Any
+    metadata: Any
 
 
 class Loaded(msgspec.Struct, frozen=True, array_like=True, tag="loaded"):
@@ -196,7 +196,7 @@ Said = ConfirmTake | Release | Answers | Loaded
 Asked = Look | Take | MoveTuples | Which | Journey | Renewed
 
 
-def spell(body: Any) -> Any:
+def encode(body: Any) -> Any:
     """As it is sent: lists, texts, numbers and bytes."""
     return msgspec.to_builtins(body, builtin_types=(bytes,))
 
@@ -208,31 +208,31 @@ def read(body: Any, as_type: Any) -> Any:
         raise BadFrame(f"this is nothing that hosts say about LIME: {error}") from error
 
 
-def spelled_template(template: Any) -> bytes:
-    spelled = spell_template(template)
-    return encode_entry(shape_of(None, types_of(spelled)), spelled)
+def encoded_template(template: Any) -> bytes:
+    encoded = encode_template(template)
+    return encode_entry(shape_of(None, types_of(encoded)), encoded)
 
 
 _read: dict[bytes, Template] = {}
 
 
-def read_spelled_template(spelled: bytes) -> Template:
+def read_encoded_template(encoded: bytes) -> Template:
     """BadFrame if it is none. Each is read once, for it is asked again and again."""
-    known = _read.get(spelled)
+    known = _read.get(encoded)
     if known is None:
         try:
-            known = read_template(decode_entry(spelled)[1])
+            known = read_template(decode_entry(encoded)[1])
         except BadBytes as error:
             raise BadFrame(str(error)) from error
-        if len(spelled) <= _TEMPLATE_BYTES_MAX:
+        if len(encoded) <= _TEMPLATE_BYTES_MAX:
             if len(_read) >= _TEMPLATES_MAX:
                 _read.clear()
-            _read[spelled] = known
+            _read[encoded] = known
     return known
 
 
 def carried(entry: Entry, now: float) -> CarriedTuple:
-    """BadEntry if it has no spelling, or one that is too long."""
+    """BadEntry if it has no encoding, or one that is too long."""
     payload = payload_of(entry.shape, entry.fields)
     expires = entry.expires
     seconds = None if expires is None else expires - now
@@ -240,7 +240,7 @@ def carried(entry: Entry, now: float) -> CarriedTuple:
 
 
 def payload_of(shape: Shape, fields: tuple[Any, ...]) -> bytes:
-    """A tuple as it is sent; BadEntry if it has no spelling, or one that is too long."""
+    """A tuple as it is sent; BadEntry if it has no encoding, or one that is too long."""
     payload = encode_entry(shape, fields)
     if len(payload) > PAYLOAD_BYTES_MAX:
         raise BadEntry(

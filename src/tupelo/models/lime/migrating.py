@@ -4,7 +4,7 @@ The host that it leaves takes its spaces out of the group, sends everything over
 other one makes an agent of it that is parked: it does nothing yet. Then, and only then, the first
 one decides. What it has decided it says: "go", and the parked agent begins; or "stay", if the link
 was lost before, and the parked one is dropped. A word that does not arrive is said again in every
-roster in which both hosts are, until it is answered.
+membership in which both hosts are, until it is answered.
 
     leaving host                                arriving host
     Knows(class) ────────────────────────────►  refused if the class is unknown
@@ -38,14 +38,14 @@ from tupelo.errors import (
     UnknownAgentClass,
     UnknownHost,
 )
-from tupelo.federation.groups.roster import Membership
-from tupelo.federation.links.spelled import read_error, spell_error
+from tupelo.federation.groups.membership import Membership
+from tupelo.federation.links.encoding import encode_error, read_error
 from tupelo.models.lime.agent import Agent
-from tupelo.models.lime.life import AgentRuntime, Role, is_to_end, on_loop
 from tupelo.models.lime.locations import AgentLocation, HostLocation
-from tupelo.models.lime.messages import Loaded, payload_of, read, spell
+from tupelo.models.lime.messages import Loaded, encode, payload_of, read
 from tupelo.models.lime.reaction import ReactionDelivery, RegisteredReaction
 from tupelo.models.lime.reactions import ReactionCall, ReactionRecord
+from tupelo.models.lime.runtime import AgentRuntime, Role, is_to_end, on_loop
 from tupelo.models.lime.tuplespace import LimeSystemTupleSpace, LimeTupleSpace, held
 from tupelo.values.codec import decode_entry, encode_entry
 from tupelo.values.entry import freeze, thaw
@@ -225,13 +225,13 @@ class Migrations:
         life.go_on()
 
     def _decision(self, target: str, go: bool) -> Decision:
-        member = self._server.group.roster.members.get(target)
+        member = self._server.group.membership.members.get(target)
         if member is None:
             raise UnknownHost(target)
         return Decision(target, member.incarnation, go)
 
     async def _say(self, token: str) -> None:
-        """Tell the other host what was decided; if it is lost, in a later roster."""
+        """Tell the other host what was decided; if it is lost, in a later membership."""
         decision = self.decisions[token]
         try:
             await self._ask(decision.host, MigrationMessage(token, decision.go))
@@ -243,19 +243,19 @@ class Migrations:
     async def _ask(
         self, target: str, body: ClassCheck | PackagePiece | MigrationMessage | Load
     ) -> Any:
-        return await self._server.ask(target, spell(body))
+        return await self._server.ask(target, encode(body))
 
-    # A new roster
+    # A new membership
 
-    async def settle(self, roster: Membership) -> None:
+    async def settle(self, membership: Membership) -> None:
         """What is undecided between hosts that have met again is decided now."""
         self._pieces.clear()
         for token, parked in list(self.parked.items()):
-            source = roster.members.get(parked.source)
+            source = membership.members.get(parked.source)
             if source is not None and source.incarnation != parked.incarnation:
                 del self.parked[token]
         for token, decision in list(self.decisions.items()):
-            target = roster.members.get(decision.host)
+            target = membership.members.get(decision.host)
             if target is not None and target.incarnation != decision.incarnation:
                 del self.decisions[token]
             elif target is not None:
@@ -296,7 +296,7 @@ class Migrations:
         return found
 
     def _park(self, neighbour: str, source: str, token: str, agent: str, content: bytes) -> None:
-        incarnation = self._server.group.roster.members[source].incarnation
+        incarnation = self._server.group.membership.members[source].incarnation
         try:
             luggage = msgspec.msgpack.decode(content, type=AgentPackage)
             life = self._unpack(
@@ -351,10 +351,10 @@ class Migrations:
         """Have an agent made at another host. It is asked again when it has made one, and when the
         group has changed: as it does when an agent comes."""
         try:
-            spelled = payload_of(*freeze(args))
+            encoded = payload_of(*freeze(args))
         except BadEntry as error:
             raise BadArgument("args", f"values that can be sent ({error})", args) from error
-        load = Load(self._server.core.new_id(), class_name, name, spelled)
+        load = Load(self._server.core.new_id(), class_name, name, encoded)
         news = self._news[target, load.token] = asyncio.Event()
         try:
             outcome = await self._outcome(target, load, news)
@@ -371,7 +371,7 @@ class Migrations:
         while True:
             news.clear()
             async with group.operating():
-                roster = group.roster
+                membership = group.membership
                 try:
                     outcome = await self._ask(target, load)
                 except UnknownHost as error:
@@ -384,7 +384,7 @@ class Migrations:
                     lost = PeerLost(f"the host {target}", during, "it has left", in_doubt=True)
             if outcome is not None:
                 return outcome
-            waits = [asyncio.ensure_future(one) for one in (news.wait(), group.changed(roster))]
+            waits = [asyncio.ensure_future(one) for one in (news.wait(), group.changed(membership))]
             try:
                 await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
             finally:
@@ -423,11 +423,11 @@ class Migrations:
             if is_to_end(error, self._host.is_async):
                 raise
             reason = f"{type(error).__name__}: {error}"
-            outcome = list(spell_error(LoadFailed(load.class_name, self._host.name, reason)))
+            outcome = list(encode_error(LoadFailed(load.class_name, self._host.name, reason)))
 
         async def tell() -> None:
             self._loads[key] = outcome
-            if source in self._server.group.roster.members:
+            if source in self._server.group.membership.members:
                 self._server.voice.send(source, Loaded(token))
 
         await self._host._door.on_loop(tell())
@@ -449,7 +449,7 @@ def _failed(agent: str, target: str, error: Exception) -> TupeloError:
 
 
 def _luggage_of(life: AgentRuntime, target: str) -> tuple[bytes, dict[str, str | ReactionRecord]]:
-    """What the agent says of itself: its values, spelled, and which of its attributes are its
+    """What the agent says of itself: its values, encoded, and which of its attributes are its
     spaces and reactions. MigrationFailed if it holds what cannot travel."""
     state = life.state
     for registered in [*state.reactions, *(event.registered for event in life.events)]:

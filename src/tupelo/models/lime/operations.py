@@ -23,19 +23,19 @@ from tupelo.errors import AgentEnded, PeerLost, PrivateSpace, SpaceClosed
 from tupelo.federation.groups.group import Group
 from tupelo.federation.groups.routing import PartSender
 from tupelo.federation.hosts.core import HostCore
-from tupelo.models.lime.carriage import FoundTuples, Transport
 from tupelo.models.lime.directory import Directory
-from tupelo.models.lime.handover import TupleTransfer
 from tupelo.models.lime.locations import AgentLocation
 from tupelo.models.lime.messages import (
     ANYWHERE,
     TuplePattern,
     TuplePlace,
-    spelled_template,
+    encoded_template,
 )
 from tupelo.models.lime.reactions import Detected, ReactionWatch, mark_of
 from tupelo.models.lime.sharing import TuplesToMove
 from tupelo.models.lime.spaces import InterfaceSpace, TupleStore
+from tupelo.models.lime.transfer import TupleTransfer
+from tupelo.models.lime.transport import FoundTuples, Transport
 from tupelo.models.lime.windows import WindowedRead
 from tupelo.space.query import Query, deadline_of
 from tupelo.space.tasks import TaskSignal, timeout_at
@@ -63,8 +63,8 @@ class Operations:
     def directory(self) -> Directory:
         raise NotImplementedError
 
-    async def speak(self, ground: TupleStore) -> None:
-        """Tell of what has come into sight on a ground."""
+    async def speak(self, tuple_store: TupleStore) -> None:
+        """Tell of what has come into sight on a tuple store."""
         raise NotImplementedError
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
@@ -89,17 +89,17 @@ class Operations:
         mark = mark_of(its.agent, destination)
         shape, fields = item
         entry = Entry(fields, shape, its.agent.id, mark.n or 0, 0, to=mark.to)
-        if its.shared and its.ground.away(entry) is not None:
+        if its.shared and its.tuple_store.away(entry) is not None:
             async with self.group.operating():
                 _require_alive(its)
-                _, parcels = self.moving.pass_on(its.ground, [entry] if its.shared else [])
+                _, parcels = self.moving.pass_on(its.tuple_store, [entry] if its.shared else [])
                 if parcels:
                     await self.moving.send(parcels)
                     return
-        ground = its.ground
-        _, position = ground.port.write_items([item], None, None, None, TaskSignal, 0, mark)
-        await ground.hosted.flush(position)
-        await self.speak(ground)
+        tuple_store = its.tuple_store
+        _, position = tuple_store.port.write_items([item], None, None, None, TaskSignal, 0, mark)
+        await tuple_store.hosted.flush(position)
+        await self.speak(tuple_store)
 
     # Reading
 
@@ -118,22 +118,22 @@ class Operations:
     ) -> list[Entry]:
         _require_alive(its)
         if one or not its.shared:
-            seen = its.ground.look(template, where, one=one)
+            seen = its.tuple_store.look(template, where, one=one)
             if seen or not its.shared:
                 return seen
-        return await self._in_one_roster(lambda: self._read_now(its, template, where, one))
+        return await self._in_one_membership(lambda: self._read_now(its, template, where, one))
 
     async def _read_now(
         self, its: InterfaceSpace, template: Any, where: TuplePlace, one: bool
     ) -> list[Entry]:
         _require_alive(its)
-        seen = its.ground.look(template, where, one=one)
+        seen = its.tuple_store.look(template, where, one=one)
         if not its.shared or (one and seen):
             return seen
         target = self.target(where)
         if target == self.core.id or target == NOWHERE:
             return seen
-        pattern = TuplePattern(its.name, spelled_template(template), where, False, one)
+        pattern = TuplePattern(its.name, encoded_template(template), where, False, one)
         if target is not None:
             return _distinct(seen, await self.looking.look(target, pattern), one)
         elsewhere, lost = await self.carriage.probe(pattern, every=not one)
@@ -163,8 +163,8 @@ class Operations:
         deadline = deadline_of(self.core.clock, wait)
         _require_waitable(its, "rd")
         _require_alive(its)
-        ground = its.ground
-        seen = ground.look(template, where, one=True)
+        tuple_store = its.tuple_store
+        seen = tuple_store.look(template, where, one=True)
         if not seen and its.shared and self.target(where) not in (None, NOWHERE, self.core.id):
             async with self.group.operating():
                 with suppress(PeerLost):  # Then it is waited for.
@@ -172,9 +172,9 @@ class Operations:
         if seen:
             return value_of(seen[0])
         if its.is_system:
-            watch = partial(self._watch_system, ground, template)
+            watch = partial(self._watch_system, tuple_store, template)
         else:
-            pattern = TuplePattern(its.name, spelled_template(template), where, False, True)
+            pattern = TuplePattern(its.name, encoded_template(template), where, False, True)
             watch = partial(self.carriage.watch, pattern)
         came = await self._wait(its, watch, "rd", deadline)
         if came is None:
@@ -182,10 +182,12 @@ class Operations:
         require_known(came.entry)
         return value_of(came.entry)
 
-    def _watch_system(self, ground: TupleStore, template: Any, told: Detected) -> ReactionWatch:
+    def _watch_system(
+        self, tuple_store: TupleStore, template: Any, told: Detected
+    ) -> ReactionWatch:
         async def look() -> None:
             query = Query(template, deadline=None, known=False)
-            for entry in await ground.port.fetch(query):
+            for entry in await tuple_store.port.fetch(query):
                 told(entry, self.core.id, self.core.id)
 
         return self.spawn(look())
@@ -215,7 +217,7 @@ class Operations:
         deadline = deadline_of(self.core.clock, wait)
         its.require_writable("take")
         _require_waitable(its, "in_")
-        pattern = TuplePattern(its.name, spelled_template(template), where, True, True)
+        pattern = TuplePattern(its.name, encoded_template(template), where, True, True)
         watch = partial(self.carriage.watch, pattern)
         host = self.target(where) or self.core.id
         while True:
@@ -230,24 +232,24 @@ class Operations:
 
     async def _inp(self, its: InterfaceSpace, template: Any, where: TuplePlace) -> list[Entry]:
         _require_alive(its)
-        taken = await its.ground.take(template, where, one=True)
+        taken = await its.tuple_store.take(template, where, one=True)
         if taken or not its.shared:
             return taken
-        return await self._in_one_roster(lambda: self._inp_now(its, template, where))
+        return await self._in_one_membership(lambda: self._inp_now(its, template, where))
 
     async def _inp_now(self, its: InterfaceSpace, template: Any, where: TuplePlace) -> list[Entry]:
         _require_alive(its)
-        taken = await its.ground.take(template, where, one=True)
+        taken = await its.tuple_store.take(template, where, one=True)
         target = self.target(where)
         if taken or not its.shared or target == self.core.id or target == NOWHERE:
             return taken
-        pattern = TuplePattern(its.name, spelled_template(template), where, True, True)
+        pattern = TuplePattern(its.name, encoded_template(template), where, True, True)
         if target is not None:
-            return await self._take_from(target, its.ground, template, pattern)
+            return await self._take_from(target, its.tuple_store, template, pattern)
         while True:  # Someone else may take what was found, before us.
             sighted, lost = await self.carriage.probe(pattern, every=False)
             for host in [sighted[0].host] if sighted else sorted(lost):
-                taken = await self._take_from(host, its.ground, template, pattern)
+                taken = await self._take_from(host, its.tuple_store, template, pattern)
                 if taken:
                     return taken
             if not sighted:
@@ -259,7 +261,7 @@ class Operations:
         """Take one here or else at this host, where one was seen, or must be."""
         _require_alive(its)
         _require_waitable(its, "in_")
-        taken = await its.ground.take(template, pattern.where, one=True)
+        taken = await its.tuple_store.take(template, pattern.where, one=True)
         if taken or host == self.core.id:
             return taken
         async with self.group.operating():
@@ -267,14 +269,14 @@ class Operations:
             _require_waitable(its, "in_")
             if host in self.directory.hosts:
                 with suppress(PeerLost):  # What it gave will return there, and be seen again.
-                    taken = await self._take_from(host, its.ground, template, pattern)
+                    taken = await self._take_from(host, its.tuple_store, template, pattern)
             return taken
 
     async def _take_from(
-        self, host: str, ground: TupleStore, template: Any, pattern: TuplePattern
+        self, host: str, tuple_store: TupleStore, template: Any, pattern: TuplePattern
     ) -> list[Entry]:
         if host == self.core.id:
-            return await ground.take(template, pattern.where, one=True)
+            return await tuple_store.take(template, pattern.where, one=True)
         taken: list[Entry] = []
         await self.handover.take(host, pattern, taken)
         return taken
@@ -283,14 +285,14 @@ class Operations:
         """What was taken before a host was lost stays taken; the rest is taken when the group has
         changed."""
         _require_alive(its)
-        ground = its.ground
+        tuple_store = its.tuple_store
         if not its.shared:
-            return await ground.take(template, where, one=False)
+            return await tuple_store.take(template, where, one=False)
         taken: list[Entry] = []
         try:
-            await self._in_one_roster(lambda: self._ing_now(its, template, where, taken))
+            await self._in_one_membership(lambda: self._ing_now(its, template, where, taken))
         except BaseException:
-            ground.put(taken)
+            tuple_store.put(taken)
             raise
         return taken
 
@@ -298,11 +300,11 @@ class Operations:
         self, its: InterfaceSpace, template: Any, where: TuplePlace, taken: list[Entry]
     ) -> None:
         _require_alive(its)
-        taken += await its.ground.take(template, where, one=False)
+        taken += await its.tuple_store.take(template, where, one=False)
         target = self.target(where)
         if not its.shared or target == self.core.id or target == NOWHERE:
             return
-        pattern = TuplePattern(its.name, spelled_template(template), where, True, False)
+        pattern = TuplePattern(its.name, encoded_template(template), where, True, False)
         if target is None:
             some = msgspec.structs.replace(pattern, one=True)
             sighted, lost = await self.carriage.probe(some, every=True)
@@ -319,17 +321,17 @@ class Operations:
 
     # Waiting, and carrying through
 
-    async def _in_one_roster(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    async def _in_one_membership(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Do this as one operation of the group. If a host is lost before it has answered, do it
         again when the group has changed: nobody sees half of a change."""
         while True:
             async with self.group.operating():
-                roster = self.group.roster
+                membership = self.group.membership
                 try:
                     return await work()
                 except PeerLost as error:
                     logger.debug("an operation is done again in the next roster: %s", error)
-            await self.group.changed(roster)
+            await self.group.changed(membership)
 
     async def _wait(
         self,
@@ -368,19 +370,19 @@ class Operations:
         self, its: InterfaceSpace, work: Coroutine[Any, Any, list[Entry]]
     ) -> list[Entry]:
         """The same. What was taken for someone who does not wait any more goes back."""
-        ground = its.ground
+        tuple_store = its.tuple_store
         task: asyncio.Task[list[Entry]] = self.spawn(work)
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
-            task.add_done_callback(lambda done: _return(ground, done))
+            task.add_done_callback(lambda done: _return(tuple_store, done))
             raise
 
 
-def _return(ground: TupleStore, done: asyncio.Task[list[Entry]]) -> None:
+def _return(tuple_store: TupleStore, done: asyncio.Task[list[Entry]]) -> None:
     if not done.cancelled() and done.exception() is None:
         with suppress(SpaceClosed):
-            ground.put(done.result())
+            tuple_store.put(done.result())
 
 
 def _distinct(seen: list[Entry], elsewhere: list[FoundTuples], one: bool) -> list[Entry]:

@@ -12,16 +12,16 @@ from typing import Any
 import msgspec
 
 from tupelo.errors import BadFrame
-from tupelo.federation.links.spelled import spell_seen
+from tupelo.federation.links.encoding import encode_seen
 from tupelo.models.lime.locations import AgentLocation, HostLocation, Location
 from tupelo.models.lime.messages import (
     CarriedTuple,
     TuplePlace,
     carried,
+    encode,
+    encoded_template,
     read,
-    read_spelled_template,
-    spell,
-    spelled_template,
+    read_encoded_template,
     where_of,
 )
 from tupelo.models.lime.reactions import Mode, ReactionCall, ReactionRecord
@@ -74,12 +74,12 @@ class Packed(msgspec.Struct, frozen=True, array_like=True):
 
 
 def pack(agent: AgentState, pending: Iterable[ReactionCall], now: float) -> Any:
-    """All of it, as it can be sent. BadEntry or BadTemplate if something has no spelling."""
+    """All of it, as it can be sent. BadEntry or BadTemplate if something has no encoding."""
     pending = list(pending)
     reactions = agent.reactions
     fired = [event.registered for event in pending if event.registered not in reactions]
     reactions += dict.fromkeys(fired)
-    return spell(
+    return encode(
         Packed(
             agent.id,
             agent.name,
@@ -92,7 +92,7 @@ def pack(agent: AgentState, pending: Iterable[ReactionCall], now: float) -> Any:
                 PackedEvent(
                     reactions.index(event.registered),
                     carried(event.entry, now),
-                    _spell_location(event.source),
+                    _encode_location(event.source),
                 )
                 for event in pending
             ],
@@ -108,13 +108,13 @@ def _pack_space(its: InterfaceSpace, shared: bool, now: float) -> PackedSpace:
 def _pack_reaction(one: ReactionRecord) -> PackedReaction:
     return PackedReaction(
         one.its.name,
-        spelled_template(one.template),
+        encoded_template(one.template),
         one.mode,
         one.weak,
         one.where,
         one.enabled,
         one.registered,
-        spell_seen(one.fired),
+        encode_seen(one.fired),
         one.tag,
     )
 
@@ -136,8 +136,8 @@ def unpack(
         if space.shared:
             agent.packed.append(its)
     reactions = [_unpack_reaction(agent, one, deliver_of) for one in read_in.reactions]
-    for one, spelled in zip(reactions, read_in.reactions, strict=True):
-        if spelled.registered:
+    for one, encoded in zip(reactions, read_in.reactions, strict=True):
+        if encoded.registered:
             agent.add(one)
     for event in read_in.pending:
         if event.reaction not in range(len(reactions)):
@@ -159,7 +159,7 @@ def _unpack_reaction(
     destination = packed.where.destination
     one = ReactionRecord(
         its,
-        read_spelled_template(packed.template),
+        read_encoded_template(packed.template),
         packed.mode,
         packed.weak,
         current,
@@ -187,12 +187,12 @@ def _read_seen(packed: dict[str, bytes]) -> Seen:
     return seen
 
 
-def _spell_location(location: Location) -> tuple[str, str]:
-    spelled = where_of(location, None).current
-    assert spelled is not None
-    return spelled
+def _encode_location(location: Location) -> tuple[str, str]:
+    encoded = where_of(location, None).current
+    assert encoded is not None
+    return encoded
 
 
-def _read_location(spelled: tuple[str, str]) -> Location:
-    kind, name = spelled
+def _read_location(encoded: tuple[str, str]) -> Location:
+    kind, name = encoded
     return HostLocation(name) if kind == "host" else AgentLocation(name)

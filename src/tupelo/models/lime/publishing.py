@@ -16,16 +16,16 @@ from tupelo.federation.brokers.broker import Broker, StandingRequest
 from tupelo.federation.groups.group import Group
 from tupelo.federation.groups.routing import PartSender
 from tupelo.federation.hosts.core import HostCore
-from tupelo.models.lime.carriage import (
+from tupelo.models.lime.messages import Answers, TuplePattern, TupleUpdate, encode, read
+from tupelo.models.lime.reactions import Detected, ReactionWatch
+from tupelo.models.lime.spaces import Spaces, TupleStore
+from tupelo.models.lime.transport import (
     FoundTuples,
     HostFilter,
     VisibleTuples,
     publish_all,
     updates_of,
 )
-from tupelo.models.lime.messages import Answers, TuplePattern, TupleUpdate, read, spell
-from tupelo.models.lime.reactions import Detected, ReactionWatch
-from tupelo.models.lime.spaces import Spaces, TupleStore
 from tupelo.models.lime.windows import Listing
 from tupelo.values.entry import Entry
 
@@ -116,25 +116,25 @@ class PublishTransport:
 
     async def ask(self, number: int, pattern: TuplePattern) -> None:
         """Publish a query, to be answered by those who have something."""
-        asked = [self._here, number, spell(pattern)]
+        asked = [self._here, number, encode(pattern)]
         await self._broker.publish(["query", pattern.space, asked])
 
-    def serve(self, ground: TupleStore) -> None:
-        if ground.name not in self._served:
-            self._served[ground.name] = self._broker.subscribe(
-                ["query", ground.name], self._queried
+    def serve(self, tuple_store: TupleStore) -> None:
+        if tuple_store.name not in self._served:
+            self._served[tuple_store.name] = self._broker.subscribe(
+                ["query", tuple_store.name], self._queried
             )
 
     def _queried(self, host: str, update: Any) -> None:
         """A query has come. What is here was looked at by the host itself before."""
-        asker, number, spelled = read(update[2], tuple[str, int, TuplePattern])
-        ground = self._spaces.find(spelled.space)
-        if ground is None or asker == self._here:
+        asker, number, encoded = read(update[2], tuple[str, int, TuplePattern])
+        tuple_store = self._spaces.find(encoded.space)
+        if tuple_store is None or asker == self._here:
             return
-        neighbour = self._group.roster.toward(self._here, asker)
-        operation = "take" if spelled.take else "read"
-        if neighbour is not None and self._may(neighbour, operation, ground, asker):
-            listing = Listing(ground, spelled)
+        neighbour = self._group.membership.toward(self._here, asker)
+        operation = "take" if encoded.take else "read"
+        if neighbour is not None and self._may(neighbour, operation, tuple_store, asker):
+            listing = Listing(tuple_store, encoded)
             while not listing.is_over:
                 self._voice.send(asker, Answers(number, list(listing.window().values())))
 
@@ -151,8 +151,8 @@ class PublishTransport:
     def watch(self, pattern: TuplePattern, told: Detected) -> ReactionWatch:
         watch = _Watch(self, self._broker, pattern, told)
         self._watches[watch] = None
-        ground = self._spaces.find(pattern.space)
-        for _, one in ground.sendable(pattern) if ground is not None else ():
+        tuple_store = self._spaces.find(pattern.space)
+        for _, one in tuple_store.sendable(pattern) if tuple_store is not None else ():
             watch.told(FoundTuples(one.entry.read(self.now()), one.current, self._here))
         if not watch.is_over:
             self._spawn(watch.ask())
@@ -166,8 +166,8 @@ class PublishTransport:
         for watch in list(self._watches):
             self._spawn(watch.ask())
 
-    async def announce(self, ground: TupleStore, entries: list[Entry]) -> None:
-        updates = updates_of(ground, entries, self._here)
+    async def announce(self, tuple_store: TupleStore, entries: list[Entry]) -> None:
+        updates = updates_of(tuple_store, entries, self._here)
         await publish_all(self._broker, [["tuple", update] for update in updates])
 
     def close(self) -> None:
@@ -185,7 +185,7 @@ class _Watch:
         self._pattern = pattern
         self._told = told
         self._query = carriage.query(self.told)
-        self._standing = broker.subscribe(["tuple", spell(pattern)], self._published)
+        self._standing = broker.subscribe(["tuple", encode(pattern)], self._published)
 
     def _published(self, host: str, update: Any) -> None:
         told = read(update[1], TupleUpdate)

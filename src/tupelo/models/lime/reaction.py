@@ -8,13 +8,6 @@ from inspect import iscoroutinefunction
 from typing import Any, cast
 
 from tupelo.errors import AgentEnded, BadArgument, NotOwner
-from tupelo.models.lime.life import (
-    AgentRuntime,
-    inside_step,
-    on_loop,
-    require_outside_step,
-    role_for,
-)
 from tupelo.models.lime.locations import (
     UNSPECIFIED,
     AgentLocation,
@@ -31,8 +24,15 @@ from tupelo.models.lime.reactions import (
     ReactionRecord,
     ReactionStep,
 )
+from tupelo.models.lime.runtime import (
+    AgentRuntime,
+    inside_step,
+    on_loop,
+    require_outside_step,
+    role_for,
+)
 from tupelo.models.lime.spaces import InterfaceSpace
-from tupelo.space.either import either
+from tupelo.space.dual_api import dual_api
 from tupelo.values.template import Template
 
 
@@ -128,12 +128,12 @@ class RegisteredReaction(Reaction):
         """What its strong listener raised the last time that it did; that step was undone."""
         return self._registered.error
 
-    @either
+    @dual_api
     async def enable(self) -> None:
         """Let it fire again. It has forgotten what it reacted to before."""
         await self._do(self._life.host.server.enable)
 
-    @either
+    @dual_api
     async def disable(self) -> None:
         """Let it fire no more, until it is enabled again."""
         await self._do(self._disable)
@@ -182,7 +182,7 @@ class ListenerStep(ReactionStep):
     its own reaction, and what it does is undone with the step."""
 
     def __init__(self, life: AgentRuntime, step: ReactionStep) -> None:
-        super().__init__(step._its, step._ground, step._step)
+        super().__init__(step._its, step._tuple_store, step._step)
         self._life = life
 
     def add_strong_reaction(self, *reactions: LocalizedReaction) -> list[RegisteredReaction]:

@@ -1,10 +1,10 @@
 """Reactions: strong ones in the step in which a tuple comes into sight here, weak ones afterwards,
 wherever in the group it is.
 
-A strong reaction is one of the ground on which its interface tuple space is, and moves with it. A
-weak one watches all hosts through the carriage while its space is shared, and its own ground while
-it is private. What it has reacted to is remembered with it, and travels with its agent.
-"""
+A strong reaction is one of the tuple store on which its interface tuple space is, and moves with
+it. A weak one watches all hosts through the carriage while its space is shared, and its own
+tuple store while it is private. What it has reacted to is remembered with it, and travels with
+its agent."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tupelo.models.lime.locations import (
     check_current,
     check_destination,
 )
-from tupelo.models.lime.messages import ANYWHERE, TuplePattern, spelled_template, where_of
+from tupelo.models.lime.messages import ANYWHERE, TuplePattern, encoded_template, where_of
 from tupelo.models.lime.spaces import OLDEST_FIRST, AgentState, InterfaceSpace, TupleStore
 from tupelo.space import reaction
 from tupelo.space.reaction import ReactionState
@@ -82,7 +82,7 @@ class ReactionRecord:
         """Was it removed in a step that is not over?"""
         self._removed = False
         self._state: ReactionState | None = None
-        self._ground: TupleStore | None = None
+        self._tuple_store: TupleStore | None = None
 
     @property
     def registered(self) -> bool:
@@ -99,7 +99,7 @@ class ReactionRecord:
     def pattern(self) -> TuplePattern:
         """What a weak one looks out for. BadTemplate if it cannot be sent."""
         once = self.mode == ONCE
-        return TuplePattern(self.its.name, spelled_template(self.template), self.where, False, once)
+        return TuplePattern(self.its.name, encoded_template(self.template), self.where, False, once)
 
     def forget(self) -> None:
         """It is as if it had never fired."""
@@ -114,18 +114,20 @@ class ReactionRecord:
     def place(
         self, here: str, existing: bool, seconds_max: float, within: reaction.Step | None = None
     ) -> None:
-        """Let a strong one react on the ground where its space is now, if it is one for this host:
-        it may wait for its agent to come to another. Its listener may run for so many seconds.
-        `within` is the step of the listener that registers it."""
+        """Let a strong one react on the tuple store where its space is now, if it is one for this
+        host: it may wait for its agent to come to another. Its listener may run for so many
+        seconds. `within` is the step of the listener that registers it."""
         if isinstance(self.current, HostLocation) and self.current.id != here:
             return
-        ground = self.its.ground
+        tuple_store = self.its.tuple_store
 
         def react(entry: Entry, step: reaction.Step) -> None:
-            source = location_of(ground.current(entry), here)
-            begin = ground.hosted.clock.now()
-            self.deliver(ReactionCall(self, entry, source, ReactionStep(self.its, ground, step)))
-            seconds = ground.hosted.clock.now() - begin
+            source = location_of(tuple_store.current(entry), here)
+            begin = tuple_store.hosted.clock.now()
+            self.deliver(
+                ReactionCall(self, entry, source, ReactionStep(self.its, tuple_store, step))
+            )
+            seconds = tuple_store.hosted.clock.now() - begin
             if seconds > seconds_max:
                 self.enabled = False  # or it would hold the host again, for the next tuple
                 raise LimeError(
@@ -135,7 +137,7 @@ class ReactionRecord:
                 )
 
         react.__name__ = getattr(self.deliver, "__name__", react.__name__)  # for who is told
-        accept = ground.accept(self.where)
+        accept = tuple_store.accept(self.where)
 
         is_system = self.its.is_system
 
@@ -145,17 +147,17 @@ class ReactionRecord:
                 return False
             if is_system:
                 return True
-            return ground.away(entry) is None and (accept is None or accept(entry))
+            return tuple_store.away(entry) is None and (accept is None or accept(entry))
 
-        self._ground = ground
+        self._tuple_store = tuple_store
         template, once = self.template, self.mode == ONCE
         if within is not None:
             self._state = within.add_reaction(template, react, once, only, True, self.fired)
             return
-        self._state, position = ground.port.react(
+        self._state, position = tuple_store.port.react(
             template, react, once, existing, only=only, whole=True, fired=self.fired
         )
-        ground.hosted.flush_soon(position)
+        tuple_store.hosted.flush_soon(position)
         if self._removed:  # by its own listener, for something that was there
             self.displace()
 
@@ -177,11 +179,11 @@ class ReactionRecord:
             self.watch.cancel()
             self.watch = None
         self.watches_own = False
-        if self._state is not None and self._ground is not None:
+        if self._state is not None and self._tuple_store is not None:
             fired_for_all = self._state.ended
-            self._ground.port.end_reaction(self._state)
+            self._tuple_store.port.end_reaction(self._state)
             self._removed = self._removed or fired_for_all
-            self._state = self._ground = None
+            self._state = self._tuple_store = None
 
     # Weak ones
 
@@ -194,11 +196,11 @@ class ReactionRecord:
         self.fired.add(entry)
         self.deliver(ReactionCall(self, entry, location_of(current, host)))
 
-    def wants(self, ground: TupleStore, entry: Entry, here: str) -> bool:
-        """Is a tuple of its own ground one for this weak reaction?"""
+    def wants(self, tuple_store: TupleStore, entry: Entry, here: str) -> bool:
+        """Is a tuple of its own tuple store one for this weak reaction?"""
         if not as_template(self.template).admits(entry.shape, entry.fields):
             return False
-        return self.its.is_system or self.where.admits(entry, ground.current(entry), here)
+        return self.its.is_system or self.where.admits(entry, tuple_store.current(entry), here)
 
 
 class ReactionCall(msgspec.Struct, frozen=True, eq=False):
@@ -220,9 +222,9 @@ class ReactionStep:
     """What a strong listener may do: the operations that do not wait, on the tuples that are at
     this host, within the atomic step."""
 
-    def __init__(self, its: InterfaceSpace, ground: TupleStore, step: reaction.Step) -> None:
+    def __init__(self, its: InterfaceSpace, tuple_store: TupleStore, step: reaction.Step) -> None:
         self._its = its
-        self._ground = ground
+        self._tuple_store = tuple_store
         self._step = step
 
     def out(self, tuple: object, destination: AgentLocation | None = None) -> None:
@@ -263,7 +265,7 @@ class ReactionStep:
         if take:
             self._its.require_writable("take")
         where = where_of(check_current(current), check_destination(destination))
-        only = self._ground.accept(where)
+        only = self._tuple_store.accept(where)
         return self._step.get(template, take=take, limit=limit, only=only, order=OLDEST_FIRST)
 
 
@@ -346,23 +348,25 @@ class Reactions:
                 watch.cancel()
         elif not one.its.shared and not one.watches_own:
             one.watches_own = True
-            ground = one.its.ground
-            entries = ground.look(one.template, ANYWHERE, one=False, known=False)
-            self._tell(one, ground, entries)
+            tuple_store = one.its.tuple_store
+            entries = tuple_store.look(one.template, ANYWHERE, one=False, known=False)
+            self._tell(one, tuple_store, entries)
 
-    def _tell(self, one: ReactionRecord, ground: TupleStore, entries: Iterable[Entry]) -> None:
+    def _tell(self, one: ReactionRecord, tuple_store: TupleStore, entries: Iterable[Entry]) -> None:
         for entry in entries:
-            if one.wants(ground, entry, self._here):
-                one.detected(entry, ground.current(entry), self._here)
+            if one.wants(tuple_store, entry, self._here):
+                one.detected(entry, tuple_store.current(entry), self._here)
 
-    def feed(self, ground: TupleStore, agents: Iterable[AgentState], entries: list[Entry]) -> None:
-        """These have come into sight on a ground that is private, or LimeSystem."""
+    def feed(
+        self, tuple_store: TupleStore, agents: Iterable[AgentState], entries: list[Entry]
+    ) -> None:
+        """These have come into sight on a tuple store that is private, or LimeSystem."""
         for agent in agents:
             for one in agent.reactions:
-                if one.weak and one.watches_own and one.its.ground is ground:
-                    self._tell(one, ground, entries)
+                if one.weak and one.watches_own and one.its.tuple_store is tuple_store:
+                    self._tell(one, tuple_store, entries)
 
-    # When the ground of a space changes
+    # When the tuple store of a space changes
 
     def displace(self, its: InterfaceSpace) -> None:
         for one in its.agent.reactions:
@@ -370,19 +374,19 @@ class Reactions:
                 one.displace()
 
     def replace(self, its: InterfaceSpace) -> None:
-        """Strong ones react on the new ground, to what is there and they did not see before. Weak
-        ones are seen to by `settle`."""
+        """Strong ones react on the new tuple store, to what is there and they did not see before.
+        Weak ones are seen to by `settle`."""
         strong = [one for one in its.agent.reactions if one.its is its and not one.weak]
         for one in strong:
             self._put_in_force(one, existing=False)
         if strong:
-            ground = its.ground
-            self.catch_up(ground, ground.look(ANY, ANYWHERE, one=False, known=False))
+            tuple_store = its.tuple_store
+            self.catch_up(tuple_store, tuple_store.look(ANY, ANYWHERE, one=False, known=False))
 
     @staticmethod
-    def catch_up(ground: TupleStore, entries: list[Entry]) -> None:
-        if entries and ground.port.has_reactions:
-            ground.hosted.flush_soon(ground.port.catch_up(entries))
+    def catch_up(tuple_store: TupleStore, entries: list[Entry]) -> None:
+        if entries and tuple_store.port.has_reactions:
+            tuple_store.hosted.flush_soon(tuple_store.port.catch_up(entries))
 
     def settle(self, agents: Iterable[AgentState]) -> None:
         """Weak ones look out where their spaces are now."""

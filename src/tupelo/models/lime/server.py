@@ -1,11 +1,10 @@
 """The server: LIME at one host. It takes part in the group, and keeps the agents that are here.
 
-The card of a host says which agents are there and what each wants to share. When it changes, that
-is put in force here, in one step, and told to everyone, while operations go on. If tuples must
-change hosts because of it, the roster changes: when a roster is in force, exactly what its cards
-say is so, everywhere at once; then what is misplaced goes home, and what was left open between
-hosts is settled, before operations go on.
-"""
+The metadata of a host says which agents are there and what each wants to share. When it changes,
+that is put in force here, in one step, and told to everyone, while operations go on. If tuples must
+change hosts because of it, the membership changes: when a membership is in force, exactly what its
+metadata say is so, everywhere at once; then what is misplaced goes home, and what was left open
+between hosts is settled, before operations go on."""
 
 from __future__ import annotations
 
@@ -20,13 +19,11 @@ from typing import TYPE_CHECKING, Any, Literal
 from tupelo.errors import AgentEnded, BadArgument, BadFrame, HostClosed
 from tupelo.federation.brokers.broker import Broker
 from tupelo.federation.groups.group import group_of
-from tupelo.federation.groups.roster import Membership
+from tupelo.federation.groups.membership import Membership
 from tupelo.federation.hosts.core import HostCore
 from tupelo.federation.spaces.doubts import give_back
 from tupelo.models.lime import packing
-from tupelo.models.lime.carriage import CollectTransport, Transport, VisibleTuples
 from tupelo.models.lime.directory import AgentCard, Directory
-from tupelo.models.lime.handover import TupleBatch, TupleTransfer
 from tupelo.models.lime.locations import HostLocation
 from tupelo.models.lime.messages import (
     Answers,
@@ -42,8 +39,8 @@ from tupelo.models.lime.messages import (
     Take,
     TuplePattern,
     Which,
+    encode,
     read,
-    spell,
 )
 from tupelo.models.lime.operations import Operations
 from tupelo.models.lime.publishing import PublishedTuples, PublishTransport
@@ -57,6 +54,8 @@ from tupelo.models.lime.spaces import (
     Spaces,
     TupleStore,
 )
+from tupelo.models.lime.transfer import TupleBatch, TupleTransfer
+from tupelo.models.lime.transport import CollectTransport, Transport, VisibleTuples
 from tupelo.models.lime.windows import WindowedRead
 from tupelo.space.reaction import Step
 from tupelo.values.entry import Entry
@@ -91,7 +90,7 @@ class Server(Operations):
         self._relocated: dict[TupleStore, list[Entry]] = {}
         self.tasks: set[asyncio.Task[Any]] = set()
         self._telling = asyncio.Lock()
-        self._told = True  # Does everyone know the card that is in force here?
+        self._told = True  # Does everyone know the metadata that is in force here?
         self._closed = False
         self._context = copy_context()
         self._loop = asyncio.get_running_loop()
@@ -154,8 +153,8 @@ class Server(Operations):
         for parcel in self.parcels:
             give_back(parcel.hosted, parcel.held)
         self.handover.close()
-        for ground in self.spaces:
-            ground.close()
+        for tuple_store in self.spaces:
+            tuple_store.close()
         self.system.close()
 
     async def engage(self) -> None:
@@ -229,7 +228,7 @@ class Server(Operations):
 
     def _make(self, agent: AgentState, name: str) -> InterfaceSpace:
         if name == SYSTEM_NAME:
-            return InterfaceSpace(agent, name, self.system.ground)
+            return InterfaceSpace(agent, name, self.system.tuple_store)
         return InterfaceSpace(agent, name, self.spaces.private(agent.id, name))
 
     async def set_shared(self, spaces: list[InterfaceSpace], shared: bool) -> None:
@@ -249,60 +248,62 @@ class Server(Operations):
             await self._finish(self._renew())
 
     async def _renew(self) -> None:
-        """Put in force what the card of this host says now, and let everyone know. If tuples must
-        change hosts because of it, or a host does not answer, this needs a new roster."""
-        if not await self._tell_card():
+        """Put in force what the metadata of this host says now, and let everyone know. If tuples
+        must change hosts because of it, or a host does not answer, this needs a new membership."""
+        if not await self._tell_metadata():
             await self.group.renew()
 
-    async def _tell_card(self) -> bool:
+    async def _tell_metadata(self) -> bool:
         here, voice = self.core.id, self.voice
         async with self._telling, self.group.operating():
-            card = self.card()
-            if card is None or here not in self.directory.hosts:
+            metadata = self.metadata()
+            if metadata is None or here not in self.directory.hosts:
                 return False
-            directory = self.directory.with_card(here, card)
-            if directory.cards[here] == self.directory.cards[here]:
+            directory = self.directory.with_metadata(here, metadata)
+            if directory.metadata_of[here] == self.directory.metadata_of[here]:
                 return self._told
-            shared = coming(self._known, directory.cards[here])
+            shared = coming(self._known, directory.metadata_of[here])
             if any(
                 self.spaces.away(its.name, it) for its in shared for it in its.own.port.entries()
             ):
                 return False
             for its in shared:
-                self.carriage.serve(self.spaces.ground(its.name))
+                self.carriage.serve(self.spaces.tuple_store(its.name))
             self._told = False
             others = [host for host in directory.hosts if host != here]
             told = asyncio.gather(
-                *(voice.ask(host, Renewed(card)) for host in others), return_exceptions=True
+                *(voice.ask(host, Renewed(metadata)) for host in others), return_exceptions=True
             )
             # Said before it is so: who sends a tuple too late knows why when it is refused.
             await asyncio.sleep(0)
-            self.spaces.directory = self.directory.with_card(here, card)
+            self.spaces.directory = self.directory.with_metadata(here, metadata)
             self._put_in_force()
             self.reactions.settle(list(self.agents.values()))
             relocated, self._relocated = self._relocated, {}
-            for ground in [*self.spaces, self.system.ground]:
-                await self._tell(ground, relocated.pop(ground, []) + ground.fresh())
+            for tuple_store in [*self.spaces, self.system.tuple_store]:
+                await self._tell(tuple_store, relocated.pop(tuple_store, []) + tuple_store.fresh())
             settled = all(answer is True for answer in await told)
             self._told = settled and not self.handover.unsettled(others)
             return self._told
 
-    def _renewed(self, source: str, card: Any) -> bool:
-        """The card of another host has changed. Does nothing have to go there because of it?"""
+    def _renewed(self, source: str, metadata: Any) -> bool:
+        """The metadata of another host has changed. Does nothing have to go there because of it?"""
         before = self.directory
         if source not in before.hosts:
             return False
-        self.spaces.directory = directory = before.with_card(source, card)
+        self.spaces.directory = directory = before.with_metadata(source, metadata)
         self.system.install(directory)
         shared = {
             space
-            for agent, one in directory.cards[source].items()
+            for agent, one in directory.metadata_of[source].items()
             for space in one.shared
             if before.sharers(space).get(agent) != source
         }
-        grounds = [ground for ground in self.spaces if ground.name in shared]
+        grounds = [tuple_store for tuple_store in self.spaces if tuple_store.name in shared]
         return not any(
-            ground.away(entry) == source for ground in grounds for entry in ground.port.entries()
+            tuple_store.away(entry) == source
+            for tuple_store in grounds
+            for entry in tuple_store.port.entries()
         )
 
     # Reactions
@@ -351,8 +352,8 @@ class Server(Operations):
 
     async def _speak_all(self, reactions: Iterable[ReactionRecord]) -> None:
         """Strong ones may have written something."""
-        for ground in dict.fromkeys(one.its.ground for one in reactions):
-            await self.speak(ground)
+        for tuple_store in dict.fromkeys(one.its.tuple_store for one in reactions):
+            await self.speak(tuple_store)
 
     # Migration
 
@@ -376,7 +377,8 @@ class Server(Operations):
         await self.set_shared(packed, True)
 
     def forget(self, agent: AgentState) -> None:
-        """The journey is decided: it is not here any more. Everyone knows with the next roster."""
+        """The journey is decided: it is not here any more. Everyone knows with the next
+        membership."""
         self._end(agent)
         self._known.pop(agent.id, None)
 
@@ -407,10 +409,10 @@ class Server(Operations):
 
     # As a part of the group
 
-    def card(self) -> Any:
+    def metadata(self) -> Any:
         if self._closed:
             return None
-        return spell(
+        return encode(
             {
                 agent.id: AgentCard(
                     agent.class_name,
@@ -421,12 +423,12 @@ class Server(Operations):
             }
         )
 
-    def install(self, roster: Membership) -> None:
-        directory = Directory(roster, self.name)
+    def install(self, membership: Membership) -> None:
+        directory = Directory(membership, self.name)
         self.spaces.install(directory)
         self.handover.install(directory.hosts)
         parcels, self.parcels = self.parcels, []
-        for parcel in parcels:  # A roster that never was settled.
+        for parcel in parcels:  # A membership that never was settled.
             give_back(parcel.hosted, parcel.held)
         self._told = True
         self.parcels = self._put_in_force() + self.moving.gather()
@@ -434,19 +436,21 @@ class Server(Operations):
     def _put_in_force(self) -> list[TupleBatch]:
         """Let that be so here what the directory says. What has to go elsewhere because of it is
         returned."""
-        cards = self.directory.cards.get(self.core.id, {})
-        parcels, relocated = self.sharing.install(self._known, cards)
-        for ground, entries in relocated.items():
-            self._relocated.setdefault(ground, []).extend(entries)
-        for agent in [one for one in self._known if one not in cards and one not in self.agents]:
+        metadata_of = self.directory.metadata_of.get(self.core.id, {})
+        parcels, relocated = self.sharing.install(self._known, metadata_of)
+        for tuple_store, entries in relocated.items():
+            self._relocated.setdefault(tuple_store, []).extend(entries)
+        for agent in [
+            one for one in self._known if one not in metadata_of and one not in self.agents
+        ]:
             del self._known[agent]
         self.system.install(self.directory)
         return parcels
 
-    async def settle(self, roster: Membership) -> None:
+    async def settle(self, membership: Membership) -> None:
         async with self.group.within_change():
-            for ground in self.spaces:
-                self.carriage.serve(ground)
+            for tuple_store in self.spaces:
+                self.carriage.serve(tuple_store)
             self.reactions.settle(list(self.agents.values()))
             hosts = [host for host in self.directory.hosts if host != self.core.id]
             unsettled = self.handover.unsettled(hosts)
@@ -456,10 +460,12 @@ class Server(Operations):
             parcels, self.parcels = self.parcels, []
             await self.moving.send(parcels)
             relocated, self._relocated = self._relocated, {}
-            for ground in [*self.spaces, self.system.ground]:
-                await self._announce(ground, relocated.pop(ground, []) + ground.fresh())
+            for tuple_store in [*self.spaces, self.system.tuple_store]:
+                await self._announce(
+                    tuple_store, relocated.pop(tuple_store, []) + tuple_store.fresh()
+                )
             if self.migrations is not None:
-                await self.migrations.settle(roster)
+                await self.migrations.settle(membership)
         self.carriage.settled()
 
     def heard(self, neighbour: str, source: str, message: Said) -> None:
@@ -485,20 +491,20 @@ class Server(Operations):
                 return await self.handover.arrive(neighbour, source, message)
             case Which():
                 return self.handover.which(source, message)
-            case Renewed(card):
-                return self._renewed(source, card)
+            case Renewed(metadata):
+                return self._renewed(source, metadata)
             case Journey(about):
                 if self.migrations is None:
                     raise BadFrame("no agents come here")
                 return await self.migrations.asked(neighbour, source, about)
 
     def _look(self, neighbour: str, source: str, message: Look) -> Any:
-        ground = self.spaces.find(message.pattern.space)
-        if ground is None or not self.handover.may(neighbour, "read", ground, source):
+        tuple_store = self.spaces.find(message.pattern.space)
+        if tuple_store is None or not self.handover.may(neighbour, "read", tuple_store, source):
             return [[], False]
         listings = self.handover.listings
-        window, more = listings.window(source, message.number, ground, message.pattern)
-        return spell([list(window.values()), more])
+        window, more = listings.window(source, message.number, tuple_store, message.pattern)
+        return encode([list(window.values()), more])
 
     def cut(self, hosts: frozenset[str]) -> None:
         self.spaces.cut |= hosts
@@ -506,48 +512,48 @@ class Server(Operations):
 
     # What has come into sight
 
-    def _is_hosts(self, ground: TupleStore) -> bool:
+    def _is_hosts(self, tuple_store: TupleStore) -> bool:
         """Is it the host's, and not private or LimeSystem?"""
-        return self.spaces.find(ground.name) is ground
+        return self.spaces.find(tuple_store.name) is tuple_store
 
-    async def _announce(self, ground: TupleStore, entries: list[Entry]) -> None:
+    async def _announce(self, tuple_store: TupleStore, entries: list[Entry]) -> None:
         """Tell everyone, or on other grounds those who watch there."""
-        if entries and self._is_hosts(ground):
-            await self.carriage.announce(ground, entries)
+        if entries and self._is_hosts(tuple_store):
+            await self.carriage.announce(tuple_store, entries)
         elif entries:
-            self.reactions.feed(ground, list(self.agents.values()), entries)
+            self.reactions.feed(tuple_store, list(self.agents.values()), entries)
 
-    async def speak(self, ground: TupleStore) -> None:
+    async def speak(self, tuple_store: TupleStore) -> None:
         """Tell of what has come into sight. What a strong reaction has written for an agent
-        elsewhere goes there. What cannot be said now is said in the next roster, before which
+        elsewhere goes there. What cannot be said now is said in the next membership, before which
         nobody looks from elsewhere."""
         if self.group.is_flushing:
-            self._soon(ground)
+            self._soon(tuple_store)
         else:
-            await self._tell(ground, ground.fresh())
+            await self._tell(tuple_store, tuple_store.fresh())
 
-    async def _speak_for_others(self, ground: TupleStore) -> None:
+    async def _speak_for_others(self, tuple_store: TupleStore) -> None:
         """Within what another host asks. What goes on from here is not waited for: reactions that
         feed each other would never let it end."""
-        entries = ground.fresh()
-        await self._announce(ground, entries)
-        self._spawn_apart(self._tidy(ground, entries))
+        entries = tuple_store.fresh()
+        await self._announce(tuple_store, entries)
+        self._spawn_apart(self._tidy(tuple_store, entries))
 
-    async def _tidy(self, ground: TupleStore, entries: list[Entry]) -> None:
+    async def _tidy(self, tuple_store: TupleStore, entries: list[Entry]) -> None:
         async with self.group.operating():
-            await self.moving.tidy(ground, entries)
+            await self.moving.tidy(tuple_store, entries)
 
-    def _soon(self, ground: TupleStore) -> None:
+    def _soon(self, tuple_store: TupleStore) -> None:
         """Something was written by another door, or has returned."""
-        entries = ground.fresh()
+        entries = tuple_store.fresh()
         if entries and not self._closed:
-            self._spawn_apart(self._tell(ground, entries))
+            self._spawn_apart(self._tell(tuple_store, entries))
 
-    async def _tell(self, ground: TupleStore, entries: list[Entry]) -> None:
-        if self._is_hosts(ground) and any(map(ground.away, entries)):
+    async def _tell(self, tuple_store: TupleStore, entries: list[Entry]) -> None:
+        if self._is_hosts(tuple_store) and any(map(tuple_store.away, entries)):
             async with self.group.operating():
-                await self.moving.tidy(ground, entries)
-        await self._announce(ground, entries)
+                await self.moving.tidy(tuple_store, entries)
+        await self._announce(tuple_store, entries)
 
     def spawn(
         self, work: Coroutine[Any, Any, Any], context: Context | None = None

@@ -1,4 +1,4 @@
-"""Sharing: which interface tuple spaces are part of the host's ground, and which tuples go to
+"""Sharing: which interface tuple spaces are part of the host's tuple store, and which tuples go to
 another host when that changes."""
 
 from __future__ import annotations
@@ -8,9 +8,15 @@ from collections.abc import Iterable, Mapping
 
 from tupelo.federation.spaces.doubts import give_back
 from tupelo.models.lime.directory import AgentCard
-from tupelo.models.lime.handover import MOVED, TupleBatch, TupleTransfer, heaps_of, in_no_ground
 from tupelo.models.lime.reactions import Reactions
 from tupelo.models.lime.spaces import AgentState, InterfaceSpace, Spaces, TupleStore
+from tupelo.models.lime.transfer import (
+    MOVED,
+    TupleBatch,
+    TupleTransfer,
+    heaps_of,
+    in_no_tuple_store,
+)
 from tupelo.values.entry import Entry
 
 
@@ -25,37 +31,41 @@ class TuplesToMove:
 
     def gather(self) -> list[TupleBatch]:
         """Take all that is misplaced, and could be at home, out of sight."""
-        return [parcel for ground in self._spaces for parcel in self._gather(ground)]
+        return [parcel for tuple_store in self._spaces for parcel in self._gather(tuple_store)]
 
-    async def tidy(self, ground: TupleStore, entries: list[Entry]) -> None:
+    async def tidy(self, tuple_store: TupleStore, entries: list[Entry]) -> None:
         """If some of these, which have come into sight here, are at home elsewhere, they go."""
-        if any(ground.away(entry) for entry in entries):
-            await self.send(self._gather(ground))
+        if any(tuple_store.away(entry) for entry in entries):
+            await self.send(self._gather(tuple_store))
 
     def pass_on(
-        self, ground: TupleStore, entries: list[Entry]
+        self, tuple_store: TupleStore, entries: list[Entry]
     ) -> tuple[list[Entry], list[TupleBatch]]:
-        """Of tuples that are to be on this ground: those that stay, and those that go on at once,
-        and are never seen here."""
+        """Of tuples that are to be on this tuple store: those that stay, and those that go on at
+        once, and are never seen here."""
         parcels = []
-        for host, heap in _sorted(ground, entries):
+        for host, heap in _sorted(tuple_store, entries):
             token = self._handover.next_token()
-            parcels.append(TupleBatch(ground.hosted, host, token, in_no_ground(ground, heap)))
+            parcels.append(
+                TupleBatch(tuple_store.hosted, host, token, in_no_tuple_store(tuple_store, heap))
+            )
         going = {entry for parcel in parcels for entry in parcel.held.entries}
         return [entry for entry in entries if entry not in going], parcels
 
-    def _gather(self, ground: TupleStore) -> list[TupleBatch]:
-        heaps = _sorted(ground, ground.port.entries())
-        parcels = [self._put_aside(ground, host, heap) for host, heap in heaps]
+    def _gather(self, tuple_store: TupleStore) -> list[TupleBatch]:
+        heaps = _sorted(tuple_store, tuple_store.port.entries())
+        parcels = [self._put_aside(tuple_store, host, heap) for host, heap in heaps]
         return [parcel for parcel in parcels if parcel is not None]
 
-    def _put_aside(self, ground: TupleStore, host: str, entries: list[Entry]) -> TupleBatch | None:
+    def _put_aside(
+        self, tuple_store: TupleStore, host: str, entries: list[Entry]
+    ) -> TupleBatch | None:
         token = self._handover.next_token()
         holder = self._handover.holder(MOVED, host, token)
-        delivery, position = ground.port.put_aside(entries, holder)
+        delivery, position = tuple_store.port.put_aside(entries, holder)
         if delivery is None:  # Someone holds them, or was faster.
             return None
-        return TupleBatch(ground.hosted, host, token, delivery, position)
+        return TupleBatch(tuple_store.hosted, host, token, delivery, position)
 
     async def send(self, parcels: list[TupleBatch]) -> None:
         """To all hosts at once, to each in order. If this is cut short, what was not sent is here
@@ -75,11 +85,11 @@ class TuplesToMove:
             await self._handover.move(parcels.pop(0))
 
 
-def _sorted(ground: TupleStore, entries: Iterable[Entry]) -> list[tuple[str, list[Entry]]]:
+def _sorted(tuple_store: TupleStore, entries: Iterable[Entry]) -> list[tuple[str, list[Entry]]]:
     """What is at home elsewhere and can be sent, in heaps for each host."""
     going: dict[str, list[Entry]] = {}
     for entry in entries:
-        host = ground.away(entry)
+        host = tuple_store.away(entry)
         if host is not None:
             going.setdefault(host, []).append(entry)
     return [(host, heap) for host in going for heap in heaps_of(going[host])]
@@ -90,7 +100,7 @@ Relocated = dict[TupleStore, list[Entry]]
 
 
 class Sharing:
-    """Brings into force, at one host, what its card says."""
+    """Brings into force, at one host, what its metadata says."""
 
     def __init__(
         self, spaces: Spaces, reactions: Reactions, handover: TupleTransfer, moving: TuplesToMove
@@ -101,16 +111,16 @@ class Sharing:
         self._moving = moving
 
     def install(
-        self, agents: Mapping[str, AgentState], cards: Mapping[str, AgentCard]
+        self, agents: Mapping[str, AgentState], metadata_of: Mapping[str, AgentCard]
     ) -> tuple[list[TupleBatch], Relocated]:
-        """Let exactly that be shared what the cards of the agents here say. What is at home
+        """Let exactly that be shared what the metadata of the agents here say. What is at home
         elsewhere goes there at once."""
-        wanted = {(agent, space) for agent in cards for space in cards[agent].shared}
+        wanted = {(agent, space) for agent in metadata_of for space in metadata_of[agent].shared}
         for sharing in list(self._spaces.sharing.values()):
             for its in list(sharing.values()):
                 if (its.agent.id, its.name) not in wanted:
                     self._unshare(its)
-        return self._share(coming(agents, cards))
+        return self._share(coming(agents, metadata_of))
 
     def _unshare(self, its: InterfaceSpace) -> None:
         self._reactions.displace(its)
@@ -129,33 +139,33 @@ class Sharing:
         for its in coming:
             self._reactions.displace(its)
             self._spaces.share(its)
-            self._handover.recover(its.ground.hosted)
+            self._handover.recover(its.tuple_store.hosted)
         for its in coming:
-            held = _held_by(its.ground, its.agent.id if its.name in before else None)
-            relocated.setdefault(its.ground, []).extend(held)
+            held = _held_by(its.tuple_store, its.agent.id if its.name in before else None)
+            relocated.setdefault(its.tuple_store, []).extend(held)
         for its, entries in zip(coming, contents, strict=True):
-            stay, going = self._moving.pass_on(its.ground, entries)
-            its.ground.put(stay)
+            stay, going = self._moving.pass_on(its.tuple_store, entries)
+            its.tuple_store.put(stay)
             parcels += going
-        for ground, entries in relocated.items():
-            self._reactions.catch_up(ground, entries)
+        for tuple_store, entries in relocated.items():
+            self._reactions.catch_up(tuple_store, entries)
         for its in coming:
             self._reactions.replace(its)
         return parcels, relocated
 
 
 def coming(
-    agents: Mapping[str, AgentState], cards: Mapping[str, AgentCard]
+    agents: Mapping[str, AgentState], metadata_of: Mapping[str, AgentCard]
 ) -> list[InterfaceSpace]:
-    """What these cards share, and is not shared yet."""
-    wanted = sorted((agent, space) for agent in cards for space in cards[agent].shared)
+    """What these metadata share, and is not shared yet."""
+    wanted = sorted((agent, space) for agent in metadata_of for space in metadata_of[agent].shared)
     spaces = [agents[agent].spaces[space] for agent, space in wanted if agent in agents]
     return [its for its in spaces if not its.shared]
 
 
-def _held_by(ground: TupleStore, agent: str | None) -> list[Entry]:
-    """What is with this agent on the ground; with None all that is there, as when other doors have
-    written in a space that nobody has shared before."""
-    with ground.hosted.port.atomic():
-        store = ground.port.entries()
-    return [entry for entry in store if agent is None or ground.current(entry) == agent]
+def _held_by(tuple_store: TupleStore, agent: str | None) -> list[Entry]:
+    """What is with this agent on the tuple store; with None all that is there, as when other doors
+    have written in a space that nobody has shared before."""
+    with tuple_store.hosted.port.atomic():
+        store = tuple_store.port.entries()
+    return [entry for entry in store if agent is None or tuple_store.current(entry) == agent]

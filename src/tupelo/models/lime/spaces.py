@@ -1,8 +1,7 @@
-"""Spaces: agents, their interface tuple spaces, and the ground on which the tuples are.
+"""Spaces: agents, their interface tuple spaces, and the tuple store on which the tuples are.
 
-A private space is a ground of its own. The shared ones of a name, of all agents at a host, are one
-ground: the host's own space of that name, where other doors see them as well.
-"""
+A private space is a tuple store of its own. The shared ones of a name, of all agents at a host, are
+one tuple store: the host's own space of that name, where other doors see them as well."""
 
 from __future__ import annotations
 
@@ -25,7 +24,7 @@ from tupelo.models.lime.messages import (
     TuplePlace,
     carried,
     payload_of,
-    read_spelled_template,
+    read_encoded_template,
 )
 from tupelo.space import blocking
 from tupelo.space.order import Fifo
@@ -94,20 +93,20 @@ class AgentState:
 
 class InterfaceSpace:
     """One interface tuple space of one agent. It is to be shared if `wanted` says so, which is in
-    force, for everyone in the group at once, with the next roster."""
+    force, for everyone in the group at once, with the next membership."""
 
     def __init__(self, agent: AgentState, name: str, own: TupleStore) -> None:
         self.agent = agent
         self.name = name
         self.own = own
-        self.ground = own
+        self.tuple_store = own
         self.wanted = False
         self.waiting: dict[asyncio.Future[Any], str] = {}
         """Who waits here for a tuple, and by which operation."""
 
     @property
     def shared(self) -> bool:
-        return self.ground is not self.own
+        return self.tuple_store is not self.own
 
     @property
     def is_system(self) -> bool:
@@ -211,7 +210,7 @@ class TupleStore:
 
     def sendable(self, pattern: TuplePattern) -> Iterator[tuple[Entry, PlacedTuple]]:
         """What is here for a pattern and can be sent; one, if one will do."""
-        template = read_spelled_template(pattern.template)
+        template = read_encoded_template(pattern.template)
         for one in (True, False) if pattern.one else (False,):  # Perhaps not the first, but others.
             for entry in self.look(
                 template, pattern.where, one=one, take=pattern.take, known=False
@@ -289,18 +288,18 @@ class Spaces:
         self.sharing: dict[str, dict[str, InterfaceSpace]] = {}
         self.directory = Directory()
         self.cut: set[str] = set()
-        """The hosts of the roster in force that are out of reach."""
+        """The hosts of the membership in force that are out of reach."""
         self.refused: set[tuple[str, str]] = set()
-        """The spaces, and the hosts that did not let tuples in there, in this roster."""
+        """The spaces, and the hosts that did not let tuples in there, in this membership."""
 
     def install(self, directory: Directory) -> None:
-        """A new roster is in force."""
+        """A new membership is in force."""
         self.directory = directory
         self.cut.clear()
         self.refused.clear()
 
     def private(self, agent_id: str, name: str) -> TupleStore:
-        """An agent's own ground, where it is responsible for everything."""
+        """An agent's own tuple store, where it is responsible for everything."""
         space = blocking.Space(
             name, clock=self._core.clock, agent=agent_id, new_id=self._core.new_id
         )
@@ -320,19 +319,19 @@ class Spaces:
             ):
                 raise NotAllowed(operation, name, f"the host {source}")
 
-    def ground(self, name: str) -> TupleStore:
-        """The host's ground of this name, from now on."""
-        ground = self._grounds.get(name)
-        if ground is None:
+    def tuple_store(self, name: str) -> TupleStore:
+        """The host's tuple store of this name, from now on."""
+        tuple_store = self._grounds.get(name)
+        if tuple_store is None:
             hosted = self._core.make_space(name)
-            ground = self._grounds[name] = TupleStore(
+            tuple_store = self._grounds[name] = TupleStore(
                 hosted,
                 self._core.id,
                 partial(self.current, name),
                 self._soon,
                 partial(self.away, name),
             )
-        return ground
+        return tuple_store
 
     def find(self, name: str) -> TupleStore | None:
         return self._grounds.get(name)
@@ -360,16 +359,16 @@ class Spaces:
         return None if (name, host) in self.refused else host
 
     def share(self, its: InterfaceSpace) -> None:
-        """From now on this is a part of the host's ground."""
-        its.ground = self.ground(its.name)
+        """From now on this is a part of the host's tuple store."""
+        its.tuple_store = self.tuple_store(its.name)
         self.sharing.setdefault(its.name, {})[its.agent.id] = its
 
     def unshare(self, its: InterfaceSpace) -> None:
         """Everything for which its agent is responsible is its own again."""
         agent = its.agent.id
-        taken = its.ground.take_out(lambda entry: self.current(its.name, entry) == agent)
+        taken = its.tuple_store.take_out(lambda entry: self.current(its.name, entry) == agent)
         del self.sharing[its.name][agent]
-        its.ground = its.own
+        its.tuple_store = its.own
         its.own.put(taken)
 
 
@@ -379,7 +378,7 @@ DEPARTED_MAX = 1_000
 
 class LimeSystem:
     """LimeSystem at one host: who is in the group and what they share, as `Directory.tuples` says,
-    to read and to react to. Every host keeps it for itself, from the cards of all: so it is the
+    to read and to react to. Every host keeps it for itself, from the metadata of all: so it is the
     same everywhere in a group when whoever has changed something is told that it has.
 
     Beside it each host says which hosts and agents it has seen depart and not come back:
@@ -391,7 +390,7 @@ class LimeSystem:
         self._origin = f"{core.id}:{core.incarnation}"
         space = blocking.Space(SYSTEM_NAME, clock=core.clock, agent=core.id, new_id=core.new_id)
         hosted = HostedSpace(space, Access(), Doubt(), commit_in_place=True)
-        self.ground = TupleStore(hosted, core.id, lambda entry: core.id, soon)
+        self.tuple_store = TupleStore(hosted, core.id, lambda entry: core.id, soon)
         self._number = 0
         self._before = Directory()
         self._said: dict[tuple[str, ...], None] = {}
@@ -402,10 +401,12 @@ class LimeSystem:
         self._note_departures(directory)
         before, self._said = self._said, dict.fromkeys([*directory.tuples(), *self._departed])
         gone = before.keys() - self._said.keys()
-        with self.ground.hosted.port.atomic():
+        with self.tuple_store.hosted.port.atomic():
             if gone:
-                self.ground.take_out(lambda entry: entry.fields in gone)
-            self.ground.put([self._entry(fields) for fields in self._said if fields not in before])
+                self.tuple_store.take_out(lambda entry: entry.fields in gone)
+            self.tuple_store.put(
+                [self._entry(fields) for fields in self._said if fields not in before]
+            )
 
     def _note_departures(self, directory: Directory) -> None:
         there = {*directory.hosts, *directory.agents}
@@ -420,4 +421,4 @@ class LimeSystem:
         return Entry(values, shape, self._origin, self._number, 0)
 
     def close(self) -> None:
-        self.ground.close()
+        self.tuple_store.close()

@@ -8,7 +8,6 @@ from typing import Any
 
 from tupelo.errors import BadArgument, BadInput
 from tupelo.models.lime.agent import Agent
-from tupelo.models.lime.life import AgentRuntime, require_outside_step, role_for, speaker
 from tupelo.models.lime.locations import (
     UNSPECIFIED,
     Current,
@@ -26,9 +25,10 @@ from tupelo.models.lime.reaction import (
     registered_with,
 )
 from tupelo.models.lime.reactions import ReactionRecord
+from tupelo.models.lime.runtime import AgentRuntime, require_outside_step, role_for, speaker
 from tupelo.models.lime.spaces import SYSTEM_NAME, InterfaceSpace
 from tupelo.space.checks import check_wait
-from tupelo.space.either import either, finished
+from tupelo.space.dual_api import dual_api, run_coroutine
 
 
 class _Readable:
@@ -73,7 +73,7 @@ class _Readable:
 
     # Reading
 
-    @either
+    @dual_api
     async def rd(
         self,
         template: object,
@@ -88,14 +88,14 @@ class _Readable:
             self._server.rd, self._its, template, _where(current, destination), wait
         )
 
-    @either
+    @dual_api
     async def rdp(
         self, template: object, current: Current = None, destination: Destination = None
     ) -> Any:
         """Copy a matching tuple, or None."""
         return await self._do(self._server.rdp, self._its, template, _where(current, destination))
 
-    @either
+    @dual_api
     async def rdg(
         self, template: object, current: Current = None, destination: Destination = None
     ) -> list[Any]:
@@ -107,7 +107,7 @@ class _Readable:
 
     # Reactions
 
-    @either
+    @dual_api
     async def add_strong_reaction(self, *reactions: LocalizedReaction) -> list[RegisteredReaction]:
         """Have the listeners called inside the atomic step in which a tuple becomes visible, at the
         host where the agent is. They are looked at for what is there already as well.
@@ -117,7 +117,7 @@ class _Readable:
         """
         return await self._add(reactions, weak=False)
 
-    @either
+    @dual_api
     async def add_weak_reaction(self, *reactions: Reaction) -> list[RegisteredReaction]:
         """Have the listeners called soon after a tuple has become visible anywhere; one after the
         other, beside the agent's `run`. They are told of what is there already as well."""
@@ -128,7 +128,7 @@ class _Readable:
         await self._do(self._server.add_reactions, new)
         return [RegisteredReaction(self._life, registered) for registered in new]
 
-    @either
+    @dual_api
     async def remove_reaction(self, *reactions: RegisteredReaction) -> None:
         """Have them called no more. One that is gone already, or has fired once, is no error."""
         for registered in registered_with(self._its, reactions):
@@ -178,7 +178,7 @@ class LimeTupleSpace(_Readable):
     def is_shared(self) -> bool:
         return self._its.shared
 
-    @either
+    @dual_api
     async def set_shared(self, shared: bool) -> None:
         """Engage it with those of the same name, here and at the other hosts; or take it out, with
         the tuples that are this agent's. Either is one step for the whole group. BadEntry if there
@@ -190,13 +190,13 @@ class LimeTupleSpace(_Readable):
             raise BadArgument("shared", "True or False", shared)
         await self._do(self._server.set_shared, [space._its for space in spaces], shared)
 
-    @either
+    @dual_api
     async def out(self, tuple: object, destination: Destination = UNSPECIFIED) -> None:
         """Write a tuple. With a destination it goes to that agent, now or when it engages. BadEntry
         if the space is shared and the tuple is too large to be sent (7 MiB)."""
         await self._do(self._server.out, self._its, tuple, check_destination(destination))
 
-    @either
+    @dual_api
     async def in_(
         self,
         template: object,
@@ -211,14 +211,14 @@ class LimeTupleSpace(_Readable):
             self._server.in_, self._its, template, _where(current, destination), wait
         )
 
-    @either
+    @dual_api
     async def inp(
         self, template: object, current: Current = None, destination: Destination = None
     ) -> Any:
         """Remove a matching tuple, or None."""
         return await self._do(self._server.inp, self._its, template, _where(current, destination))
 
-    @either
+    @dual_api
     async def ing(
         self, template: object, current: Current = None, destination: Destination = None
     ) -> list[Any]:
@@ -251,7 +251,7 @@ def set_shared(spaces: Iterable[LimeTupleSpace], shared: bool) -> Any:
     if len({space._life for space in given}) > 1:
         raise BadArgument("spaces", "spaces of one agent", spaces)
     work = given[0]._share(given, shared)
-    return work if given[0].is_async else finished(work)
+    return work if given[0].is_async else run_coroutine(work)
 
 
 def _where(current: Current, destination: Destination) -> TuplePlace:

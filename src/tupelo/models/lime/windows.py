@@ -3,7 +3,7 @@
 The owner makes a listing when it is asked first: what it has at that moment. Each further request
 under the same number gets the next window, so that neither a message nor the queue of a link grows
 with what is stored. A listing ends with its last window, when the asker releases it, and with the
-roster.
+membership.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable
 from tupelo.errors import Refused, UnknownHost
 from tupelo.federation.groups.routing import PartSender
 from tupelo.federation.hosts.core import HostCore
-from tupelo.models.lime.carriage import FoundTuples
 from tupelo.models.lime.messages import Look, PlacedTuple, Release, TuplePattern, read
 from tupelo.models.lime.spaces import Spaces, TupleStore
+from tupelo.models.lime.transport import FoundTuples
 from tupelo.values.entry import Entry
 
 WINDOW_MAX = 500
@@ -27,10 +27,10 @@ LISTINGS_MAX = 10_000
 
 
 class Listing:
-    """What is on a ground for a pattern and can be sent, window by window."""
+    """What is on a tuple store for a pattern and can be sent, window by window."""
 
-    def __init__(self, ground: TupleStore, pattern: TuplePattern) -> None:
-        self._found = ground.sendable(pattern)
+    def __init__(self, tuple_store: TupleStore, pattern: TuplePattern) -> None:
+        self._found = tuple_store.sendable(pattern)
         self._next = next(self._found, None)
 
     @property
@@ -58,7 +58,7 @@ class Listings:
         self._open: dict[str, dict[int, Listing]] = {}
 
     def window(
-        self, source: str, number: int, ground: TupleStore, pattern: TuplePattern
+        self, source: str, number: int, tuple_store: TupleStore, pattern: TuplePattern
     ) -> tuple[dict[Entry, PlacedTuple], bool]:
         """The next window of this listing, which begins if there is none; and whether there are
         more."""
@@ -67,7 +67,7 @@ class Listings:
         if listing is None:
             if len(mine) >= LISTINGS_MAX:
                 raise Refused(f"{LISTINGS_MAX:,} listings are open for this host")
-            listing = mine[number] = Listing(ground, pattern)
+            listing = mine[number] = Listing(tuple_store, pattern)
         window = listing.window()
         if listing.is_over:
             del mine[number]
@@ -103,8 +103,8 @@ class WindowedRead:
     async def look(self, host: str, pattern: TuplePattern) -> list[FoundTuples]:
         """All that this host has for the pattern; PeerLost if it is cut off before it has told."""
         if host == self._here:
-            ground = self._spaces.find(pattern.space)
-            here = [] if ground is None else ground.sendable(pattern)
+            tuple_store = self._spaces.find(pattern.space)
+            here = [] if tuple_store is None else tuple_store.sendable(pattern)
             return self._read(host, [placed for _, placed in here])
         found: list[FoundTuples] = []
         number = self._next_number()

@@ -20,7 +20,7 @@ from tupelo.federation.spaces.hosted import HostedSpace
 from tupelo.space.capacity import Capacity, CapacityLimit
 from tupelo.space.checks import check_wait
 from tupelo.space.clock import Clock
-from tupelo.space.either import either
+from tupelo.space.dual_api import dual_api
 from tupelo.space.port import value_of
 from tupelo.space.query import deadline_of
 from tupelo.space.session import Seen
@@ -204,7 +204,7 @@ class Collections:
         count: int = self._door.served.backlog.count
         return count
 
-    @either
+    @dual_api
     async def get(self, wait: float | None = None) -> Collected | None:
         """The next one; None if none came in time, or no more will come."""
         check_wait(wait)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tupelo.errors import BadArgument
-from tupelo.federation.replication.placing import CopySome
+from tupelo.federation.replication.placement import CopySome
 from tupelo.models.melon.collecting import Bound
 from tupelo.space.capacity import Capacity
 

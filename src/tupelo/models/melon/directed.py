@@ -17,11 +17,11 @@ from weakref import WeakSet
 from tupelo.errors import BadArgument, CannotSend, JournalError, SpaceClosed, TupeloError
 from tupelo.federation.identity.keys import Identity, check_key
 from tupelo.federation.identity.sealing import seal, unseal
-from tupelo.federation.replication.carrier import replication_of
-from tupelo.federation.replication.news import Broadcast
-from tupelo.federation.replication.placing import LaneRules
+from tupelo.federation.replication.broadcast import Broadcast
+from tupelo.federation.replication.change_capture import CONTENT_BYTES_MAX
+from tupelo.federation.replication.feeds import replication_of
+from tupelo.federation.replication.placement import LaneRules
 from tupelo.federation.replication.sources import host_of, lane_name
-from tupelo.federation.replication.tap import CONTENT_BYTES_MAX
 from tupelo.federation.spaces.hosted import HostedSpace
 from tupelo.models.melon.copying import Copies
 from tupelo.models.melon.private import Numbered, PostRecords, Takings
@@ -71,7 +71,7 @@ class DirectedMessages:
         self._confirmed_upto = 0  # the position at which that is durable
         self._settling: set[asyncio.Task[None]] = set()
         self._silent: WeakSet[Peer] = WeakSet()  # who have not said what they have
-        self._bell = Broadcast()
+        self._broadcast = Broadcast()
         copies = copies or Copies()
         spread = copies.directed is None
 
@@ -93,8 +93,8 @@ class DirectedMessages:
         self._load(sealed)
         self.feed.listeners.append(self.look)
         self.gave_way = self.feed.gave_way
-        self.feed.watchers.append(self._bell.ring)
-        core.carriers.leaving.append(self.settle)
+        self.feed.watchers.append(self._broadcast.ring)
+        core.extensions.leaving.append(self.settle)
         self.look()
 
     def _load(self, sealed: HostedSpace) -> None:
@@ -144,7 +144,7 @@ class DirectedMessages:
         """Wait until this is on its way to those who are engaged: whatever we answer them from now
         on, they hear later."""
         feed = self.feed
-        await self._bell.until(
+        await self._broadcast.until(
             lambda: feed.original(entry.arrival) or entry.ended or feed.closed or feed.is_drawn
         )
         if not feed.closed:
@@ -168,7 +168,7 @@ class DirectedMessages:
         self._receipts.tidy()
         if len(self.letters) > letters:
             self._arrived()
-        self._bell.ring()
+        self._broadcast.ring()
 
     def _news(self) -> Iterator[tuple[str, int, Entry]]:
         for source, stream in list(self.feed.exchange.streams.items()):
@@ -208,7 +208,7 @@ class DirectedMessages:
         if self._lacks(host):
             try:
                 async with asyncio.timeout(self._core.answer_seconds):
-                    await self._bell.until(lambda: self.feed.closed or not self._lacks(host))
+                    await self._broadcast.until(lambda: self.feed.closed or not self._lacks(host))
             except TimeoutError:
                 peer = self._core.peers.get(host)
                 if peer is not None and host not in self.feed.partners:

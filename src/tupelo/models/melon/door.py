@@ -11,14 +11,14 @@ from tupelo.federation.hosts.core import HostCore
 from tupelo.federation.hosts.doors import AsyncHost, Host
 from tupelo.federation.hosts.local import LocalDoor, open_door
 from tupelo.federation.identity.keys import check_key
-from tupelo.federation.links.spelled import check_sendable
+from tupelo.federation.links.encoding import check_sendable
 from tupelo.federation.spaces.hosted import HostedSpace
 from tupelo.models.melon.collecting import Bound, Collections
 from tupelo.models.melon.copying import Copies
-from tupelo.models.melon.post import MessageStore, check_name, post_of
+from tupelo.models.melon.message_store import MessageStore, check_name, post_of
 from tupelo.models.melon.served import METHODS, HostedMelon
 from tupelo.space.checks import check_wait
-from tupelo.space.either import Closing, either, settled
+from tupelo.space.dual_api import Closing, dual_api, maybe_await
 from tupelo.space.port import value_of
 from tupelo.values.coverage import Coverage
 from tupelo.values.entry import freeze
@@ -82,7 +82,7 @@ class Melon(Closing):
 
     # Adding messages
 
-    @either
+    @dual_api
     async def store(self, message: object, to: str | None = None, *, pin: bool = False) -> None:
         """Add a message that one process may take. It stays here until then, and gives way to
         others if it must, unless it is pinned. `to` an identity: only a process at the host of that
@@ -98,11 +98,11 @@ class Melon(Closing):
         if pin:
             await self._door.tell("store", freeze(message), pin)
         elif isinstance(self._door, ServedDoor):
-            await settled(self._door.space.write(message))
+            await maybe_await(self._door.space.write(message))
         else:
             await self._written(self._post.stored, message)
 
-    @either
+    @dual_api
     async def write(self, message: object, *, pin: bool = False) -> None:
         """Add a message that every process may read, once each, and nobody take. It gives way to
         others if it must, unless it is pinned. CannotSend if it is too long to be sent, or to be
@@ -119,9 +119,9 @@ class Melon(Closing):
     async def _written(self, hosted: HostedSpace, message: object) -> None:
         """The short way, which need not go by the host's loop."""
         door: Any = hosted.door if self.is_async else hosted.space
-        await settled(door.write(message))
+        await maybe_await(door.write(message))
 
-    @either
+    @dual_api
     async def unpin(self, template: object) -> int:
         """The messages of this host that match and were pinned may give way from now on; how many
         there are. Not those that are directed: nobody can look into them."""
@@ -130,7 +130,7 @@ class Melon(Closing):
 
     # Retrieving messages
 
-    @either
+    @dual_api
     async def take(
         self, template: object, wait: float | None = None, *, sender: str | None = None
     ) -> Any:
@@ -138,7 +138,7 @@ class Melon(Closing):
         `sender`, one that this identity has directed to ours. None if there is none in time."""
         return _first(await self._take(template, wait, False, sender))
 
-    @either
+    @dual_api
     async def take_all(
         self, template: object, wait: float | None = None, *, sender: str | None = None
     ) -> list[Any]:
@@ -163,17 +163,17 @@ class Melon(Closing):
         # With a coverage, hosts that do not answer are passed over.
         how: dict[str, Any] = {"wait": wait, "coverage": Coverage()}
         if many:
-            return list(await settled(door.space.take_all(template, **how)))
-        one = await settled(door.space.take(template, **how))
+            return list(await maybe_await(door.space.take_all(template, **how)))
+        one = await maybe_await(door.space.take(template, **how))
         return [] if one is None else [one]
 
-    @either
+    @dual_api
     async def read(self, template: object, wait: float | None = None) -> Any:
         """The oldest message of some host that matches, was written, and has not been read here by
         this Melon. None if there is none in time."""
         return _first(await self._read(template, wait, False))
 
-    @either
+    @dual_api
     async def read_all(self, template: object, wait: float | None = None) -> list[Any]:
         """All messages that match, were written and have not been read by this Melon; until there
         is one, or time is up, it waits."""
@@ -199,7 +199,7 @@ class Melon(Closing):
         """How many messages came that were directed to us and could not be opened."""
         return 0 if isinstance(self._door, ServedDoor) else self._post.directed.refused
 
-    @either
+    @dual_api
     async def close(self) -> None:
         """It reads and takes no more, and who waits is told: HostClosed. What it has stored and
         written stays at its host; a connection is closed."""

@@ -23,17 +23,17 @@ from tupelo.errors import TupeloError
 from tupelo.federation.replication.feed import Feed
 from tupelo.federation.replication.streams import up_to
 from tupelo.federation.spanning.records import SeenRecord
-from tupelo.models.melon.racing import race
+from tupelo.models.melon.broadcast import race
 from tupelo.models.melon.receipts import Place
 from tupelo.space.log import Actor
 from tupelo.space.query import NOW, Query, deadline_of
 from tupelo.space.session import Seen, SessionState
 from tupelo.values.entry import Entry, require_known
-from tupelo.values.spelling import template_to_wire
 from tupelo.values.template import Template, as_template
+from tupelo.values.template_encoding import template_to_wire
 
 if TYPE_CHECKING:
-    from tupelo.models.melon.post import MessageStore
+    from tupelo.models.melon.message_store import MessageStore
 
 AHEAD = 64
 """So many messages are read at a time, if there are as many, also if only one is asked for."""
@@ -95,7 +95,7 @@ class MessageReader:
     async def read(self, template: Any, wait: float | None, many: bool) -> list[Entry]:
         deadline = deadline_of(self._hosted.clock, wait)
         shelves = self._shelves
-        key = _spell(template)
+        key = _encode(template)
         if shelves is None:
             return await self._read_ahead(template, deadline, many, key)
         self._post.begin_pulling()
@@ -121,7 +121,7 @@ class MessageReader:
                 lambda: shelves.has(template, key),
                 look,
                 self.undo,
-                self._post.stirring,
+                self._post.broadcast,
             )
         shelves.note(found, key)
         return found
@@ -339,7 +339,7 @@ def _name(entry: Entry) -> tuple[str, int]:
     return entry.origin, entry.n
 
 
-def _spell(template: Any) -> bytes | None:
+def _encode(template: Any) -> bytes | None:
     """By what the same question is known; None if it cannot be said."""
     try:
         return msgspec.msgpack.encode(template_to_wire(template))

@@ -63,13 +63,13 @@ class Receipts:
 
     def tidy(self) -> None:
         """What was heeded need not be said any more."""
-        own = sum(stream.deaths for stream in self._feed.exchange.owned())
+        own = sum(stream.tombstones for stream in self._feed.exchange.owned())
         for source, given in list(self._given.items()):
             stream = self._feed.stream(source)
-            deaths = own + (0 if stream is None else stream.deaths)
-            if self._tidied.get(source) == deaths:
+            tombstones = own + (0 if stream is None else stream.tombstones)
+            if self._tidied.get(source) == tombstones:
                 continue
-            self._tidied[source] = deaths
+            self._tidied[source] = tombstones
             for item, entry in list(given.items()):
                 if entry.ended:  # Its time has come.
                     del given[item]

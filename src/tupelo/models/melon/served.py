@@ -18,9 +18,9 @@ from tupelo.federation.client.services import (
 from tupelo.federation.hosts.services import DoorService, HandOver
 from tupelo.federation.spaces.hosted import HostedSpace
 from tupelo.models.melon.collecting import Collected, CollectedBacklog
-from tupelo.models.melon.post import Item, MessageStore, check_name, post_of
+from tupelo.models.melon.message_store import Item, MessageStore, check_name, post_of
 from tupelo.models.melon.reading import MessageReader
-from tupelo.values.codec import spell_entry
+from tupelo.values.codec import entry_to_wire
 
 
 class HostedMelon:
@@ -69,13 +69,13 @@ class HostedMelon:
         return HandOver((backlog.count, one), None, partial(backlog.put_back, one))
 
 
-def _spell_collected(told: tuple[int, Collected | None]) -> list[Any]:
+def _encode_collected(told: tuple[int, Collected | None]) -> list[Any]:
     count, one = told
     if one is None:
         return [count, None, None]
     message = one.message
     if not isinstance(message, str):
-        message = spell_entry(message.shape, message.fields)
+        message = entry_to_wire(message.shape, message.fields)
     return [count, one.kind, message]
 
 
@@ -94,7 +94,7 @@ METHODS: Mapping[str, ServiceMethod] = {
     "collected": ServiceMethod(
         "read",
         (),
-        ServiceCodec(_spell_collected, _read_collected, lambda told: told),
+        ServiceCodec(_encode_collected, _read_collected, lambda told: told),
         waits=True,
         hands_over=True,
     ),

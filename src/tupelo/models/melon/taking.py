@@ -25,8 +25,8 @@ from tupelo.federation.spaces.hosted import HostedSpace
 from tupelo.federation.spanning.federated import adopt
 from tupelo.federation.spanning.peers import EngagedPeer
 from tupelo.federation.spanning.question import FederatedResult
+from tupelo.models.melon.broadcast import PostBroadcast, race
 from tupelo.models.melon.directed import DirectedMessages
-from tupelo.models.melon.racing import PostBroadcast, race
 from tupelo.models.melon.sealed import Letter, Opened
 from tupelo.space.query import NOW, Query, deadline_of
 from tupelo.space.tasks import timeout_at
@@ -53,12 +53,12 @@ class Taking:
         core: HostCore,
         stored: HostedSpace,
         directed: DirectedMessages,
-        stirring: PostBroadcast,
+        broadcast: PostBroadcast,
     ) -> None:
         self._core = core
         self._stored = stored
         self._directed = directed
-        self._stirring = stirring
+        self._broadcast = broadcast
         self._handed: dict[Entry, FederatedResult] = {}  # from other hosts, and not confirmed yet
 
     async def take(
@@ -156,7 +156,7 @@ class Taking:
             lambda: self._first_letter(template) is not None,
             look,
             self.put_back,
-            self._stirring,
+            self._broadcast,
         )
 
     async def _take_one(self, template: Any, deadline: float | None) -> list[Entry]:
@@ -232,7 +232,7 @@ class Taking:
         """No other message has a sender that is known."""
         clock = self._stored.clock
         deadline = deadline_of(clock, wait)
-        stirred = self._stirring.enter()
+        stirred = self._broadcast.enter()
         try:
             while True:
                 stirred.clear()
@@ -245,9 +245,9 @@ class Taking:
                         await stirred.wait()
                 except TimeoutError:
                     deadline = NOW  # Once more.
-                self._stirring.require_open()
+                self._broadcast.require_open()
         finally:
-            self._stirring.leave(stirred)
+            self._broadcast.leave(stirred)
 
 
 class TakeRequest:

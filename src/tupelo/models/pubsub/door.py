@@ -30,7 +30,7 @@ from tupelo.models.pubsub.served import (
     own_key,
 )
 from tupelo.space.checks import check_wait
-from tupelo.space.either import Closing, at_once, either, settled
+from tupelo.space.dual_api import Closing, dual_api, maybe_await, run_sync
 from tupelo.space.query import deadline_of
 
 Duration = Literal["probing", "single", "persistent"]
@@ -105,19 +105,19 @@ class PubSub(Closing):
         if isinstance(self._door, LocalDoor):
             return self._door.served.broker().hosts
         work = partial(self._door.call, "hosts")
-        return work() if self.is_async else at_once(work)
+        return work() if self.is_async else run_sync(work)
 
     # State and updates
 
-    @either
+    @dual_api
     async def offer(self, entry: object) -> None:
         """Make an entry part of the state of this host, and publish that."""
         door, offers = self._offers()
-        spelled = offers.spell_update(entry)
-        check_length(spelled, "entry")
-        await door.run(door.served.offer, offers, spelled)
+        encoded = offers.encode_update(entry)
+        check_length(encoded, "entry")
+        await door.run(door.served.offer, offers, encoded)
 
-    @either
+    @dual_api
     async def withdraw(self, template: object) -> list[Any]:
         """Offer these no more; what they were. Nobody is told of it."""
         door, offers = self._offers()
@@ -134,17 +134,17 @@ class PubSub(Closing):
             raise BadArgument("state", "left out, if entries are to be offered", "given")
         return self._door, self._application
 
-    @either
+    @dual_api
     async def publish(self, update: object) -> None:
         """Tell everyone whose subscription or standing collect matches."""
-        spelled = self._application.spell_update(update)
+        encoded = self._application.encode_update(update)
         if isinstance(self._door, ServedDoor):
-            check_length(spelled, "update")
-        await self._door.tell("publish", spelled)
+            check_length(encoded, "update")
+        await self._door.tell("publish", encoded)
 
     # Subscriptions and collects
 
-    @either
+    @dual_api
     async def subscribe(
         self,
         pattern: object,
@@ -154,10 +154,10 @@ class PubSub(Closing):
     ) -> Replies:
         """Updates that match, from now on, of this host as well; to be got from what is returned,
         or told to a listener on a thread (or task) of its own."""
-        spelled = self._application.spell_pattern(pattern)
-        return await self._standing(listener, "subscribe", spelled, _check_backlog(backlog_max))
+        encoded = self._application.encode_pattern(pattern)
+        return await self._standing(listener, "subscribe", encoded, _check_backlog(backlog_max))
 
-    @either
+    @dual_api
     async def collect(
         self,
         pattern: object,
@@ -173,15 +173,15 @@ class PubSub(Closing):
             raise BadArgument("duration", '"probing", "single" or "persistent"', duration)
         if extent not in ("any", "all"):
             raise BadArgument("extent", '"any" or "all"', extent)
-        spelled = self._application.spell_pattern(pattern)
+        encoded = self._application.encode_pattern(pattern)
         if duration == "probing":
             if listener is not None:
                 raise BadArgument("listener", "left out: a probing collect answers", listener)
-            found: Collected = await self._door.call("probe", spelled, extent, wait=None)
+            found: Collected = await self._door.call("probe", encoded, extent, wait=None)
             replies = [self._read_reply(reply) for reply in found.replies]
             return readable(Collected(replies, found.empty, found.lost))
         most = _check_backlog(backlog_max)
-        return await self._standing(listener, "collect", spelled, duration, extent, most)
+        return await self._standing(listener, "collect", encoded, duration, extent, most)
 
     async def _standing(
         self, listener: Callable[[Reply], object] | None, method: str, *args: Any
@@ -194,7 +194,7 @@ class PubSub(Closing):
 
     # The end
 
-    @either
+    @dual_api
     async def close(self) -> None:
         """Take part no more, or close the connection; what stands is cancelled."""
         door = self._door
@@ -242,7 +242,7 @@ class Replies(Closing):
         """The hosts that became unreachable before they could answer."""
         return self._state.lost
 
-    @either
+    @dual_api
     async def get(self, *, wait: float | None = None) -> Reply | None:
         """The next one; None if none came in time, or no more will come."""
         check_wait(wait)
@@ -264,7 +264,7 @@ class Replies(Closing):
             if reply.items:
                 return reply
 
-    @either
+    @dual_api
     async def cancel(self) -> None:
         state, door = self._state, self._door
         if self.is_over:
@@ -284,7 +284,7 @@ class Replies(Closing):
 
     async def _call(self, listener: Callable[[Any], object]) -> None:
         try:
-            while (reply := await settled(self.get())) is not None:
+            while (reply := await maybe_await(self.get())) is not None:
                 answer = listener(reply)
                 if self.is_async and isawaitable(answer):
                     await answer
@@ -292,7 +292,7 @@ class Replies(Closing):
             if not isinstance(error, TupeloError):
                 logger.exception("a listener raised; it is told no more")
             with suppress(TupeloError):  # Its host, or the connection, may be closed by now.
-                await settled(self.cancel())
+                await maybe_await(self.cancel())
 
     def __iter__(self) -> Any:
         while (reply := self.get()) is not None:

@@ -16,16 +16,20 @@ from tupelo.errors import BadArgument, HostClosed
 from tupelo.federation.brokers.broker import Broker, Collected, Reply, StandingRequest
 from tupelo.federation.client.services import ANYTHING, ServiceMethod, plain
 from tupelo.federation.groups.group import group_of
-from tupelo.federation.hosts.carrying import SilentExtension
 from tupelo.federation.hosts.core import HostCore
+from tupelo.federation.hosts.extensions import SilentExtension
 from tupelo.federation.hosts.services import DoorService, HandOver
 from tupelo.federation.spaces.hosted import HostedSpace
 from tupelo.space.query import deadline_of
 from tupelo.space.tasks import timeout_at
 from tupelo.values.codec import decode_entry, encode_entry
 from tupelo.values.entry import Shape, freeze, thaw
-from tupelo.values.spelling import read_wire_extension, template_from_wire, template_to_wire
 from tupelo.values.template import Template, as_template
+from tupelo.values.template_encoding import (
+    read_wire_extension,
+    template_from_wire,
+    template_to_wire,
+)
 
 Extent = Literal["any", "all"]
 Lasting = Literal["single", "persistent"]
@@ -57,8 +61,8 @@ class Offers(RuledApplication):
     def __init__(self) -> None:
         self._offered: list[tuple[Shape, tuple[Any, ...], bytes]] = []
 
-    def add(self, spelled: bytes) -> None:
-        self._offered.append((*decode_entry(spelled), spelled))
+    def add(self, encoded: bytes) -> None:
+        self._offered.append((*decode_entry(encoded), encoded))
 
     def remove(self, template: object) -> list[Any]:
         asked = as_template(template)
@@ -71,7 +75,7 @@ class Offers(RuledApplication):
     def state(self, pattern: bytes) -> list[bytes]:
         template = _read_template(pattern)
         return [
-            spelled for shape, fields, spelled in self._offered if template.admits(shape, fields)
+            encoded for shape, fields, encoded in self._offered if template.admits(shape, fields)
         ]
 
     def matches(self, pattern: bytes, update: bytes) -> bool:
@@ -83,10 +87,10 @@ class Offers(RuledApplication):
 
     # How users' values are said
 
-    def spell_pattern(self, template: object) -> bytes:
+    def encode_pattern(self, template: object) -> bytes:
         return msgspec.msgpack.encode(template_to_wire(template))
 
-    def spell_update(self, entry: object) -> bytes:
+    def encode_update(self, entry: object) -> bytes:
         return encode_entry(*freeze(entry))
 
     def read_item(self, item: bytes) -> Any:
@@ -108,10 +112,10 @@ class Functions(RuledApplication):
         self.matches = matches
         self.key = key
 
-    def spell_pattern(self, pattern: Any) -> Any:
+    def encode_pattern(self, pattern: Any) -> Any:
         return pattern
 
-    def spell_update(self, update: Any) -> Any:
+    def encode_update(self, update: Any) -> Any:
         return update
 
     def read_item(self, item: Any) -> Any:
@@ -138,7 +142,7 @@ class HostBroker(SilentExtension):
         self._core = core
         self._channel = channel_of(name, kind)
         self._closed = False
-        core.carriers[self._channel] = self
+        core.extensions[self._channel] = self
         self.group = group_of(core)
         self._broker = Broker(
             self.group,
@@ -165,7 +169,7 @@ class HostBroker(SilentExtension):
         """Take part no more; what stands is cancelled."""
         if not self._closed:
             await self.stop()
-            del self._core.carriers[self._channel]
+            del self._core.extensions[self._channel]
             await self.group.renew()
 
     async def stop(self) -> None:
@@ -175,7 +179,7 @@ class HostBroker(SilentExtension):
 
 def broker_at(core: HostCore, name: str) -> HostBroker | None:
     """The broker of this name that is there, if there is one."""
-    found = core.carriers.get(channel_of(name))
+    found = core.extensions.get(channel_of(name))
     return found if isinstance(found, HostBroker) else None
 
 
@@ -184,7 +188,7 @@ def broker_for_program(
 ) -> HostBroker:
     """A new broker; or that of clients which were here first: it is this program's from now on."""
     before = broker_at(core, name)
-    if before is None and channel_of(name) not in core.carriers:
+    if before is None and channel_of(name) not in core.extensions:
         return HostBroker(core, name, application, prune)
     if before is None or not before.for_clients:
         raise BadArgument("name", "one that is not in use at this host", name)
@@ -289,11 +293,11 @@ class HostedRequests:
     async def publish(self, update: Any) -> None:
         await (await self.broker().taking_part()).publish(update)
 
-    async def offer(self, offers: Offers, spelled: bytes) -> None:
+    async def offer(self, offers: Offers, encoded: bytes) -> None:
         broker = await self.broker().taking_part()
         async with self.broker().group.operating():
-            offers.add(spelled)
-            await broker.publish(spelled)
+            offers.add(encoded)
+            await broker.publish(encoded)
 
     async def withdraw(self, offers: Offers, template: object) -> list[Any]:
         return offers.remove(template)
@@ -375,12 +379,12 @@ class PubSubService(DoorService[HostedRequests]):
         return HostedRequests(self.core, partial(broker_for_clients, self.core, hosted.name))
 
 
-_read_spelled = msgspec.msgpack.Decoder(ext_hook=read_wire_extension).decode
+_read_encoded = msgspec.msgpack.Decoder(ext_hook=read_wire_extension).decode
 
 
 @lru_cache(maxsize=1_024)
-def _read_template(spelled: bytes) -> Template:
-    return as_template(template_from_wire(_read_spelled(spelled)))
+def _read_template(encoded: bytes) -> Template:
+    return as_template(template_from_wire(_read_encoded(encoded)))
 
 
 def own_key(pattern: Any) -> str:

@@ -38,7 +38,7 @@ from tupelo.models.xvsm.active import (
     ActiveSpace,
     current,
 )
-from tupelo.models.xvsm.around import INFINITE
+from tupelo.models.xvsm.aspect_pipeline import INFINITE
 from tupelo.models.xvsm.aspects import (
     GLOBAL_POINTS,
     LOCAL_POINTS,

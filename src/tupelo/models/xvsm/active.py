@@ -48,7 +48,7 @@ from tupelo.models.xvsm.selectors import Selector
 from tupelo.space.blocking import Space
 from tupelo.space.blocking import Transaction as WorkTransaction
 from tupelo.space.checks import check_count
-from tupelo.space.either import at_once, either, settled
+from tupelo.space.dual_api import dual_api, maybe_await, run_sync
 from tupelo.space.order import Order
 from tupelo.space.port import port_of
 from tupelo.space.shared import SharedTransaction
@@ -60,7 +60,7 @@ from tupelo.values.parts import ANY, OneOf
 from tupelo.values.template import Template
 
 if TYPE_CHECKING:
-    from tupelo.models.xvsm.around import AspectPipeline
+    from tupelo.models.xvsm.aspect_pipeline import AspectPipeline
     from tupelo.models.xvsm.capi import AnyCapi, Capi
     from tupelo.models.xvsm.container import Container
     from tupelo.models.xvsm.site import RemoteContainer
@@ -288,12 +288,12 @@ class ActiveCoordinator(Coordinator):
         inner = container.owner.begin(None, txn)
         try:
             try:
-                leases = await settled(door.write_all(rows, txn=inner))
+                leases = await maybe_await(door.write_all(rows, txn=inner))
             except DuplicateKey:
                 # Perhaps of one that has come out, and is still on its way out of the work.
                 with self._coming_out:
                     pass
-                leases = await settled(door.write_all(rows, txn=inner))
+                leases = await maybe_await(door.write_all(rows, txn=inner))
             for stored, _ in made:
                 for coordinator, key in container.key_of(stored):
                     there = LeftOut(container.width, {coordinator.position: key}, None)
@@ -352,14 +352,14 @@ class ActiveCoordinator(Coordinator):
     def _compute(self, job: Any, txn: WorkTransaction) -> None:
         """Compute a task, and write its result."""
         result = computed(_function, job[3], job[4], self._place)
-        at_once(partial(self.record, self._work(), job, *result, txn))
+        run_sync(partial(self.record, self._work(), job, *result, txn))
 
     async def record(self, door: Any, job: Any, ok: bool, value: Any, txn: WorkTransaction) -> None:
         """Write the result of a task; with the last one the entry can be finished."""
         _, name, number, *_ = job
-        _, _, left = await settled(door.take(("left", name, int), txn=txn))
+        _, _, left = await maybe_await(door.take(("left", name, int), txn=txn))
         rest = ("left", name, left - 1) if left > 1 else ("finish", name)
-        await settled(door.write_all([("result", name, number, ok, value), rest], txn=txn))
+        await maybe_await(door.write_all([("result", name, number, ok, value), rest], txn=txn))
 
     def _place(self) -> tuple[Capi, Container]:
         from tupelo.models.xvsm.capi import Capi
@@ -484,7 +484,7 @@ class ActiveSpace:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._door, name)
 
-    @either
+    @dual_api
     async def write(
         self,
         entry: Any,
@@ -500,7 +500,7 @@ class ActiveSpace:
         lives for ever."""
         return (await self._give_in([entry], txn, lease=lease, at=at, to=to))[0]
 
-    @either
+    @dual_api
     async def write_all(
         self,
         entries: list[Any],
@@ -521,10 +521,10 @@ class ActiveSpace:
             if value is not None:
                 raise BadArgument(name, "None, for what is worked on", value)
         write = self._capi.write(self._container, 0, txn, *entries)
-        leases: list[Any] = await settled(write)
+        leases: list[Any] = await maybe_await(write)
         return leases
 
-    @either
+    @dual_api
     async def close(self) -> None:
         """The container stays as it is: its Capi closes it."""
 

@@ -36,7 +36,7 @@ from uuid import uuid4
 from tupelo.aio import Space as AsyncSpace
 from tupelo.errors import AspectFailed, AspectVeto, BadArgument, SpaceClosed
 from tupelo.space.blocking import Space
-from tupelo.space.either import finished, settled
+from tupelo.space.dual_api import maybe_await, run_coroutine
 from tupelo.values.parts import ANY, Between
 
 if TYPE_CHECKING:
@@ -258,7 +258,7 @@ async def _answered(answer: Any, request: Request) -> Any:
     if request.capi.is_async:
         return await answer
     try:
-        return finished(settled(answer))
+        return run_coroutine(maybe_await(answer))
     except RuntimeError as error:
         raise TypeError(
             "it waits for an event loop, which a Capi does not have: use an AsyncCapi, or a "
@@ -309,7 +309,7 @@ class AspectOutcome:
         door: Any = self._aio if is_async else self._space
         try:
             later = ("news", Between(count + 1, None))
-            return await settled(door.read(later, wait=wait)) is not None
+            return await maybe_await(door.read(later, wait=wait)) is not None
         finally:
             with self._lock:
                 self._awaited -= 1

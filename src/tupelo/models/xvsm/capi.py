@@ -20,7 +20,7 @@ from tupelo.federation.hosts.doors import HostDoor
 from tupelo.federation.identity.access import Access
 from tupelo.federation.spaces.hosted import Doubt
 from tupelo.models.xvsm.active import active_of
-from tupelo.models.xvsm.around import (
+from tupelo.models.xvsm.aspect_pipeline import (
     INFINITE,
     AspectPipeline,
     Cref,
@@ -48,7 +48,7 @@ from tupelo.models.xvsm.selectors import (
 from tupelo.models.xvsm.site import RemoteContainer, RemoteTransaction, Site
 from tupelo.models.xvsm.wire import is_uri, parse_uri
 from tupelo.space.blocking import Space, fetch
-from tupelo.space.either import Closing, either, settled
+from tupelo.space.dual_api import Closing, dual_api, maybe_await
 from tupelo.space.order import Order
 from tupelo.space.port import value_of
 from tupelo.space.query import Query
@@ -69,13 +69,13 @@ class AnyCapi(AspectPipeline, Closing):
 
     # The space itself
 
-    @either
+    @dual_api
     async def close(self) -> None:
         """Shut down, as at the end of a `with` block, and leave the sites elsewhere."""
         await self.sites.close()
         self.embedded.close()
 
-    @either
+    @dual_api
     async def offer(
         self,
         host: HostDoor,
@@ -103,7 +103,7 @@ class AnyCapi(AspectPipeline, Closing):
             raise BadArgument("host", "left out: this Capi has no embedded space to offer", host)
         return await offer(self.embedded, self.is_async, host, access, doubt, aspects or {})
 
-    @either
+    @dual_api
     async def shutdown(self, site: str | None, clear_space: bool = False) -> None:
         """End: everything is closed, and whoever waits is told. Durable containers are there when
         the folder is opened again, unless the space is to be cleared."""
@@ -123,7 +123,7 @@ class AnyCapi(AspectPipeline, Closing):
         request = Request("shutdown", self, values={"clear_space": bool(clear_space)})
         await self._around(request, work, last=last)
 
-    @either
+    @dual_api
     async def clear_space(self, site: str | None) -> None:
         """Destroy all containers, but those that an open transaction makes or destroys. Aspects
         around `destroy_container` are asked of each; then it is all or none."""
@@ -139,13 +139,13 @@ class AnyCapi(AspectPipeline, Closing):
         try:
             for row in self.embedded.rows():
                 container = await self._do(partial(self.embedded.opened, row))
-                await settled(self.destroy_container(txn, container))
+                await maybe_await(self.destroy_container(txn, container))
         except BaseException:
             await self._end(txn, commit=False)
             raise
         await self._end(txn, commit=True)
 
-    @either
+    @dual_api
     async def lookup_container(
         self, tx: Tx | None, site: str | None, name: str
     ) -> Container | RemoteContainer:
@@ -159,15 +159,15 @@ class AnyCapi(AspectPipeline, Closing):
             return there.container(await there.call("lookup_container", {}, *args))
         template, txn = ("container", _check_name(name), str, ANY, tuple), check_transaction(tx)
         # Outside the transaction, or it would hold the container until its end.
-        row = await settled(self._registry.read(template, wait=0))
+        row = await maybe_await(self._registry.read(template, wait=0))
         if row is None and txn is not None:
-            row = await settled(self._registry.read(template, wait=0, txn=txn))
+            row = await maybe_await(self._registry.read(template, wait=0, txn=txn))
         if row is None:
             raise ContainerNotFound(f"there is no container named {name!r}")
         opened: Container = await self._do(partial(self.embedded.opened, row))
         return opened
 
-    @either
+    @dual_api
     async def create_container(
         self,
         tx: Tx | None,
@@ -199,7 +199,7 @@ class AnyCapi(AspectPipeline, Closing):
             container, row = await self._do(partial(self.embedded.make, **values))
             try:
                 written = self._registry.write(row, txn=request.transaction)
-                await (to_the_end(written) if self.is_async else settled(written))
+                await (to_the_end(written) if self.is_async else maybe_await(written))
             except DuplicateKey:
                 self.embedded.unmake(container)
                 raise ContainerExists(f"there is a container named {row[1]!r} already") from None
@@ -216,7 +216,7 @@ class AnyCapi(AspectPipeline, Closing):
         found: Container = await self._around(request, work)
         return found
 
-    @either
+    @dual_api
     async def destroy_container(self, tx: Tx | None, cref: Cref) -> None:
         """Remove a container with all that is in it; whoever waits there is told."""
         if isinstance(cref, (RemoteContainer, str)):
@@ -228,7 +228,7 @@ class AnyCapi(AspectPipeline, Closing):
         async def work(request: Request) -> None:
             found, txn = container_of(request), request.transaction
             self.embedded.require_there(found, txn)
-            if await settled(self._registry.take(row_of(found), wait=0, txn=txn)) is None:
+            if await maybe_await(self._registry.take(row_of(found), wait=0, txn=txn)) is None:
                 raise self.embedded.why_not_taken(found)
             if txn is None:
                 await self._do(partial(self.embedded.drop, found))
@@ -240,7 +240,7 @@ class AnyCapi(AspectPipeline, Closing):
             Request("destroy_container", self, container=container, transaction=txn), work
         )
 
-    @either
+    @dual_api
     async def create_transaction(
         self, site: str | None, timeout: float | None
     ) -> SharedTransaction | RemoteTransaction:
@@ -258,7 +258,7 @@ class AnyCapi(AspectPipeline, Closing):
         made: SharedTransaction = await self._around(request, work)
         return made
 
-    @either
+    @dual_api
     async def commit_transaction(self, tx: Tx) -> None:
         """Make all that was done in it permanent."""
         if isinstance(tx, RemoteTransaction):
@@ -271,7 +271,7 @@ class AnyCapi(AspectPipeline, Closing):
         txn = _require_transaction(tx)
         await self._around(Request("transaction_commit", self, transaction=txn), work, bare=True)
 
-    @either
+    @dual_api
     async def rollback_transaction(self, tx: Tx) -> None:
         """Undo all that was done in it."""
         if isinstance(tx, RemoteTransaction):
@@ -292,7 +292,7 @@ class AnyCapi(AspectPipeline, Closing):
 
     # Containers
 
-    @either
+    @dual_api
     async def write(
         self, cref: Cref, timeout: float | None, tx: Tx | None, *entries: Any
     ) -> list[Lease]:
@@ -306,7 +306,7 @@ class AnyCapi(AspectPipeline, Closing):
         )
         return leases
 
-    @either
+    @dual_api
     async def shift(self, cref: Cref, tx: Tx | None, *entries: Any) -> list[Lease]:
         """Write, and let give way what stands in the way, even what the same shift has written
         before: of two that are shifted into a container of size 1 the second is left. It never
@@ -316,7 +316,7 @@ class AnyCapi(AspectPipeline, Closing):
         )
         return leases
 
-    @either
+    @dual_api
     async def read(
         self,
         cref: Cref,
@@ -332,7 +332,7 @@ class AnyCapi(AspectPipeline, Closing):
         )
         return found
 
-    @either
+    @dual_api
     async def test(
         self,
         cref: Cref,
@@ -354,7 +354,7 @@ class AnyCapi(AspectPipeline, Closing):
         )
         return count
 
-    @either
+    @dual_api
     async def take(
         self, cref: Cref, timeout: float | None, tx: Tx | None, *selectors: Selector
     ) -> list[Any]:
@@ -364,7 +364,7 @@ class AnyCapi(AspectPipeline, Closing):
         )
         return found
 
-    @either
+    @dual_api
     async def destroy(
         self, cref: Cref, timeout: float | None, tx: Tx | None, *selectors: Selector
     ) -> int:
@@ -374,7 +374,7 @@ class AnyCapi(AspectPipeline, Closing):
         )
         return count
 
-    @either
+    @dual_api
     async def work_for(
         self, cref: RemoteContainer | str, *functions: Callable[..., Any], workers: int = 4
     ) -> Helper:
@@ -387,7 +387,7 @@ class AnyCapi(AspectPipeline, Closing):
 
     # Notifications and aspects
 
-    @either
+    @dual_api
     async def create_notification(
         self,
         cref: Cref,
@@ -414,7 +414,7 @@ class AnyCapi(AspectPipeline, Closing):
         notification.start()
         return notification
 
-    @either
+    @dual_api
     async def add_aspect(self, cref_or_site: Cref | None, points: Any, aspect: Any) -> Registration:
         """Register an aspect at points of a container, or (with the site) of the whole space.
 
@@ -459,7 +459,7 @@ class AnyCapi(AspectPipeline, Closing):
         added: Registration = await self._around(request, work)
         return added
 
-    @either
+    @dual_api
     async def remove_aspect(
         self, cref_or_site: Cref | None, points: Any, registration: Registration
     ) -> None:
@@ -517,12 +517,12 @@ class AnyCapi(AspectPipeline, Closing):
         space = self._space(container)
         if len(made) == 1:
             stored, at = made[0]
-            return [await settled(space.write(stored, txn=txn, at=at, wait=request.timeout))]
+            return [await maybe_await(space.write(stored, txn=txn, at=at, wait=request.timeout))]
         stored = [one for one, _ in made]
         container.require_distinct(stored)
         places = [at for _, at in made]
         at = places if any(place is not None for place in places) else None
-        leases = await settled(space.write_all(stored, txn=txn, at=at, wait=request.timeout))
+        leases = await maybe_await(space.write_all(stored, txn=txn, at=at, wait=request.timeout))
         return list(leases)
 
     async def _shift(self, request: Request) -> list[Lease]:
@@ -610,13 +610,13 @@ class AnyCapi(AspectPipeline, Closing):
             get = space.take if take else space.read
             one = None
             if question.first is not None:
-                one = await settled(get(question.first, wait=0, txn=txn))
+                one = await maybe_await(get(question.first, wait=0, txn=txn))
             if one is None:
-                one = await settled(get(question.template, wait=wait, txn=txn))
+                one = await maybe_await(get(question.template, wait=wait, txn=txn))
             found = [] if one is None else [one]
         else:
             get_all = space.take_all if take else space.read_all
-            found = await settled(
+            found = await maybe_await(
                 get_all(
                     question.template,
                     wait=wait if question.waits else 0,
@@ -637,7 +637,7 @@ class AnyCapi(AspectPipeline, Closing):
     ) -> int:
         """Remove what gives way to a shift; how many there were."""
         space = self._space(container)
-        found = await settled(space.take_all(template, txn=txn, order=order, limit=limit))
+        found = await maybe_await(space.take_all(template, txn=txn, order=order, limit=limit))
         return len(found)
 
 
@@ -757,7 +757,7 @@ async def shift(
         await _clear_keys(container, stored, remove)
         while True:
             try:
-                leases.append(await settled(space.write(stored, txn=txn, at=at)))
+                leases.append(await maybe_await(space.write(stored, txn=txn, at=at)))
                 break
             except SpaceFull as full:
                 if not await _clear_one(container, remove):

@@ -161,8 +161,8 @@ class Container:
         only = self.given[0] if kinds == {KeyCoordinator} and self.width == 1 else None
         self._key = only.name if only is not None and not only.optional else None
         self._journaled = self.port.journaled
-        self._write_plainly = self.port.write_plainly
-        self._get_plainly = self.port.get_plainly
+        self._write_fast = self.port.write_fast
+        self._get_fast = self.port.get_fast
 
     @property
     def spaces(self) -> list[Space]:
@@ -329,7 +329,7 @@ class Container:
         elif not self._native or (type(entry) is not tuple and not is_typed(entry)):
             return None
         try:
-            lease = self._write_plainly(entry)
+            lease = self._write_fast(entry)
         except DuplicateKey:
             if timeout == 0:
                 raise
@@ -351,7 +351,7 @@ class Container:
         if self._journaled:
             found = (self.space.take if take else self.space.read)(template, wait=0)
         else:
-            found = self._get_plainly(template, take)
+            found = self._get_fast(template, take)
         if found is None or found is NotImplemented:
             return None
         if self.width:

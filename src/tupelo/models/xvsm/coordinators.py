@@ -412,7 +412,7 @@ class KeyCoordinator(_ByArrival):
 
     def kept(self, selector: Any) -> Any:
         key = selector.key
-        return key if type(key) in INDEXABLE else _spelled("key", key)
+        return key if type(key) in INDEXABLE else _encoded("key", key)
 
     def content(self, selector: Selector) -> tuple[Any, tuple[Any, ...]]:
         return self.kept(selector), ()
@@ -480,7 +480,7 @@ class LabelCoordinator(_ByArrival):
 
     def kept(self, selector: Any) -> Any:
         label = selector.label
-        return label if type(label) in INDEXABLE else _spelled("label", label)
+        return label if type(label) in INDEXABLE else _encoded("label", label)
 
     def content(self, selector: Selector) -> tuple[Any, tuple[Any, ...]]:
         return self.kept(selector), ()
@@ -629,14 +629,14 @@ def _distinct(pairs: list[tuple[Any, Entry]], key: Any) -> list[tuple[Any, Entry
     seen: set[str] = set()
     kept = []
     for payload, entry in pairs:
-        spelled = repr(payload if key is None else field_of(payload, key))
-        if spelled not in seen:
-            seen.add(spelled)
+        encoded = repr(payload if key is None else field_of(payload, key))
+        if encoded not in seen:
+            seen.add(encoded)
             kept.append((payload, entry))
     return kept
 
 
-def _spelled(what: str, value: Any) -> bytes:
+def _encoded(what: str, value: Any) -> bytes:
     """A value that no index knows, as one that it does."""
     try:
         return what.encode() + encode_entry(*freeze((value,)))

@@ -27,7 +27,7 @@ from tupelo.models.xvsm.active import Workers, computed, described, name_of_task
 from tupelo.models.xvsm.site import RemoteContainer, Sites
 from tupelo.models.xvsm.wire import payload_from_wire
 from tupelo.space.checks import check_count
-from tupelo.space.either import Closing, at_once, either
+from tupelo.space.dual_api import Closing, dual_api, run_sync
 
 if TYPE_CHECKING:
     from tupelo.models.xvsm.capi import Capi
@@ -68,7 +68,7 @@ class Helper(Closing):
         """Does it still help?"""
         return not self._workers.closed
 
-    @either
+    @dual_api
     async def close(self) -> None:
         """Help no more: what is being computed here is given to others."""
         await asyncio.to_thread(self._close) if self.is_async else self._close()
@@ -82,8 +82,8 @@ class Helper(Closing):
         return self._capi, self.container
 
     def _call(self, name: str, *args: Any) -> Any:
-        site = at_once(partial(self._capi.sites.at, self.container.address))
-        return at_once(partial(site.call, name, {}, *args))
+        site = run_sync(partial(self._capi.sites.at, self.container.address))
+        return run_sync(partial(site.call, name, {}, *args))
 
     def _take(self) -> Any:
         try:
@@ -95,9 +95,9 @@ class Helper(Closing):
             raise SpaceClosed("this helper has ended") from error
 
     def _do(self, found: Any) -> None:
-        task, name, spelled = parts(found, 3)
+        task, name, encoded = parts(found, 3)
         try:
-            arguments = payload_from_wire(spelled)
+            arguments = payload_from_wire(encoded)
         except UnknownType as error:
             logger.warning("%s is not computed here any more: %s", name, error)
             self._functions.pop(name, None)

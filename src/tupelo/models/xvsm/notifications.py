@@ -29,13 +29,13 @@ from typing import TYPE_CHECKING, Any
 from tupelo.errors import BadArgument
 from tupelo.models.xvsm.aspects import AspectOutcome, Point, Registration, Request
 from tupelo.models.xvsm.container import Container, Entry
-from tupelo.space.either import at_once
+from tupelo.space.dual_api import run_sync
 from tupelo.space.session import Seen
 from tupelo.values.entry import Entry as CoreEntry
 from tupelo.values.entry import thaw
 
 if TYPE_CHECKING:
-    from tupelo.models.xvsm.around import AspectPipeline
+    from tupelo.models.xvsm.aspect_pipeline import AspectPipeline
 
 logger = logging.getLogger("tupelo")
 
@@ -127,7 +127,7 @@ class Notification(ListenerQueue):
         if self._is_async:
             self._task = asyncio.ensure_future(self._serve())
         else:
-            serve = partial(at_once, self._serve)
+            serve = partial(run_sync, self._serve)
             threading.Thread(target=serve, name="tupelo-notification", daemon=True).start()
 
     # As an aspect

@@ -376,10 +376,10 @@ class Query:
         return tuple(found)
 
     def __repr__(self) -> str:
-        spelled = [
+        encoded = [
             f".{step}({'' if detail is None else repr(detail)})" for step, detail in self.steps
         ]
-        return "Query()" + "".join(spelled)
+        return "Query()" + "".join(encoded)
 
 
 class QuerySelector(Selector):

@@ -45,7 +45,7 @@ from tupelo.federation.links import wire as links
 from tupelo.federation.links.reception import SPACES_MAX
 from tupelo.federation.spaces.hosted import Doubt, HostedSpace
 from tupelo.models.xvsm.active import HandedOut, active_of
-from tupelo.models.xvsm.around import seconds
+from tupelo.models.xvsm.aspect_pipeline import seconds
 from tupelo.models.xvsm.aspects import Point, Registration
 from tupelo.models.xvsm.capi import AsyncCapi
 from tupelo.models.xvsm.chain import ChainQuery
@@ -75,7 +75,7 @@ from tupelo.space.order import Order
 from tupelo.space.port import Port, port_of
 from tupelo.space.shared import SharedTransaction
 from tupelo.space.tasks import to_the_end
-from tupelo.values.codec import spell_entry
+from tupelo.values.codec import entry_to_wire
 from tupelo.values.entry import Entry as CoreEntry
 from tupelo.values.entry import Typed, shape_of, thaw, types_of
 from tupelo.values.holder import Holder
@@ -90,7 +90,7 @@ TOLD_BYTES = 4 * 2**20
 """With so many bytes an answer to a notification is long enough."""
 TOLD_BYTES_MAX = links.FRAME_MAX - 1_024
 """What is longer cannot be told."""
-THINGS_MAX = 10_000
+CLIENT_HANDLES_MAX = 10_000
 """So many transactions and notifications may one client have at a time."""
 FUNCTIONS_MAX = 1_000
 """So many functions may a program that helps an ActiveCoordinator name."""
@@ -166,8 +166,8 @@ class SiteClient:
 
     def require_room(self) -> None:
         held = len(self.transactions) + len(self.watches) + len(self.tasks)
-        if held >= THINGS_MAX:
-            raise BadArgument("things", f"at most {THINGS_MAX} held at a time", held)
+        if held >= CLIENT_HANDLES_MAX:
+            raise BadArgument("things", f"at most {CLIENT_HANDLES_MAX} held at a time", held)
 
     def transaction(self, txn_id: Any) -> SharedTransaction | None:
         return None if txn_id is None else self.require_transaction(txn_id)
@@ -394,7 +394,7 @@ class SiteService:
             entries = await fetch(container, question, False, seconds(wait), None)
         except SpaceClosed as error:
             raise gone(container, error) from None
-        return [_spelled(container, entry) for entry in entries] or _nothing(question)
+        return [_encoded(container, entry) for entry in entries] or _nothing(question)
 
     async def _test(
         self,
@@ -495,7 +495,7 @@ class SiteService:
         taken = delivery
         return self._handed_over(
             client,
-            [_spelled(container, entry) for entry in taken.entries],
+            [_encoded(container, entry) for entry in taken.entries],
             lambda: port.flush_soon(taken.confirm()),
             lambda: port.flush_soon(taken.give_back()),
             taken.forget,
@@ -584,7 +584,7 @@ class SiteService:
         size = 0
         next_one = await watch.come()
         while next_one is not None:
-            content = _encoded(next_one)
+            content = _pack(next_one)
             if content is None:
                 watch.dropped += 1
             elif told and size + len(content) > TOLD_BYTES:
@@ -696,7 +696,7 @@ async def fetch(
     return await port.fetch(question.query(port, take, wait, txn, known=False, **how))
 
 
-def _spelled(container: Container, entry: CoreEntry) -> Any:
+def _encoded(container: Container, entry: CoreEntry) -> Any:
     """An entry as it was written, without what coordinators keep in front of it."""
     shape, fields = entry.shape, entry.fields
     if container.width and shape.kind is None:
@@ -706,10 +706,10 @@ def _spelled(container: Container, entry: CoreEntry) -> Any:
             shape, fields = shape_of(typed.kind, types_of(typed.values)), typed.values
         else:
             shape = shape_of(None, types_of(fields))
-    return spell_entry(shape, fields)
+    return entry_to_wire(shape, fields)
 
 
-def _encoded(told: Told) -> bytes | None:
+def _pack(told: Told) -> bytes | None:
     """What a notification tells, as it is sent; None if it cannot be."""
     operation, entries = told
     try:

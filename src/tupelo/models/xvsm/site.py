@@ -50,7 +50,7 @@ from tupelo.models.xvsm.wire import (
     require_unicode,
     uri_of,
 )
-from tupelo.space.either import settled
+from tupelo.space.dual_api import maybe_await
 from tupelo.values.lease import AsyncLease, Lease
 
 logger = logging.getLogger("tupelo")
@@ -415,7 +415,7 @@ class Sites:
         if self._password is not None and address == self._default:
             options.update(password=self._password, about=GATE)
         try:
-            connection = await settled(self._connect(f"tupelo://{address}", **options))
+            connection = await maybe_await(self._connect(f"tupelo://{address}", **options))
         except BadArgument as error:
             if error.argument != "name":
                 raise

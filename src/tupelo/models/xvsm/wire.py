@@ -15,7 +15,7 @@ from urllib.parse import quote
 from tupelo.errors import BadArgument, BadEntry, BadFrame, BadSelector
 from tupelo.federation.client.arguments import NUMBER_MAX, listed, parts
 from tupelo.federation.links.address import Address, parse_url
-from tupelo.federation.links.spelled import read_spelled_entry, spell_any
+from tupelo.federation.links.encoding import encode_any, read_encoded_entry
 from tupelo.models.xvsm.active import ActiveCoordinator
 from tupelo.models.xvsm.container import Entry
 from tupelo.models.xvsm.coordinators import (
@@ -54,11 +54,11 @@ from tupelo.models.xvsm.selectors import (
     check_selectors,
     name_of_type,
 )
-from tupelo.values.codec import BadBytes, encode_entry, read_value, spell_entry
+from tupelo.values.codec import BadBytes, encode_entry, entry_to_wire, read_value
 from tupelo.values.entry import Shape, freeze, thaw, thaw_value
 from tupelo.values.kind import is_typed
 from tupelo.values.lease import Leased
-from tupelo.values.spelling import template_from_wire, template_to_wire
+from tupelo.values.template_encoding import template_from_wire, template_to_wire
 
 SERVICE = "xvsm"
 GATE = "tupelo.xvsm"
@@ -167,17 +167,17 @@ def uri_of(site: object, name: str | None = None) -> str:
 def payload_to_wire(value: Any) -> Any:
     """What a user writes or reads: a tuple, a dataclass or any other value."""
     shape, fields = freeze(framed(value))
-    return spell_entry(shape, fields)
+    return entry_to_wire(shape, fields)
 
 
-def payload_from_wire(spelled: Any, stand_ins: bool = False) -> Any:
+def payload_from_wire(encoded: Any, stand_ins: bool = False) -> Any:
     """BadFrame if it is none. UnknownType for a class that is not known here, unless `stand_ins`
     are wanted: see `values.kind.stand_in`."""
-    return payload_of(*read_spelled_entry(spelled), stand_ins)
+    return payload_of(*read_encoded_entry(encoded), stand_ins)
 
 
-def payloads_from_wire(spelled: Any) -> list[Any]:
-    return [payload_from_wire(one) for one in listed(spelled)]
+def payloads_from_wire(encoded: Any) -> list[Any]:
+    return [payload_from_wire(one) for one in listed(encoded)]
 
 
 def payload_of(shape: Shape, fields: tuple[Any, ...], stand_ins: bool = False) -> Any:
@@ -197,8 +197,8 @@ def entries_to_wire(entries: list[Any]) -> list[Any]:
     ]
 
 
-def entries_from_wire(spelled: Any) -> list[Any]:
-    payloads, told = parts(spelled, 2)
+def entries_from_wire(encoded: Any) -> list[Any]:
+    payloads, told = parts(encoded, 2)
     values = [payload_from_wire(one, True) for one in listed(payloads)]
     if told is None:
         return values
@@ -222,8 +222,8 @@ def selectors_to_wire(selectors: Any) -> list[Any]:
     return [_selector_to_wire(selector) for selector in selectors]
 
 
-def selectors_from_wire(spelled: Any) -> list[Selector]:
-    return [_selector_from_wire(*parts(one, 6)) for one in listed(spelled)]
+def selectors_from_wire(encoded: Any) -> list[Selector]:
+    return [_selector_from_wire(*parts(one, 6)) for one in listed(encoded)]
 
 
 def _selector_to_wire(selector: Selector) -> list[Any]:
@@ -242,7 +242,7 @@ def _attributes_to_wire(selector: Selector) -> Any:
     """A selector of a class of the user's, which the program at the site must have too."""
     attributes = {name: value for name, value in vars(selector).items() if name not in _COUNTS}
     try:
-        return spell_any(attributes, "selectors")
+        return encode_any(attributes, "selectors")
     except BadEntry as error:
         raise BadArgument("selectors", f"such that hold values, {_NOT_SENT}", selector) from error
 
@@ -319,9 +319,9 @@ def _step_to_wire(selector: Selector, step: str, detail: Any) -> list[Any]:
     return [step, detail]
 
 
-def _query_from_wire(spelled: Any) -> QuerySelector:
+def _query_from_wire(encoded: Any) -> QuerySelector:
     query = Query()
-    for one in listed(spelled):
+    for one in listed(encoded):
         step, detail = parts(one, 2)
         match step:
             case "filter":
@@ -341,14 +341,14 @@ def _query_from_wire(spelled: Any) -> QuerySelector:
 
 def _value_to_wire(value: Any, name: str) -> Any:
     try:
-        return spell_any(value, name)
+        return encode_any(value, name)
     except BadEntry as error:
         raise BadArgument(name, "a value", value) from error
 
 
-def _value_from_wire(spelled: Any) -> Any:
+def _value_from_wire(encoded: Any) -> Any:
     try:
-        return thaw_value(read_value(spelled), True)
+        return thaw_value(read_value(encoded), True)
     except BadBytes as error:
         raise BadFrame(str(error)) from error
 
@@ -392,9 +392,9 @@ def _lease_to_wire(lease: Leased) -> list[Any]:
     return list(token)
 
 
-def token_from_wire(spelled: Any) -> Token:
-    container, work, n, arrival = parts(spelled, 4)
-    if [type(part) for part in spelled] != [str, bool, int, int]:
+def token_from_wire(encoded: Any) -> Token:
+    container, work, n, arrival = parts(encoded, 4)
+    if [type(part) for part in encoded] != [str, bool, int, int]:
         raise BadFrame("this is no lease of an entry")
     return container, work, n, arrival
 
@@ -450,13 +450,13 @@ def context_to_wire(context: dict[str, Any]) -> Any:
     if not context:
         return None
     try:
-        return spell_any(context, "properties")
+        return encode_any(context, "properties")
     except BadEntry as error:
         raise BadArgument("properties", f"values, {_NOT_SENT}", context) from error
 
 
-def context_from_wire(spelled: Any) -> dict[str, Any]:
-    context = _value_from_wire(spelled)
+def context_from_wire(encoded: Any) -> dict[str, Any]:
+    context = _value_from_wire(encoded)
     if type(context) is not dict:
         raise BadFrame("the aspect context is a dict")
     return context

@@ -29,7 +29,7 @@ from tupelo.pipeline.jobs.gaps import gaps
 from tupelo.pipeline.jobs.life import FAULTY, lives
 from tupelo.pipeline.jobs.ordered import reordered
 from tupelo.pipeline.jobs.stays import ENTRY, of_kind
-from tupelo.space.lasting import SUNK
+from tupelo.space.protected import SUNK
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Observation

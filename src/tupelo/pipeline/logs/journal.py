@@ -225,10 +225,10 @@ def _select(
 ) -> Raw:
     """These columns of some rows, in order of position."""
     names = sorted(columns)
-    spelled = [
+    encoded = [
         "NULL" if form < _SINCE.get(name, 0) else {"to": "dest"}.get(name, name) for name in names
     ]
-    rows = db.execute(f"SELECT {', '.join(spelled)} FROM change {where} ORDER BY position", values)
+    rows = db.execute(f"SELECT {', '.join(encoded)} FROM change {where} ORDER BY position", values)
     cells = list(chain.from_iterable(rows))  # No row is kept: that costs more than reading it.
     return {name: cells[place :: len(names)] for place, name in enumerate(names)}
 

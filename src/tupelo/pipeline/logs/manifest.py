@@ -61,14 +61,14 @@ def folder_of(archive: Path, host: str, space: str) -> Path:
 def load(folder: Path) -> Manifest | None:
     path = folder / MANIFEST
     try:
-        spelled = path.read_bytes()
+        encoded = path.read_bytes()
     except FileNotFoundError:
         return None
     with whole(path):
-        version = msgspec.json.decode(spelled, type=_Versioned).schema
+        version = msgspec.json.decode(encoded, type=_Versioned).schema
         if version != SCHEMA_VERSION:
             raise WrongSchema(str(path), version, SCHEMA_VERSION)
-        manifest = msgspec.json.decode(spelled, type=Manifest)
+        manifest = msgspec.json.decode(encoded, type=Manifest)
     if folder != folder_of(folder.parent.parent, manifest.host, manifest.space):
         raise CorruptSegment(str(path), f"it is of {manifest.space!r} of {manifest.host!r}")
     if manifest.first < 1 or manifest.sealed > POSITION_MAX:

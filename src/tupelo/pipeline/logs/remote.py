@@ -30,7 +30,7 @@ from tupelo.federation.links import wire
 from tupelo.federation.names import PRESENCE
 from tupelo.pipeline.declared import Declared
 from tupelo.pipeline.schema import build, check_columns, needed_for
-from tupelo.space.either import at_once
+from tupelo.space.dual_api import run_sync
 from tupelo.values.codec import BadBytes
 
 RECONNECT_SECONDS = 10.0
@@ -193,7 +193,7 @@ def hosts_around(address: str, way: Way) -> list[str]:
 def _ask(there: RemoteSpace, space: str, names: list[str], first: int, last: int) -> list[Any]:
     """Ask for a part of the log. What is in the way is said with the address."""
     try:
-        answer = at_once(partial(there.ask, wire.ReadLog(0, space, names, first, last)))
+        answer = run_sync(partial(there.ask, wire.ReadLog(0, space, names, first, last)))
     except LogTrimmed as error:
         raise LogTrimmed(f"{there.peer}, space {space!r}: {error}", error.first) from error
     try:

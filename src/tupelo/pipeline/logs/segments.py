@@ -5,7 +5,7 @@
 
 The manifest names the segments and says how far the log is sealed. It is replaced in one go when
 a segment is whole and on disk, and readers look only at what it names: nobody sees a torn end.
-Names are spelled so that they can be folders. What begins with "_" Spark itself passes over, so
+Names are encoded so that they can be folders. What begins with "_" Spark itself passes over, so
 the files may also be read without us.
 """
 

@@ -44,7 +44,7 @@ _OF_HOSTS = ("audit", "presence")
 """The others are not asked of what hosts write of each other: nobody's entries are there."""
 _BY_CLOCKS = {"audit": audit, "life": life}
 _ASKED = ",".join(name for name in COLUMNS if name != "payload")
-"""No job looks at the spelling of entries."""
+"""No job looks at the encoding of entries."""
 
 
 def write_report(

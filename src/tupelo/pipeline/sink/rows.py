@@ -35,7 +35,7 @@ _SCALARS: dict[type[spark.DataType], type] = {
 }
 
 
-class Spelling:
+class Encoding:
     """How the rows of one schema become entries: of the dataclass that is named so, or tuples; of
     these columns, those at some places being texts of UUIDs, and those at others never null."""
 
@@ -83,7 +83,7 @@ class Spelling:
             ) from None
 
 
-def spelling_of(schema: spark.StructType, entry: str | None) -> Spelling:
+def encoding_of(schema: spark.StructType, entry: str | None) -> Encoding:
     """How such rows become entries. CannotSink if they cannot."""
     kinds = {field.name: _python_type(field.name, field.dataType) for field in schema.fields}
     if len(kinds) != len(schema.fields):
@@ -91,7 +91,7 @@ def spelling_of(schema: spark.StructType, entry: str | None) -> Spelling:
     if not kinds:
         raise CannotSink("rows without columns are no entries")
     if entry is None:
-        return Spelling(None, list(kinds), [], [])
+        return Encoding(None, list(kinds), [], [])
     hints = _declared(entry, kinds)
     columns = list(hints)
     uuids = [
@@ -100,7 +100,7 @@ def spelling_of(schema: spark.StructType, entry: str | None) -> Spelling:
         if kinds[name] is str and plain_type(hints[name]) is UUID
     ]
     never_null = [place for place, name in enumerate(columns) if hints[name] in SCALARS]
-    return Spelling(entry, columns, uuids, never_null)
+    return Encoding(entry, columns, uuids, never_null)
 
 
 def _declared(entry: str, kinds: dict[str, type]) -> dict[str, Any]:

@@ -33,9 +33,9 @@ from tupelo.federation.client.handles import RemoteTransaction
 from tupelo.federation.client.space import RemoteSpace
 from tupelo.federation.links.address import parse_url
 from tupelo.pipeline.logs.remote import Way
-from tupelo.pipeline.sink.rows import Spelling, spelling_of
-from tupelo.space.either import at_once
-from tupelo.space.lasting import SUNK
+from tupelo.pipeline.sink.rows import Encoding, encoding_of
+from tupelo.space.dual_api import run_sync
+from tupelo.space.protected import SUNK
 from tupelo.values.kind import entry
 from tupelo.values.lease import check_lease
 from tupelo.values.parts import Between, Not
@@ -139,7 +139,7 @@ class _Sink:
         if overwrite:
             raise CannotSink('a space cannot be overwritten: use mode("append")')
         self._options = options
-        self._spelling = spelling_of(schema, options.entry)
+        self._encoding = encoding_of(schema, options.entry)
 
     def _write(
         self,
@@ -152,7 +152,7 @@ class _Sink:
         assert context is not None
         part = context.partitionId()
         return SinkTask(
-            self._options, self._spelling, query, batch, part, forget_seconds=forget_seconds
+            self._options, self._encoding, query, batch, part, forget_seconds=forget_seconds
         ).write(rows)
 
 
@@ -187,7 +187,7 @@ class SinkTask:
     def __init__(
         self,
         options: WriteOptions,
-        spelling: Spelling,
+        encoding: Encoding,
         query: str,
         batch: int,
         partition: int,
@@ -195,7 +195,7 @@ class SinkTask:
         forget_seconds: float | None = None,
     ) -> None:
         self._options = options
-        self._spelling = spelling
+        self._encoding = encoding
         self._query = query
         self._batch = batch
         self._partition = partition
@@ -239,12 +239,12 @@ class SinkTask:
     def _write_rows(
         self, space: RemoteSpace, txn: RemoteTransaction, batch: pa.RecordBatch
     ) -> None:
-        items = self._spelling.entries(batch)
+        items = self._encoding.entries(batch)
         self._rows += len(items)
         for start in range(0, len(items), ROWS_AT_ONCE):
             some = items[start : start + ROWS_AT_ONCE]
             lease = self._options.lease
-            at_once(partial(space.written, some, lease, txn, None, 0, None, leases=False))
+            run_sync(partial(space.written, some, lease, txn, None, 0, None, leases=False))
 
     def _seal(self, space: RemoteSpace, txn: RemoteTransaction) -> Sunk | None:
         """Write with the entries what they are; the one of another attempt that was first."""

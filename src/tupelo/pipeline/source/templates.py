@@ -11,8 +11,12 @@ import pyarrow as pa
 
 from tupelo.errors import BadTemplate
 from tupelo.values.codec import BadBytes, decode_entry
-from tupelo.values.spelling import read_wire_extension, template_from_wire, template_to_wire
 from tupelo.values.template import Template
+from tupelo.values.template_encoding import (
+    read_wire_extension,
+    template_from_wire,
+    template_to_wire,
+)
 from tupelo.values.text import read_template
 
 _SPELLED = "spelled:"

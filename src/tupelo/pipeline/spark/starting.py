@@ -55,7 +55,7 @@ logger.query.level = off
 
 def start(master: str | None, options: Mapping[str, str | int | bool]) -> SparkSession:
     """A Spark session with the format "tupelo"."""
-    said = {key: _spelled(value) for key, value in options.items()}
+    said = {key: _encoded(value) for key, value in options.items()}
     made = _connected(master, said) if _is_connect(master) else _own(master, said)
     made.dataSource.register(TupeloSource)
     return made
@@ -165,7 +165,7 @@ def _memory_mb() -> int:
     return max(MEMORY_MIN_MB, min(MEMORY_MAX_MB, total // MEMORY_SHARE))
 
 
-def _spelled(value: str | int | bool) -> str:
+def _encoded(value: str | int | bool) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

@@ -49,7 +49,7 @@ from tupelo.models.javaspaces import (
     ServiceTemplate,
     offer,
 )
-from tupelo.space.either import at_once
+from tupelo.space.dual_api import run_sync
 from tupelo.values import kind
 
 ALL = TRANSITION_MATCH_MATCH | TRANSITION_MATCH_NOMATCH | TRANSITION_NOMATCH_MATCH
@@ -273,7 +273,7 @@ def test_what_a_hostile_program_sends_is_refused(town):
             ("renew", ("nobody", 5)),
         ):
             with pytest.raises((BadArgument, LeaseLost)):
-                at_once(partial(registrar.call, method, *args))
+                run_sync(partial(registrar.call, method, *args))
         assert registrar.lookup() is None, "and it goes on serving"
 
 
@@ -552,7 +552,7 @@ def test_a_queue_is_its_programs_own(town):
         queue = mine._pump.queue_id  # type: ignore[union-attr]
         town.host.core.services["jini.lookup"].queues[queue].agent = "another"
         with pytest.raises(LeaseLost):
-            at_once(partial(mine.call, "events", queue, 0))
+            run_sync(partial(mine.call, "events", queue, 0))
         with pytest.raises(BadArgument, match="queue="):
             mine.notify(None, ALL, print)
 

@@ -36,7 +36,7 @@ from tupelo.models.javaspaces import (
     ServiceItem,
     offer,
 )
-from tupelo.space.either import at_once
+from tupelo.space.dual_api import run_sync
 from tupelo.values import kind
 
 ALL = 7
@@ -455,10 +455,10 @@ def test_what_a_hostile_program_sends_is_refused(town):
             ("end", (name, "x", 0)),
         ):
             with pytest.raises((BadArgument, LeaseLost, InvalidIterator)):
-                at_once(partial(mailbox.call, method, *args))
-        at_once(partial(mailbox.call, "begin", name, 0))
+                run_sync(partial(mailbox.call, method, *args))
+        run_sync(partial(mailbox.call, "begin", name, 0))
         with pytest.raises(InvalidIterator):
-            at_once(partial(mailbox.call, "next", name, "x", 0))
+            run_sync(partial(mailbox.call, "next", name, "x", 0))
         tell(registration, 1)
         assert fetched(registration) == [1]
 

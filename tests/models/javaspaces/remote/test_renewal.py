@@ -23,7 +23,7 @@ from tupelo.models.javaspaces import (
     ServiceItem,
     offer,
 )
-from tupelo.space.either import at_once
+from tupelo.space.dual_api import run_sync
 
 
 @pytest.fixture
@@ -224,5 +224,5 @@ def test_what_a_hostile_program_sends_is_refused(town):
             ("clear_warnings", ("nobody",)),
         ):
             with pytest.raises((BadArgument, LeaseLost)):
-                at_once(partial(renewals.call, method, *args))
+                run_sync(partial(renewals.call, method, *args))
         assert kept.active

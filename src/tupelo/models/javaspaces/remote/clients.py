@@ -30,7 +30,7 @@ from tupelo.federation.client.services import (
     invoke,
 )
 from tupelo.federation.links.address import Address, parse_url
-from tupelo.models.javaspaces.courier import ListenerThread, target_of
+from tupelo.models.javaspaces.event_sender import ListenerThread, target_of
 from tupelo.models.javaspaces.events import EventRegistration, RemoteEvent, Retry, check_retry
 from tupelo.models.javaspaces.leases import ANY_LEASE, FOREVER, Lease, lease_of
 from tupelo.models.javaspaces.remote import wire
@@ -38,7 +38,7 @@ from tupelo.models.javaspaces.remote.hosting import FETCH_SECONDS
 from tupelo.models.javaspaces.remote.locations import SERVICE_NAMES, seen_from
 from tupelo.models.javaspaces.services import Description, SentTemplate
 from tupelo.space.clock import Clock, SystemClock
-from tupelo.space.either import Closing, at_once, either
+from tupelo.space.dual_api import Closing, dual_api, run_sync
 from tupelo.values import lease as engine
 from tupelo.values.entry import freeze_value
 
@@ -69,7 +69,7 @@ class RemoteService(Closing):
         connection = connect_to_host(url, **options)
         made = cls(connection, url)
         try:
-            at_once(made._open)
+            run_sync(made._open)
         except BaseException:
             connection.__exit__(None, None, None)
             raise
@@ -105,7 +105,7 @@ class RemoteService(Closing):
     async def ask(self, method: str, *args: Any, wait: float | None = 0) -> Any:
         """Call a method; some arguments may be Rented things, or the leases of such."""
         try:
-            return await self.call(method, *map(self._spell, args), wait=wait)
+            return await self.call(method, *map(self._encode, args), wait=wait)
         except LeaseLost:
             for one in args:
                 if isinstance(one, RemoteLeaseHolder):
@@ -118,13 +118,13 @@ class RemoteService(Closing):
         rented.granted_for(*await self.ask(method, rented, *args))
         return rented
 
-    def _spell(self, argument: Any) -> Any:
+    def _encode(self, argument: Any) -> Any:
         match argument:
             case RemoteLeaseHolder():
                 return argument.id
             case Lease():
                 return [self.rented_by(argument).id]
-        return wire.spell(argument)
+        return wire.encode(argument)
 
     def rented_by(self, lease: object) -> RemoteLeaseHolder:
         """What a lease is of, which a service of the same host has granted."""
@@ -134,7 +134,7 @@ class RemoteService(Closing):
         rented: RemoteLeaseHolder = lease.granted.thing  # type: ignore[attr-defined]
         return rented
 
-    @either
+    @dual_api
     async def close(self) -> None:
         """Hang up. What was registered stays until its lease ends. (To be awaited on the async
         door.)"""
@@ -170,9 +170,9 @@ class RemoteService(Closing):
         rented.granted_for(*told)
         return EventRegistration(listening, *rented.told)
 
-    def read_service(self, spelled: Any) -> SentTemplate | None:
+    def read_service(self, encoded: Any) -> SentTemplate | None:
         """A service as the host has sent it; None if it cannot be reached from here."""
-        return SentTemplate(seen_from(wire.frozen(spelled[0]), self.url)) if spelled else None
+        return SentTemplate(seen_from(wire.frozen(encoded[0]), self.url)) if encoded else None
 
     def read_event(self, payload: Any) -> RemoteEvent:
         """An event as the host has sent it. UnknownType if it cannot be built here."""
@@ -247,10 +247,10 @@ class ServiceLandlord:
         thing.lost = True
 
     def renew_lease(self, thing: RemoteLeaseHolder, seconds: float | None) -> None:
-        at_once(partial(self.renew_lease_async, thing, seconds))
+        run_sync(partial(self.renew_lease_async, thing, seconds))
 
     def cancel_lease(self, thing: RemoteLeaseHolder) -> None:
-        at_once(partial(self.cancel_lease_async, thing))
+        run_sync(partial(self.cancel_lease_async, thing))
 
     def now(self) -> float:
         return self.service.clock.now()
@@ -271,7 +271,7 @@ class MailboxListener:
     def is_async(self) -> bool:
         return self.service.is_async
 
-    @either
+    @dual_api
     async def notify(self, event: RemoteEvent) -> None:
         """Have an event kept; to be awaited on the async door."""
         try:

@@ -111,7 +111,7 @@ class OfferedService:
             raise BadArgument("args", f"{expected} arguments of {message.method}", len(args))
         granted_id = wire.convert(args.pop(0), wire.Text) if method.grants else ""
         if method.grants and (known := self.granted.room_for(caller, granted_id)) is not None:
-            return self._spell(known)
+            return self._encode(known)
         read = [self._read(caller, *pair) for pair in zip(method.readers, args, strict=True)]
         if iscoroutinefunction(method.function):
             return await method.function(ServiceCall(self, caller, message.wait), *read)
@@ -124,7 +124,7 @@ class OfferedService:
         for one in read:
             if isinstance(one, QueueListener):
                 one.queue.registrations.append(answer)
-        return self._spell(answer)
+        return self._encode(answer)
 
     def left(self, caller: Caller) -> None:
         """What it has stays as long as its leases: it may come back."""
@@ -164,14 +164,14 @@ class OfferedService:
         queue = self.queues.setdefault(queue_id, EventQueue(caller.agent))
         if queue.agent != caller.agent:
             raise BadArgument("queue", "a name that no other program uses", queue_id)
-        return QueueListener(queue, tag, self._spell_event)
+        return QueueListener(queue, tag, self._encode_event)
 
     # Answers
 
-    def _spell(self, answer: Any) -> Any:
+    def _encode(self, answer: Any) -> Any:
         match answer:
             case Description():
-                attributes = wire.spell(answer.attributes)
+                attributes = wire.encode(answer.attributes)
                 return [answer.service_id, self._reachable(answer.service), attributes]
             case RegisteredService():
                 return [_left(answer), answer.service_id]
@@ -182,20 +182,20 @@ class OfferedService:
             case Kind():
                 return [answer.name, list(answer.names)]
             case tuple() | list():
-                return [self._spell(one) for one in answer]
-        return wire.spell(answer)
+                return [self._encode(one) for one in answer]
+        return wire.encode(answer)
 
     def _reachable(self, service: Any) -> list[Any]:
         """A service as it is sent; an empty list if programs elsewhere cannot have it."""
         if isinstance(service, SentTemplate):
-            return [wire.spell(service.frozen)]
+            return [wire.encode(service.frozen)]
         if any(service is one for one in self._offers.services):
             service = ServiceLocation(str(kind_of_service(service)), HERE)
         with suppress(BadArgument):
-            return [wire.spell(freeze_value(sendable(service), "service", 1))]
+            return [wire.encode(freeze_value(sendable(service), "service", 1))]
         return []
 
-    def _spell_event(self, event: RemoteEvent) -> list[Any]:
+    def _encode_event(self, event: RemoteEvent) -> list[Any]:
         """An event, and the service that it is about. It is called from any thread."""
         about = event.after if isinstance(event, ServiceEvent) else None
         return [wire.encode_event(event), [] if about is None else self._reachable(about.service)]
@@ -331,14 +331,14 @@ class EventQueue:
 class QueueListener:
     """A listener of a program elsewhere, which knows it by a tag."""
 
-    def __init__(self, queue: EventQueue, tag: str, spell: Callable[[RemoteEvent], Any]) -> None:
+    def __init__(self, queue: EventQueue, tag: str, encode: Callable[[RemoteEvent], Any]) -> None:
         self.queue = queue
         self._tag = tag
-        self._spell = spell
+        self._encode = encode
 
     def __call__(self, event: RemoteEvent) -> None:
         try:
-            self.queue.put_soon(self._tag, self._spell(event))
+            self.queue.put_soon(self._tag, self._encode(event))
         except BadEntry as error:
             logger.warning("an event cannot be sent to a program elsewhere: %s", error)
 

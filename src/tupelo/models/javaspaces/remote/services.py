@@ -13,8 +13,8 @@ from tupelo.errors import (
     LeaseLost,
 )
 from tupelo.federation.client.arguments import listed, parts
-from tupelo.models.javaspaces.courier import EventSender, target_of
 from tupelo.models.javaspaces.discovery import LookupLocator
+from tupelo.models.javaspaces.event_sender import EventSender, target_of
 from tupelo.models.javaspaces.events import (
     EventRegistration,
     Notifier,
@@ -43,7 +43,7 @@ from tupelo.models.javaspaces.services import (
     types_of_service,
 )
 from tupelo.space.checks import check_wait
-from tupelo.space.either import either
+from tupelo.space.dual_api import dual_api
 from tupelo.space.typed import Async, Blocking
 from tupelo.values.entry import freeze_value
 from tupelo.values.kind import Kind
@@ -124,7 +124,7 @@ class RemoteEventMailbox(RemoteService):
 
     kind = "mailbox"
 
-    @either
+    @dual_api
     async def register(self, lease: float = FOREVER) -> RemoteMailboxRegistration:
         """A new registration, which keeps the events that its `listener` is told of. Its lease is
         at most what the host allows."""
@@ -195,11 +195,11 @@ class RemoteMailboxRegistration(RemoteThing):
         """How many were dropped because too many were kept; to be awaited on the async door."""
         return self._counted(1)
 
-    @either
+    @dual_api
     async def _counted(self, which: int) -> int:
         return int(parts(await self.ask("count"), 2)[which])
 
-    @either
+    @dual_api
     async def add_unknown_events(self, events: object) -> None:
         """Want no more events of the sources and ids of these: their senders are told."""
         await self.refuse(sources_of(events))
@@ -207,7 +207,7 @@ class RemoteMailboxRegistration(RemoteThing):
     async def refuse(self, unwanted: list[tuple[str, int]]) -> None:
         await self.ask("refuse", [list(one) for one in unwanted])
 
-    @either
+    @dual_api
     async def get_remote_events(self, wait: float | None = 0) -> RemoteEventIterator:
         """An iterator over the events that are kept."""
         check_wait(wait)
@@ -219,7 +219,7 @@ class RemoteMailboxRegistration(RemoteThing):
 
         return RemoteEventIterator(partial(self._fetch, turn), close, wait, self.is_async)
 
-    @either
+    @dual_api
     async def enable_delivery(self, target: object) -> None:
         """Have events brought to a target in this program, in order, those first that are kept;
         None disables it. On the async door the target may be a coroutine function.
@@ -246,7 +246,7 @@ class RemoteMailboxRegistration(RemoteThing):
         self._courier = courier = EventSender(bag, notifier, give_up, service.start)
         courier.go()
 
-    @either
+    @dual_api
     async def disable_delivery(self) -> None:
         """Keep events from now on."""
         await self._disable()
@@ -327,7 +327,7 @@ class RemoteLeaseRenewalService(RemoteService):
 
     kind = "lease renewal"
 
-    @either
+    @dual_api
     async def create_lease_renewal_set(self, lease: float = FOREVER) -> RemoteLeaseRenewalSet:
         """A new, empty set; its lease is at most what the host allows."""
         return RemoteLeaseRenewalSet(self, await self.grant("create", lease))
@@ -347,12 +347,12 @@ class RemoteLeaseRenewalSet(RemoteThing):
         async door."""
         return self._get_leases()
 
-    @either
+    @dual_api
     async def _get_leases(self) -> list[Lease]:
         names = listed(await self.ask("lease_ids"))
         return [self._given[name] for name in names if name in self._given]
 
-    @either
+    @dual_api
     async def renew_for(
         self, lease: Lease, duration: float = FOREVER, renew_duration: float = FOREVER
     ) -> str:
@@ -365,7 +365,7 @@ class RemoteLeaseRenewalSet(RemoteThing):
         lease.granted.thing.expires = expires
         return name
 
-    @either
+    @dual_api
     async def remove(self, lease: Lease) -> Lease | None:
         """Take a lease out of the set; None if it was not in it. It is not cancelled."""
         self._service.rented_by(lease)
@@ -373,7 +373,7 @@ class RemoteLeaseRenewalSet(RemoteThing):
         self._given.pop(name, None)
         return lease if await self.ask("remove", name) else None
 
-    @either
+    @dual_api
     async def set_expiration_warning_listener(
         self, listener: object, min_warning: float, handback: Any = None
     ) -> EventRegistration:
@@ -384,12 +384,12 @@ class RemoteLeaseRenewalSet(RemoteThing):
 
         return await self._service.register_listener(listener, handback, self._rented, register)
 
-    @either
+    @dual_api
     async def clear_expiration_warning_listener(self) -> None:
         """Tell nobody that the lease of the set is nearly over."""
         await self.ask("clear_warnings")
 
-    @either
+    @dual_api
     async def set_renewal_failure_listener(
         self, listener: object, handback: Any = None
     ) -> EventRegistration:
@@ -409,7 +409,7 @@ class RemoteLeaseRenewalSet(RemoteThing):
 
         return await self._service.register_listener(told, handback, self._rented, register)
 
-    @either
+    @dual_api
     async def clear_renewal_failure_listener(self) -> None:
         """Tell nobody of leases that could not be renewed."""
         await self.ask("clear_failures")

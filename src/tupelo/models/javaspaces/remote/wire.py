@@ -1,7 +1,7 @@
 """What goes over the network between a Jini service and its clients, as msgpack can hold it.
 
 Entries travel with the names of their classes and fields, so a host keeps, matches and hands out
-entries of classes that it does not know. `spell` is for the arguments of a call; how a host reads
+entries of classes that it does not know. `encode` is for the arguments of a call; how a host reads
 each of them is in the table of its methods (`hosting`), by the readers that are here.
 """
 
@@ -23,11 +23,11 @@ from tupelo.models.javaspaces.services import (
     SentTemplate,
     known_here,
 )
-from tupelo.values.codec import BadBytes, decode_entry, encode_entry, read_value, spell_value
+from tupelo.values.codec import BadBytes, decode_entry, encode_entry, encode_value, read_value
 from tupelo.values.entry import Typed, freeze, shape_of, thaw, thaw_value
 from tupelo.values.kind import kind_of
-from tupelo.values.spelling import template_to_wire
 from tupelo.values.template import Template
+from tupelo.values.template_encoding import template_to_wire
 
 LIST_MAX = 100
 """So many attributes, templates, types or changes a client may give at a time."""
@@ -36,21 +36,21 @@ _EVENT = kind_of(RemoteEvent).name
 _ATTRIBUTES = kind_of(ServiceEvent).names.index("attributes")
 
 
-def spell(value: Any) -> Any:
+def encode(value: Any) -> Any:
     """An argument of a call: frozen values, templates, what a service is or must be, and lists of
     them."""
     match value:
         case Description():
             types = {name: sorted(above) for name, above in value.types.items()}
             parts = [value.service_id, value.service.frozen, types, value.attributes]
-            return spell(parts)
+            return encode(parts)
         case CompiledTemplate():
-            return spell([value.service_id, sorted(value.types), value.attributes, value.kinds])
+            return encode([value.service_id, sorted(value.types), value.attributes, value.kinds])
         case Template():
             return template_to_wire(value)
         case list():
-            return [spell(one) for one in value]
-    return spell_value(value)
+            return [encode(one) for one in value]
+    return encode_value(value)
 
 
 # Reading arguments
@@ -159,7 +159,7 @@ def decode_event(payload: Any) -> RemoteEvent:
 
 
 def sent_event(payload: Any) -> tuple[bytes, str, int]:
-    """Bytes that spell an event, whether its classes are known or not; its source and its id."""
+    """Bytes that encode an event, whether its classes are known or not; its source and its id."""
     try:
         shape, fields = decode_entry(payload)
     except (BadBytes, TypeError) as error:

@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from tupelo.errors import BadArgument, CannotSend
-from tupelo.federation.hosts.carrying import SilentExtension
+from tupelo.federation.hosts.extensions import SilentExtension
 from tupelo.federation.identity.access import NOBODY, Access
 from tupelo.federation.identity.keys import Identity
-from tupelo.federation.replication.carrier import replication_of
+from tupelo.federation.replication.change_capture import CONTENT_BYTES_MAX
 from tupelo.federation.replication.feed import Feed, host_of
+from tupelo.federation.replication.feeds import replication_of
 from tupelo.federation.replication.messages import NOTHING, StreamMark
-from tupelo.federation.replication.tap import CONTENT_BYTES_MAX
 from tupelo.federation.spaces.hosted import HostedSpace
+from tupelo.models.melon.broadcast import PostBroadcast
 from tupelo.models.melon.collecting import Bound, CollectedBacklog, Kind, PinnedRoom, bind
 from tupelo.models.melon.copying import Copies
 from tupelo.models.melon.directed import DirectedMessages
 from tupelo.models.melon.private import Pins, PostRecords
-from tupelo.models.melon.racing import PostBroadcast
 from tupelo.models.melon.sealed import Receipt, Sealed, addressee_of
 from tupelo.models.melon.taking import Taking
 from tupelo.space.capacity import Capacity
@@ -58,7 +58,7 @@ def post_of(
     identity: Identity | None,
 ) -> MessageStore:
     """The post of this name, which is made if there is none."""
-    found = core.carriers.get(f"melon {name}")
+    found = core.extensions.get(f"melon {name}")
     if not isinstance(found, MessageStore):
         return MessageStore(core, name, bound, copies, identity)
     for argument, given, is_so in (("bound", bound, found.bound), ("copies", copies, found.copies)):
@@ -81,7 +81,7 @@ class MessageStore(SilentExtension):
         self.core = core
         self.bound = bound
         self.copies = copies
-        self.stirring = PostBroadcast()
+        self.broadcast = PostBroadcast()
         """Something has come that nobody asked for: copies, or what is directed."""
         self.listeners: WeakSet[CollectedBacklog] = WeakSet()
         self.readers: WeakSet[MessageReader] = WeakSet()
@@ -110,11 +110,11 @@ class MessageStore(SilentExtension):
             self._private,
             identity,
             copies,
-            self.stirring.stir,
+            self.broadcast.stir,
         )
         self.directed.gave_way.append(partial(self._tell_collected, "copy"))
-        self.taking = Taking(core, self.stored, self.directed, self.stirring)
-        core.carriers[f"melon {name}"] = self
+        self.taking = Taking(core, self.stored, self.directed, self.broadcast)
+        core.extensions[f"melon {name}"] = self
 
     def departed(self, peer: Peer) -> None:
         """What it has written goes with it, also what was read ahead."""
@@ -188,7 +188,7 @@ class MessageStore(SilentExtension):
     def _heard_of_copies(self) -> None:
         if self._pulling:
             self._pull()
-            self.stirring.stir()
+            self.broadcast.stir()
 
     def begin_pulling(self) -> None:
         """From now on what is out of reach is copied here from those who have it: it is read."""
@@ -231,7 +231,7 @@ class MessageStore(SilentExtension):
         assert feed is not None
         wanted = self._lacking(feed)
         before: dict[str, StreamMark] = {}
-        stirred = self.stirring.enter()
+        stirred = self.broadcast.enter()
         try:
             async with asyncio.timeout(None) as patience:
                 while lacking := self._lacking(feed, wanted):
@@ -241,11 +241,11 @@ class MessageStore(SilentExtension):
                         patience.reschedule(self._loop.time() + self.core.answer_seconds)
                     stirred.clear()
                     await stirred.wait()
-                    self.stirring.require_open()
+                    self.broadcast.require_open()
         except TimeoutError:
             pass
         finally:
-            self.stirring.leave(stirred)
+            self.broadcast.leave(stirred)
 
     def _lacking(
         self, feed: Feed, wanted: dict[str, StreamMark] | None = None
@@ -273,7 +273,7 @@ class MessageStore(SilentExtension):
     async def stop(self) -> None:
         for listener in list(self.listeners):
             listener.close()
-        await self.stirring.close()
+        await self.broadcast.close()
 
 
 def _is_message(entry: Entry) -> bool:

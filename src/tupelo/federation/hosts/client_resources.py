@@ -1,4 +1,5 @@
-"""Possessions: the transactions, sessions, subscriptions and leases of a client at its host."""
+"""Client resources: the transactions, sessions, subscriptions and leases of a client at its
+host."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ from tupelo.federation.commits.deciding import is_spanning
 from tupelo.federation.hosts.limits import Budget, Limits
 from tupelo.federation.links import wire
 from tupelo.federation.links.calls import Handlers
-from tupelo.federation.links.spelled import spell_error, spell_whole
+from tupelo.federation.links.encoding import encode_error, encode_whole
 from tupelo.federation.spaces.hosted import HostedSpace
 from tupelo.federation.spanning.records import SeenRecord
 from tupelo.space.asynchronous import Subscription, Transaction
@@ -32,12 +33,12 @@ from tupelo.space.matchset import MatchSetState
 from tupelo.space.query import deadline_of
 from tupelo.space.session import SessionState
 from tupelo.space.subscription import SubscriptionState
-from tupelo.values.codec import spell_entry
+from tupelo.values.codec import entry_to_wire
 from tupelo.values.entry import Entry
 from tupelo.values.lease import Lease, check_lease
 from tupelo.values.notice import Notice
 from tupelo.values.size import about_bytes
-from tupelo.values.spelling import template_from_wire
+from tupelo.values.template_encoding import template_from_wire
 
 if TYPE_CHECKING:
     from tupelo.federation.hosts.serving import ClientServer
@@ -254,23 +255,23 @@ class ClientResources:
     async def _next(self, hosted: HostedSpace, message: wire.Next) -> list[Any]:
         state, _ = self._subscription(message.subscription)
         taken: list[Notice] = []
-        spelled: list[msgspec.Raw] = []
+        encoded: list[msgspec.Raw] = []
         try:
-            await self._collect(hosted, message, taken, spelled)
+            await self._collect(hosted, message, taken, encoded)
         except BaseException as error:
             if taken and isinstance(error, TupeloError):
-                return spelled  # The error comes next.
+                return encoded  # The error comes next.
             for notice in reversed(taken):
                 _return_notice(hosted, state, notice)
             raise
-        return spelled
+        return encoded
 
     async def _collect(
         self,
         hosted: HostedSpace,
         message: wire.Next,
         taken: list[Notice],
-        spelled: list[msgspec.Raw],
+        encoded: list[msgspec.Raw],
     ) -> None:
         """As many notices as are wanted, are there, and fit into one answer."""
         deadline = deadline_of(hosted.clock, message.wait)
@@ -281,7 +282,7 @@ class ClientResources:
             notice = await subscription.get(wait=0 if taken else wait)
             if notice is None:
                 return
-            content = _spell_notice(notice)
+            content = _encode_notice(notice)
             if content is None:
                 with hosted.port.atomic():
                     state.missed += notice.missed + 1
@@ -291,7 +292,7 @@ class ClientResources:
                 _return_notice(hosted, state, notice)
                 return
             taken.append(notice)
-            spelled.append(msgspec.Raw(content))
+            encoded.append(msgspec.Raw(content))
 
     # Match sets
 
@@ -321,7 +322,7 @@ class ClientResources:
                 break
             if position:
                 await hosted.flush(position)
-            entries.append(spell_entry(entry.shape, entry.fields))
+            entries.append(entry_to_wire(entry.shape, entry.fields))
             size += about_bytes(entry.fields)
             if size > NOTICES_BYTES:
                 break
@@ -357,7 +358,7 @@ class ClientResources:
             return [not session.ended, session.expires, len(session.seen), None]
         if message.thing == "subscription":
             state, _ = self._subscription(message.id)
-            error = None if state.error is None else list(spell_error(state.error))
+            error = None if state.error is None else list(encode_error(state.error))
             return [not state.ended, state.expires, state.event.sequence, error]
         thing = self._thing(hosted, message.thing, message.id)
         return [not thing.ended, thing.expires, 0, None]
@@ -424,17 +425,17 @@ def _return_notice(hosted: HostedSpace, state: SubscriptionState, notice: Notice
         hosted.port.return_notice(state, msgspec.structs.replace(notice, missed=0))
 
 
-def _spell_notice(notice: Notice) -> bytes | None:
+def _encode_notice(notice: Notice) -> bytes | None:
     """As it is sent; None if it cannot be."""
-    spelled = [
+    encoded = [
         notice.event_id,
         notice.sequence,
         notice.kind,
-        spell_whole(notice.subject),
+        encode_whole(notice.subject),
         notice.missed,
     ]
     try:
-        content = msgspec.msgpack.encode(spelled)
+        content = msgspec.msgpack.encode(encoded)
     except UnicodeEncodeError:
         return None
     return content if len(content) <= NOTICE_BYTES_MAX else None
@@ -444,10 +445,10 @@ Method = Callable[[ClientResources, HostedSpace, Any], Coroutine[Any, Any, Any]]
 
 
 async def _serve(operation: str, method: Method, client: ClientServer, message: Any) -> Any:
-    """What is said of possessions, by a client that must be allowed to do this in the space; or,
-    without an operation, what its kind of thing needs."""
+    """What is said of client resources, by a client that must be allowed to do this in the space;
+    or, without an operation, what its kind of thing needs."""
     hosted = client.hosted(message.space, operation or _OF_THINGS[message.thing])
     try:
-        return await method(client.possessions, hosted, message)
+        return await method(client.resources, hosted, message)
     finally:
-        client.possessions.recount()
+        client.resources.recount()

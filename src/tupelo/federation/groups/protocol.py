@@ -1,19 +1,20 @@
-"""The wave by which the hosts of a group agree on a roster.
+"""The round by which the hosts of a group agree on a membership.
 
-An echo algorithm with extinction. A host that knows of a change begins a wave: Probe goes to all
+An echo algorithm with extinction. A host that knows of a change begins a round: Probe goes to all
 its neighbours, and from each on to its own; the first one who asks a host is its parent, and the
 parents make a tree. When all its neighbours have answered, and nothing is under way at it any more,
 a host sends its parent an Echo with all that is behind it. So the one who began hears of everyone,
-and sends the roster down the same tree. Of several waves the one with the greatest id goes on: who
-hears of it leaves the one it was in.
+and sends the membership down the same tree. Of several rounds the one with the greatest id goes on:
+who hears of it leaves the one it was in.
 
-A wave that loses a parent, a child or one whose answer it awaits cannot end; the host at that place
-begins a greater one. What comes too late for a wave is for the next. So when nothing more changes,
-the last wave ends, and all hosts that reach each other have the same roster.
+A round that loses a parent, a child or one whose answer it awaits cannot end; the host at that
+place begins a greater one. What comes too late for a round is for the next. So when nothing more
+changes, the last round ends, and all hosts that reach each other have the same membership.
 
-Before a roster is put in force, everything that was said in the old one is driven through the old
-tree: a host tells a neighbour that nothing more comes, when it has heard so from all the others. So
-what an operation has said in a roster arrives in that roster, unless its way was cut.
+Before a membership is put in force, everything that was said in the old one is driven through the
+old tree: a host tells a neighbour that nothing more comes, when it has heard so from all the
+others. So what an operation has said in a membership arrives in that membership, unless its way was
+cut.
 
 This is a machine without time and without a network. What happens is told by calling it; what is to
 be done about it stands in `outbox`, to be done in that order.
@@ -27,6 +28,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from tupelo.errors import BadFrame
+from tupelo.federation.groups.membership import Member, Membership, MembershipId
 from tupelo.federation.groups.messages import (
     Commit,
     Echo,
@@ -41,16 +43,15 @@ from tupelo.federation.groups.messages import (
     Settled,
     Unreachable,
 )
-from tupelo.federation.groups.roster import Member, Membership, RosterId
 
 AHEAD_MAX = 2**32
 """No host is so many rounds ahead of another."""
 CONTRADICTIONS_MAX = 10
-"""So many waves in a row a neighbour may contradict others: it may have yet to hear of an end."""
+"""So many rounds in a row a neighbour may contradict others: it may have yet to hear of an end."""
 
 
 class ProtocolPhase(Enum):
-    """How far a host is in the wave of its `id`."""
+    """How far a host is in the round of its `id`."""
 
     IDLE = "it is over; operations go on"
     GATHERING = "neighbours are asked, or something is still under way here"
@@ -72,28 +73,28 @@ class SendMessage:
 
 @dataclass(frozen=True)
 class DelayBegin:
-    """Call `begin` soon: what happens at once is for one wave. The more waves were in vain, the
+    """Call `begin` soon: what happens at once is for one round. The more rounds were in vain, the
     later."""
 
 
 @dataclass(frozen=True)
 class HaltOperations:
     """Let no operation begin, and call `quiet` when none is under way. What was done to settle a
-    roster is given up."""
+    membership is given up."""
 
 
 @dataclass(frozen=True)
 class MarkUnreachable:
-    """These hosts of the roster in force are out of reach."""
+    """These hosts of the membership in force are out of reach."""
 
     hosts: frozenset[str]
 
 
 @dataclass(frozen=True)
 class InstallMembership:
-    """This roster is in force. Call `settled` when this host is."""
+    """This membership is in force. Call `settled` when this host is."""
 
-    roster: Membership
+    membership: Membership
 
 
 @dataclass(frozen=True)
@@ -108,8 +109,8 @@ class DropNeighbour:
     neighbour: str
 
 
-Place = tuple[str | None, str, RosterId]
-"""Where a host was found, in which life, and the roster in force there."""
+Place = tuple[str | None, str, MembershipId]
+"""Where a host was found, in which life, and the membership in force there."""
 
 Instruction = (
     SendMessage
@@ -123,8 +124,8 @@ Instruction = (
 
 
 class MembershipProtocol:
-    """One host's part in the waves of its group. `member` says how it is now, `busy` whether
-    something is under way that must end before a roster may change."""
+    """One host's part in the rounds of its group. `member` says how it is now, `busy` whether
+    something is under way that must end before a membership may change."""
 
     def __init__(self, member: Callable[[], Member], busy: Callable[[], bool]) -> None:
         first = member()
@@ -141,14 +142,14 @@ class MembershipProtocol:
         self._round = 0
         self._wanted = False
         self.vain = 0
-        """How many waves in a row have found what cannot be, or not what is there."""
+        """How many rounds in a row have found what cannot be, or not what is there."""
         self._contradicted: Counter[str] = Counter()  # the same, by who has said it
-        self.roster = Membership((0, self._life), [first], [])
+        self.membership = Membership((0, self._life), [first], [])
         self._severed: set[str] = set()
-        self._enter(self.roster.id, None)
+        self._enter(self.membership.id, None)
 
-    def _enter(self, wave: RosterId, parent: str | None) -> None:
-        self.id = wave
+    def _enter(self, protocol: MembershipId, parent: str | None) -> None:
+        self.id = protocol
         self.coming: Membership | None = None
         self._parent = parent
         self._asked: dict[str, None] = {}
@@ -156,7 +157,7 @@ class MembershipProtocol:
         self._children: dict[str, list[FoundHost]] = {}
         self._flushed: set[str] = set()
         self._owed: list[str] = []
-        self._was: dict[str, RosterId] = {}
+        self._was: dict[str, MembershipId] = {}
         self._done: set[str] = set()
         self._settled = False
 
@@ -177,7 +178,7 @@ class MembershipProtocol:
     def engaged(self, host: str, late: bool = False) -> None:
         self._links[host] = None
         if self.joined:
-            self._say(host, Join(self._incarnation, self.roster.id, late))
+            self._say(host, Join(self._incarnation, self.membership.id, late))
 
     def departed(self, host: str) -> None:
         self._gone(host)
@@ -195,7 +196,7 @@ class MembershipProtocol:
         if not self.joined:
             self.joined = True
             for host in self._links:
-                self._say(host, Join(self._incarnation, self.roster.id))
+                self._say(host, Join(self._incarnation, self.membership.id))
             self.want()
 
     def leave(self) -> None:
@@ -213,7 +214,7 @@ class MembershipProtocol:
         self._lose(lost)
 
     def want(self) -> None:
-        """There is a reason for a wave after the one that is under way."""
+        """There is a reason for a round after the one that is under way."""
         self._wanted = True
         if self.phase in (ProtocolPhase.IDLE, ProtocolPhase.BROKEN):
             if self.neighbours:
@@ -223,7 +224,7 @@ class MembershipProtocol:
 
     def _lose(self, hosts: Collection[str]) -> None:
         for host in hosts:
-            if host in self.roster.neighbours(self.me) and host not in self._severed:
+            if host in self.membership.neighbours(self.me) and host not in self._severed:
                 self._sever(host)
         if self.phase in (ProtocolPhase.IDLE, ProtocolPhase.BROKEN):
             if self._severed:
@@ -236,34 +237,34 @@ class MembershipProtocol:
     def _sever(self, lost: str) -> None:
         """An edge of the tree is gone, and with it all that is beyond."""
         self._severed.add(lost)
-        beyond = self.roster.beyond(self.me, lost)
+        beyond = self.membership.beyond(self.me, lost)
         self.outbox.append(MarkUnreachable(beyond))
         self.tell_cut(lost, beyond)
 
     def tell_cut(self, where: str, hosts: frozenset[str]) -> None:
         """Say along all other edges that these hosts are out of reach."""
-        for host in self.roster.neighbours(self.me):
+        for host in self.membership.neighbours(self.me):
             if host != where and host not in self._severed and host in self.neighbours:
-                self._say(host, Unreachable(self.roster.id, sorted(hosts)))
+                self._say(host, Unreachable(self.membership.id, sorted(hosts)))
 
     def _needs(self, host: str) -> bool:
-        """Can the wave under way not end without this host?"""
+        """Can the round under way not end without this host?"""
         return host == self._parent or host in self._awaited or host in self._children
 
     def _break(self) -> None:
         self.phase = ProtocolPhase.BROKEN
         self.want()
 
-    # A wave begins
+    # A round begins
 
     def begin(self) -> None:
-        """Begin the wave that is wanted, if none is under way."""
+        """Begin the round that is wanted, if none is under way."""
         if self._wanted and self.phase in (ProtocolPhase.IDLE, ProtocolPhase.BROKEN):
             self._take_part((self._round + 1, self._life), None)
 
-    def _take_part(self, wave: RosterId, parent: str | None) -> None:
-        self._enter(wave, parent)
-        self._round = max(self._round, wave[0])
+    def _take_part(self, protocol: MembershipId, parent: str | None) -> None:
+        self._enter(protocol, parent)
+        self._round = max(self._round, protocol[0])
         self._wanted = False
         self.phase = ProtocolPhase.GATHERING
         self.outbox.append(HaltOperations())
@@ -280,7 +281,7 @@ class MembershipProtocol:
 
     def heard(self, host: str, message: OfWave) -> None:
         if isinstance(message, Join | Probe):
-            ahead = message.roster if isinstance(message, Join) else message.wave
+            ahead = message.membership if isinstance(message, Join) else message.protocol
             if ahead[0] > self._round + AHEAD_MAX:
                 raise BadFrame(f"the round {ahead[0]} is too far ahead")
         if isinstance(message, Join):
@@ -290,9 +291,9 @@ class MembershipProtocol:
         elif host not in self.neighbours:
             return  # It has not heard yet that we left.
         elif isinstance(message, Probe):
-            self._probed(host, message.wave)
-        elif message.wave != self.id:
-            return  # It has not heard yet of the wave that we are in.
+            self._probed(host, message.protocol)
+        elif message.protocol != self.id:
+            return  # It has not heard yet of the round that we are in.
         elif isinstance(message, Echo):
             self._echoed(host, message.found)
         elif isinstance(message, Commit):
@@ -308,35 +309,35 @@ class MembershipProtocol:
 
     def _here(self, host: str, here: Join) -> None:
         self._links[host] = here
-        self._round = max(self._round, here.roster[0])
+        self._round = max(self._round, here.membership[0])
         if not self.joined:
             return
         if here.late:
-            self._say(host, Join(self._incarnation, self.roster.id))
+            self._say(host, Join(self._incarnation, self.membership.id))
         if self.phase is ProtocolPhase.GATHERING and host not in self._asked:
             self._ask(host)
         elif self.phase is ProtocolPhase.IDLE and not self._knows(host):
             self.want()
 
     def _knows(self, host: str) -> bool:
-        """Is this neighbour, in this life, in the roster that is in force?"""
-        here, member = self._links.get(host), self.roster.members.get(host)
+        """Is this neighbour, in this life, in the membership that is in force?"""
+        here, member = self._links.get(host), self.membership.members.get(host)
         return (
             here is not None
             and member is not None
             and member.incarnation == here.incarnation
-            and here.roster <= self.roster.id
+            and here.membership <= self.membership.id
         )
 
-    def _probed(self, host: str, wave: RosterId) -> None:
-        if wave > self.id:
-            self._take_part(wave, host)
+    def _probed(self, host: str, protocol: MembershipId) -> None:
+        if protocol > self.id:
+            self._take_part(protocol, host)
         elif self.phase is ProtocolPhase.IDLE:
             self.want()  # It cannot win, and its host must not wait for ever.
-        elif wave == self.id:
+        elif protocol == self.id:
             if host not in self._asked:  # It came when all were asked, and awaits our answer.
                 self._asked[host] = None
-                self._say(host, Probe(wave))
+                self._say(host, Probe(protocol))
             self._awaited.pop(host, None)
             self._gathered()
 
@@ -351,7 +352,7 @@ class MembershipProtocol:
             self._gathered()
 
     def _check_lives(self, host: str, found: list[FoundHost]) -> None:
-        """It lives the life that it told of, and those whose place in this wave we know, in the
+        """It lives the life that it told of, and those whose place in this round we know, in the
         life that we know, are not behind it."""
         lives = {near: here.incarnation for near, here in self._links.items() if here}
         for one in found[1:]:
@@ -370,7 +371,7 @@ class MembershipProtocol:
         """Answer the parent, or all, if everyone has answered and nothing is under way here."""
         if self.phase is not ProtocolPhase.GATHERING or self._awaited or self._busy():
             return
-        found = [FoundHost(self._member(), self._parent, self.roster.id)]
+        found = [FoundHost(self._member(), self._parent, self.membership.id)]
         for behind in self._children.values():
             found += behind
         if len({one.member.host for one in found}) < len(found):
@@ -392,13 +393,13 @@ class MembershipProtocol:
                     self.outbox.append(DropNeighbour(child))
         self._break()
 
-    # The roster is known
+    # The membership is known
 
     def _committed(self, host: str, found: list[FoundHost]) -> None:
         if self.phase is ProtocolPhase.ECHOED and host == self._parent:
             _check_tree(found)
             places = {one.member.host: _place(one) for one in found}
-            told: dict[str, Place] = {self.me: (host, self._incarnation, self.roster.id)}
+            told: dict[str, Place] = {self.me: (host, self._incarnation, self.membership.id)}
             for behind in self._children.values():
                 told.update((one.member.host, _place(one)) for one in behind)
             here = {one for one, place in places.items() if one in told or place[0] in told}
@@ -420,8 +421,8 @@ class MembershipProtocol:
         """Those next to us in the old tree, over edges that hold."""
         return [
             host
-            for host in self.roster.neighbours(self.me)
-            if host not in self._severed and self._was.get(host) == self.roster.id
+            for host in self.membership.neighbours(self.me)
+            if host not in self._severed and self._was.get(host) == self.membership.id
         ]
 
     def _flush(self) -> None:
@@ -438,13 +439,13 @@ class MembershipProtocol:
 
     def _install(self) -> None:
         assert self.coming is not None
-        self.roster, self.coming = self.coming, None
+        self.membership, self.coming = self.coming, None
         self._severed.clear()
         self.phase = ProtocolPhase.SETTLING
-        self.outbox.append(InstallMembership(self.roster))
+        self.outbox.append(InstallMembership(self.membership))
 
     def settled(self) -> None:
-        """What this host had to do for the roster is done."""
+        """What this host had to do for the membership is done."""
         if self.phase is ProtocolPhase.SETTLING:
             self._settled = True
             self._check_settled()

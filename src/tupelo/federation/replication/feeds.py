@@ -1,4 +1,4 @@
-"""The carrier of all feeds of one host: what they say to the same feeds of other hosts."""
+"""The extension of all feeds of one host: what they say to the same feeds of other hosts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tupelo.errors import BadArgument, CannotSend, JournalError, NotAllowed, Spa
 from tupelo.federation.links import wire
 from tupelo.federation.replication import messages as said
 from tupelo.federation.replication.feed import Admits, Feed
-from tupelo.federation.replication.placing import NOTHING, LaneRules, Policy
+from tupelo.federation.replication.placement import NOTHING, LaneRules, Policy
 from tupelo.federation.spaces.hosted import HostedSpace
 from tupelo.values.entry import Entry
 
@@ -25,7 +25,7 @@ CHANNEL = "replication"
 
 def replication_of(core: HostCore) -> Replication:
     """The feeds that this host has."""
-    found = core.carriers.get(CHANNEL)
+    found = core.extensions.get(CHANNEL)
     return found if isinstance(found, Replication) else Replication(core)
 
 
@@ -41,8 +41,8 @@ class Replication:
         self._due: dict[Feed, None] = {}
         self._telling: asyncio.Handle | None = None
         self._posting: set[Feed] = set()
-        core.carriers.listen(CHANNEL, self, said.read, self._heard)
-        core.carriers.leaving.append(self._leave)
+        core.extensions.listen(CHANNEL, self, said.read, self._heard)
+        core.extensions.leaving.append(self._leave)
 
     def feed(
         self,

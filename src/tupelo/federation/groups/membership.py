@@ -1,4 +1,5 @@
-"""A roster: who is in the group, what everyone must know of each, and the tree they talk along."""
+"""A membership: who is in the group, what everyone must know of each, and the tree they talk
+along."""
 
 from __future__ import annotations
 
@@ -7,26 +8,29 @@ from typing import Any
 
 import msgspec
 
-RosterId = tuple[int, str]
-"""The round, and the life of the host that began it. Later rosters of a host are greater."""
+MembershipId = tuple[int, str]
+"""The round, and the life of the host that began it. Later memberships of a host are greater."""
 
 
 class Member(msgspec.Struct, frozen=True, array_like=True):
-    """A host of the group. Each part of it has a card, which everyone can read."""
+    """A host of the group. Each of its parts publishes metadata, which every member can read."""
 
     host: str
     name: str
     incarnation: str
-    cards: dict[str, Any]
+    metadata_of: dict[str, Any]
 
 
 class Membership:
     """One state of a group, the same at all its members."""
 
     def __init__(
-        self, roster_id: RosterId, members: Iterable[Member], edges: Iterable[tuple[str, str]]
+        self,
+        membership_id: MembershipId,
+        members: Iterable[Member],
+        edges: Iterable[tuple[str, str]],
     ) -> None:
-        self.id = roster_id
+        self.id = membership_id
         self.members = {one.host: one for one in sorted(members, key=lambda one: one.host)}
         self.edges = sorted(edges)
         self._neighbours: dict[str, list[str]] = {host: [] for host in self.members}

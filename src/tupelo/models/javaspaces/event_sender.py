@@ -22,7 +22,7 @@ from tupelo.models.javaspaces.events import (
     listening,
 )
 from tupelo.space.clock import Clock
-from tupelo.space.either import at_once, settled
+from tupelo.space.dual_api import maybe_await, run_sync
 from tupelo.values import lease as engine
 
 logger = logging.getLogger("tupelo")
@@ -79,7 +79,7 @@ class EventBacklog:
 
 
 def _in_a_thread(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    threading.Thread(target=partial(at_once, work), name="tupelo-courier", daemon=True).start()
+    threading.Thread(target=partial(run_sync, work), name="tupelo-courier", daemon=True).start()
 
 
 class EventSender:
@@ -118,7 +118,7 @@ class EventSender:
             while not self._notifier.cancelled:
                 with self._lock:
                     self._more = False
-                event = await settled(self._bag.fetch())
+                event = await maybe_await(self._bag.fetch())
                 if event is not None:
                     await self._bring(event)
                     continue
@@ -135,14 +135,16 @@ class EventSender:
         try:
             told = not self._notifier.cancelled and await self._notifier.attempt(event)
         except BaseException as error:  # Whatever a listener does, the event is not lost.
-            if isinstance(error.__cause__, UnknownEvent) and await settled(self._bag.unwanted()):
+            if isinstance(error.__cause__, UnknownEvent) and await maybe_await(
+                self._bag.unwanted()
+            ):
                 return
-            await settled(self._bag.returned())
+            await maybe_await(self._bag.returned())
             raise
         if told:
-            await settled(self._bag.delivered())
+            await maybe_await(self._bag.delivered())
         else:
-            await settled(self._bag.returned())
+            await maybe_await(self._bag.returned())
             if not self._notifier.cancelled:
                 await self._notifier.pause()
 

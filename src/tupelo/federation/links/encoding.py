@@ -1,4 +1,4 @@
-"""Spelled: entries with their identity, changes, errors and orders, as messages carry them."""
+"""Encoded: entries with their identity, changes, errors and orders, as messages carry them."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from tupelo.space.order import Fifo, Key, Lifo, Order, Queue, Stack
 from tupelo.space.session import Seen
 from tupelo.space.tasks import turn
 from tupelo.values.change import Change
-from tupelo.values.codec import BadBytes, read_entry, read_value, spell_entry, spell_value
+from tupelo.values.codec import BadBytes, encode_value, entry_to_wire, read_entry, read_value
 from tupelo.values.entry import NATIVE, Entry, freeze, freeze_value, thaw_value
 
 ENTRIES_BYTES_MAX = FRAME_MAX - 64 * 1024
 """So much may the entries of one message need; the rest of it needs less than is left."""
 
 SPELLED_AT_ONCE = 500
-"""So many entries of a long answer, or of a long write, are spelled or read in one slice."""
+"""So many entries of a long answer, or of a long write, are encoded or read in one slice."""
 
 _ARRAY = b"\xdd"  # msgpack: an array, whose length follows in four bytes
 _FEW = 8
@@ -32,13 +32,13 @@ _ORDERS: dict[str, type[Order]] = {"fifo": Fifo, "lifo": Lifo, "queue": Queue, "
 _encode = msgspec.msgpack.Encoder().encode
 
 
-def spell_whole(entry: Entry, now: float = 0.0) -> list[Any]:
+def encode_whole(entry: Entry, now: float = 0.0) -> list[Any]:
     """An entry with its identity: fields, origin, n, arrival, expires, the agent that it is for.
 
     Between hosts, whose clocks may differ, it expires so many seconds from `now`.
     """
     return [
-        spell_entry(entry.shape, entry.fields),
+        entry_to_wire(entry.shape, entry.fields),
         entry.origin,
         entry.n,
         entry.arrival,
@@ -47,9 +47,9 @@ def spell_whole(entry: Entry, now: float = 0.0) -> list[Any]:
     ]
 
 
-def read_whole(spelled: Any, now: float = 0.0) -> Entry:
+def read_whole(encoded: Any, now: float = 0.0) -> Entry:
     try:
-        fields, origin, n, arrival, expires, to = spelled
+        fields, origin, n, arrival, expires, to = encoded
     except (TypeError, ValueError) as error:
         raise BadFrame(f"this is no entry: {error}") from error
     if not (
@@ -61,7 +61,7 @@ def read_whole(spelled: Any, now: float = 0.0) -> Entry:
         and type(to) in (str, type(None))
     ):
         raise BadFrame("this is no entry: its identity cannot be")
-    shape, values = read_spelled_entry(fields)
+    shape, values = read_encoded_entry(fields)
     until = None if expires is None else expires + now
     return Entry(values, shape, origin, n, arrival, until, to=to)
 
@@ -70,28 +70,28 @@ def check_sendable(entry: object) -> int:
     """How many bytes this has when it is sent, as an entry. CannotSend if it can never be; BadEntry
     if it is none."""
     shape, fields = freeze(entry)
-    return len(_encoded(spell_entry(shape, fields)))
+    return len(_encoded(entry_to_wire(shape, fields)))
 
 
-def spell_answer(entries: list[Entry], now: float, cut: bool) -> msgspec.Raw:
+def encode_answer(entries: list[Entry], now: float, cut: bool) -> msgspec.Raw:
     """What a host answers with: entries, and whether it has more. CannotSend if that is too long,
     or a text in it is none."""
-    spelled: list[Any] = [spell_whole(entry, now) for entry in entries]
-    return msgspec.Raw(_encoded([*spelled, None] if cut else spelled))
+    encoded: list[Any] = [encode_whole(entry, now) for entry in entries]
+    return msgspec.Raw(_encoded([*encoded, None] if cut else encoded))
 
 
-async def spell_in_slices(
-    entries: list[Entry], spell: Callable[[Entry], Any]
+async def encode_in_slices(
+    entries: list[Entry], encode: Callable[[Entry], Any]
 ) -> list[Any] | msgspec.Raw:
-    """The entries of an answer, spelled; if they are many, in slices, and others get their turn in
+    """The entries of an answer, encoded; if they are many, in slices, and others get their turn in
     between. CannotSend if they are too long for an answer."""
     if len(entries) <= SPELLED_AT_ONCE:
-        return [spell(entry) for entry in entries]
+        return [encode(entry) for entry in entries]
     size, parts = 0, [_ARRAY + len(entries).to_bytes(4)]
     for start in range(0, len(entries), SPELLED_AT_ONCE):
         async with turn():
             some = entries[start : start + SPELLED_AT_ONCE]
-            part = b"".join([_encoded(spell(entry)) for entry in some])
+            part = b"".join([_encoded(encode(entry)) for entry in some])
             await asyncio.sleep(0)
         size += len(part)
         if size > ENTRIES_BYTES_MAX:
@@ -103,9 +103,9 @@ async def spell_in_slices(
     return msgspec.Raw(b"".join(parts))
 
 
-def _encoded(spelled: Any) -> bytes:
+def _encoded(encoded: Any) -> bytes:
     try:
-        content = _encode(spelled)
+        content = _encode(encoded)
     except UnicodeEncodeError as error:
         raise CannotSend(f"a text is not valid Unicode: {error}") from error
     if len(content) > ENTRIES_BYTES_MAX:
@@ -123,35 +123,35 @@ def read_answer(answer: Any, now: float) -> tuple[list[Entry], bool]:
     cut = len(answer) > 1 and answer[-1] is None
     if cut:
         answer.pop()
-    return [read_whole(spelled, now) for spelled in answer], cut
+    return [read_whole(encoded, now) for encoded in answer], cut
 
 
-def read_spelled_entry(spelled: Any) -> tuple[Any, tuple[Any, ...]]:
+def read_encoded_entry(encoded: Any) -> tuple[Any, tuple[Any, ...]]:
     try:
-        return read_entry(spelled)
+        return read_entry(encoded)
     except BadBytes as error:
         raise BadFrame(str(error)) from error
 
 
-def spell_any(value: Any, name: str = "value") -> Any:
+def encode_any(value: Any, name: str = "value") -> Any:
     """One value of the closed set, as a message carries it. BadEntry, with the name of the
     argument, if it is no such value."""
-    return spell_value(freeze_value(value, name, 1))
+    return encode_value(freeze_value(value, name, 1))
 
 
-def read_any(spelled: Any) -> Any:
-    """The value that `spell_any` spelled. BadFrame if it is none; UnknownType if its class is not
+def read_any(encoded: Any) -> Any:
+    """The value that `encode_any` encoded. BadFrame if it is none; UnknownType if its class is not
     known in this program."""
     try:
-        return thaw_value(read_value(spelled))
+        return thaw_value(read_value(encoded))
     except BadBytes as error:
         raise BadFrame(str(error)) from error
 
 
-def spell_change(change: Change) -> list[Any]:
+def encode_change(change: Change) -> list[Any]:
     entry = None
     if change.shape is not None and change.fields is not None:
-        entry = spell_entry(change.shape, change.fields)
+        entry = entry_to_wire(change.shape, change.fields)
     return [
         change.position,
         change.time,
@@ -169,10 +169,10 @@ def spell_change(change: Change) -> list[Any]:
     ]
 
 
-def read_change(spelled: Any) -> Change:
-    position, time, kind, arrival, origin, n, agent, txn, waited, expires, *rest = spelled
+def read_change(encoded: Any) -> Change:
+    position, time, kind, arrival, origin, n, agent, txn, waited, expires, *rest = encoded
     entry, to, session = rest
-    shape, fields = (None, None) if entry is None else read_spelled_entry(entry)
+    shape, fields = (None, None) if entry is None else read_encoded_entry(entry)
     return Change(
         *(position, time, kind, arrival, origin, n, agent, txn, waited, expires),
         shape=shape,
@@ -182,7 +182,7 @@ def read_change(spelled: Any) -> Change:
     )
 
 
-def spell_error(error: BaseException) -> tuple[str, str, dict[str, Any]]:
+def encode_error(error: BaseException) -> tuple[str, str, dict[str, Any]]:
     """The class of an error, what it says, and what it carries."""
     kind = type(error).__name__
     if not isinstance(error, TupeloError) or getattr(errors, kind, None) is not type(error):
@@ -213,7 +213,7 @@ def _is_plain(value: Any) -> bool:
     return type(value) in NATIVE
 
 
-def spell_order(order: Order | None) -> Any:
+def encode_order(order: Order | None) -> Any:
     """An order that can be sent: its rule is known everywhere, and is no code."""
     if order is None:
         return None
@@ -230,22 +230,22 @@ def spell_order(order: Order | None) -> Any:
     )
 
 
-def read_order(spelled: Any) -> Order | None:
-    match spelled:
+def read_order(encoded: Any) -> Order | None:
+    match encoded:
         case None:
             return None
-        case str() if spelled in _ORDERS:
-            return _ORDERS[spelled]()
+        case str() if encoded in _ORDERS:
+            return _ORDERS[encoded]()
         case ["key", (int() | str()) as of, bool() as reverse]:
             return Key(of, reverse=reverse)
-    raise BadFrame(f"{spelled!r} is no order")
+    raise BadFrame(f"{encoded!r} is no order")
 
 
-def spell_seen(seen: Seen) -> dict[str, bytes]:
+def encode_seen(seen: Seen) -> dict[str, bytes]:
     return {origin: _optimised(bits).serialize() for origin, bits in seen.bits.items()}
 
 
-def spell_numbers(numbers: dict[str, BitMap64]) -> Numbers:
+def encode_numbers(numbers: dict[str, BitMap64]) -> Numbers:
     """What has changed: often a single number, of which a bitmap would be four times as long."""
     return {
         origin: list(bits) if len(bits) <= _FEW else _optimised(bits).serialize()
@@ -254,16 +254,16 @@ def spell_numbers(numbers: dict[str, BitMap64]) -> Numbers:
     }
 
 
-def read_numbers(spelled: Any) -> dict[str, BitMap64]:
+def read_numbers(encoded: Any) -> dict[str, BitMap64]:
     """The numbers of entries, by origin. BadFrame if they are none."""
-    if type(spelled) is not dict or not all(type(origin) is str for origin in spelled):
+    if type(encoded) is not dict or not all(type(origin) is str for origin in encoded):
         raise BadFrame("the numbers of entries have an origin")
-    if any(type(data) is list and len(data) > _FEW for data in spelled.values()):
+    if any(type(data) is list and len(data) > _FEW for data in encoded.values()):
         raise BadFrame(f"more than {_FEW} numbers are spelled as a bitmap")
     try:
         return {
             origin: BitMap64(data) if type(data) is list else BitMap64.deserialize(data)
-            for origin, data in spelled.items()
+            for origin, data in encoded.items()
         }
     except (ValueError, TypeError, OverflowError) as error:
         raise BadFrame(f"these are no numbers of entries: {error}") from error
@@ -281,7 +281,7 @@ Granted = tuple[int, int, float | None]
 """The lease of an entry that was written: n, arrival, expires."""
 
 
-def spell_leases(leases: Iterable[Granted]) -> list[list[Any]]:
+def encode_leases(leases: Iterable[Granted]) -> list[list[Any]]:
     """The leases of one write, in runs: what is written at once has numbers and places in a row.
     A run is [n, arrival, expires, count, step]: those of its first entry, and for how many n grows
     by 1 and arrival by the step; the last two are left out for one entry. If they do not expire

@@ -3,7 +3,7 @@ doubled.
 
 Each hand-over has a number of the host that began it, which it never uses again, not even in a
 later life. The owner puts the tuples aside until it knows that the other host has received them. If
-the group changes before it does, it asks, in the next roster that has both; and the other host
+the group changes before it does, it asks, in the next membership that has both; and the other host
 remembers the numbers of all that it has received. Who is away for long is in doubt, and the space's
 `Doubt` decides.
 """
@@ -42,8 +42,8 @@ from tupelo.models.lime.messages import (
     TuplePattern,
     Which,
     carried,
+    encode,
     read,
-    spell,
 )
 from tupelo.models.lime.spaces import Spaces, TupleStore
 from tupelo.models.lime.windows import WINDOW_BYTES, WINDOW_MAX, Listings
@@ -68,9 +68,9 @@ class TupleBatch(NamedTuple):
     position: int = 0
 
 
-def in_no_ground(ground: TupleStore, entries: list[Entry]) -> Arrived:
-    """Tuples that were in no ground yet when they left for another host."""
-    return Arrived(ground.port, entries, ground.port.let_in)
+def in_no_tuple_store(tuple_store: TupleStore, entries: list[Entry]) -> Arrived:
+    """Tuples that were in no tuple store yet when they left for another host."""
+    return Arrived(tuple_store.port, entries, tuple_store.port.let_in)
 
 
 class TupleTransfer:
@@ -162,31 +162,31 @@ class TupleTransfer:
     async def give(self, neighbour: str, source: str, message: Take) -> Any:
         """Reserve what another host asks for, and hand it over."""
         pattern = message.pattern
-        ground = self._spaces.find(pattern.space)
-        if ground is None or not self.may(neighbour, "take", ground, source):
+        tuple_store = self._spaces.find(pattern.space)
+        if tuple_store is None or not self.may(neighbour, "take", tuple_store, source):
             return [[], False]
-        window, more = self.listings.window(source, message.number, ground, pattern)
+        window, more = self.listings.window(source, message.number, tuple_store, pattern)
         holder = self.holder(TAKEN, source, message.token)
-        delivery, position = ground.port.put_aside(window, holder)
+        delivery, position = tuple_store.port.put_aside(window, holder)
         if delivery is None:
             return [[], more]
         try:
-            await ground.hosted.flush(position)
+            await tuple_store.hosted.flush(position)
         except BaseException:
-            give_back(ground.hosted, delivery)
+            give_back(tuple_store.hosted, delivery)
             raise
         if source in self._spaces.cut:
-            give_back(ground.hosted, delivery)
+            give_back(tuple_store.hosted, delivery)
             return [[], False]
         self._given.setdefault(source, {})[message.token] = delivery
-        return spell([[window[entry] for entry in delivery.entries], more])
+        return encode([[window[entry] for entry in delivery.entries], more])
 
     def may(
-        self, neighbour: str, operation: str, ground: TupleStore, source: str | None = None
+        self, neighbour: str, operation: str, tuple_store: TupleStore, source: str | None = None
     ) -> bool:
         """May this be done for whoever is behind this neighbour, and for the host `source`, if it
         is known which that is?"""
-        return self._core.may(operation, ground.name, neighbour, source or neighbour)
+        return self._core.may(operation, tuple_store.name, neighbour, source or neighbour)
 
     def confirmed(self, source: str, message: ConfirmTake) -> None:
         held = self._given.get(source, {}).pop(message.token, None)
@@ -239,18 +239,18 @@ class TupleTransfer:
         """Let tuples in that are at home here."""
         now = self._core.clock.now()
         entries = [one.read(now) for one in message.entries]
-        ground = self._spaces.find(message.space)
+        tuple_store = self._spaces.find(message.space)
         sharing = self._spaces.sharing.get(message.space, {})
-        if ground is None or not self.may(neighbour, "write", ground, source):
+        if tuple_store is None or not self.may(neighbour, "write", tuple_store, source):
             return False
         if not all(home_of(entry) in sharing for entry in entries):
             return False
         alive = [entry for entry in entries if entry.expires is None or entry.expires > now]
-        position = ground.port.let_in(alive)
+        position = tuple_store.port.let_in(alive)
         self._arrived.setdefault(source, BitMap64()).add(message.token)
-        await ground.hosted.flush(position)
+        await tuple_store.hosted.flush(position)
         with suppress(HostClosed):  # They are here all the same.
-            await self._announce(ground)
+            await self._announce(tuple_store)
         return True
 
     # When the group changes
@@ -263,7 +263,7 @@ class TupleTransfer:
             self._moved_in_doubt.leave(host, self._sent.pop(host, {}))
 
     def install(self, hosts: Collection[str]) -> None:
-        """These hosts take part in the roster that is in force."""
+        """These hosts take part in the membership that is in force."""
         self.listings.clear()
         self.cut([host for host in {**self._given, **self._sent} if host not in hosts])
 
@@ -338,7 +338,7 @@ class TupleTransfer:
 
 
 def heaps_of(entries: Iterable[Entry]) -> list[list[Entry]]:
-    """In heaps that fit a message; what has no spelling cannot be sent, and is in none."""
+    """In heaps that fit a message; what has no encoding cannot be sent, and is in none."""
     heaps: list[list[Entry]] = []
     size = 0
     for entry in entries:

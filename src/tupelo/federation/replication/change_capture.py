@@ -1,5 +1,5 @@
-"""The tap: what is written in a space of this host, through whatever door, and what goes from there
-for good, in order. It is heard on any thread, and told on the loop."""
+"""The change capture: what is written in a space of this host, through whatever door, and what goes
+from there for good, in order. It is heard on any thread, and told on the loop."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 from threading import get_ident
 
-from tupelo.federation.replication.copies import spell_item
+from tupelo.federation.replication.copies import encode_item
 from tupelo.federation.replication.streams import Numbered
 from tupelo.federation.spaces.hosted import HostedSpace
 from tupelo.space.session import Seen
@@ -25,9 +25,10 @@ CONTENT_BYTES_MAX = ITEM_BYTES_MAX - 4 * 1024
 
 
 class ChangeCapture:
-    """A tap on one space. `entries` are those that were told of and live, by their arrival; `only`
-    says which are told of; `soon` is called on the loop when there is something to `draw`, until
-    which it is `awake`. What comes after it has `begun` has greater numbers than this."""
+    """A change capture on one space. `entries` are those that were told of and live, by their
+    arrival; `only` says which are told of; `soon` is called on the loop when there is something to
+    `draw`, until which it is `awake`. What comes after it has `begun` has greater numbers than
+    this."""
 
     def __init__(
         self,
@@ -115,7 +116,7 @@ class ChangeCapture:
         if self._only is not None and not self._only(entry):
             return False
         try:
-            size = len(spell_item(entry, 0.0))
+            size = len(encode_item(entry, 0.0))
         except UnicodeEncodeError as error:
             logger.warning("an entry of %r is not copied: %s", self._hosted.name, error)
             return False

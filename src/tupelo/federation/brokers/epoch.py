@@ -1,4 +1,5 @@
-"""What a broker does in one roster: its tables, and what is under way. A new roster begins anew."""
+"""What a broker does in one membership: its tables, and what is under way. A new membership begins
+anew."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ from tupelo.federation.brokers.tables import EncodedPattern, Routes, Say, Tree
 
 
 class BrokerEpoch:
-    """The parts of a broker that live as long as a roster, and how they hang together."""
+    """The parts of a broker that live as long as a membership, and how they hang together."""
 
     def __init__(
         self,
@@ -157,7 +158,7 @@ class BrokerEpoch:
     # Losses
 
     def cut(self, hosts: frozenset[str]) -> None:
-        """These hosts are out of reach, until the next roster."""
+        """These hosts are out of reach, until the next membership."""
         self.cut_off |= hosts
         self.publishing.cut(hosts)
         self.collecting.cut(hosts)
@@ -167,7 +168,7 @@ class BrokerEpoch:
                 self.memory.forget_edge(edge)
 
     def end(self) -> None:
-        """The roster is over."""
+        """The membership is over."""
         self.over = True
         self.publishing.end()
         self.probing.end()

@@ -48,7 +48,7 @@ class DualMethod(Protocol[E_contra, P, R_co]):
     def __get__(self, thing: object, owner: Any) -> Callable[P, Any]: ...
 
 
-def either(
+def dual_api(
     method: Callable[Concatenate[E_contra, P], Coroutine[Any, Any, R_co]],
 ) -> DualMethod[E_contra, P, R_co]:
     """Make a coroutine a method of both doors, with the same parameters."""
@@ -57,12 +57,12 @@ def either(
     def call(self: E_contra, /, *args: P.args, **kwargs: P.kwargs) -> Any:
         if self.is_async:
             return method(self, *args, **kwargs)
-        return at_once(partial(method, self, *args, **kwargs))
+        return run_sync(partial(method, self, *args, **kwargs))
 
     return call  # type: ignore[return-value]
 
 
-def at_once(make: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+def run_sync(make: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
     """Make a coroutine that never has to wait for a loop, and run it to its end."""
     for work in iter(make, None):  # An interrupt is noticed after a call, but not in a loop's head.
         try:
@@ -93,17 +93,17 @@ class Closing:
         await self.close()
 
 
-async def settled(answer: Any) -> Any:
+async def maybe_await(answer: Any) -> Any:
     """The answer of a space at either door."""
     return await answer if isawaitable(answer) else answer
 
 
-def finished(work: Coroutine[Any, Any, Any]) -> Any:
+def run_coroutine(work: Coroutine[Any, Any, Any]) -> Any:
     """Run a coroutine that never has to wait for a loop."""
-    return at_once(lambda: work)
+    return run_sync(lambda: work)
 
 
-def awaited(thing: T) -> Generator[Any, None, T]:
+def await_at_once(thing: T) -> Generator[Any, None, T]:
     """For `__await__` of a thing that is there at once, where others of its kind have to come from
     elsewhere: `await space.transaction()` works on every kind of space."""
     return thing

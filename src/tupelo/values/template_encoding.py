@@ -1,6 +1,6 @@
 """Templates as values: how a template is sent to where its classes may not be known.
 
-A template becomes nested tuples of values, which the codec can spell, and back. Classes go by
+A template becomes nested tuples of values, which the codec can encode, and back. Classes go by
 their names. A `Where` is refused: its function is code, and code is never sent.
 """
 
@@ -63,22 +63,22 @@ _COMBINED: dict[str, type[Combined]] = {"&": AllOf, "|": AnyOf, "~": NoneOf}
 _SIGNS = {cls: sign for sign, cls in _COMBINED.items()}
 
 
-def spell_template(raw: Any) -> Spelled:
+def encode_template(raw: Any) -> Spelled:
     """A template as a value. BadTemplate if it holds what cannot be sent."""
     if isinstance(raw, Template):
         raw = raw.raw
     if isinstance(raw, Combined):
-        return (_SIGNS[type(raw)], *(spell_template(part) for part in raw.parts))
+        return (_SIGNS[type(raw)], *(encode_template(part) for part in raw.parts))
     if isinstance(raw, Named):
-        return ("named", _spell_fields(raw.fields))
+        return ("named", _encode_fields(raw.fields))
     Template(raw)  # refuses what is no template
-    return _spell(as_part(raw, "field"))
+    return _encode(as_part(raw, "field"))
 
 
-def read_template(spelled: Any) -> Template:
-    """The template that was spelled so. BadBytes if it is none."""
+def read_template(encoded: Any) -> Template:
+    """The template that was encoded so. BadBytes if it is none."""
     try:
-        return _read_whole(spelled, 0)
+        return _read_whole(encoded, 0)
     except BadTemplate as error:
         raise BadBytes(f"this is no template: {error}") from error
     except (LookupError, TypeError, ValueError, AttributeError) as error:
@@ -89,15 +89,15 @@ def template_to_wire(raw: Any) -> Any:
     """A template as msgpack can hold it: the everyday ones as a list of their fields. BadTemplate
     if it holds what cannot be sent, or is over a limit."""
     if type(raw) is tuple:
-        fields = [_spell_field(field) for field in raw]
+        fields = [_encode_field(field) for field in raw]
         if NotImplemented not in fields:
             _check_cost(len(fields), BadTemplate)
             return fields
-    spelled = spell_template(raw)
-    encoded = encode_entry(shape_of(None, types_of(spelled)), spelled)
-    _check_size(len(encoded), BadTemplate)
+    encoded = encode_template(raw)
+    packed = encode_entry(shape_of(None, types_of(encoded)), encoded)
+    _check_size(len(packed), BadTemplate)
     _check_cost(as_template(raw).cost, BadTemplate)
-    return Ext(_TEMPLATE, encoded)
+    return Ext(_TEMPLATE, packed)
 
 
 def _check_size(size: int, error: type[TupeloError]) -> None:
@@ -141,16 +141,16 @@ def read_wire_extension(code: int, data: memoryview) -> Any:
             raise BadBytes(f"no value is of the type {bytes(data)!r}")
         return cls
     if code == _TEMPLATE:
-        spelled = bytes(data)
-        known = _known.get(spelled)  # Asked again and again: it is read, and planned, once.
+        encoded = bytes(data)
+        known = _known.get(encoded)  # Asked again and again: it is read, and planned, once.
         if known is None:
-            _check_size(len(spelled), BadBytes)
-            known = read_template(decode_entry(spelled)[1])
+            _check_size(len(encoded), BadBytes)
+            known = read_template(decode_entry(encoded)[1])
             _check_cost(known.cost, BadBytes)
-            if len(spelled) <= _SHORT:
+            if len(encoded) <= _SHORT:
                 if len(_known) >= _READ_MAX:
                     _known.clear()
-                _known[spelled] = known
+                _known[encoded] = known
         return known
     return read_extension(code, data)
 
@@ -163,7 +163,7 @@ def _valid(text: str) -> str:
     return text
 
 
-def _spell_field(field: Any) -> Any:
+def _encode_field(field: Any) -> Any:
     cls = type(field)
     if cls is str:
         return field if field.isascii() else _valid(field)
@@ -174,7 +174,7 @@ def _spell_field(field: Any) -> Any:
     return _WILDCARD if field is ANY else NotImplemented
 
 
-def _spell(part: Part) -> Spelled:
+def _encode(part: Part) -> Spelled:
     match part:
         case AnyPart():
             return ("any",)
@@ -183,21 +183,21 @@ def _spell(part: Part) -> Spelled:
         case OfKind(name=name, names=names):
             return ("kind", name, *names)
         case OfType(cls=cls):
-            return ("type", *_spell_class(cls))
+            return ("type", *_encode_class(cls))
         case Exactly(cls=cls):
-            return ("exactly", *_spell_class(cls))
+            return ("exactly", *_encode_class(cls))
         case Between(low=low, high=high):
             return ("between", low, high)
         case OneOf(choices=choices):
-            return ("one of", *map(_spell, choices))
+            return ("one of", *map(_encode, choices))
         case Not(part=inner):
-            return ("not", _spell(inner))
+            return ("not", _encode(inner))
         case Both(first=first, second=second):
-            return ("both", _spell(first), _spell(second))
+            return ("both", _encode(first), _encode(second))
         case Nested(parts=parts):
-            return ("tuple", *map(_spell, parts))
+            return ("tuple", *map(_encode, parts))
         case NestedTyped(cls=cls, fields=fields):
-            return ("typed", *_spell_class(cls), _spell_fields(fields))
+            return ("typed", *_encode_class(cls), _encode_fields(fields))
         case Where():
             raise BadTemplate(
                 f"{part!r} cannot be sent to another program: its function is code; use values, "
@@ -206,11 +206,11 @@ def _spell(part: Part) -> Spelled:
     raise BadTemplate(f"{part!r} cannot be sent to another program")
 
 
-def _spell_fields(fields: dict[str, Part]) -> tuple[Any, ...]:
-    return tuple([(name, _spell(part)) for name, part in fields.items()])
+def _encode_fields(fields: dict[str, Part]) -> tuple[Any, ...]:
+    return tuple([(name, _encode(part)) for name, part in fields.items()])
 
 
-def _spell_class(cls: type | str) -> tuple[str, str]:
+def _encode_class(cls: type | str) -> tuple[str, str]:
     if isinstance(cls, str):
         return "kind", cls
     if _TYPES.get(cls.__name__) is cls:
@@ -220,28 +220,28 @@ def _spell_class(cls: type | str) -> tuple[str, str]:
     raise BadTemplate(f"the type {cls.__name__} cannot be sent: it is no value's and no dataclass")
 
 
-def _read_whole(spelled: Any, depth: int) -> Template:
+def _read_whole(encoded: Any, depth: int) -> Template:
     _require_depth(depth)
-    sign = spelled[0]
+    sign = encoded[0]
     if sign in _COMBINED:
-        parts = [_read_whole(part, depth + 1) for part in spelled[1:]]
+        parts = [_read_whole(part, depth + 1) for part in encoded[1:]]
         if not parts or (sign == "~" and len(parts) != 1) or (sign == "&" and len(parts) != 2):
             raise BadBytes(f"{sign!r} of {len(parts)} templates")
         return Template(_COMBINED[sign](*parts))
     if sign == "named":
-        return Template(Named(**_read_fields(spelled[1], depth)))
-    return Template(_read(spelled, depth))
+        return Template(Named(**_read_fields(encoded[1], depth)))
+    return Template(_read(encoded, depth))
 
 
-def _read(spelled: Any, depth: int) -> Part:
+def _read(encoded: Any, depth: int) -> Part:
     _require_depth(depth)
-    sign, *rest = spelled
+    sign, *rest = encoded
     reader = _READERS[sign]
     return reader(rest, depth + 1)
 
 
-def _read_fields(spelled: Any, depth: int) -> dict[str, Part]:
-    return {_text(name): _read(part, depth + 1) for name, part in spelled}
+def _read_fields(encoded: Any, depth: int) -> dict[str, Part]:
+    return {_text(name): _read(part, depth + 1) for name, part in encoded}
 
 
 def _read_class(sort: str, name: str) -> Any:

@@ -8,7 +8,7 @@ from collections import OrderedDict
 from pyroaring import BitMap64
 
 from tupelo.federation.links import wire
-from tupelo.federation.links.spelled import read_numbers, spell_numbers
+from tupelo.federation.links.encoding import encode_numbers, read_numbers
 from tupelo.federation.spaces.hosted import HostedSpace
 from tupelo.space.log import Actor
 from tupelo.space.session import Seen, SessionState, seen_of
@@ -60,7 +60,7 @@ class PeerSeen(Seen):
 
     def pop_gone(self) -> wire.Numbers | None:
         gone, self._gone = self._gone, {}
-        return spell_numbers(gone) if gone else None
+        return encode_numbers(gone) if gone else None
 
 
 class PeerSession:

@@ -15,7 +15,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from tupelo.federation.identity.keys import Identity
 from tupelo.lab.loop import VirtualLoop
 from tupelo.lab.network import VirtualNetwork
-from tupelo.space.either import settled
+from tupelo.space.dual_api import maybe_await
 from tupelo.space.loopclock import LoopClock
 
 MEMORY_DISK = Path("/dev/shm")
@@ -137,7 +137,7 @@ class Simulation(Generic[Member]):
 
     async def bring_back(self, member: Member) -> None:
         await member.start()
-        await settled(self.populate(member))
+        await maybe_await(self.populate(member))
 
     def calm_down(self) -> None:
         """The network has no more faults."""

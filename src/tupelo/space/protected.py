@@ -12,5 +12,5 @@ SUNK = "tupelo.sunk"
 """Written by the pipeline's sink, with each part of a batch."""
 
 
-def is_lasting(shape: Shape) -> bool:
+def is_protected(shape: Shape) -> bool:
     return shape.kind is not None and shape.kind.name == SUNK

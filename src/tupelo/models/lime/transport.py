@@ -16,14 +16,14 @@ from typing import Any, Protocol
 from tupelo.errors import PeerLost
 from tupelo.federation.brokers.broker import Broker, Reply
 from tupelo.federation.groups.group import Group
-from tupelo.federation.groups.roster import Membership
+from tupelo.federation.groups.membership import Membership
 from tupelo.models.lime.messages import (
     PlacedTuple,
     TuplePattern,
     TupleUpdate,
+    encode,
     read,
-    read_spelled_template,
-    spell,
+    read_encoded_template,
 )
 from tupelo.models.lime.reactions import Detected, ReactionWatch
 from tupelo.models.lime.spaces import Spaces, TupleStore
@@ -33,10 +33,10 @@ logger = logging.getLogger("tupelo")
 
 
 class HostFilter(Protocol):
-    """May this neighbour do this on this ground, and the host `source`, if that is known?"""
+    """May this neighbour do this on this tuple store, and the host `source`, if that is known?"""
 
     def __call__(
-        self, neighbour: str, operation: str, ground: TupleStore, source: str | None = None
+        self, neighbour: str, operation: str, tuple_store: TupleStore, source: str | None = None
     ) -> bool: ...
 
 
@@ -77,11 +77,11 @@ class Transport(Protocol):
         all, perhaps more than once. It may be told before this returns."""
         ...
 
-    async def announce(self, ground: TupleStore, entries: list[Entry]) -> None:
+    async def announce(self, tuple_store: TupleStore, entries: list[Entry]) -> None:
         """These have come into sight at this host."""
         ...
 
-    def serve(self, ground: TupleStore) -> None:
+    def serve(self, tuple_store: TupleStore) -> None:
         """This host has a part of this space, from now on."""
         ...
 
@@ -103,22 +103,24 @@ class VisibleTuples:
 
     def state(self, pattern: Any) -> list[Any] | None:
         wanted = read(pattern, TuplePattern)
-        ground = self._spaces.find(wanted.space)
+        tuple_store = self._spaces.find(wanted.space)
         items: list[Any] = []
         size = 0
-        for _, placed in () if ground is None else ground.sendable(wanted):
+        for _, placed in () if tuple_store is None else tuple_store.sendable(wanted):
             size += len(placed.entry.payload)
             if items and size > STATE_BYTES_MAX:
                 return None
-            items.append(spell(placed))
+            items.append(encode(placed))
         return items
 
     def is_empty(self, pattern: Any) -> bool:
         """Is there nothing to read? So there is nothing to take."""
         wanted = read(pattern, TuplePattern)
-        ground = self._spaces.find(wanted.space)
-        template = read_spelled_template(wanted.template)
-        return ground is None or not ground.look(template, wanted.where, one=True, known=False)
+        tuple_store = self._spaces.find(wanted.space)
+        template = read_encoded_template(wanted.template)
+        return tuple_store is None or not tuple_store.look(
+            template, wanted.where, one=True, known=False
+        )
 
     def matches(self, pattern: Any, update: Any) -> bool:
         wanted: TuplePattern = read(pattern, TuplePattern)
@@ -138,9 +140,9 @@ class VisibleTuples:
 
     def allows(self, neighbour: str, pattern: Any) -> bool:
         wanted = read(pattern, TuplePattern)
-        ground = self._spaces.find(wanted.space)
+        tuple_store = self._spaces.find(wanted.space)
         operation = "take" if wanted.take else "read"
-        return ground is not None and self._may(neighbour, operation, ground)
+        return tuple_store is not None and self._may(neighbour, operation, tuple_store)
 
 
 class CollectTransport:
@@ -159,7 +161,7 @@ class CollectTransport:
     async def probe(
         self, pattern: TuplePattern, every: bool
     ) -> tuple[list[FoundTuples], frozenset[str]]:
-        collected = await self._broker.probe(spell(pattern), "all" if every else "any")
+        collected = await self._broker.probe(encode(pattern), "all" if every else "any")
         found = [found for reply in collected.replies for found in self._read(reply)]
         return found, collected.lost - {self._here}  # What is here is looked at by who asks.
 
@@ -169,20 +171,20 @@ class CollectTransport:
                 told(found.entry, found.current, found.host)
 
         if pattern.one:
-            return self._broker.collect(spell(pattern), "single", "any", deliver)
+            return self._broker.collect(encode(pattern), "single", "any", deliver)
 
         def lost(hosts: frozenset[str]) -> None:
-            self._spawn(self._look_at(self._group.roster, hosts, pattern, told))
+            self._spawn(self._look_at(self._group.membership, hosts, pattern, told))
 
-        return self._broker.collect(spell(pattern), "persistent", "all", deliver, lost)
+        return self._broker.collect(encode(pattern), "persistent", "all", deliver, lost)
 
     async def _look_at(
-        self, roster: Membership, hosts: frozenset[str], pattern: TuplePattern, told: Detected
+        self, membership: Membership, hosts: frozenset[str], pattern: TuplePattern, told: Detected
     ) -> None:
         """Be told of what these hosts have, who did not answer a collect that stands. Who is out of
-        reach, and everyone in another roster, answers it then."""
+        reach, and everyone in another membership, answers it then."""
         async with self._group.operating():
-            for host in sorted(hosts) if self._group.roster is roster else ():
+            for host in sorted(hosts) if self._group.membership is membership else ():
                 with suppress(PeerLost):
                     for found in await self._look(host, pattern):
                         told(found.entry, found.current, found.host)
@@ -195,10 +197,10 @@ class CollectTransport:
             placed = [read(item, PlacedTuple) for item in reply.items]
         return [FoundTuples(one.entry.read(now), one.current, reply.host) for one in placed]
 
-    async def announce(self, ground: TupleStore, entries: list[Entry]) -> None:
-        await publish_all(self._broker, updates_of(ground, entries, self._here))
+    async def announce(self, tuple_store: TupleStore, entries: list[Entry]) -> None:
+        await publish_all(self._broker, updates_of(tuple_store, entries, self._here))
 
-    def serve(self, ground: TupleStore) -> None:
+    def serve(self, tuple_store: TupleStore) -> None:
         """Everyone is asked."""
 
     def settled(self) -> None:
@@ -208,17 +210,17 @@ class CollectTransport:
         self._broker.close()
 
 
-def updates_of(ground: TupleStore, entries: list[Entry], here: str) -> list[Any]:
+def updates_of(tuple_store: TupleStore, entries: list[Entry], here: str) -> list[Any]:
     updates = []
     for entry in entries:
-        placed = None if entry.gone else ground.placed(entry)
+        placed = None if entry.gone else tuple_store.placed(entry)
         if placed is not None:
-            updates.append(spell(TupleUpdate(ground.name, here, placed)))
+            updates.append(encode(TupleUpdate(tuple_store.name, here, placed)))
         elif not entry.gone:
             logger.warning(
                 "an entry of %s in %r cannot be sent, and no other host will see it there",
                 entry.origin,
-                ground.name,
+                tuple_store.name,
             )
     return updates
 

@@ -53,13 +53,13 @@ async def race(
     is_here: Callable[[], bool],
     look: Callable[[], Found | Awaitable[Found]],
     undo: Callable[[Found], object],
-    stirring: PostBroadcast,
+    broadcast: PostBroadcast,
 ) -> Found:
     """What is got by asking all, or found by looking here when something has come; never both: the
     question is withdrawn before we look, and if it was answered by then, that counts. It is not
     withdrawn for nothing: where much comes it would never be answered. If nobody waits for the
     answer any more, it is undone."""
-    stirred = stirring.enter()
+    stirred = broadcast.enter()
     try:
         while True:
             here = look() if is_here() else []
@@ -68,7 +68,7 @@ async def race(
                 return found
             asking = asyncio.ensure_future(ask())
             try:
-                await _until(stirred, lambda: stirring.is_closed or is_here(), asking)
+                await _until(stirred, lambda: broadcast.is_closed or is_here(), asking)
                 asking.cancel()
                 await asyncio.wait([asking])
             except asyncio.CancelledError:
@@ -77,9 +77,9 @@ async def race(
                 raise
             if not asking.cancelled():
                 return asking.result()
-            stirring.require_open()
+            broadcast.require_open()
     finally:
-        stirring.leave(stirred)
+        broadcast.leave(stirred)
 
 
 async def _until(

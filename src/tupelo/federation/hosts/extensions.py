@@ -55,22 +55,22 @@ class Extensions(dict[str, Extension]):
     def listen(
         self,
         name: str,
-        carrier: Extension,
+        extension: Extension,
         read: Callable[[msgspec.Raw], T],
         heard: Callable[[Peer, T], None],
     ) -> None:
         """A part that is told what the same part of another host says, once it is read. A BadFrame
         closes that link, and no other."""
-        self[name] = carrier
+        self[name] = extension
         self._heard[name] = lambda peer, body: heard(peer, read(body))
 
     def engaged(self, peer: Peer) -> None:
-        for carrier in list(self.values()):
-            carrier.engaged(peer)
+        for extension in list(self.values()):
+            extension.engaged(peer)
 
     def departed(self, peer: Peer) -> None:
-        for carrier in list(self.values()):
-            carrier.departed(peer)
+        for extension in list(self.values()):
+            extension.departed(peer)
 
     def heard(self, peer: Peer, notice: wire.PartNotice) -> None:
         heard = self._heard.get(notice.part)
@@ -79,5 +79,5 @@ class Extensions(dict[str, Extension]):
 
     async def stop(self) -> None:
         await asyncio.gather(*[leave() for leave in self.leaving])
-        for carrier in list(self.values()):
-            await carrier.stop()
+        for extension in list(self.values()):
+            await extension.stop()
